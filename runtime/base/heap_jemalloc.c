@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/heap.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "runtime/base/log.h"
+
+/*
+ * jemalloc's public functions under the private names that private-jemalloc.sh gives them. Flags
+ * as in jemalloc(3): MALLOCX_ARENA(a) is (a + 1) << 20, MALLOCX_TCACHE_NONE is 1 << 8.
+ */
+void *ms_je_mallocx(size_t size, int flags);
+void *ms_je_rallocx(void *memory, size_t size, int flags);
+void ms_je_dallocx(void *memory, int flags);
+int ms_je_mallctl(const char *name, void *old, size_t *old_length, void *value, size_t length);
+
+/* What private-jemalloc.sh cuts off: settings from outside, and heap profiling, which needs one. */
+char *ms_je_secure_getenv(const char *name);
+ssize_t ms_je_readlink(const char *path, char *buffer, size_t length);
+
+char *ms_je_secure_getenv(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
+ssize_t ms_je_readlink(const char *path, char *buffer, size_t length)
+{
+    (void)path, (void)buffer, (void)length;
+    return -1;
+}
+
+#define NEVER_CALLED(name)                                            \
+    _Noreturn void ms_je_##name(void);                                \
+    _Noreturn void ms_je_##name(void)                                 \
+    {                                                                 \
+        ms_fatal("heap profiling cannot be on, yet it calls " #name); \
+    }
+NEVER_CALLED(exp)
+NEVER_CALLED(log)
+NEVER_CALLED(round)
+NEVER_CALLED(_Unwind_Backtrace)
+NEVER_CALLED(_Unwind_GetIP)
+
+enum { NO_THREAD_CACHE = 1 << 8, ZEROED = 0x40 };
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int arena_flags = NO_THREAD_CACHE;
+
+/* An arena of our own keeps snapshots out of whatever else might use this copy of jemalloc. */
+static void create_arena(void)
+{
+    unsigned arena;
+    size_t length = sizeof(arena);
+    if (ms_je_mallctl("arenas.create", &arena, &length, NULL, 0) == 0)
+        arena_flags |= (int)((arena + 1) << 20);
+}
+
+static int flags(void)
+{
+    pthread_once(&once, create_arena);
+    return arena_flags;
+}
+
+void *ms_heap_alloc(size_t bytes)
+{
+    return ms_je_mallocx(bytes, flags());
+}
+
+void *ms_heap_zalloc(size_t bytes)
+{
+    return ms_je_mallocx(bytes, flags() | ZEROED);
+}
+
+void *ms_heap_realloc(void *memory, size_t bytes)
+{
+    return memory == NULL ? ms_heap_alloc(bytes) : ms_je_rallocx(memory, bytes, flags());
+}
+
+void ms_heap_free(void *memory)
+{
+    if (memory != NULL)
+        ms_je_dallocx(memory, flags());
+}

@@ -1,0 +1,32 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# private-jemalloc.sh IN.a OUT.a PREFIX
+#
+# Makes a copy of jemalloc's position-independent archive that cannot meet the program's malloc:
+#  - every global symbol but jemalloc's internal je_* gets PREFIX, so that malloc() in our own code
+#    and free(strdup()) still mean libc's;
+#  - the C++ operators are dropped;
+#  - it asks nothing of the world: the settings in MALLOC_CONF and /etc/malloc.conf are meant for
+#    the program's own jemalloc, and what heap profiling needs, which only those could switch
+#    on, would drag in libm and libgcc_s. heap_jemalloc.c answers these calls;
+#  - the constructor is dropped: a preloaded library must cost nothing where CUDA is not used, and
+#    jemalloc initialises itself at the first allocation anyway.
+set -eu
+
+in=$1 out=$2 prefix=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cp "$in" "$work/private.a"
+chmod u+w "$work/private.a"
+ar d "$work/private.a" jemalloc_cpp.pic.o
+nm --defined-only --extern-only "$work/private.a" |
+    awk -v prefix="$prefix" 'NF == 3 && $3 !~ /^je_/ { print $3, prefix $3 }' |
+    sort -u >"$work/renames"
+for name in secure_getenv readlink exp log round _Unwind_Backtrace _Unwind_GetIP; do
+    echo "$name $prefix$name" >>"$work/renames"
+done
+objcopy --redefine-syms="$work/renames" --remove-section=.init_array \
+    --remove-section=.rela.init_array "$work/private.a"
+mv "$work/private.a" "$out"

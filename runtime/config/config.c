@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/config/config.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+/* Each parser returns NULL, or what it expected. `value_out` is untouched on failure. */
+
+static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
+{
+    if (strcasecmp(text, "on") == 0 || strcmp(text, "1") == 0)
+        *value_out = true;
+    else if (strcasecmp(text, "off") == 0 || strcmp(text, "0") == 0)
+        *value_out = false;
+    else
+        return "on, off, 1 or 0";
+    return NULL;
+}
+
+static const char *parse_BYTES(const char *text, ms_type_BYTES *value_out)
+{
+    static const char expected[] = "a number of bytes such as 65536, 512K, 2M or 1G";
+    if (!isdigit((unsigned char)text[0]))
+        return expected;
+    char *end;
+    const unsigned long long number = strtoull(text, &end, 10);
+    static const char units[] = "KMGT";
+    int shift = 0;
+    if (*end != '\0') {
+        const char *unit = strchr(units, toupper((unsigned char)*end));
+        if (unit == NULL || end[1] != '\0')
+            return expected;
+        shift = 10 * (int)(unit - units + 1);
+    }
+    if (number > UINT64_MAX >> shift)
+        return expected;
+    *value_out = (uint64_t)number << shift;
+    return NULL;
+}
+
+/* Copies a file name, with %p replaced by the process id. */
+static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
+{
+    static const char expected[] = "a file name of less than 512 bytes";
+    char path[MS_PATH_BYTES];
+    size_t used = 0;
+    for (; *text != '\0'; text++) {
+        int added = 1;
+        if (text[0] == '%' && text[1] == 'p') {
+            added = snprintf(path + used, sizeof(path) - used, "%d", (int)getpid());
+            text++;
+        } else {
+            path[used] = *text;
+        }
+        used += (size_t)added;
+        if (used >= sizeof(path) - 1)
+            return expected;
+    }
+    path[used] = '\0';
+    memcpy(*value_out, path, used + 1);
+    return NULL;
+}
+
+static const char *parse_LOG(const char *text, ms_type_LOG *value_out)
+{
+    const char *colon = strchr(text, ':');
+    const size_t length = colon != NULL ? (size_t)(colon - text) : strlen(text);
+    for (int level = 0; level < MS_LOG_LEVEL_COUNT; level++) {
+        if (strlen(ms_log_level_names[level]) != length ||
+            strncasecmp(text, ms_log_level_names[level], length) != 0)
+            continue;
+        value_out->path[0] = '\0';
+        if (colon != NULL && parse_PATH(colon + 1, &value_out->path) != NULL)
+            break;
+        value_out->level = (enum ms_log_level)level;
+        return NULL;
+    }
+    return "error, warn, info, debug or trace, optionally followed by :file";
+}
+
+/* The value of NAME in the environment given, or NULL. */
+static const char *lookup(char **environment, const char *name)
+{
+    const size_t length = strlen(name);
+    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
+        if (strncmp(*entry, name, length) == 0 && (*entry)[length] == '=')
+            return *entry + length + 1;
+    }
+    return NULL;
+}
+
+static bool is_option(const char *name, size_t length)
+{
+    static const char *const names[] = {
+#define MS_OPTION(type, field, variable, default_, unit, description) #variable,
+#include "runtime/config/options.def"
+#undef MS_OPTION
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strlen(names[i]) == length && strncmp(names[i], name, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void warn_about_unknown_names(char **environment)
+{
+    static const char prefix[] = "METASHARD_";
+    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
+        const char *end = strchr(*entry, '=');
+        if (end == NULL || strncmp(*entry, prefix, sizeof(prefix) - 1) != 0)
+            continue;
+        if (!is_option(*entry, (size_t)(end - *entry)))
+            ms_log(MS_WARN, "%.*s is not a variable of MetaShard and is ignored",
+                   (int)(end - *entry), *entry);
+    }
+}
+
+void ms_config_read(struct ms_config *config, char **environment)
+{
+    if (getauxval(AT_SECURE) != 0)
+        environment = NULL;
+
+    *config = (struct ms_config){0};
+#define MS_OPTION(type, field, variable, default_, unit, description) \
+    parse_##type(default_, &config->field);                           \
+    const char *text_##field = lookup(environment, #variable);        \
+    const char *expected_##field =                                    \
+        text_##field == NULL ? NULL : parse_##type(text_##field, &config->field);
+#include "runtime/config/options.def"
+#undef MS_OPTION
+
+    ms_log_open(config->log.level, config->log.path[0] != '\0' ? config->log.path : NULL);
+
+#define MS_OPTION(type, field, variable, default_, unit, description)                              \
+    if (expected_##field != NULL)                                                                  \
+        ms_log(MS_WARN, "%s=%s is not understood: expected %s; using %s", #variable, text_##field, \
+               expected_##field, default_);
+#include "runtime/config/options.def"
+#undef MS_OPTION
+    warn_about_unknown_names(environment);
+}
+
+bool ms_config_is_off(void)
+{
+    const char *text = secure_getenv("METASHARD");
+    bool enabled = true;
+    return text != NULL && parse_SWITCH(text, &enabled) == NULL && !enabled;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The configuration: read once from the environment, when the shim starts; constant afterwards.
+ * A value that cannot be read costs one warning and is replaced by the default. A METASHARD_
+ * variable that does not exist costs one warning. Programs with raised privileges (setuid) get the
+ * defaults.
+ */
+#ifndef METASHARD_RUNTIME_CONFIG_CONFIG_H
+#define METASHARD_RUNTIME_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/base/log.h"
+
+enum { MS_PATH_BYTES = 512 };
+
+struct ms_log_setting {
+    enum ms_log_level level;
+    char path[MS_PATH_BYTES]; /* empty: stderr */
+};
+
+typedef bool ms_type_SWITCH;
+typedef uint64_t ms_type_BYTES;
+typedef struct ms_log_setting ms_type_LOG;
+typedef char ms_type_PATH[MS_PATH_BYTES];
+
+struct ms_config {
+#define MS_OPTION(type, field, variable, default_, unit, description) ms_type_##type field;
+#include "runtime/config/options.def"
+#undef MS_OPTION
+};
+
+/*
+ * Fills *config from `environment` (as environ(7)) and opens the log as it asks. Complaints are
+ * logged after the log is open.
+ */
+void ms_config_read(struct ms_config *config, char **environment);
+
+/* True when METASHARD in the environment is a valid "off". Prints nothing; for the constructor. */
+bool ms_config_is_off(void);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/diag/report.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/machine/space.h"
+#include "runtime/source/source.h"
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static void log_summary(void)
+{
+    ms_log(MS_INFO,
+           "%" PRIu64 " allocations of %.1f MiB deferred, at most %.1f MiB backed; %.1f MiB copied "
+           "to the device, %.1f MiB recorded from files, %.1f MiB from memory",
+           ms_counter_get(MS_COUNT_ALLOCATIONS), mib(ms_counter_get(MS_COUNT_REQUESTED_BYTES)),
+           mib(ms_backed_bytes_peak()), mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
+           mib(ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES)),
+           mib(ms_counter_get(MS_COUNT_RECORDED_SNAPSHOT_BYTES)));
+}
+
+static void print_string(FILE *file, const char *text)
+{
+    putc('"', file);
+    for (; *text != '\0'; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(file, "\\u%04x", c);
+        else
+            putc(c, file);
+    }
+    putc('"', file);
+}
+
+static void print_extent(FILE *file, const struct ms_extent *extent)
+{
+    const struct ms_content *content = &extent->content;
+    const bool is_file = content->kind == MS_SOURCE && ms_source_is_file(content->source);
+    const char *kind = content->kind != MS_SOURCE ? ms_kind_names[content->kind]
+                       : is_file                  ? "file"
+                                                  : "snapshot";
+    fprintf(file, "[%zu, %zu, \"%s\"", extent->begin, extent->end, kind);
+    if (content->kind == MS_FILL)
+        fprintf(file, ", \"%08" PRIx32 "\"", content->pattern);
+    if (is_file) {
+        fprintf(file, ", ");
+        print_string(file, ms_source_path(content->source));
+        fprintf(file, ", %" PRIu64, content->source_offset);
+    }
+    fprintf(file, "]");
+}
+
+static void print_block(FILE *file, const struct ms_block *block)
+{
+    fprintf(file,
+            "    {\"id\": %" PRIu64 ", \"address\": \"0x%llx\", \"device\": %d, \"bytes\": %zu, "
+            "\"backed_bytes\": %zu, \"lineage\": [",
+            block->id, block->address, block->device, block->bytes, block->backing.backed_bytes);
+    for (size_t i = 0; i < block->lineage.count; i++) {
+        if (i > 0)
+            fprintf(file, ", ");
+        print_extent(file, &block->lineage.extents[i]);
+    }
+    fprintf(file, "]}");
+}
+
+static uint64_t print_blocks(FILE *file)
+{
+    uint64_t deferred_bytes = 0;
+    fprintf(file, "  \"blocks\": [");
+    const char *separator = "\n";
+    CUdeviceptr at = 0;
+    for (struct ms_block *block; (block = ms_space_claim_next(at)) != NULL;) {
+        fprintf(file, "%s", separator);
+        print_block(file, block);
+        separator = ",\n";
+        at = block->address + block->bytes;
+        deferred_bytes += block->lineage.bytes - block->lineage.resident_bytes;
+        ms_space_release(block);
+    }
+    fprintf(file, "\n  ],\n");
+    return deferred_bytes;
+}
+
+static void print_dump(FILE *file)
+{
+    fprintf(file,
+            "{\n  \"format\": \"metashard-dump/1\",\n  \"version\": \"%s\",\n  \"pid\": %d,\n",
+            METASHARD_VERSION, (int)getpid());
+    for (int i = 0; i < MS_COUNTER_COUNT; i++)
+        fprintf(file, "  \"%s\": %" PRIu64 ",\n", ms_counter_names[i],
+                ms_counter_get((enum ms_counter)i));
+    fprintf(file, "  \"backed_bytes\": %" PRIu64 ",\n  \"backed_bytes_peak\": %" PRIu64 ",\n",
+            ms_backed_bytes(), ms_backed_bytes_peak());
+    fprintf(file, "  \"snapshot_bytes\": %" PRIu64 ",\n", ms_source_snapshot_bytes());
+    const uint64_t deferred_bytes = print_blocks(file);
+    fprintf(file, "  \"deferred_bytes\": %" PRIu64 "\n}\n", deferred_bytes);
+}
+
+static void write_dump(const char *path)
+{
+    const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    if (file != NULL)
+        print_dump(file);
+    if (file == NULL || fclose(file) != 0)
+        ms_log(MS_WARN, "METASHARD_DUMP: cannot write %s: %s", path, strerror(errno));
+}
+
+void ms_report(const struct ms_config *config)
+{
+    log_summary();
+    if (config->dump_path[0] != '\0')
+        write_dump(config->dump_path);
+}

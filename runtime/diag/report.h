@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the process leaves behind at exit: a summary line at log level info, and the dump. */
+#ifndef METASHARD_RUNTIME_DIAG_REPORT_H
+#define METASHARD_RUNTIME_DIAG_REPORT_H
+
+#include "runtime/config/config.h"
+
+/*
+ * The dump is one JSON object, "format": "metashard-dump/1". All sizes are in bytes. Members: pid,
+ * version, the counters of counters.def by name, backed_bytes, backed_bytes_peak (physical memory
+ * behind deferred allocations, now and at most), snapshot_bytes, deferred_bytes (live bytes that
+ * are not in device memory), and blocks: a list of live blocks, each with id, address, device,
+ * bytes, backed_bytes and lineage, a list of [begin, end, kind, detail].
+ */
+void ms_report(const struct ms_config *config);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/driver.h"
+
+#include "runtime/base/log.h"
+
+struct ms_driver ms_driver;
+
+CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out)
+{
+    CUcontext current = NULL;
+    CUresult result = ms_driver.ctx_get_current(&current);
+    if (result != CUDA_SUCCESS)
+        return result;
+    scope_out->pushed = current != context;
+    if (scope_out->pushed) {
+        result = ms_driver.ctx_push_current(context);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    scope_out->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    ms_driver.exchange_capture_mode(&scope_out->mode);
+    return CUDA_SUCCESS;
+}
+
+void ms_driver_leave(const struct ms_driver_scope *scope)
+{
+    CUstreamCaptureMode mode = scope->mode;
+    ms_driver.exchange_capture_mode(&mode);
+    if (scope->pushed) {
+        CUcontext popped;
+        if (ms_driver.ctx_pop_current(&popped) != CUDA_SUCCESS)
+            ms_log(MS_WARN, "the driver did not give the previous context back");
+    }
+}

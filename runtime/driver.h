@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CUDA driver as the runtime sees it: a table of real functions, filled before ms_start() and
+ * constant afterwards. The runtime calls no cu* symbol: that would come back into the shim.
+ */
+#ifndef METASHARD_RUNTIME_DRIVER_H
+#define METASHARD_RUNTIME_DRIVER_H
+
+/* Exported names are wanted, not the ones that cuda.h maps them to for the version compiled for. */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <stdbool.h>
+
+struct ms_driver {
+#define MS_DRIVER(field, symbol) __typeof__(&symbol) field;
+#include "runtime/driver.def"
+#undef MS_DRIVER
+};
+
+extern struct ms_driver ms_driver;
+
+/*
+ * A bracket around a group of our own driver calls: makes `context` current, and lets memory calls
+ * through although some thread may be capturing a stream (such a call would otherwise invalidate
+ * the capture). leave() restores both. Enter fails with the driver's error and needs no leave.
+ */
+struct ms_driver_scope {
+    bool pushed;
+    CUstreamCaptureMode mode;
+};
+CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
+void ms_driver_leave(const struct ms_driver_scope *scope);
+
+#endif

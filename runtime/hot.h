@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What every intercepted call reads first. Relaxed loads of one page; zero means "not ours".
+ *
+ * The page is wiped in a forked child (MADV_WIPEONFORK): there the driver is unusable anyway, and
+ * all zeroes make the shim inert, whatever way the child was made.
+ */
+#ifndef METASHARD_RUNTIME_HOT_H
+#define METASHARD_RUNTIME_HOT_H
+
+/* Offsets for the assembly thunks; checked in start.c. */
+#define MS_HOT_DEFERRED 0
+#define MS_HOT_GATED 4
+
+#ifndef __ASSEMBLER__
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The largest page the architecture may have: the struct fills its page alone. */
+#if defined(__aarch64__)
+#define MS_HOT_PAGE (64 << 10)
+#else
+#define MS_HOT_PAGE (4 << 10)
+#endif
+
+struct ms_hot {
+    _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred; /* blocks with a byte that is not resident */
+    _Atomic uint32_t gated; /* work that can wait for the host or for memory was queued */
+    _Atomic uint32_t owned; /* blocks */
+    _Atomic uint32_t started;
+    _Atomic uint32_t captures; /* stream captures under way */
+    char rest_of_page[MS_HOT_PAGE - 5 * sizeof(uint32_t)];
+};
+
+extern struct ms_hot ms_hot;
+
+static inline bool ms_is_started(void)
+{
+    return atomic_load_explicit(&ms_hot.started, memory_order_relaxed) != 0;
+}
+
+static inline bool ms_owns_any(void)
+{
+    return atomic_load_explicit(&ms_hot.owned, memory_order_relaxed) != 0;
+}
+
+static inline bool ms_defers_any(void)
+{
+    return atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) != 0;
+}
+#endif
+
+#endif

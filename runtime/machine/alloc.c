@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/machine.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/machine/play.h"
+#include "runtime/machine/space.h"
+#include "runtime/start.h"
+
+static bool can_map_memory(CUdevice device)
+{
+    int supported = 0;
+    return device >= 0 && device < MS_MAX_DEVICES &&
+           ms_driver.device_get_attribute(&supported,
+                                          CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                          device) == CUDA_SUCCESS &&
+           supported != 0;
+}
+
+static struct ms_block *create_block(CUcontext context, CUdevice device, size_t bytes)
+{
+    static _Atomic uint64_t next_id = 1;
+    struct ms_block *block = ms_heap_zalloc(sizeof(*block));
+    if (block == NULL)
+        return NULL;
+    if (!ms_lineage_init(&block->lineage, bytes))
+        goto err_free;
+    if (ms_backing_reserve(&block->backing, device, bytes) != CUDA_SUCCESS)
+        goto err_lineage;
+    block->address = block->backing.address;
+    block->bytes = bytes;
+    block->context = context;
+    block->device = device;
+    block->id = atomic_fetch_add(&next_id, 1);
+    if (!ms_space_add(block))
+        goto err_backing;
+    return block;
+
+err_backing:
+    ms_backing_release(&block->backing);
+err_lineage:
+    ms_lineage_cleanup(&block->lineage);
+err_free:
+    ms_heap_free(block);
+    return NULL;
+}
+
+static void destroy_block(struct ms_block *block)
+{
+    ms_space_remove(block);
+    ms_backing_release(&block->backing);
+    ms_lineage_cleanup(&block->lineage);
+    ms_heap_free(block);
+}
+
+bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
+        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
+        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS || !can_map_memory(device))
+        return false;
+
+    /* When it cannot be deferred, the driver decides what the program gets. */
+    const struct ms_block *block = create_block(context, device, bytes);
+    if (block == NULL)
+        return false;
+    ms_count(MS_COUNT_ALLOCATIONS, 1);
+    ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
+    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, block->address);
+    *address_out = block->address;
+    *result_out = CUDA_SUCCESS;
+    return true;
+}
+
+/* Programs rely on cuMemFree waiting for the device; and a granule must not be unmapped under
+ * queued work. */
+static CUresult wait_for_device(CUcontext context)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.ctx_synchronize();
+    ms_driver_leave(&scope);
+    return result;
+}
+
+/*
+ * The wait holds no claim: it may last as long as a host function of the program does, and other
+ * threads must be able to get on meanwhile.
+ */
+bool ms_free(CUdeviceptr address, CUresult *result_out)
+{
+    struct ms_block_facts facts;
+    if (!ms_space_look_up(address, &facts))
+        return false;
+    *result_out =
+        facts.address == address ? wait_for_device(facts.context) : CUDA_ERROR_INVALID_VALUE;
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    struct ms_block *block = ms_space_claim(address);
+    if (block == NULL || block->id != facts.id) {
+        /* Another thread has freed it meanwhile. */
+        ms_space_release(block);
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", block->bytes, address,
+           block->backing.backed_bytes);
+    destroy_block(block);
+    ms_count(MS_COUNT_FREES, 1);
+    return true;
+}
+
+void ms_context_destroyed(CUcontext context)
+{
+    ms_fill_stream_forget(context);
+    CUdeviceptr at = 0;
+    for (struct ms_block *block; (block = ms_space_claim_next(at)) != NULL;) {
+        at = block->address + block->bytes;
+        if (block->context == context)
+            destroy_block(block);
+        else
+            ms_space_release(block);
+    }
+}
+
+CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled)
+{
+    ms_backing_set_peer(device, peer, enabled);
+    CUdeviceptr at = 0;
+    for (struct ms_block *block; (block = ms_space_claim_next(at)) != NULL;) {
+        at = block->address + block->bytes;
+        CUresult result = CUDA_SUCCESS;
+        if (block->device == device)
+            result = ms_backing_apply_access(&block->backing, peer, enabled);
+        ms_space_release(block);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}

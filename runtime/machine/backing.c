@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/backing.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+
+/* Bit p of peers[d]: device p may reach memory of device d. */
+static _Atomic uint64_t peers[MS_MAX_DEVICES];
+
+static bool has(CUdevice device, CUdevice_attribute attribute)
+{
+    int value = 0;
+    return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+/* As cuMemAlloc's memory would be: pinned on the device, exportable, reachable by RDMA where the
+ * device can. Neither of the latter two can be added to a handle later. */
+static CUmemAllocationProp memory_properties(CUdevice device)
+{
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+    };
+    if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.allocFlags.gpuDirectRDMACapable =
+        has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    return prop;
+}
+
+CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes)
+{
+    const CUmemAllocationProp prop = memory_properties(device);
+    size_t granule;
+    CUresult result =
+        ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (bytes > SIZE_MAX - granule)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const size_t rounded = (bytes + granule - 1) / granule * granule;
+    CUdeviceptr address;
+    result = ms_driver.mem_address_reserve(&address, rounded, granule, 0, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *backing = (struct ms_backing){
+        .address = address, .bytes = rounded, .granule = granule, .device = device};
+    return CUDA_SUCCESS;
+}
+
+static void unmap(CUdeviceptr address, size_t bytes)
+{
+    const CUresult result = ms_driver.mem_unmap(address, bytes);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN, "cannot unmap %zu bytes at 0x%llx: CUDA error %d", bytes, address, result);
+}
+
+void ms_backing_release(struct ms_backing *backing)
+{
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
+    }
+    const CUresult result = ms_driver.mem_address_free(backing->address, backing->bytes);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN, "cannot free the addresses at 0x%llx: CUDA error %d", backing->address,
+               result);
+    ms_count_backed(-(int64_t)backing->backed_bytes);
+    ms_heap_free(backing->chunks);
+    *backing = (struct ms_backing){0};
+}
+
+static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address, size_t bytes)
+{
+    CUmemAccessDesc access[1 + MS_MAX_DEVICES];
+    size_t count = 0;
+    access[count++] = (CUmemAccessDesc){
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = backing->device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    for (uint64_t left = atomic_load(&peers[backing->device]); left != 0; left &= left - 1) {
+        access[count] = access[0];
+        access[count++].location.id = __builtin_ctzll(left);
+    }
+    return ms_driver.mem_set_access(address, bytes, access, count);
+}
+
+/* Creates, maps and opens one chunk. Undone whole when a step fails. */
+static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chunk *chunk)
+{
+    const CUdeviceptr address = backing->address + chunk->begin;
+    const size_t bytes = chunk->end - chunk->begin;
+    const CUmemAllocationProp prop = memory_properties(backing->device);
+    CUmemGenericAllocationHandle handle;
+    CUresult result = ms_driver.mem_create(&handle, bytes, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.mem_map(address, bytes, 0, handle, 0);
+    ms_driver.mem_release(handle);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = set_access(backing, address, bytes);
+    if (result != CUDA_SUCCESS)
+        unmap(address, bytes);
+    return result;
+}
+
+static bool grow(struct ms_backing *backing)
+{
+    if (backing->count < backing->capacity)
+        return true;
+    const size_t capacity = 2 * backing->capacity + 1;
+    struct ms_chunk *grown = ms_heap_realloc(backing->chunks, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    backing->chunks = grown;
+    backing->capacity = capacity;
+    return true;
+}
+
+/* Maps chunk and files it at position `at`. */
+static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+{
+    if (!grow(backing))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = map_chunk(backing, &chunk);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memmove(&backing->chunks[at + 1], &backing->chunks[at],
+            (backing->count - at) * sizeof(*backing->chunks));
+    backing->chunks[at] = chunk;
+    backing->count++;
+    backing->backed_bytes += chunk.end - chunk.begin;
+    ms_count_backed((int64_t)(chunk.end - chunk.begin));
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
+{
+    size_t at = begin / backing->granule * backing->granule;
+    const size_t stop = (end + backing->granule - 1) / backing->granule * backing->granule;
+    for (size_t i = 0; at < stop; i++) {
+        const bool beyond = i == backing->count;
+        const size_t gap_end =
+            beyond || backing->chunks[i].begin > stop ? stop : backing->chunks[i].begin;
+        if (at < gap_end) {
+            const CUresult result =
+                add_chunk(backing, i, (struct ms_chunk){.begin = at, .end = gap_end});
+            if (result != CUDA_SUCCESS)
+                return result;
+        }
+        if (at < backing->chunks[i].end)
+            at = backing->chunks[i].end;
+    }
+    return CUDA_SUCCESS;
+}
+
+bool ms_backing_is_one_chunk(const struct ms_backing *backing)
+{
+    return backing->count == 1 && backing->backed_bytes == backing->bytes;
+}
+
+void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled)
+{
+    if (device < 0 || device >= MS_MAX_DEVICES || peer < 0 || peer >= MS_MAX_DEVICES)
+        return;
+    const uint64_t bit = UINT64_C(1) << peer;
+    if (enabled)
+        atomic_fetch_or(&peers[device], bit);
+    else
+        atomic_fetch_and(&peers[device], ~bit);
+}
+
+CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled)
+{
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
+        .flags = enabled ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE,
+    };
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        const CUresult result = ms_driver.mem_set_access(backing->address + chunk->begin,
+                                                         chunk->end - chunk->begin, &access, 1);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}

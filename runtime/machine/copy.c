@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies between device addresses: the program's own slicing of a tensor is the plan. */
+#include "runtime/machine/machine.h"
+
+#include "runtime/diag/counters.h"
+#include "runtime/machine/materialise.h"
+#include "runtime/machine/play.h"
+#include "runtime/machine/record.h"
+
+/* One copy under way. source and destination are claimed; either may be NULL: not ours. */
+struct copy {
+    struct ms_block *source, *destination;
+    CUdeviceptr source_address, destination_address;
+    CUstream stream;
+};
+
+/* The destination of this piece becomes resident, without playing what it held. */
+static CUresult back_destination(const struct copy *copy, size_t at, size_t bytes)
+{
+    if (copy->destination == NULL)
+        return CUDA_SUCCESS;
+    const size_t begin = ms_offset(copy->destination, copy->destination_address + at);
+    return ms_back_for_overwrite(copy->destination, begin, begin + bytes);
+}
+
+/* A piece whose bytes are in device memory, or must get there to stay what they are. */
+static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
+{
+    const size_t begin = ms_offset(copy->source, copy->source_address + at);
+    CUresult result = ms_materialise(copy->source, begin, begin + bytes);
+    if (result == CUDA_SUCCESS)
+        result = back_destination(copy, at, bytes);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.memcpy_dtod_async(copy->destination_address + at,
+                                             copy->source_address + at, bytes, copy->stream);
+    return result;
+}
+
+/* A deferred piece goes to a destination range that is all resident, or not ours, or all deferred. */
+static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
+                             const struct ms_content *content, bool resident)
+{
+    const size_t from = ms_offset(copy->source, copy->source_address + at);
+    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
+    if (resident)
+        return ms_play(content, from, copy->destination_address + at, bytes, copy->stream);
+    const size_t to = ms_offset(copy->destination, copy->destination_address + at);
+    struct ms_content moved = *content;
+    moved.pattern = ms_pattern_move(content->pattern, from, to);
+    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &moved)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A deferred piece, cut where the destination changes between deferred and resident. */
+static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *extent)
+{
+    const size_t start = ms_offset(copy->source, copy->source_address);
+    for (size_t from = extent->begin; from < extent->end;) {
+        const size_t at = from - start;
+        size_t bytes = extent->end - from;
+        bool resident = true;
+        if (copy->destination != NULL) {
+            const size_t to = ms_offset(copy->destination, copy->destination_address + at);
+            const struct ms_extent there = ms_lineage_at(&copy->destination->lineage, to);
+            if (there.end - to < bytes)
+                bytes = there.end - to;
+            resident = there.content.kind == MS_RESIDENT;
+        }
+        struct ms_content content = extent->content;
+        content.source_offset += from - extent->begin;
+        const CUresult result = copy_lineage(copy, at, bytes, &content, resident);
+        if (result != CUDA_SUCCESS)
+            return result;
+        from += bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The source's extents are pictured first, so that an overlapping copy reads what was there. */
+static CUresult copy_extents(const struct copy *copy, size_t bytes)
+{
+    const size_t start = ms_offset(copy->source, copy->source_address);
+    size_t count;
+    struct ms_extent *extents =
+        ms_lineage_copy(&copy->source->lineage, start, start + bytes, &count);
+    if (extents == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        const struct ms_extent *extent = &extents[i];
+        if (extent->content.kind == MS_FILL || extent->content.kind == MS_SOURCE)
+            result = copy_deferred(copy, extent);
+        else
+            result = copy_resident(copy, extent->begin - start, extent->end - extent->begin);
+    }
+    ms_extents_free(extents, count);
+    return result;
+}
+
+/* Makes both ranges real, so that the driver's own copy can run. */
+static CUresult make_real(const struct copy *copy, size_t bytes)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (copy->source != NULL) {
+        const size_t begin = ms_offset(copy->source, copy->source_address);
+        result = ms_materialise(copy->source, begin, begin + bytes);
+    }
+    if (result == CUDA_SUCCESS)
+        result = back_destination(copy, 0, bytes);
+    return result;
+}
+
+static bool has_deferred_source(const struct copy *copy, size_t bytes)
+{
+    if (copy->source == NULL)
+        return false;
+    const size_t begin = ms_offset(copy->source, copy->source_address);
+    return !ms_lineage_is_resident(&copy->source->lineage, begin, begin + bytes);
+}
+
+static bool overlaps(const struct copy *copy, size_t bytes)
+{
+    return copy->source_address < copy->destination_address + bytes &&
+           copy->destination_address < copy->source_address + bytes;
+}
+
+static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
+{
+    if ((copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes)) ||
+        (copy->destination != NULL &&
+         !ms_fits(copy->destination, copy->destination_address, bytes))) {
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    /* What an overlapping copy does is the driver's to say. */
+    if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes) && ms_may_record(copy->stream)) {
+        *result_out = copy_extents(copy, bytes);
+        return true;
+    }
+    *result_out = make_real(copy, bytes);
+    return *result_out != CUDA_SUCCESS;
+}
+
+bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
+                       CUresult *result_out)
+{
+    if (bytes == 0)
+        return false;
+    struct copy copy = {.source_address = source,
+                        .destination_address = destination,
+                        .stream = stream};
+    ms_space_claim_two(source, destination, &copy.source, &copy.destination);
+    const bool answered =
+        (copy.source != NULL || copy.destination != NULL) && run(&copy, bytes, result_out);
+    ms_space_release(copy.source);
+    if (copy.destination != copy.source)
+        ms_space_release(copy.destination);
+    return answered;
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/lineage.h"
+
+#include <string.h>
+
+#include "runtime/base/heap.h"
+
+const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "fill", "source", "resident"};
+
+bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
+{
+    enum { FIRST_CAPACITY = 4 };
+    struct ms_extent *extents = ms_heap_alloc(FIRST_CAPACITY * sizeof(*extents));
+    if (extents == NULL)
+        return false;
+    extents[0] = (struct ms_extent){.begin = 0, .end = bytes};
+    *lineage = (struct ms_lineage){
+        .extents = extents, .count = 1, .capacity = FIRST_CAPACITY, .bytes = bytes};
+    return true;
+}
+
+void ms_lineage_cleanup(struct ms_lineage *lineage)
+{
+    for (size_t i = 0; i < lineage->count; i++) {
+        if (lineage->extents[i].content.kind == MS_SOURCE)
+            ms_source_drop(lineage->extents[i].content.source);
+    }
+    ms_heap_free(lineage->extents);
+    *lineage = (struct ms_lineage){0};
+}
+
+/* Index of the extent that holds offset. */
+static size_t find(const struct ms_lineage *lineage, size_t offset)
+{
+    size_t low = 0;
+    size_t high = lineage->count;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (lineage->extents[middle].begin <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void cut_front(struct ms_extent *extent, size_t begin)
+{
+    if (extent->content.kind == MS_SOURCE)
+        extent->content.source_offset += begin - extent->begin;
+    extent->begin = begin;
+}
+
+struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
+{
+    struct ms_extent extent = lineage->extents[find(lineage, offset)];
+    cut_front(&extent, offset);
+    return extent;
+}
+
+bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    if (lineage->resident_bytes == lineage->bytes)
+        return true;
+    /* Neighbours differ, so a resident range lies in one extent. */
+    const struct ms_extent *extent = &lineage->extents[find(lineage, begin)];
+    return extent->content.kind == MS_RESIDENT && extent->end >= end;
+}
+
+static bool continues(const struct ms_extent *left, const struct ms_extent *right)
+{
+    const struct ms_content *a = &left->content;
+    const struct ms_content *b = &right->content;
+    if (a->kind != b->kind)
+        return false;
+    switch (a->kind) {
+    case MS_FILL:
+        return a->pattern == b->pattern;
+    case MS_SOURCE:
+        return a->source == b->source &&
+               a->source_offset + (left->end - left->begin) == b->source_offset;
+    default:
+        return true;
+    }
+}
+
+static void account(struct ms_lineage *lineage, const struct ms_extent *extent, bool added)
+{
+    const size_t change = added ? extent->end - extent->begin : extent->begin - extent->end;
+    if (extent->content.kind == MS_RESIDENT)
+        lineage->resident_bytes += change;
+    else if (extent->content.kind != MS_UNDEFINED)
+        lineage->deferred_bytes += change;
+}
+
+static void hold(const struct ms_extent *extent)
+{
+    if (extent->content.kind == MS_SOURCE)
+        ms_source_take(extent->content.source);
+}
+
+static void let_go(const struct ms_extent *extent)
+{
+    if (extent->content.kind == MS_SOURCE)
+        ms_source_drop(extent->content.source);
+}
+
+/*
+ * The extents first..last are replaced by at most three: what is left of the first before `begin`,
+ * the new one, and what is left of the last after `end`. Equal neighbours are joined on the way.
+ */
+bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
+                    const struct ms_content *content)
+{
+    if (begin == end)
+        return true;
+    if (lineage->count + 2 > lineage->capacity) {
+        const size_t capacity = 2 * lineage->capacity + 2;
+        struct ms_extent *grown =
+            ms_heap_realloc(lineage->extents, capacity * sizeof(*lineage->extents));
+        if (grown == NULL)
+            return false;
+        lineage->extents = grown;
+        lineage->capacity = capacity;
+    }
+
+    size_t first = find(lineage, begin);
+    size_t last = find(lineage, end - 1);
+    /* Take one neighbour on each side along, so that joining is one rule for all. */
+    first -= first > 0;
+    last += last + 1 < lineage->count;
+
+    struct ms_extent pieces[5];
+    size_t count = 0;
+    struct ms_extent wanted = {.begin = begin, .end = end, .content = *content};
+    for (size_t i = first; i <= last; i++) {
+        const struct ms_extent *old = &lineage->extents[i];
+        if (old->begin < begin) {
+            pieces[count] = *old;
+            if (pieces[count].end > begin)
+                pieces[count].end = begin;
+            count++;
+        }
+    }
+    if (count > 0 && continues(&pieces[count - 1], &wanted))
+        pieces[count - 1].end = end;
+    else
+        pieces[count++] = wanted;
+    for (size_t i = first; i <= last; i++) {
+        struct ms_extent rest = lineage->extents[i];
+        if (rest.end <= end)
+            continue;
+        if (rest.begin < end)
+            cut_front(&rest, end);
+        if (continues(&pieces[count - 1], &rest))
+            pieces[count - 1].end = rest.end;
+        else
+            pieces[count++] = rest;
+    }
+
+    for (size_t i = 0; i < count; i++) {
+        hold(&pieces[i]);
+        account(lineage, &pieces[i], true);
+    }
+    for (size_t i = first; i <= last; i++) {
+        account(lineage, &lineage->extents[i], false);
+        let_go(&lineage->extents[i]);
+    }
+    memmove(&lineage->extents[first + count], &lineage->extents[last + 1],
+            (lineage->count - last - 1) * sizeof(*lineage->extents));
+    memcpy(&lineage->extents[first], pieces, count * sizeof(*pieces));
+    lineage->count = lineage->count - (last - first + 1) + count;
+    return true;
+}
+
+struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
+                                  size_t *count_out)
+{
+    const size_t first = find(lineage, begin);
+    const size_t count = find(lineage, end - 1) - first + 1;
+    struct ms_extent *copy = ms_heap_alloc(count * sizeof(*copy));
+    if (copy == NULL)
+        return NULL;
+    memcpy(copy, &lineage->extents[first], count * sizeof(*copy));
+    cut_front(&copy[0], begin);
+    copy[count - 1].end = end;
+    for (size_t i = 0; i < count; i++)
+        hold(&copy[i]);
+    *count_out = count;
+    return copy;
+}
+
+void ms_extents_free(struct ms_extent *extents, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        let_go(&extents[i]);
+    ms_heap_free(extents);
+}
+
+uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to)
+{
+    /* The byte that stood at `from` must come to stand at `to`. */
+    const unsigned shift = 8 * (unsigned)((to - from) & 3);
+    return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
+}
+
+bool ms_lineage_is_valid(const struct ms_lineage *lineage)
+{
+    size_t at = 0;
+    size_t resident = 0;
+    size_t deferred = 0;
+    for (size_t i = 0; i < lineage->count; i++) {
+        const struct ms_extent *extent = &lineage->extents[i];
+        if (extent->begin != at || extent->end <= extent->begin)
+            return false;
+        if (i > 0 && continues(&lineage->extents[i - 1], extent))
+            return false;
+        at = extent->end;
+        if (extent->content.kind == MS_RESIDENT)
+            resident += extent->end - extent->begin;
+        else if (extent->content.kind != MS_UNDEFINED)
+            deferred += extent->end - extent->begin;
+    }
+    return at == lineage->bytes && resident == lineage->resident_bytes &&
+           deferred == lineage->deferred_bytes;
+}

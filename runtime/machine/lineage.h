@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lineage: where the content of each byte of a block comes from. A sorted list of extents without
+ * gaps from 0 to the size of the block; neighbours differ. Offsets are relative to the block.
+ *
+ *     0                    64K                   1M                 size
+ *     | file F at 4096     | fill 00000000       | resident         |
+ *
+ * Not thread-safe: guarded by the claim on the block. Owns the references of its sources. Functions
+ * that fail (out of memory) leave the lineage as it was.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_LINEAGE_H
+#define METASHARD_RUNTIME_MACHINE_LINEAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/source/source.h"
+
+enum ms_kind {
+    MS_UNDEFINED, /* never written; any content is right, but it must stay the same once seen */
+    MS_FILL,      /* a pattern */
+    MS_SOURCE,    /* bytes of a file or a snapshot */
+    MS_RESIDENT,  /* the truth is in device memory */
+    MS_KIND_COUNT
+};
+
+extern const char *const ms_kind_names[MS_KIND_COUNT];
+
+/* What an extent holds, apart from where it lies. */
+struct ms_content {
+    enum ms_kind kind;
+    uint32_t pattern;         /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
+    struct ms_source *source; /* MS_SOURCE */
+    uint64_t source_offset;   /* MS_SOURCE: of the extent's first byte */
+};
+
+struct ms_extent {
+    size_t begin, end;
+    struct ms_content content;
+};
+
+struct ms_lineage {
+    struct ms_extent *extents;
+    size_t count, capacity;
+    size_t bytes;
+    size_t deferred_bytes; /* bytes that are neither resident nor undefined */
+    size_t resident_bytes;
+};
+
+bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
+void ms_lineage_cleanup(struct ms_lineage *lineage);
+
+/* [begin, end) now holds content; takes its own reference of a source. */
+bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
+                    const struct ms_content *content);
+
+/* The extent that holds offset; begin and content are cut so that it starts at offset exactly. */
+struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
+
+/* True when every byte of [begin, end) is resident. */
+bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/*
+ * The extents of [begin, end), cut to it, each with a reference of its source: a picture that stays
+ * true while the lineage changes. NULL when memory is out. Freed with ms_extents_free.
+ */
+struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
+                                  size_t *count_out);
+void ms_extents_free(struct ms_extent *extents, size_t count);
+
+/* The pattern of a fill whose bytes move from one offset to another. */
+uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to);
+
+bool ms_lineage_is_valid(const struct ms_lineage *lineage);
+
+#endif

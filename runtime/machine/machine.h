@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The machine: what the shim does with the calls that concern device memory. One function per kind
+ * of event; called by the shim's entry points, on the program's thread, before the real call.
+ *
+ * Two shapes. "bool ms_x(..., result_out)": true means that the call is answered and *result_out is
+ * what the program gets; false means that the call is none of the shim's business (any more) and
+ * must be forwarded as it is. "CUresult ms_prepare_x": CUDA_SUCCESS means that the call may be
+ * forwarded, anything else is to be returned instead.
+ *
+ * `stream` is never 0: the entry point has replaced it by CU_STREAM_LEGACY or
+ * CU_STREAM_PER_THREAD.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_MACHINE_H
+#define METASHARD_RUNTIME_MACHINE_MACHINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/driver.h"
+
+/* An allocation in the current context. Deferred when it is large enough and the device can map
+ * memory; *address_out is then the address of the block. */
+bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
+
+/* Frees the block that starts at address, after waiting for the device as cuMemFree does. */
+bool ms_free(CUdeviceptr address, CUresult *result_out);
+
+/* A memset of `count` elements of `width` bytes (1, 2 or 4). */
+bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
+             CUresult *result_out);
+
+/* A copy from host memory; blocking says that the source may be reused only after the data is on
+ * the device. */
+bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
+                       bool blocking, CUresult *result_out);
+
+/* A copy between device addresses; at least one of them lies in a block. */
+bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
+                       CUresult *result_out);
+
+/*
+ * The call will read, or read and write, what it can reach in [address, address + bytes):
+ * materialises the part of it that lies in blocks.
+ */
+CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
+
+/* As ms_prepare_touch for whole blocks, every one of them. For calls that are not modelled. */
+CUresult ms_prepare_touch_all(void);
+
+/*
+ * The call wants physical memory of the block that holds address: materialises all of it, in one
+ * handle if nothing of it was backed before. *one_handle_out tells whether it is in one handle.
+ */
+CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out);
+
+/* A copy whose range overruns its block: the driver would refuse it, so it must not be deferred. */
+bool ms_overruns(CUdeviceptr address, size_t bytes);
+
+/* Everything of a context is gone (the driver has destroyed it). */
+void ms_context_destroyed(CUcontext context);
+
+/* Blocks of device may be reached from peer, or no longer. */
+CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled);
+
+/*
+ * Work was queued that can wait for the host, for memory, or for other work in ways that cannot be
+ * seen, or that writes host memory later, from which the next copy may read: from now on a write is
+ * recorded only when its stream is idle.
+ */
+void ms_note_gate(void);
+
+/* A stream capture began or ended. While one is under way nothing is deferred. */
+void ms_note_capture(bool begun);
+
+#endif

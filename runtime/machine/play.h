@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Playing lineage: turning an extent into bytes in device memory. The one place that does.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_PLAY_H
+#define METASHARD_RUNTIME_MACHINE_PLAY_H
+
+#include "runtime/driver.h"
+#include "runtime/machine/lineage.h"
+
+/*
+ * Writes `bytes` bytes of `content` (a fill or a source) to address, in the order of stream. Offset
+ * is the content's first byte in its block; it says where a pattern starts. Returns when the work
+ * is queued; nothing on the host is needed afterwards. Wants a current context that owns stream.
+ */
+CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr address, size_t bytes,
+                 CUstream stream);
+
+/*
+ * The stream on which the shim fills memory of its own accord: one per context, blocking on nothing
+ * of the program's. Wants context current. Forgotten when the context goes.
+ */
+CUresult ms_fill_stream(CUcontext context, CUstream *stream_out);
+void ms_fill_stream_forget(CUcontext context);
+
+#endif

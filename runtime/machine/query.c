@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/query.h"
+
+#include "runtime/machine/machine.h"
+#include "runtime/machine/space.h"
+
+/* Identifiers of buffers are unique in the process; ours start where the driver's never get. */
+#define FIRST_BUFFER_ID (UINT64_C(1) << 62)
+
+bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out)
+{
+    struct ms_block_facts facts;
+    if (!ms_space_look_up(address, &facts))
+        return false;
+    if (base_out != NULL)
+        *base_out = facts.address;
+    if (bytes_out != NULL)
+        *bytes_out = facts.bytes;
+    return true;
+}
+
+static int device_has(CUdevice device, CUdevice_attribute attribute)
+{
+    int value = 0;
+    if (ms_driver.device_get_attribute(&value, attribute, device) != CUDA_SUCCESS)
+        value = 0;
+    return value != 0;
+}
+
+bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
+                          CUresult *result_out)
+{
+    struct ms_block_facts facts;
+    if (value_out == NULL || !ms_space_look_up(address, &facts))
+        return false;
+    *result_out = CUDA_SUCCESS;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)value_out = facts.context;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value_out = CU_MEMORYTYPE_DEVICE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *(CUdeviceptr *)value_out = address;
+        return true;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        /* Each is a 4-byte boolean and false for mapped memory. */
+        *(unsigned *)value_out = 0;
+        return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)value_out = FIRST_BUFFER_ID + facts.id;
+        return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value_out = facts.device;
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)value_out = facts.address;
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)value_out = facts.bytes;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *(unsigned *)value_out = 1;
+        return true;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)value_out =
+            device_has(facts.device,
+                       CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+                ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                : CU_MEM_HANDLE_TYPE_NONE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        *(unsigned *)value_out =
+            (unsigned)device_has(facts.device,
+                                 CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+        return true;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)value_out = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)value_out = NULL;
+        return true;
+    default:
+        /* Something about the physical memory: it must exist before the driver can tell. */
+        *result_out = ms_prepare_touch(address, 1);
+        return *result_out != CUDA_SUCCESS;
+    }
+}
+
+size_t ms_free_memory(size_t free_bytes)
+{
+    CUdevice device;
+    if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
+        return free_bytes;
+    const uint64_t unbacked = ms_space_unbacked_bytes(device);
+    return unbacked < free_bytes ? free_bytes - unbacked : 0;
+}
+
+bool ms_is_block(CUdeviceptr address)
+{
+    struct ms_block_facts facts;
+    return ms_space_look_up(address, &facts);
+}
+
+bool ms_is_device_memory(CUdeviceptr address)
+{
+    unsigned type = 0;
+    return ms_driver.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+               CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_DEVICE;
+}
+
+bool ms_meets_block(CUdeviceptr address, size_t bytes)
+{
+    struct ms_block_facts facts;
+    return ms_space_first_behind(address, &facts) && facts.address < address + bytes;
+}

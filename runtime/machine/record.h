@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When a write may be recorded instead of run: shared by fills and copies. */
+#ifndef METASHARD_RUNTIME_MACHINE_RECORD_H
+#define METASHARD_RUNTIME_MACHINE_RECORD_H
+
+#include "runtime/machine/space.h"
+
+/*
+ * Lineage is in the order of the program's calls; streams may run in another order, but only when
+ * queued work waits for something that comes later: a host function, a memory value, a kernel. And
+ * the bytes a copy reads from the host may still be on their way there. So a write on a stream is
+ * recorded when no such work was ever queued, or when the stream is idle.
+ * Never during a capture: the call is then a node of a graph.
+ */
+bool ms_may_record(CUstream stream);
+
+/* The range of a block that [address, address + bytes) is; the caller has checked that it fits. */
+static inline size_t ms_offset(const struct ms_block *block, CUdeviceptr address)
+{
+    return (size_t)(address - block->address);
+}
+
+static inline bool ms_fits(const struct ms_block *block, CUdeviceptr address, size_t bytes)
+{
+    return bytes <= block->bytes - ms_offset(block, address);
+}
+
+#endif

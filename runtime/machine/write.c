@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/machine.h"
+
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/machine/materialise.h"
+#include "runtime/machine/play.h"
+#include "runtime/machine/record.h"
+
+bool ms_may_record(CUstream stream)
+{
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) == 0 ||
+           ms_driver.stream_query(stream) == CUDA_SUCCESS;
+}
+
+void ms_note_gate(void)
+{
+    if (atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) == 0 && ms_is_started())
+        atomic_store_explicit(&ms_hot.gated, 1, memory_order_relaxed);
+}
+
+void ms_note_capture(bool begun)
+{
+    if (begun) {
+        atomic_fetch_add(&ms_hot.captures, 1);
+        return;
+    }
+    uint32_t now = atomic_load(&ms_hot.captures);
+    while (now > 0 && !atomic_compare_exchange_weak(&ms_hot.captures, &now, now - 1))
+        ;
+}
+
+/*
+ * Writes content to [begin, end): recorded where the block is deferred, played in stream order
+ * where it is resident.
+ */
+static CUresult write_range(struct ms_block *block, size_t begin, size_t end,
+                            const struct ms_content *content, CUstream stream)
+{
+    size_t count;
+    struct ms_extent *old = ms_lineage_copy(&block->lineage, begin, end, &count);
+    if (old == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        struct ms_content part = *content;
+        part.source_offset += old[i].begin - begin;
+        if (old[i].content.kind == MS_RESIDENT)
+            result = ms_play(&part, old[i].begin, block->address + old[i].begin,
+                             old[i].end - old[i].begin, stream);
+        else if (!ms_lineage_set(&block->lineage, old[i].begin, old[i].end, &part))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ms_extents_free(old, count);
+    return result;
+}
+
+/*
+ * Claims the block for a write of [address, address + bytes). NULL when the call is to be forwarded
+ * (*result_out is CUDA_SUCCESS; the range is resident then) or refused.
+ */
+static struct ms_block *claim_for_write(CUdeviceptr address, size_t bytes, CUresult *result_out)
+{
+    struct ms_block *block = ms_space_claim(address);
+    *result_out = CUDA_SUCCESS;
+    if (block == NULL)
+        return NULL;
+    if (!ms_fits(block, address, bytes))
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+    else if (!ms_lineage_is_resident(&block->lineage, ms_offset(block, address),
+                                     ms_offset(block, address) + bytes))
+        return block;
+    ms_space_release(block);
+    return NULL;
+}
+
+static uint32_t widen(uint32_t value, unsigned width)
+{
+    if (width == 1)
+        return (value & 0xff) * UINT32_C(0x01010101);
+    if (width == 2)
+        return (value & 0xffff) * UINT32_C(0x00010001);
+    return value;
+}
+
+bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
+             CUresult *result_out)
+{
+    const size_t bytes = count * width;
+    if (count == 0 || bytes / width != count)
+        return false;
+    struct ms_block *block = claim_for_write(address, bytes, result_out);
+    if (block == NULL)
+        return *result_out != CUDA_SUCCESS;
+    if (address % width != 0) {
+        ms_space_release(block);
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+
+    const size_t begin = ms_offset(block, address);
+    bool answered = true;
+    if (ms_may_record(stream)) {
+        const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
+        *result_out = write_range(block, begin, begin + bytes, &fill, stream);
+        ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+    } else {
+        *result_out = ms_back_for_overwrite(block, begin, begin + bytes);
+        answered = *result_out != CUDA_SUCCESS;
+    }
+    ms_space_release(block);
+    return answered;
+}
+
+/* Below this, looking for a file costs more than a snapshot. */
+enum { MIN_FILE_BYTES = 64 << 10 };
+
+static struct ms_source *find_source(const void *source, size_t bytes, uint64_t *offset_out)
+{
+    *offset_out = 0;
+    if (bytes >= MIN_FILE_BYTES) {
+        struct ms_source *file = ms_source_from_mapping(source, bytes, offset_out);
+        if (file != NULL) {
+            ms_count(MS_COUNT_RECORDED_FILE_BYTES, bytes);
+            return file;
+        }
+        *offset_out = 0;
+    }
+    struct ms_source *snapshot = ms_source_from_memory(source, bytes);
+    if (snapshot != NULL)
+        ms_count(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
+    return snapshot;
+}
+
+bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
+                       bool blocking, CUresult *result_out)
+{
+    struct ms_block_facts facts;
+    if (bytes == 0 || source == NULL || ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts))
+        return false;
+    struct ms_block *block = claim_for_write(destination, bytes, result_out);
+    if (block == NULL)
+        return *result_out != CUDA_SUCCESS;
+
+    const size_t begin = ms_offset(block, destination);
+    struct ms_content content = {.kind = MS_SOURCE};
+    if (ms_may_record(stream))
+        content.source = find_source(source, bytes, &content.source_offset);
+
+    bool answered = true;
+    if (content.source != NULL) {
+        *result_out = write_range(block, begin, begin + bytes, &content, stream);
+        ms_source_drop(content.source);
+    } else {
+        *result_out = ms_back_for_overwrite(block, begin, begin + bytes);
+        answered = *result_out != CUDA_SUCCESS;
+    }
+    ms_space_release(block);
+    /* The driver would have waited for earlier work too, and programs build on that. */
+    if (answered && blocking && *result_out == CUDA_SUCCESS)
+        *result_out = ms_driver.stream_synchronize(stream);
+    return answered;
+}

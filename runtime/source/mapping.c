@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/mapping.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. */
+#define PAGE_PRESENT (1ULL << 63)
+#define PAGE_SWAPPED (1ULL << 62)
+#define PAGE_OF_FILE (1ULL << 61)
+
+enum { MAPS_CHUNK = 8192, MAX_SHARED_FILES = 64 };
+
+/* One line of /proc/self/maps. */
+struct line {
+    uintptr_t begin, end;
+    uint64_t offset;
+    dev_t device;
+    ino_t inode;
+    bool writable, shared;
+    const char *path;
+};
+
+/* What a pass over /proc/self/maps looks for. */
+struct search {
+    uintptr_t begin, end; /* the range asked for */
+    struct ms_mapping *found;
+    bool is_found;
+    struct {
+        dev_t device;
+        ino_t inode;
+    } shared[MAX_SHARED_FILES]; /* files mapped shared and writable */
+    int shared_count;
+    bool shared_overflow;
+};
+
+static bool parse_line(char *text, struct line *line_out)
+{
+    unsigned long begin, end, long_inode;
+    unsigned long long offset;
+    unsigned major_number, minor_number;
+    char permissions[5];
+    int path_at = 0;
+    if (sscanf(text, "%lx-%lx %4s %llx %x:%x %lu %n", &begin, &end, permissions, &offset,
+               &major_number, &minor_number, &long_inode, &path_at) != 7)
+        return false;
+    *line_out = (struct line){
+        .begin = begin,
+        .end = end,
+        .offset = offset,
+        .device = makedev(major_number, minor_number),
+        .inode = long_inode,
+        .writable = permissions[1] == 'w',
+        .shared = permissions[3] == 's',
+        .path = text + path_at,
+    };
+    return true;
+}
+
+static void visit(struct search *search, char *text)
+{
+    struct line line;
+    if (!parse_line(text, &line) || line.inode == 0)
+        return;
+    if (line.shared && line.writable) {
+        if (search->shared_count == MAX_SHARED_FILES) {
+            search->shared_overflow = true;
+        } else {
+            search->shared[search->shared_count].device = line.device;
+            search->shared[search->shared_count].inode = line.inode;
+            search->shared_count++;
+        }
+    }
+    if (line.begin > search->begin || line.end < search->end)
+        return;
+    struct ms_mapping *mapping = search->found;
+    *mapping = (struct ms_mapping){
+        .begin = line.begin,
+        .end = line.end,
+        .file_offset = line.offset + (search->begin - line.begin),
+        .device = line.device,
+        .inode = line.inode,
+        .shared = line.shared,
+    };
+    snprintf(mapping->path, sizeof(mapping->path), "%s", line.path);
+    search->is_found = true;
+}
+
+/* Calls visit() for every line of /proc/self/maps. The kernel gives whole lines per read, but a
+ * read may end early, so a rest is kept. */
+static bool walk_maps(struct search *search)
+{
+    const int descriptor = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    char text[MAPS_CHUNK + 1];
+    size_t kept = 0;
+    ssize_t got;
+    while ((got = read(descriptor, text + kept, MAPS_CHUNK - kept)) > 0 ||
+           (got < 0 && errno == EINTR)) {
+        if (got < 0)
+            continue;
+        kept += (size_t)got;
+        text[kept] = '\0';
+        char *start = text;
+        for (char *newline; (newline = strchr(start, '\n')) != NULL; start = newline + 1) {
+            *newline = '\0';
+            visit(search, start);
+        }
+        kept = (size_t)(text + kept - start);
+        memmove(text, start, kept);
+        if (kept == MAPS_CHUNK) /* a line longer than the buffer: no mapping of ours */
+            kept = 0;
+    }
+    close(descriptor);
+    return got == 0;
+}
+
+static bool is_written_elsewhere(const struct search *search)
+{
+    if (search->shared_overflow)
+        return true;
+    for (int i = 0; i < search->shared_count; i++) {
+        if (search->shared[i].device == search->found->device &&
+            search->shared[i].inode == search->found->inode)
+            return true;
+    }
+    return false;
+}
+
+/* A private page that the program has written, or that was swapped out, is no longer the file's. */
+static bool are_pages_clean(uintptr_t begin, uintptr_t end)
+{
+    const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const int descriptor = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+
+    bool clean = true;
+    uint64_t entries[512];
+    const uintptr_t last = (end - 1) / page_bytes;
+    for (uintptr_t page = begin / page_bytes; clean && page <= last;) {
+        size_t wanted = last - page + 1;
+        if (wanted > sizeof(entries) / sizeof(entries[0]))
+            wanted = sizeof(entries) / sizeof(entries[0]);
+        const ssize_t got = pread(descriptor, entries, wanted * sizeof(entries[0]),
+                                  (off_t)(page * sizeof(entries[0])));
+        if (got < (ssize_t)sizeof(entries[0])) {
+            clean = false;
+            break;
+        }
+        const size_t count = (size_t)got / sizeof(entries[0]);
+        for (size_t i = 0; i < count; i++) {
+            const bool present = (entries[i] & PAGE_PRESENT) != 0;
+            if ((entries[i] & PAGE_SWAPPED) != 0 || (present && (entries[i] & PAGE_OF_FILE) == 0))
+                clean = false;
+        }
+        page += count;
+    }
+    close(descriptor);
+    return clean;
+}
+
+bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
+{
+    struct search search = {
+        .begin = (uintptr_t)address,
+        .end = (uintptr_t)address + bytes,
+        .found = mapping_out,
+    };
+    if (!walk_maps(&search) || !search.is_found || is_written_elsewhere(&search))
+        return false;
+    return mapping_out->shared || are_pages_clean(search.begin, search.end);
+}
+
+static int open_verified(const char *path, const struct ms_mapping *mapping)
+{
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (descriptor < 0)
+        return -1;
+    struct stat stat;
+    if (fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_ino == mapping->inode &&
+        stat.st_dev == mapping->device)
+        return descriptor;
+    close(descriptor);
+    return -1;
+}
+
+/*
+ * By name first. A file that was unlinked or renamed since it was mapped is reached through the
+ * kernel's link for the mapping, which needs privileges (proc(5), map_files); without them it is
+ * not opened, and a snapshot serves.
+ */
+int ms_mapping_open(const struct ms_mapping *mapping)
+{
+    const int descriptor = open_verified(mapping->path, mapping);
+    if (descriptor >= 0)
+        return descriptor;
+    char link[96];
+    snprintf(link, sizeof(link), "/proc/self/map_files/%lx-%lx", (unsigned long)mapping->begin,
+             (unsigned long)mapping->end);
+    return open_verified(link, mapping);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * File mappings of this process, as /proc/self/maps and /proc/self/pagemap tell (proc(5)). Holds no
+ * state; every call looks again, because a program may map and unmap at any time.
+ */
+#ifndef METASHARD_RUNTIME_SOURCE_MAPPING_H
+#define METASHARD_RUNTIME_SOURCE_MAPPING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "runtime/config/config.h"
+
+struct ms_mapping {
+    uintptr_t begin, end; /* of the mapping */
+    uint64_t file_offset; /* of the address asked for */
+    dev_t device;
+    ino_t inode;
+    bool shared;
+    char path[MS_PATH_BYTES]; /* as the kernel gives it; may end in " (deleted)" */
+};
+
+/*
+ * The file mapping that holds all of [address, address + bytes), if its bytes are the file's own.
+ * False for memory without a file, for ranges over several mappings, for private pages that were
+ * written or swapped, and for files that are mapped shared and writable anywhere in this process
+ * (a store would change the file without a trace).
+ */
+bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out);
+
+/* A read-only descriptor of the mapped file, verified by device and inode; -1 when there is no way
+ * to open it. */
+int ms_mapping_open(const struct ms_mapping *mapping);
+
+#endif

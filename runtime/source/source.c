@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/source.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/diag/counters.h"
+#include "runtime/source/mapping.h"
+
+struct ms_source {
+    _Atomic uint32_t references;
+    bool is_file;
+
+    /* file */
+    int descriptor;
+    struct stat recorded;
+    char path[MS_PATH_BYTES];
+    struct ms_source *next; /* in the list of open files, guarded by files_lock */
+
+    /* snapshot */
+    size_t bytes;
+    unsigned char data[];
+};
+
+/* Guards the list of open files and the last drop of a file source. Held over open and close only. */
+static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ms_source *files;
+
+static _Atomic uint64_t snapshot_bytes;
+static _Atomic uint64_t snapshot_limit = UINT64_MAX;
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/*
+ * True when the file's content cannot have changed since `then`, as far as the file system tells.
+ * The change time catches a modification time that was set back; a new link count (unlink) is the
+ * one innocent reason for a new change time.
+ */
+static bool is_unchanged(const struct stat *then, const struct stat *now)
+{
+    return then->st_dev == now->st_dev && then->st_ino == now->st_ino &&
+           then->st_size == now->st_size && same_time(then->st_mtim, now->st_mtim) &&
+           (same_time(then->st_ctim, now->st_ctim) || then->st_nlink != now->st_nlink);
+}
+
+/*
+ * File times may come from a coarse clock. A file written within its last tick could be written
+ * again without a visible change, so wait until a later write must show. A time far in the future
+ * (a copied file, another machine's clock) is as good as one in the past.
+ */
+static bool wait_for_distinct_time(int descriptor, struct stat *seen)
+{
+    enum { TICK_NS = 20 * 1000 * 1000 };
+    for (int attempt = 0; attempt < 5; attempt++) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        const long long age_ns = (now.tv_sec - seen->st_mtim.tv_sec) * 1000000000LL +
+                                 (now.tv_nsec - seen->st_mtim.tv_nsec);
+        if (age_ns > TICK_NS || age_ns < -10 * TICK_NS)
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
+        if (fstat(descriptor, seen) != 0)
+            return false;
+    }
+    return false;
+}
+
+static struct ms_source *find_file_locked(const struct stat *stat)
+{
+    for (struct ms_source *file = files; file != NULL; file = file->next) {
+        if (is_unchanged(&file->recorded, stat))
+            return ms_source_take(file);
+    }
+    return NULL;
+}
+
+static struct ms_source *create_file_locked(int descriptor, const struct stat *stat,
+                                            const char *path)
+{
+    struct ms_source *file = ms_heap_zalloc(sizeof(*file));
+    if (file == NULL)
+        return NULL;
+    atomic_init(&file->references, 1);
+    file->is_file = true;
+    file->descriptor = descriptor;
+    file->recorded = *stat;
+    snprintf(file->path, sizeof(file->path), "%s", path);
+    file->next = files;
+    files = file;
+    return file;
+}
+
+struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
+{
+    struct ms_mapping mapping;
+    if (!ms_mapping_find(address, bytes, &mapping))
+        return NULL;
+    const int descriptor = ms_mapping_open(&mapping);
+    if (descriptor < 0)
+        return NULL;
+
+    struct stat stat;
+    struct ms_source *file = NULL;
+    if (fstat(descriptor, &stat) == 0 && (uint64_t)stat.st_size >= mapping.file_offset + bytes &&
+        wait_for_distinct_time(descriptor, &stat)) {
+        pthread_mutex_lock(&files_lock);
+        file = find_file_locked(&stat);
+        const bool known = file != NULL;
+        if (!known)
+            file = create_file_locked(descriptor, &stat, mapping.path);
+        pthread_mutex_unlock(&files_lock);
+        if (file != NULL && !known) {
+            *offset_out = mapping.file_offset;
+            return file;
+        }
+    }
+    close(descriptor);
+    *offset_out = mapping.file_offset;
+    return file;
+}
+
+struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
+{
+    const uint64_t before = atomic_fetch_add(&snapshot_bytes, bytes);
+    struct ms_source *snapshot = NULL;
+    if (before + bytes <= atomic_load(&snapshot_limit))
+        snapshot = ms_heap_alloc(sizeof(*snapshot) + bytes);
+    if (snapshot == NULL) {
+        atomic_fetch_sub(&snapshot_bytes, bytes);
+        return NULL;
+    }
+    memset(snapshot, 0, sizeof(*snapshot));
+    atomic_init(&snapshot->references, 1);
+    snapshot->bytes = bytes;
+    memcpy(snapshot->data, address, bytes);
+    return snapshot;
+}
+
+struct ms_source *ms_source_take(struct ms_source *source)
+{
+    atomic_fetch_add_explicit(&source->references, 1, memory_order_relaxed);
+    return source;
+}
+
+static void drop_file(struct ms_source *file)
+{
+    pthread_mutex_lock(&files_lock);
+    const bool last = atomic_fetch_sub(&file->references, 1) == 1;
+    if (last) {
+        struct ms_source **link = &files;
+        while (*link != file)
+            link = &(*link)->next;
+        *link = file->next;
+    }
+    pthread_mutex_unlock(&files_lock);
+    if (last) {
+        close(file->descriptor);
+        ms_heap_free(file);
+    }
+}
+
+void ms_source_drop(struct ms_source *source)
+{
+    if (source->is_file) {
+        drop_file(source);
+    } else if (atomic_fetch_sub(&source->references, 1) == 1) {
+        atomic_fetch_sub(&snapshot_bytes, source->bytes);
+        ms_heap_free(source);
+    }
+}
+
+static CUresult check_file(const struct ms_source *file)
+{
+    struct stat now;
+    if (fstat(file->descriptor, &now) != 0) {
+        ms_log(MS_ERROR, "%s: the descriptor kept for it is gone (%s); its bytes are still needed",
+               file->path, strerror(errno));
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    if (!is_unchanged(&file->recorded, &now)) {
+        ms_log(MS_ERROR,
+               "%s: changed after the program copied it to the device and before it was needed "
+               "(size %lld, was %lld); the copied bytes are lost",
+               file->path, (long long)now.st_size, (long long)file->recorded.st_size);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult read_file(const struct ms_source *file, uint64_t offset, unsigned char *buffer,
+                          size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t got =
+            pread(file->descriptor, buffer + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, bytes - done,
+                   (unsigned long long)(offset + done),
+                   got < 0 ? strerror(errno) : "the file ends before them");
+            return CUDA_ERROR_OPERATING_SYSTEM;
+        }
+        done += (size_t)got;
+    }
+    ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
+    /* Checked after the read: what was written before it shows in the times. */
+    return check_file(file);
+}
+
+CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
+                        const void **bytes_out)
+{
+    if (!source->is_file) {
+        *bytes_out = source->data + offset;
+        return CUDA_SUCCESS;
+    }
+    *bytes_out = buffer;
+    return read_file(source, offset, buffer, bytes);
+}
+
+bool ms_source_is_file(const struct ms_source *source)
+{
+    return source->is_file;
+}
+
+const char *ms_source_path(const struct ms_source *source)
+{
+    return source->path;
+}
+
+uint64_t ms_source_snapshot_bytes(void)
+{
+    return atomic_load(&snapshot_bytes);
+}
+
+void ms_source_set_snapshot_limit(uint64_t bytes)
+{
+    atomic_store(&snapshot_limit, bytes);
+}

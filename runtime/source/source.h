@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sources: the bytes behind deferred data, when they are not a simple pattern. A source is either
+ * a *file* the program had mapped, or a *snapshot*: a host copy taken because the program may
+ * change its buffer. Owned by reference count; immutable after creation; usable from any thread.
+ *
+ * A file source keeps a descriptor of its own, so unlinking the file does no harm. It is compared
+ * at every read with what was recorded: other size, other times, other inode means that the bytes
+ * are no longer those the program copied, and the read fails loudly.
+ */
+#ifndef METASHARD_RUNTIME_SOURCE_SOURCE_H
+#define METASHARD_RUNTIME_SOURCE_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/driver.h"
+
+struct ms_source;
+
+/*
+ * The file behind the host range [address, address + bytes), if these bytes are certainly the
+ * file's: one mapping, within the file, private pages never written, and no writable shared mapping
+ * of that file in this process. NULL otherwise: then a snapshot is right. The caller gets a
+ * reference.
+ */
+struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out);
+
+/*
+ * A host copy of [address, address + bytes). NULL when METASHARD_SNAPSHOT_BYTES would be exceeded
+ * or memory is out.
+ */
+struct ms_source *ms_source_from_memory(const void *address, size_t bytes);
+
+struct ms_source *ms_source_take(struct ms_source *source); /* one more reference; returns source */
+void ms_source_drop(struct ms_source *source);
+
+/*
+ * The source's bytes [offset, offset + bytes): copied into buffer, or, where they are in memory
+ * already, *bytes_out points at them and buffer is untouched. CUDA_ERROR_OPERATING_SYSTEM when the
+ * file has changed or cannot be read; the reason is logged.
+ */
+CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
+                        const void **bytes_out);
+
+bool ms_source_is_file(const struct ms_source *source);
+const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
+
+/* Host bytes all snapshots occupy now. */
+uint64_t ms_source_snapshot_bytes(void);
+void ms_source_set_snapshot_limit(uint64_t bytes);
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/start.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/diag/report.h"
+#include "runtime/driver.h"
+#include "runtime/hot.h"
+#include "runtime/source/source.h"
+
+struct ms_config ms_config;
+struct ms_hot ms_hot;
+
+_Static_assert(offsetof(struct ms_hot, deferred) == MS_HOT_DEFERRED, "the thunks read it");
+_Static_assert(offsetof(struct ms_hot, gated) == MS_HOT_GATED, "the thunks write it");
+_Static_assert(sizeof(struct ms_hot) == MS_HOT_PAGE, "a page of its own");
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char **start_environment;
+
+static void become_inert(void)
+{
+    memset(&ms_hot, 0, sizeof(ms_hot));
+}
+
+static void start(void)
+{
+    ms_config_read(&ms_config, start_environment);
+    if (!ms_config.enabled)
+        return;
+    /* Where the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
+    if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
+        pthread_atfork(NULL, NULL, become_inert);
+    ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
+    ms_log(MS_DEBUG, "started: deferring allocations of %llu bytes and more",
+           (unsigned long long)ms_config.min_bytes);
+    atomic_store(&ms_hot.started, 1);
+}
+
+void ms_start(char **environment)
+{
+    if (ms_is_started())
+        return;
+    start_environment = environment;
+    pthread_once(&once, start);
+}
+
+void ms_finish(void)
+{
+    if (ms_is_started())
+        ms_report(&ms_config);
+}

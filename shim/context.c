@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts: blocks die with theirs, and peer access must be given to mapped memory explicitly. */
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "shim/entries.h"
+
+#define DESTROY(symbol)                                \
+    CUresult symbol(CUcontext ctx)                     \
+    {                                                  \
+        const CUresult result = MS_REAL(symbol)(ctx);  \
+        if (result == CUDA_SUCCESS && ms_is_started()) \
+            ms_context_destroyed(ctx);                 \
+        return result;                                 \
+    }
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
+
+static bool is_primary_active(CUdevice device)
+{
+    unsigned flags;
+    int active = 0;
+    return MS_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS &&
+           active != 0;
+}
+
+/* The handle of an active primary context; the driver gives it only together with a reference. */
+static CUcontext primary_context(CUdevice device)
+{
+    CUcontext context;
+    if (!ms_is_started() || !is_primary_active(device) ||
+        MS_REAL(cuDevicePrimaryCtxRetain)(&context, device) != CUDA_SUCCESS)
+        return NULL;
+    MS_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    return context;
+}
+
+#define RELEASE_PRIMARY(symbol)                                                   \
+    CUresult symbol(CUdevice dev)                                                 \
+    {                                                                             \
+        const CUcontext context = primary_context(dev);                           \
+        const CUresult result = MS_REAL(symbol)(dev);                             \
+        if (result == CUDA_SUCCESS && context != NULL && !is_primary_active(dev)) \
+            ms_context_destroyed(context);                                        \
+        return result;                                                            \
+    }
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)
+
+/* The device of a context that need not be current. */
+static bool device_of(CUcontext context, CUdevice *device_out)
+{
+    CUcontext popped;
+    if (MS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return false;
+    const CUresult result = MS_REAL(cuCtxGetDevice)(device_out);
+    MS_REAL(cuCtxPopCurrent_v2)(&popped);
+    return result == CUDA_SUCCESS;
+}
+
+static CUresult follow_peer(CUcontext owner, bool enabled)
+{
+    CUdevice device, peer;
+    if (!ms_is_started() || MS_REAL(cuCtxGetDevice)(&peer) != CUDA_SUCCESS ||
+        !device_of(owner, &device) || device == peer)
+        return CUDA_SUCCESS;
+    return ms_peer_access(device, peer, enabled);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
+{
+    const CUresult result = MS_REAL(cuCtxEnablePeerAccess)(peerContext, Flags);
+    return result != CUDA_SUCCESS ? result : follow_peer(peerContext, true);
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
+{
+    const CUresult result = MS_REAL(cuCtxDisablePeerAccess)(peerContext);
+    return result != CUDA_SUCCESS ? result : follow_peer(peerContext, false);
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The entry table as the shim uses it: ids, real functions, our own functions. Made from
+ * entries.def. Behind the entries of the table lie spare slots: functions that a newer driver has
+ * and the table does not are sealed by thunks made for them when a program looks them up.
+ */
+#ifndef METASHARD_SHIM_ENTRIES_H
+#define METASHARD_SHIM_ENTRIES_H
+
+enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
+
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_PASS };
+
+enum ms_entry {
+#define MS_ENTRY(class_, symbol, base, version, per_thread) MS_ENTRY_##symbol,
+#include "shim/entries.def"
+#undef MS_ENTRY
+    MS_ENTRY_COUNT
+};
+
+struct ms_entry_facts {
+    const char *symbol;
+    const char *base;
+    uint16_t version;
+    uint8_t per_thread;
+    uint8_t class_;
+    void *wrapper; /* our function; NULL for class pass */
+};
+
+extern const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT];
+
+/* The spare thunks, in assembly: slot MS_ENTRY_COUNT + i is reached through ms_spare_thunks[i]. */
+extern void *const ms_spare_thunks[MS_SPARE_COUNT];
+
+/*
+ * Real functions by entry. NULL until the driver is known (ms_real_load), afterwards the driver's
+ * function, or ms_missing where it has none. Written once per slot.
+ */
+extern void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
+
+/* The real function of an entry, loading the table if need be. Never NULL. */
+void *ms_real_get(enum ms_entry entry);
+
+/* Stands in for functions the installed driver lacks. */
+CUresult ms_missing(void);
+
+#define MS_REAL(symbol) ((__typeof__(&symbol))ms_real_fast(MS_ENTRY_##symbol))
+
+static inline void *ms_real_fast(enum ms_entry entry)
+{
+    void *real = __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE);
+    return __builtin_expect(real != NULL, 1) ? real : ms_real_get(entry);
+}
+
+#endif

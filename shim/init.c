@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nothing starts before the program's own cuInit has succeeded: no thread, no file, no output, no
+ * memory. The constructor reads one environment variable.
+ */
+#include "shim/init.h"
+
+#include <unistd.h>
+
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/driver.h"
+#include "runtime/start.h"
+#include "shim/real.h"
+
+static bool off; /* immutable after the constructor */
+
+__attribute__((constructor)) static void read_switch(void)
+{
+    off = ms_config_is_off();
+}
+
+__attribute__((destructor)) static void report(void)
+{
+    ms_finish();
+}
+
+bool ms_is_off(void)
+{
+    return off;
+}
+
+static bool fill_driver_table(void)
+{
+    struct ms_driver table;
+    bool complete = true;
+#define MS_DRIVER(field, symbol)                                                \
+    table.field = MS_REAL(symbol);                                              \
+    if ((void *)table.field == (void *)ms_missing) {                            \
+        ms_log(MS_WARN, "the driver has no %s: the shim steps aside", #symbol); \
+        complete = false;                                                       \
+    }
+#include "runtime/driver.def"
+#undef MS_DRIVER
+    if (complete)
+        ms_driver = table;
+    return complete;
+}
+
+static void start(void)
+{
+    static bool done; /* atomic; the first thread starts */
+    if (!__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL) && fill_driver_table())
+        ms_start(environ);
+}
+
+CUresult cuInit(unsigned int Flags)
+{
+    const CUresult result = MS_REAL(cuInit)(Flags);
+    if (result == CUDA_SUCCESS && !off)
+        start();
+    return result;
+}

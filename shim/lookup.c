@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Answers to the two ways of asking for a driver function: dlsym and cuGetProcAddress. The real
+ * resolver is asked first; a pointer is replaced only when it is the driver's own.
+ */
+#include "shim/lookup.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "runtime/diag/counters.h"
+#include "shim/init.h"
+#include "shim/real.h"
+
+static void *substitute(void *real, const char *base, int version, bool per_thread)
+{
+    if (ms_is_off())
+        return real;
+    void *given = ms_substitute(real, base, version, per_thread);
+    ms_count(MS_COUNT_LOOKUPS, 1);
+    if (given != real)
+        ms_count(MS_COUNT_SUBSTITUTIONS, 1);
+    return given;
+}
+
+/*
+ * The search found one of our exports: through RTLD_DEFAULT, or a handle of the main program. It
+ * stands for the driver's function only when the driver is there; otherwise a program that probes
+ * for CUDA would see it where it is not.
+ */
+static struct ms_answer answer_for_own_export(void *own, const char *name)
+{
+    if (ms_real_load(NULL))
+        return (struct ms_answer){.given = true, .address = own};
+    /* Searches behind us, and leaves the message for dlerror(). */
+    return (struct ms_answer){.given = true, .address = ms_libc_dlsym()(RTLD_NEXT, name)};
+}
+
+static struct ms_answer answer_driver_name(void *handle, const char *name)
+{
+    static const struct ms_answer ask_libc = {.given = false};
+    void *found = ms_libc_dlsym()(handle, name);
+    if (found == NULL)
+        return ask_libc;
+    if (ms_is_wrapper(found))
+        return answer_for_own_export(found, name);
+    if (ms_is_off())
+        return ask_libc;
+    /* An exported name is its own base when the table does not know it. */
+    return (struct ms_answer){.given = true, .address = substitute(found, name, 0, false)};
+}
+
+MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
+{
+    ms_libc_dlsym(); /* the trampoline will jump there */
+    const bool is_driver_name =
+        name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+    if (is_driver_name && handle != RTLD_NEXT)
+        return answer_driver_name(handle, name);
+    const struct ms_answer ask_libc = {.given = false};
+    return ask_libc;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
+{
+    const CUresult result = MS_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
+    if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
+        *pfn = substitute(*pfn, symbol, cudaVersion,
+                          (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+    return result;
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult *symbolStatus)
+{
+    const CUresult result =
+        MS_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
+    if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
+        *pfn = substitute(*pfn, symbol, cudaVersion,
+                          (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+    return result;
+}

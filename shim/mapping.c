@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls on mappings and physical memory that meet a block. The program got the block from
+ * cuMemAlloc; to take its addresses apart is an error there, and here. To share its memory is not:
+ * such a block is materialised whole.
+ */
+#include "runtime/base/log.h"
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "runtime/machine/query.h"
+#include "shim/entries.h"
+
+static bool meets_block(CUdeviceptr address, size_t bytes)
+{
+    return ms_owns_any() && ms_meets_block(address, bytes);
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
+{
+    if (meets_block(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return MS_REAL(cuMemMap)(ptr, size, offset, handle, flags);
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    if (meets_block(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return MS_REAL(cuMemUnmap)(ptr, size);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
+{
+    if (meets_block(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return MS_REAL(cuMemAddressFree)(ptr, size);
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
+{
+    if (meets_block(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    return MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
+}
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
+{
+    if (meets_block(ptr, 1))
+        return CUDA_ERROR_INVALID_VALUE;
+    return MS_REAL(cuMemGetAccess)(flags, location, ptr);
+}
+
+/* A handle that holds only a part of the block would be taken for all of it. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+    bool one_handle = true;
+    CUresult result = CUDA_SUCCESS;
+    if (ms_owns_any())
+        result = ms_prepare_export((CUdeviceptr)(uintptr_t)addr, &one_handle);
+    if (result == CUDA_SUCCESS && !one_handle) {
+        ms_log(MS_WARN,
+               "the allocation at %p lies in several physical handles and cannot be "
+               "shared by one",
+               addr);
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    return result != CUDA_SUCCESS ? result : MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
+}
+
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
+                                       CUmemRangeHandleType handleType, unsigned long long flags)
+{
+    const CUresult result = ms_defers_any() ? ms_prepare_touch(dptr, size) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                             CUdeviceptr memptr, size_t size, unsigned long long flags)
+{
+    const CUresult result = ms_defers_any() ? ms_prepare_touch(memptr, size) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
+{
+    if (ms_owns_any() && ms_is_block(dptr)) {
+        ms_log(MS_WARN,
+               "cuIpcGetMemHandle: the allocation at 0x%llx is mapped memory and cannot be "
+               "shared this way; METASHARD_MIN_BYTES above its size leaves it alone",
+               dptr);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return MS_REAL(cuIpcGetMemHandle)(pHandle, dptr);
+}

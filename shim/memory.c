@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Allocating, freeing and asking about memory. */
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "runtime/machine/query.h"
+#include "shim/entries.h"
+
+CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+{
+    CUresult result;
+    if (ms_is_started() && ms_alloc(bytesize, dptr, &result))
+        return result;
+    return MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
+    CUresult result;
+    if (ms_owns_any() && ms_free(dptr, &result))
+        return result;
+    return MS_REAL(cuMemFree_v2)(dptr);
+}
+
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
+    if (result == CUDA_SUCCESS && free != NULL && ms_owns_any())
+        *free = ms_free_memory(*free);
+    return result;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
+{
+    if (ms_owns_any() && ms_address_range(dptr, pbase, psize))
+        return CUDA_SUCCESS;
+    return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, dptr);
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    CUresult result;
+    if (ms_owns_any() && ms_pointer_attribute(data, attribute, ptr, &result))
+        return result;
+    return MS_REAL(cuPointerGetAttribute)(data, attribute, ptr);
+}
+
+/* The driver leaves an attribute that does not apply zeroed, and succeeds; for those of a block it
+ * is asked one by one. */
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
+                                void **data, CUdeviceptr ptr)
+{
+    if (!ms_owns_any() || !ms_is_block(ptr) || attributes == NULL || data == NULL)
+        return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, ptr);
+    for (unsigned i = 0; i < numAttributes; i++) {
+        CUresult result;
+        if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
+            *(void **)data[i] = NULL;
+            continue;
+        }
+        if (!ms_pointer_attribute(data[i], attributes[i], ptr, &result))
+            result = MS_REAL(cuPointerGetAttributes)(1, &attributes[i], &data[i], ptr);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+    /* Mapped memory cannot have it, and to accept it without effect would be a silent difference. */
+    if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && ms_is_block(ptr))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return MS_REAL(cuPointerSetAttribute)(value, attribute, ptr);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Linear memsets: a fill in the lineage. */
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "shim/entries.h"
+#include "shim/stream.h"
+
+#define SET(symbol, type, default_stream)                                        \
+    CUresult symbol(CUdeviceptr dstDevice, type value, size_t N)                 \
+    {                                                                            \
+        CUresult result;                                                         \
+        if (ms_defers_any() &&                                                   \
+            ms_fill(dstDevice, value, sizeof(type), N, default_stream, &result)) \
+            return result;                                                       \
+        ms_note_gate(); /* it may write host memory */                           \
+        return MS_REAL(symbol)(dstDevice, value, N);                             \
+    }
+SET(cuMemsetD8_v2, unsigned char, CU_STREAM_LEGACY)
+SET(cuMemsetD8_v2_ptds, unsigned char, CU_STREAM_PER_THREAD)
+SET(cuMemsetD16_v2, unsigned short, CU_STREAM_LEGACY)
+SET(cuMemsetD16_v2_ptds, unsigned short, CU_STREAM_PER_THREAD)
+SET(cuMemsetD32_v2, unsigned int, CU_STREAM_LEGACY)
+SET(cuMemsetD32_v2_ptds, unsigned int, CU_STREAM_PER_THREAD)
+
+#define SET_ASYNC(symbol, type, default_stream)                                      \
+    CUresult symbol(CUdeviceptr dstDevice, type value, size_t N, CUstream hStream)   \
+    {                                                                                \
+        CUresult result;                                                             \
+        if (ms_defers_any() && ms_fill(dstDevice, value, sizeof(type), N,            \
+                                       ms_stream(hStream, default_stream), &result)) \
+            return result;                                                           \
+        ms_note_gate(); /* it may write host memory */                               \
+        return MS_REAL(symbol)(dstDevice, value, N, hStream);                        \
+    }
+SET_ASYNC(cuMemsetD8Async, unsigned char, CU_STREAM_LEGACY)
+SET_ASYNC(cuMemsetD8Async_ptsz, unsigned char, CU_STREAM_PER_THREAD)
+SET_ASYNC(cuMemsetD16Async, unsigned short, CU_STREAM_LEGACY)
+SET_ASYNC(cuMemsetD16Async_ptsz, unsigned short, CU_STREAM_PER_THREAD)
+SET_ASYNC(cuMemsetD32Async, unsigned int, CU_STREAM_LEGACY)
+SET_ASYNC(cuMemsetD32Async_ptsz, unsigned int, CU_STREAM_PER_THREAD)

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shim/seal.h"
+
+#include "runtime/base/log.h"
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "shim/real.h"
+
+struct ms_sealed ms_seal_enter(uint32_t entry)
+{
+    struct ms_sealed sealed = {.result = CUDA_SUCCESS,
+                               .real = __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE)};
+    if (sealed.real == NULL)
+        sealed.real = ms_real_get((enum ms_entry)entry);
+    if (!ms_defers_any())
+        return sealed;
+    ms_log(MS_DEBUG, "%s is not modelled: everything deferred is materialised",
+           entry < MS_ENTRY_COUNT ? ms_entries[entry].symbol : "an unknown function");
+    sealed.result = ms_prepare_touch_all();
+    return sealed;
+}

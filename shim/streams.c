@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Captures, and work that can hold a stream back in ways the shim does not see. */
+#include "runtime/machine/machine.h"
+#include "shim/entries.h"
+
+static CUresult noted(CUresult begun)
+{
+    if (begun == CUDA_SUCCESS)
+        ms_note_capture(true);
+    return begun;
+}
+
+CUresult cuStreamBeginCapture(CUstream hStream)
+{
+    return noted(MS_REAL(cuStreamBeginCapture)(hStream));
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
+{
+    return noted(MS_REAL(cuStreamBeginCapture_ptsz)(hStream));
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
+{
+    return noted(MS_REAL(cuStreamBeginCapture_v2)(hStream, mode));
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
+{
+    return noted(MS_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
+}
+
+#define BEGIN_TO_GRAPH(symbol)                                                         \
+    CUresult symbol(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, \
+                    const CUgraphEdgeData *dependencyData, size_t numDependencies,     \
+                    CUstreamCaptureMode mode)                                          \
+    {                                                                                  \
+        return noted(MS_REAL(symbol)(hStream, hGraph, dependencies, dependencyData,    \
+                                     numDependencies, mode));                          \
+    }
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
+BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
+
+/* A capture that was invalidated has ended too. */
+#define END_CAPTURE(symbol)                                                            \
+    CUresult symbol(CUstream hStream, CUgraph *phGraph)                                \
+    {                                                                                  \
+        const CUresult result = MS_REAL(symbol)(hStream, phGraph);                     \
+        if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) \
+            ms_note_capture(false);                                                    \
+        return result;                                                                 \
+    }
+END_CAPTURE(cuStreamEndCapture)
+END_CAPTURE(cuStreamEndCapture_ptsz)
+
+#define HOST_FUNCTION(symbol)                                      \
+    CUresult symbol(CUstream hStream, CUhostFn fn, void *userData) \
+    {                                                              \
+        ms_note_gate();                                            \
+        return MS_REAL(symbol)(hStream, fn, userData);             \
+    }
+HOST_FUNCTION(cuLaunchHostFunc)
+HOST_FUNCTION(cuLaunchHostFunc_ptsz)
+
+#define CALLBACK(symbol)                                                         \
+    CUresult symbol(CUstream hStream, CUstreamCallback callback, void *userData, \
+                    unsigned int flags)                                          \
+    {                                                                            \
+        ms_note_gate();                                                          \
+        return MS_REAL(symbol)(hStream, callback, userData, flags);              \
+    }
+CALLBACK(cuStreamAddCallback)
+CALLBACK(cuStreamAddCallback_ptsz)
+
+#define EXTERNAL_WAIT(symbol)                                                 \
+    CUresult symbol(const CUexternalSemaphore *extSemArray,                   \
+                    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray,   \
+                    unsigned int numExtSems, CUstream stream)                 \
+    {                                                                         \
+        ms_note_gate();                                                       \
+        return MS_REAL(symbol)(extSemArray, paramsArray, numExtSems, stream); \
+    }
+EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync)
+EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync_ptsz)

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What C cannot say: a tail jump to a function found at run time with every argument register as
+ * the program left it, and dlsym without a stack frame of ours, so that libc still sees the real
+ * caller (RTLD_NEXT and RTLD_DEFAULT depend on it).
+ */
+#include "runtime/hot.h"
+
+#define SPARE_COUNT 128
+
+        .text
+
+/* void *dlsym(void *handle, const char *name) */
+        .globl  dlsym
+        .type   dlsym, %function
+        .p2align 4
+dlsym:
+        .cfi_startproc
+        hint    #34 /* bti c */
+        stp     x29, x30, [sp, #-32]!
+        .cfi_def_cfa_offset 32
+        .cfi_offset 29, -32
+        .cfi_offset 30, -24
+        stp     x0, x1, [sp, #16]
+        bl      ms_answer_dlsym
+        mov     x16, x0
+        mov     x17, x1
+        ldp     x0, x1, [sp, #16]
+        ldp     x29, x30, [sp], #32
+        .cfi_restore 30
+        .cfi_restore 29
+        .cfi_def_cfa_offset 0
+        cbz     x16, 1f
+        mov     x0, x17
+        ret
+1:      adrp    x16, ms_libc_dlsym_address
+        ldr     x16, [x16, #:lo12:ms_libc_dlsym_address]
+        br      x16
+        .cfi_endproc
+        .size   dlsym, . - dlsym
+
+/* One thunk: the index in a scratch register, then the common part. */
+.macro thunk name
+        .type   \name, %function
+        .p2align 4
+\name:
+        .cfi_startproc
+        hint    #34
+        mov     w17, #ms_index
+        b       seal_common
+        .cfi_endproc
+        .size   \name, . - \name
+.endm
+
+        .set    ms_index, 0
+#define THUNK_OWN(symbol)
+#define THUNK_OBSERVE(symbol)
+#define THUNK_PASS(symbol)
+#define THUNK_SEAL(symbol) .globl symbol; thunk symbol;
+#define MS_ENTRY(class, symbol, base, version, per_thread)                                         \
+        THUNK_##class(symbol) .set ms_index, ms_index + 1;
+#include "shim/entries.def"
+#undef MS_ENTRY
+
+/* Thunks for functions that the table does not know, and the table of their addresses. */
+.macro spare number
+        .section .data.rel.ro.local, "aw", %progbits
+        .quad   spare_\number
+        .text
+        thunk   spare_\number
+        .set    ms_index, ms_index + 1
+.endm
+
+        .section .data.rel.ro.local, "aw", %progbits
+        .globl  ms_spare_thunks
+        .hidden ms_spare_thunks
+        .type   ms_spare_thunks, %object
+        .size   ms_spare_thunks, 8 * SPARE_COUNT
+        .p2align 3
+ms_spare_thunks:
+        .text
+        .altmacro
+        .set    spare_number, 0
+        .rept   SPARE_COUNT
+        spare   %spare_number
+        .set    spare_number, spare_number + 1
+        .endr
+        .noaltmacro
+
+/*
+ * w17: the entry. Nothing deferred and the driver known: one load each and a jump. The gate flag
+ * is stored only when it changes, so that its cache line stays shared.
+ */
+        .type   seal_common, %function
+        .p2align 4
+seal_common:
+        .cfi_startproc
+        adrp    x16, ms_hot
+        add     x16, x16, #:lo12:ms_hot
+        ldr     w15, [x16, #MS_HOT_GATED]
+        cbnz    w15, 1f
+        mov     w15, #1
+        str     w15, [x16, #MS_HOT_GATED]
+1:      ldr     w15, [x16, #MS_HOT_DEFERRED]
+        cbnz    w15, 2f
+        adrp    x16, ms_real
+        add     x16, x16, #:lo12:ms_real
+        ldr     x16, [x16, w17, uxtw #3]
+        cbz     x16, 2f
+        br      x16
+
+2:      stp     x29, x30, [sp, #-224]!
+        .cfi_def_cfa_offset 224
+        .cfi_offset 29, -224
+        .cfi_offset 30, -216
+        stp     x0, x1, [sp, #16]
+        stp     x2, x3, [sp, #32]
+        stp     x4, x5, [sp, #48]
+        stp     x6, x7, [sp, #64]
+        str     x8, [sp, #80]
+        stp     q0, q1, [sp, #96]
+        stp     q2, q3, [sp, #128]
+        stp     q4, q5, [sp, #160]
+        stp     q6, q7, [sp, #192]
+        mov     w0, w17
+        bl      ms_seal_enter
+        mov     x17, x0
+        mov     x16, x1
+        ldp     x0, x1, [sp, #16]
+        ldp     x2, x3, [sp, #32]
+        ldp     x4, x5, [sp, #48]
+        ldp     x6, x7, [sp, #64]
+        ldr     x8, [sp, #80]
+        ldp     q0, q1, [sp, #96]
+        ldp     q2, q3, [sp, #128]
+        ldp     q4, q5, [sp, #160]
+        ldp     q6, q7, [sp, #192]
+        ldp     x29, x30, [sp], #224
+        .cfi_restore 30
+        .cfi_restore 29
+        .cfi_def_cfa_offset 0
+        cbnz    w17, 3f
+        br      x16
+3:      mov     w0, w17
+        ret
+        .cfi_endproc
+        .size   seal_common, . - seal_common
+
+        .section .note.GNU-stack, "", %progbits

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A random CUDA program, told by a seed. It keeps a model of what every byte of device memory must
+ * be, compares all it reads with the model, and prints one line per operation with everything it
+ * observed (results, sizes, hashes; no addresses), so that two runs can be compared too.
+ *
+ * Files: program.c (the loop, the operations on memory), program_host.c (host buffers: a clean file
+ * mapping, a written private mapping, pinned and plain memory), program_order.c (streams, and the
+ * ways in which they are held back).
+ */
+#ifndef METASHARD_TESTS_DIFFERENTIAL_PROGRAM_H
+#define METASHARD_TESTS_DIFFERENTIAL_PROGRAM_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Deterministic random numbers. */
+uint64_t program_random(void);
+size_t program_below(size_t limit); /* 0 .. limit - 1 */
+bool program_one_in(unsigned chances);
+
+/* Ends the program with one line when an operation that must work does not. */
+void program_must(CUresult result, const char *what);
+
+uint64_t program_hash(const void *bytes, size_t length);
+
+/* Host memory to copy from. */
+enum program_buffer {
+    BUFFER_FILE,    /* private read-only mapping of a file */
+    BUFFER_WRITTEN, /* private mapping of a file with some pages overwritten */
+    BUFFER_PINNED,
+    BUFFER_PLAIN,
+    BUFFER_COUNT
+};
+extern const char *const program_buffer_names[BUFFER_COUNT];
+enum { PROGRAM_BUFFER_BYTES = 6 << 20 };
+void program_buffers_init(const char *file);
+unsigned char *program_buffer(enum program_buffer buffer);
+/* Changes some bytes of a buffer that may be changed. Everything queued must be done. */
+void program_buffer_change(enum program_buffer buffer);
+
+/* Streams: operations are in program order whatever stream they use, by events. */
+void program_streams_init(void);
+CUstream program_next_stream(void);        /* ordered behind all before */
+void program_streams_wait(void);           /* the host waits for everything */
+void program_hold_stream(CUstream stream); /* queues a host function that takes its time */
+
+#endif

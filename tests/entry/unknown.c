@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A closed world: a driver function that the table does not know is sealed, not trusted. */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "tests/harness/test.h"
+
+typedef CUresult read_function(unsigned char *byte, CUdeviceptr address, long a, double b, int c,
+                               float d, long e, double f, int g, long h, double i, float j,
+                               long *sum);
+
+MS_TEST(an_unknown_function_sees_what_was_written)
+{
+    void *driver = dlopen(getenv("NEWER_DRIVER"), RTLD_NOW);
+    CHECK(driver != NULL);
+    __typeof__(&cuInit) init = (__typeof__(init))dlsym(driver, "cuInit");
+    __typeof__(&cuDevicePrimaryCtxRetain) retain =
+        (__typeof__(retain))dlsym(driver, "cuDevicePrimaryCtxRetain");
+    __typeof__(&cuCtxSetCurrent) set_current =
+        (__typeof__(set_current))dlsym(driver, "cuCtxSetCurrent");
+    __typeof__(&cuMemAlloc_v2) allocate = (__typeof__(allocate))dlsym(driver, "cuMemAlloc_v2");
+    __typeof__(&cuMemsetD8_v2) set = (__typeof__(set))dlsym(driver, "cuMemsetD8_v2");
+    read_function *read_byte = (read_function *)dlsym(driver, "cuFutureRead");
+    CHECK(init != NULL && retain != NULL && set_current != NULL && allocate != NULL &&
+          set != NULL && read_byte != NULL);
+    CHECK(read_byte == (read_function *)dlsym(driver, "cuFutureRead")); /* one thunk for it */
+
+    CUcontext context;
+    CUdeviceptr address;
+    CHECK_EQ(init(0), CUDA_SUCCESS);
+    CHECK_EQ(retain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQ(set_current(context), CUDA_SUCCESS);
+    CHECK_EQ(allocate(&address, 8 << 20), CUDA_SUCCESS);
+    CHECK_EQ(set(address, 0x5c, 8 << 20), CUDA_SUCCESS);
+    for (int round = 0; round < 2; round++) { /* with something deferred, and with nothing */
+        unsigned char byte = 0;
+        long sum = 0;
+        CHECK_EQ(read_byte(&byte, address + 5000000, 1, 2.0, 3, 4.0F, 5, 6.0, 7, 8, 9.0, 10.0F,
+                           &sum),
+                 CUDA_SUCCESS);
+        CHECK_EQ(byte, 0x5c);
+        CHECK_EQ(sum, 1 + 4 + 9 + 16 + 25 + 36 + 49 + 64 + 81 + 100);
+    }
+}

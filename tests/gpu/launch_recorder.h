@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The launch recorder: a preload library, for measurements only. It sees the kernel launches of a
+ * program that resolves the driver the way the CUDA runtime does, one dlsym of cuGetProcAddress_v2
+ * and everything else through its answers; a program that links libcuda directly is not seen. It
+ * also receives the reports of PyTorch's caching allocator about its blocks.
+ *
+ * The functions below are for the same process (ctypes.CDLL of the preloaded file). Recording is
+ * off until recorder_record(1). A launch is recorded before it is made; the parameter layout is
+ * asked for at that moment, so for a kernel that is not loaded yet the answer is that of an
+ * unloaded kernel.
+ */
+#ifndef METASHARD_TESTS_GPU_LAUNCH_RECORDER_H
+#define METASHARD_TESTS_GPU_LAUNCH_RECORDER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define RECORDER_EXPORT __attribute__((visibility("default")))
+
+RECORDER_EXPORT void recorder_record(int on);
+RECORDER_EXPORT int recorder_count(void);
+RECORDER_EXPORT void recorder_clear(void);
+
+/* One launch as a JSON object; the text's length, without the ending zero, or -1. */
+RECORDER_EXPORT int recorder_describe(int index, char *text, size_t capacity);
+
+/* The packed parameters of a launch, at the offsets that the layout gives. */
+RECORDER_EXPORT const void *recorder_packed(int index, size_t *bytes_out);
+
+/*
+ * Makes launch `index` again with a copy of its parameters, on the stream it had. Every word of 8
+ * bytes in [old_begin, old_end) is moved by new_begin - old_begin. The driver's result.
+ */
+RECORDER_EXPORT int recorder_relaunch(int index, uint64_t old_begin, uint64_t old_end,
+                                      uint64_t new_begin, int *words_moved_out);
+
+/* Reports of the allocator, from the start of the process. */
+struct recorder_block {
+    uint64_t address;
+    int64_t bytes; /* negative when the block was taken back */
+    uint64_t allocated_bytes, reserved_bytes;
+    int32_t device_type, device_index;
+    int64_t thread;
+};
+RECORDER_EXPORT int recorder_block_count(void);
+RECORDER_EXPORT int recorder_block_get(int index, struct recorder_block *block_out);
+
+/* How many lookups came in by "dlsym" or "resolver": was the recorder in the way at all? */
+RECORDER_EXPORT int recorder_lookups(const char *way);
+
+#endif

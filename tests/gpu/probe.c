@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * probe [--quick] [--kernels FILE] [--out FILE] [--section NAME]... : see probe.h. The kernels come
+ * from the embedded PTX, or from FILE: a driver that cannot compile PTX may have them otherwise.
+ *
+ * Exit status: 0 when the JSON was written, whatever the measurements said; 77 when there is no
+ * driver or no device (the JSON then says {"skipped": "..."}); 2 for a wrong command line.
+ */
+#include "tests/gpu/probe.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { EXIT_SKIPPED = 77, SELECTED_MAX = 32 };
+
+static const struct {
+    const char *name;
+    void (*body)(void *unused);
+    int limit_seconds;
+} sections[] = {
+    {"device", section_device, 30},
+    {"resolver", section_resolver, 30},
+    {"accounting", section_accounting, 30},
+    {"reserve", section_reserve, 30},
+    {"fresh_memory", section_fresh_memory, 30},
+    {"cost", section_cost, 30},
+    {"busy", section_busy, 30},
+    {"alias", section_alias, 30},
+    {"attributes", section_attributes, 30},
+    {"unmapped", section_unmapped, 90},
+    {"order", section_order, 30},
+    {"pageable", section_pageable, 30},
+    {"capture", section_capture, 60},
+    {"edges", section_edges, 30},
+    {"access_flags", section_access_flags, 40},
+    {"past_end", section_past_end, 60},
+    {"parameters", section_parameters, 30},
+};
+
+struct options {
+    const char *out_path;
+    const char *selected[SELECTED_MAX];
+    int selected_count;
+};
+
+static bool parse(int count, char **words, struct options *options)
+{
+    for (int i = 1; i < count; i++) {
+        const bool has_value = i + 1 < count;
+        if (strcmp(words[i], "--quick") == 0)
+            probe_quick = true;
+        else if (strcmp(words[i], "--out") == 0 && has_value)
+            options->out_path = words[++i];
+        else if (strcmp(words[i], "--kernels") == 0 && has_value)
+            probe_kernel_file = words[++i];
+        else if (strcmp(words[i], "--section") == 0 && has_value &&
+                 options->selected_count < SELECTED_MAX)
+            options->selected[options->selected_count++] = words[++i];
+        else
+            return false;
+    }
+    return true;
+}
+
+static bool is_selected(const struct options *options, const char *name)
+{
+    for (int i = 0; i < options->selected_count; i++)
+        if (strcmp(options->selected[i], name) == 0)
+            return true;
+    return options->selected_count == 0;
+}
+
+/*
+ * Holds a context for the whole run: without persistence mode the driver shuts the device down when
+ * its last client ends, and every child would pay seconds for starting it again. The answer on the
+ * pipe is 'y', or 'n' and a reason.
+ */
+static void keep_device(int answer)
+{
+    char error[512] = "";
+    CUcontext context;
+    int devices = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (probe_driver_load(error, sizeof(error))) {
+        if (CU(cuInit, 0) != CUDA_SUCCESS)
+            snprintf(error, sizeof(error), "cuInit failed");
+        else if (CU(cuDeviceGetCount, &devices) != CUDA_SUCCESS || devices == 0)
+            snprintf(error, sizeof(error), "no CUDA device");
+        else if (CU(cuDevicePrimaryCtxRetain, &context, 0) != CUDA_SUCCESS)
+            snprintf(error, sizeof(error), "no context on device 0");
+    }
+    char text[600];
+    const int length = snprintf(text, sizeof(text), "%c%s", error[0] == '\0' ? 'y' : 'n', error);
+    if (write(answer, text, (size_t)length) != length || error[0] != '\0')
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+static pid_t start_keeper(char *answer, size_t capacity)
+{
+    int ends[2];
+    answer[0] = '\0';
+    if (pipe(ends) != 0)
+        return -1;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        keep_device(ends[1]);
+    }
+    close(ends[1]);
+    const ssize_t got = read(ends[0], answer, capacity - 1);
+    answer[got > 0 ? got : 0] = '\0';
+    close(ends[0]);
+    return pid;
+}
+
+int main(int count, char **words)
+{
+    struct options options = {.out_path = NULL};
+    if (!parse(count, words, &options)) {
+        fprintf(stderr,
+                "usage: probe [--quick] [--kernels FILE] [--out FILE] [--section NAME]...\n");
+        return 2;
+    }
+    int descriptor = STDOUT_FILENO;
+    if (options.out_path != NULL)
+        descriptor = open(options.out_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (descriptor < 0) {
+        perror(options.out_path);
+        return 2;
+    }
+    char answer[600];
+    const int64_t start_ns = probe_clock_ns();
+    const pid_t keeper = start_keeper(answer, sizeof(answer));
+    js_begin(descriptor);
+    js_string("format", "metashard-probe-1");
+    if (answer[0] == 'y') {
+        js_number("driver_start_ms", (double)(probe_clock_ns() - start_ns) / 1e6);
+        for (size_t i = 0; i < ARRAY_COUNT(sections); i++) {
+            const int64_t section_ns = probe_clock_ns();
+            if (!is_selected(&options, sections[i].name))
+                continue;
+            probe_child(sections[i].name, sections[i].limit_seconds, sections[i].body, NULL);
+            fprintf(stderr, "%-14s %7.2f s\n", sections[i].name,
+                    (double)(probe_clock_ns() - section_ns) / 1e9);
+        }
+        js_number("seconds", (double)(probe_clock_ns() - start_ns) / 1e9);
+    } else {
+        js_string("skipped", answer[0] == 'n' ? answer + 1 : "the driver ended the process");
+    }
+    js_end();
+    if (keeper > 0) {
+        kill(keeper, SIGKILL);
+        waitpid(keeper, NULL, 0);
+    }
+    return answer[0] == 'y' ? 0 : EXIT_SKIPPED;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The probe: measures on a real driver the facts the design stands on, and prints them as JSON.
+ * README.md says which question each section answers. No CUDA library is linked, so the same
+ * program runs on any driver, on the simulated one too.
+ *
+ * Every section runs in a child process that is forked before CUDA is initialised: a sticky error,
+ * a crash or a hang of one section leaves the others alone. Inside a section, probe_step() does the
+ * same for errors that do not poison the process: it writes {"error": "..."} and the section goes
+ * on.
+ */
+#ifndef METASHARD_TESTS_GPU_PROBE_H
+#define METASHARD_TESTS_GPU_PROBE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KIB ((size_t)1 << 10)
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+#define TIB ((size_t)1 << 40)
+#define GRANULE (2 * MIB)
+
+#define ARRAY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* The driver functions in use, by binary name. A name the driver lacks leaves its slot NULL. */
+#define PROBE_DRIVER(X)                  \
+    X(cuInit)                            \
+    X(cuDriverGetVersion)                \
+    X(cuGetErrorName)                    \
+    X(cuGetProcAddress_v2)               \
+    X(cuDeviceGetCount)                  \
+    X(cuDeviceGet)                       \
+    X(cuDeviceGetName)                   \
+    X(cuDeviceTotalMem_v2)               \
+    X(cuDeviceGetAttribute)              \
+    X(cuDevicePrimaryCtxRetain)          \
+    X(cuCtxSetCurrent)                   \
+    X(cuCtxSynchronize)                  \
+    X(cuMemGetInfo_v2)                   \
+    X(cuMemAlloc_v2)                     \
+    X(cuMemFree_v2)                      \
+    X(cuMemAllocAsync)                   \
+    X(cuMemFreeAsync)                    \
+    X(cuMemAllocManaged)                 \
+    X(cuMemHostAlloc)                    \
+    X(cuMemFreeHost)                     \
+    X(cuMemHostRegister_v2)              \
+    X(cuMemHostUnregister)               \
+    X(cuMemGetAddressRange_v2)           \
+    X(cuMemGetAllocationGranularity)     \
+    X(cuMemAddressReserve)               \
+    X(cuMemAddressFree)                  \
+    X(cuMemCreate)                       \
+    X(cuMemRelease)                      \
+    X(cuMemMap)                          \
+    X(cuMemUnmap)                        \
+    X(cuMemSetAccess)                    \
+    X(cuMemGetAccess)                    \
+    X(cuMemRetainAllocationHandle)       \
+    X(cuMemExportToShareableHandle)      \
+    X(cuMemGetHandleForAddressRange)     \
+    X(cuIpcGetMemHandle)                 \
+    X(cuPointerGetAttribute)             \
+    X(cuPointerGetAttributes)            \
+    X(cuPointerSetAttribute)             \
+    X(cuMemcpy)                          \
+    X(cuMemcpyAsync)                     \
+    X(cuMemcpyHtoD_v2)                   \
+    X(cuMemcpyHtoDAsync_v2)              \
+    X(cuMemcpyDtoH_v2)                   \
+    X(cuMemcpyDtoHAsync_v2)              \
+    X(cuMemcpyDtoD_v2)                   \
+    X(cuMemcpyDtoDAsync_v2)              \
+    X(cuMemcpy2D_v2)                     \
+    X(cuMemsetD8_v2)                     \
+    X(cuMemsetD8Async)                   \
+    X(cuMemsetD32_v2)                    \
+    X(cuMemsetD2D8_v2)                   \
+    X(cuMemAdvise_v2)                    \
+    X(cuMemPrefetchAsync_v2)             \
+    X(cuStreamCreate)                    \
+    X(cuStreamDestroy_v2)                \
+    X(cuStreamQuery)                     \
+    X(cuStreamSynchronize)               \
+    X(cuStreamWaitEvent)                 \
+    X(cuStreamBeginCapture_v2)           \
+    X(cuStreamEndCapture)                \
+    X(cuStreamIsCapturing)               \
+    X(cuThreadExchangeStreamCaptureMode) \
+    X(cuGraphDestroy)                    \
+    X(cuEventCreate)                     \
+    X(cuEventRecord)                     \
+    X(cuEventQuery)                      \
+    X(cuEventSynchronize)                \
+    X(cuEventDestroy_v2)                 \
+    X(cuLaunchHostFunc)                  \
+    X(cuLaunchKernel)                    \
+    X(cuModuleLoad)                      \
+    X(cuModuleLoadData)                  \
+    X(cuModuleUnload)                    \
+    X(cuModuleGetFunction)               \
+    X(cuFuncGetParamInfo)                \
+    X(cuFuncGetName)                     \
+    X(cuFuncIsLoaded)
+
+struct driver {
+    void *library;
+#define PROBE_SLOT(name) __typeof__(&name) name;
+    PROBE_DRIVER(PROBE_SLOT)
+#undef PROBE_SLOT
+};
+extern struct driver cu;
+
+/* Calls a slot; CUDA_ERROR_NOT_FOUND when the driver lacks it. */
+#define CU(name, ...) (cu.name == NULL ? CUDA_ERROR_NOT_FOUND : cu.name(__VA_ARGS__))
+/* The same, and anything but success ends the step. */
+#define TRY(name, ...) probe_require(#name, CU(name, __VA_ARGS__))
+
+/*
+ * JSON output (probe_json.c). One value is open at a time; key is NULL inside a list. js_end closes
+ * what is still open, so the text is valid wherever a section stopped.
+ */
+void js_begin(int descriptor);
+void js_end(void);
+void js_flush(void);
+void js_open(const char *key);
+void js_open_list(const char *key);
+void js_close(void);
+void js_int(const char *key, long long value);
+void js_number(const char *key, double value);
+void js_bool(const char *key, bool value);
+void js_string(const char *key, const char *value);
+void js_format(const char *key, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void js_address(const char *key, uint64_t value);
+void js_result(const char *key, CUresult result); /* its name, as "CUDA_ERROR_INVALID_VALUE" */
+void js_raw(const char *key, const char *json);   /* a whole JSON value, already text */
+
+/* Steps (probe_json.c): an object under `key`; a failure inside ends only that object. */
+void probe_step(const char *key, void (*body)(void *argument), void *argument);
+_Noreturn void probe_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void probe_require(const char *what, CUresult result);
+
+/*
+ * Children (probe_child.c). body() writes the fields of one object from a process of its own; its
+ * text becomes the value of `key` here. When the child crashes or outlives the limit, the value is
+ * {"error": "..."}.
+ */
+void probe_child(const char *key, int limit_seconds, void (*body)(void *argument), void *argument);
+
+/* Driver and device (probe_driver.c). */
+bool probe_driver_load(char *error, size_t capacity);
+void probe_driver_start(void); /* load, cuInit, primary context of device 0; fails the step */
+extern CUdevice probe_device;
+extern CUcontext probe_context;
+extern bool probe_quick;              /* fewer and smaller, for a host that plays a device */
+extern const char *probe_kernel_file; /* a module with the probe's kernels; NULL: embedded PTX */
+
+int64_t probe_clock_ns(void);
+int64_t probe_free_bytes(void);
+
+/* VMM in one line each; all fail the step on an error. */
+CUmemAllocationProp probe_property(void);
+CUdeviceptr probe_reserve(size_t bytes);
+CUmemGenericAllocationHandle probe_create(size_t bytes);
+void probe_map(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle);
+CUresult probe_set_access(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags);
+CUdeviceptr probe_mapped(size_t bytes); /* reserve, create, map, set access, release */
+CUdeviceptr probe_alloc(size_t bytes);
+CUstream probe_stream(unsigned flags);
+void *probe_pinned(size_t bytes);
+
+/* Samples of one operation, in nanoseconds; printed in microseconds. */
+struct samples {
+    int count;
+    int64_t ns[4096];
+};
+void samples_add(struct samples *samples, int64_t ns);
+void samples_print(struct samples *samples, const char *key);
+
+/*
+ * Work that keeps a stream busy for about `milliseconds` (probe_kernel.c): a spinning kernel when
+ * the driver can compile the embedded PTX, else a host function. busy_kernel_available says which.
+ */
+enum busy_kind { BUSY_KERNEL, BUSY_HOST_FUNCTION, BUSY_KIND_COUNT };
+extern const char *const busy_names[BUSY_KIND_COUNT];
+bool busy_kernel_available(void);
+enum busy_kind busy_best(void);
+void busy_start(CUstream stream, enum busy_kind kind, int milliseconds);
+
+/* The probe's own kernels, by name; fails the step when they cannot be loaded. */
+CUfunction probe_kernel(const char *name);
+CUresult probe_kernel_store(CUdeviceptr address, uint32_t value); /* one thread writes one word */
+
+/* Sections, each the body of a child. */
+void section_device(void *unused);
+void section_accounting(void *unused);
+void section_reserve(void *unused);
+void section_fresh_memory(void *unused);
+void section_resolver(void *unused);
+void section_cost(void *unused);
+void section_busy(void *unused);
+void section_alias(void *unused);
+void section_attributes(void *unused);
+void section_unmapped(void *unused);
+void section_order(void *unused);
+void section_pageable(void *unused);
+void section_capture(void *unused);
+void section_edges(void *unused);
+void section_access_flags(void *unused);
+void section_past_end(void *unused);
+void section_parameters(void *unused);
+
+#endif

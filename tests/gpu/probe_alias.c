@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One handle mapped at many addresses: the sink under what a rank does not own. */
+#include "tests/gpu/probe.h"
+
+#include <stdlib.h>
+
+static struct samples map_costs, access_costs;
+
+static size_t alias_count(void)
+{
+    return probe_quick ? 64 : 4096;
+}
+
+static void map_aliases(CUdeviceptr address, CUmemGenericAllocationHandle handle, size_t count,
+                        size_t bytes)
+{
+    map_costs.count = 0;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t start_ns = probe_clock_ns();
+        probe_map(address + i * bytes, bytes, handle);
+        samples_add(&map_costs, probe_clock_ns() - start_ns);
+    }
+}
+
+static void give_access(CUdeviceptr address, size_t bytes)
+{
+    const int64_t start_ns = probe_clock_ns();
+    probe_require("cuMemSetAccess",
+                  probe_set_access(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    js_number("set_access_over_all_us", (double)(probe_clock_ns() - start_ns) / 1e3);
+}
+
+static uint32_t read_word(CUdeviceptr address)
+{
+    uint32_t word = 0;
+    TRY(cuMemcpyDtoH_v2, &word, address, sizeof(word));
+    return word;
+}
+
+/* Every alias must show what was written through any other. */
+static void check_coherence(CUdeviceptr address, size_t count, size_t bytes)
+{
+    const CUdeviceptr last = address + (count - 1) * bytes;
+    TRY(cuMemsetD32_v2, address, 0x11111111, bytes / 4);
+    js_bool("memset_seen_through_last", read_word(last) == 0x11111111);
+    TRY(cuMemsetD32_v2, last, 0x22222222, bytes / 4);
+    js_bool("memset_seen_through_first", read_word(address + bytes - 4) == 0x22222222);
+    const uint32_t word = 0x33333333;
+    TRY(cuMemcpyHtoD_v2, address + bytes, &word, sizeof(word));
+    js_bool("copy_seen_through_all", read_word(address) == word && read_word(last) == word);
+    if (!busy_kernel_available())
+        return;
+    probe_require("cuLaunchKernel", probe_kernel_store(last, 0x44444444));
+    js_bool("kernel_store_seen", read_word(address) == 0x44444444);
+}
+
+static double memset_gib_per_second(CUdeviceptr address, size_t bytes)
+{
+    TRY(cuMemsetD8_v2, address, 1, bytes);
+    TRY(cuCtxSynchronize);
+    const int64_t start_ns = probe_clock_ns();
+    TRY(cuMemsetD8_v2, address, 2, bytes);
+    TRY(cuCtxSynchronize);
+    return (double)bytes / (double)GIB / ((double)(probe_clock_ns() - start_ns) / 1e9);
+}
+
+struct shape {
+    size_t handle_bytes, count;
+};
+
+static void many_aliases(void *shape_)
+{
+    const struct shape *const shape = shape_;
+    const size_t total = shape->handle_bytes * shape->count;
+    const CUdeviceptr address = probe_reserve(total);
+    const int64_t before = probe_free_bytes();
+    const CUmemGenericAllocationHandle handle = probe_create(shape->handle_bytes);
+    js_int("mappings", (long long)shape->count);
+    map_aliases(address, handle, shape->count, shape->handle_bytes);
+    samples_print(&map_costs, "map");
+    give_access(address, total);
+    js_int("physical", before - probe_free_bytes());
+    check_coherence(address, shape->count, shape->handle_bytes);
+    js_number("memset_gib_per_second", memset_gib_per_second(address, total));
+    const int64_t start_ns = probe_clock_ns();
+    TRY(cuMemUnmap, address, total);
+    js_number("unmap_all_in_one_us", (double)(probe_clock_ns() - start_ns) / 1e3);
+    TRY(cuMemRelease, handle);
+    TRY(cuMemAddressFree, address, total);
+}
+
+static void access_one_by_one(void *unused)
+{
+    (void)unused;
+    const size_t count = probe_quick ? 16 : 256;
+    const CUdeviceptr address = probe_reserve(count * GRANULE);
+    const CUmemGenericAllocationHandle handle = probe_create(GRANULE);
+    map_aliases(address, handle, count, GRANULE);
+    access_costs.count = 0;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t start_ns = probe_clock_ns();
+        probe_require("cuMemSetAccess", probe_set_access(address + i * GRANULE, GRANULE,
+                                                         CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+        samples_add(&access_costs, probe_clock_ns() - start_ns);
+    }
+    samples_print(&access_costs, "set_access_each");
+    TRY(cuMemUnmap, address, count * GRANULE);
+    TRY(cuMemRelease, handle);
+}
+
+/* Which sizes and offsets of a handle can be mapped. */
+static void partial(void *unused)
+{
+    (void)unused;
+    const CUdeviceptr address = probe_reserve(256 * MIB);
+    const CUmemGenericAllocationHandle handle = probe_create(64 * MIB);
+    static const struct {
+        const char *key;
+        size_t bytes, offset;
+    } cases[] = {
+        {"first_2_of_64_mib", 2 * MIB, 0},
+        {"first_62_of_64_mib", 62 * MIB, 0},
+        {"whole", 64 * MIB, 0},
+        {"more_than_the_handle", 66 * MIB, 0},
+        {"offset_2_mib", 2 * MIB, 2 * MIB},
+        {"half_a_granule", MIB, 0},
+        {"offset_of_half", 32 * MIB, 32 * MIB},
+    };
+    for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
+        const CUresult result = CU(cuMemMap, address, cases[i].bytes, cases[i].offset, handle, 0);
+        js_result(cases[i].key, result);
+        if (result == CUDA_SUCCESS)
+            TRY(cuMemUnmap, address, cases[i].bytes);
+    }
+    probe_map(address, 2 * MIB, handle);
+    probe_map(address + 2 * MIB, 64 * MIB, handle);
+    give_access(address, 66 * MIB);
+    TRY(cuMemsetD32_v2, address, 0x55555555, 2 * MIB / 4);
+    js_bool("part_and_whole_share_bytes", read_word(address + 2 * MIB) == 0x55555555);
+    TRY(cuMemUnmap, address, 66 * MIB);
+    TRY(cuMemRelease, handle);
+}
+
+/* Owned and sink granules in turn, as under a tensor of which a rank keeps every second granule. */
+static void interleaved(void *unused)
+{
+    (void)unused;
+    const size_t count = probe_quick ? 16 : 512, total = count * GRANULE;
+    const CUdeviceptr address = probe_reserve(total);
+    const CUmemGenericAllocationHandle sink = probe_create(GRANULE);
+    for (size_t i = 0; i < count; i++)
+        probe_map(address + i * GRANULE, GRANULE, i % 2 ? sink : probe_create(GRANULE));
+    give_access(address, total);
+    js_number("memset_gib_per_second", memset_gib_per_second(address, total));
+    uint32_t *const pattern = malloc(total);
+    if (pattern == NULL)
+        probe_fail("malloc");
+    for (size_t i = 0; i < total / 4; i++)
+        pattern[i] = (uint32_t)i * 2654435761u;
+    TRY(cuMemcpyHtoD_v2, address, pattern, total);
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i += 2)
+        for (size_t word = 0; word < GRANULE / 4; word += GRANULE / 8)
+            wrong +=
+                read_word(address + i * GRANULE + word * 4) != pattern[i * (GRANULE / 4) + word];
+    js_int("owned_words_wrong", (long long)wrong);
+    free(pattern);
+    const CUdeviceptr plain = probe_mapped(total);
+    js_number("memset_gib_per_second_one_handle", memset_gib_per_second(plain, total));
+}
+
+void section_alias(void *unused)
+{
+    (void)unused;
+    probe_driver_start();
+    struct shape granule = {GRANULE, alias_count()};
+    struct shape large = {64 * MIB, alias_count() / 32};
+    probe_step("sink_of_2_mib", many_aliases, &granule);
+    probe_step("sink_of_64_mib", many_aliases, &large);
+    probe_step("access_one_by_one", access_one_by_one, NULL);
+    probe_step("partial", partial, NULL);
+    probe_step("interleaved", interleaved, NULL);
+}

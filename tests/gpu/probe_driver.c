@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/gpu/probe.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct driver cu;
+CUdevice probe_device;
+CUcontext probe_context;
+bool probe_quick;
+const char *probe_kernel_file;
+
+bool probe_driver_load(char *error, size_t capacity)
+{
+    cu.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (cu.library == NULL) {
+        snprintf(error, capacity, "%s", dlerror());
+        return false;
+    }
+#define LOAD(name) cu.name = (__typeof__(cu.name))dlsym(cu.library, #name);
+    PROBE_DRIVER(LOAD)
+#undef LOAD
+    return true;
+}
+
+void probe_driver_start(void)
+{
+    char error[512];
+    if (!probe_driver_load(error, sizeof(error)))
+        probe_fail("%s", error);
+    TRY(cuInit, 0);
+    TRY(cuDeviceGet, &probe_device, 0);
+    TRY(cuDevicePrimaryCtxRetain, &probe_context, probe_device);
+    TRY(cuCtxSetCurrent, probe_context);
+}
+
+int64_t probe_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+int64_t probe_free_bytes(void)
+{
+    size_t free_bytes = 0, total_bytes = 0;
+    TRY(cuMemGetInfo_v2, &free_bytes, &total_bytes);
+    return (int64_t)free_bytes;
+}
+
+CUmemAllocationProp probe_property(void)
+{
+    const CUmemAllocationProp property = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = probe_device},
+    };
+    return property;
+}
+
+CUdeviceptr probe_reserve(size_t bytes)
+{
+    CUdeviceptr address = 0;
+    TRY(cuMemAddressReserve, &address, bytes, 0, 0, 0);
+    return address;
+}
+
+CUmemGenericAllocationHandle probe_create(size_t bytes)
+{
+    const CUmemAllocationProp property = probe_property();
+    CUmemGenericAllocationHandle handle = 0;
+    TRY(cuMemCreate, &handle, bytes, &property, 0);
+    return handle;
+}
+
+void probe_map(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
+{
+    TRY(cuMemMap, address, bytes, 0, handle, 0);
+}
+
+CUresult probe_set_access(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags)
+{
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = probe_device},
+        .flags = flags,
+    };
+    return CU(cuMemSetAccess, address, bytes, &access, 1);
+}
+
+CUdeviceptr probe_mapped(size_t bytes)
+{
+    const CUdeviceptr address = probe_reserve(bytes);
+    const CUmemGenericAllocationHandle handle = probe_create(bytes);
+    probe_map(address, bytes, handle);
+    probe_require("cuMemSetAccess",
+                  probe_set_access(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    TRY(cuMemRelease, handle);
+    return address;
+}
+
+CUdeviceptr probe_alloc(size_t bytes)
+{
+    CUdeviceptr address = 0;
+    TRY(cuMemAlloc_v2, &address, bytes);
+    return address;
+}
+
+CUstream probe_stream(unsigned flags)
+{
+    CUstream stream = NULL;
+    TRY(cuStreamCreate, &stream, flags);
+    return stream;
+}
+
+void *probe_pinned(size_t bytes)
+{
+    void *host = NULL;
+    TRY(cuMemHostAlloc, &host, bytes, 0);
+    return host;
+}
+
+void samples_add(struct samples *samples, int64_t ns)
+{
+    if (samples->count < (int)ARRAY_COUNT(samples->ns))
+        samples->ns[samples->count++] = ns;
+}
+
+static int compare_ns(const void *left, const void *right)
+{
+    const int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return (a > b) - (a < b);
+}
+
+void samples_print(struct samples *samples, const char *key)
+{
+    js_open(key);
+    const int count = samples->count;
+    js_int("count", count);
+    if (count > 0) {
+        qsort(samples->ns, (size_t)count, sizeof(samples->ns[0]), compare_ns);
+        js_number("median_us", (double)samples->ns[count / 2] / 1e3);
+        js_number("p90_us", (double)samples->ns[count * 9 / 10] / 1e3);
+        js_number("least_us", (double)samples->ns[0] / 1e3);
+        js_number("most_us", (double)samples->ns[count - 1] / 1e3);
+    }
+    js_close();
+}

@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of probe_torch.py; each runs alone in a process with the launch recorder preloaded."""
+import collections
+import os
+import re
+import threading
+
+import torch
+
+from probe_torch_tools import (GRANULE, DeviceArray, Driver, Recorder, measure, owned_bytes)
+
+CUDA_TYPE = 1  # c10::DeviceType::CUDA
+
+
+def run(part, recorder_path):
+    result = {}
+    torch.cuda.init()
+    measure(result, "result", {"facts": facts, "launches": launches, "replay": replay,
+                               "blocks": blocks}[part], Recorder(recorder_path))
+    return result["result"]
+
+
+# --- facts
+
+
+def symbols_of(library):
+    """Names of the block observer that occur in one of PyTorch's libraries."""
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", library)
+    with open(path, "rb") as file:
+        found = re.findall(rb"_ZN3c10\d+reportMemoryUsageToProfiler\w*", file.read())
+    return sorted({name.decode() for name in found})
+
+
+def facts(recorder):
+    torch.zeros(1, device="cuda")
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "gpu": torch.cuda.get_device_name(0),
+        "lookups": recorder.lookups(),
+        "observer_in_libc10": symbols_of("libc10.so"),
+        "observer_in_libc10_cuda": symbols_of("libc10_cuda.so"),
+        "observer_calls_so_far": len(recorder.blocks()),
+    }
+
+
+# --- launches
+
+
+def initialise():
+    weight = torch.empty(1024, 1024, device="cuda")
+    torch.nn.init.uniform_(weight)
+    torch.nn.init.normal_(weight)
+    torch.nn.init.kaiming_uniform_(weight)
+    torch.nn.init.xavier_normal_(weight)
+    torch.nn.init.trunc_normal_(weight)
+    torch.nn.init.ones_(weight)
+    torch.nn.init.constant_(weight, 0.5)
+    torch.nn.init.zeros_(weight)
+    torch.randn(1 << 20, device="cuda", dtype=torch.bfloat16)
+    torch.arange(1 << 20, device="cuda")
+    weight.to(torch.bfloat16)
+
+
+def train(fused):
+    layer = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True, device="cuda")
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3, fused=fused)
+    data = torch.randn(8, 128, 256, device="cuda")
+    layer(data).square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def attend():
+    shape = (2, 8, 256, 64)
+    query, key, value = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def rearrange():
+    data = torch.randn(1 << 16, device="cuda")
+    data.sort()
+    data.cumsum(0)
+    torch.cat([data, data])
+    data[torch.randint(0, 1 << 16, (1000,), device="cuda")]
+    data.unique()
+    data.topk(5)
+
+
+def convolve():
+    layer = torch.nn.Conv2d(3, 16, 3, device="cuda")
+    layer(torch.randn(2, 3, 64, 64, device="cuda")).sum().backward()
+
+
+def short(name):
+    return name if len(name) <= 160 else name[:120] + "..." + name[-37:]
+
+
+def layout(launch):
+    """Each parameter as offset+size."""
+    return " ".join(f"{offset}+{size}" for offset, size in launch["parameters"])
+
+
+def extent(values):
+    return "x".join(str(value) for value in values)
+
+
+def count_by(found, key):
+    return dict(collections.Counter(str(launch[key]) for launch in found))
+
+
+def summary(found):
+    first_asked = {}
+    for launch in found:
+        first_asked.setdefault(launch["name"], launch)
+    times = sorted(launch["layout_us"] for launch in found)
+    firsts = sorted(launch["layout_us"] for launch in first_asked.values())
+    return {
+        "launches": len(found),
+        "entries": count_by(found, "entry"),
+        "packed_by_caller": count_by(found, "packed_by_caller"),
+        "with_attributes": sum(launch["attributes"] > 0 for launch in found),
+        "loading_state_before": count_by(found, "loaded_before"),
+        "layout_from": count_by(found, "layout_from"),
+        "layout_end": count_by(found, "layout_end"),
+        "name_from": count_by(found, "name_from"),
+        "without_parameters": sum(not launch["parameters"] for launch in found),
+        "most_packed_bytes": max((launch["packed_bytes"] for launch in found), default=0),
+        "layout_us_median": times[len(times) // 2] if times else None,
+        "layout_us_first_median": firsts[len(firsts) // 2] if firsts else None,
+        "layout_us_most": times[-1] if times else None,
+        "kernels": [{"name": short(launch["name"]), "entry": launch["entry"],
+                     "parameters": layout(launch), "grid": extent(launch["grid"]),
+                     "block": extent(launch["block"]), "attributes": launch["attributes"],
+                     "packed_by_caller": launch["packed_by_caller"],
+                     "loaded_before": launch["loaded_before"]}
+                    for launch in list(first_asked.values())[:40]],
+    }
+
+
+def recorded(recorder, work, *arguments):
+    recorder.start()
+    try:
+        work(*arguments)
+        torch.cuda.synchronize()
+    finally:
+        found = recorder.stop()
+    return summary(found)
+
+
+def launches(recorder):
+    result = {"module_loading": os.environ.get("CUDA_MODULE_LOADING", "default")}
+    # The first of each kind finds its kernels not loaded.
+    measure(result, "initialise", recorded, recorder, initialise)
+    measure(result, "train", recorded, recorder, train, False)
+    measure(result, "train_fused", recorded, recorder, train, True)
+    measure(result, "attend", recorded, recorder, attend)
+    measure(result, "rearrange", recorded, recorder, rearrange)
+    measure(result, "convolve", recorded, recorder, convolve)
+    result["lookups"] = recorder.lookups()
+    return result
+
+
+# --- replay
+
+BYTES = 8 * GRANULE
+SOURCE = {}  # tensors that recorded launches read; they must stay alive
+
+
+def copy_from_float(tensor):
+    source = SOURCE.setdefault(tensor.numel(), torch.randn(tensor.numel(), device="cuda"))
+    tensor.copy_(source)
+
+
+OPERATIONS = {
+    "uniform_": lambda tensor: tensor.uniform_(-0.1, 0.1),
+    "normal_": lambda tensor: tensor.normal_(0.0, 0.02),
+    "fill_": lambda tensor: tensor.fill_(0.5),
+    "zero_": lambda tensor: tensor.zero_(),
+    "ones_": torch.nn.init.ones_,
+    "trunc_normal_": lambda tensor: torch.nn.init.trunc_normal_(tensor, std=0.02),
+    "bernoulli_": lambda tensor: tensor.bernoulli_(0.3),
+    "exponential_": lambda tensor: tensor.exponential_(),
+    "mul_": lambda tensor: tensor.mul_(0.02),
+    "add_": lambda tensor: tensor.add_(1.0),
+    "clamp_": lambda tensor: tensor.clamp_(-1, 1),
+    "erfinv_": lambda tensor: tensor.erfinv_(),
+    "copy_from_float": copy_from_float,
+    "arange_out": lambda tensor: torch.arange(tensor.numel(), out=tensor),
+}
+CASES = [(name, torch.float32, 0) for name in OPERATIONS]
+CASES += [(name, dtype, 0) for name in ("uniform_", "normal_", "fill_", "mul_", "copy_from_float")
+          for dtype in (torch.bfloat16, torch.float16)]
+# An odd number of elements, ending in an owned granule: the kernels' branches for a tail.
+CASES += [(name, torch.float32, GRANULE // 4 + 12345)
+          for name in ("uniform_", "normal_", "fill_", "mul_")]
+
+
+def starting_content(elements, dtype):
+    return ((torch.arange(elements, device="cuda") % 251).to(torch.float32) / 256).to(dtype)
+
+
+def bytes_of(tensor):
+    return tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+
+
+def words_into(launch, begin, size):
+    """Offsets in the packed parameters of the words that point into the tensor."""
+    packed = launch["packed"]
+    return [offset for offset in range(0, len(packed) - 7, 8)
+            if begin <= int.from_bytes(packed[offset:offset + 8], "little") < begin + size]
+
+
+def same_again(recorder, tensor, start, wanted, count):
+    tensor.copy_(start)
+    for index in range(count):
+        recorder.relaunch(index)
+    return bytes_of(tensor) == wanted
+
+
+def on_other_tensor(recorder, tensor, start, wanted, count):
+    other = start.clone()
+    tensor.copy_(start)
+    begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    moved = [recorder.relaunch(index, begin, begin + size, other.data_ptr())
+             for index in range(count)]
+    return {"equal": bytes_of(other) == wanted, "words_moved": moved,
+            "first_tensor_untouched": bytes_of(tensor) == bytes_of(start),
+            "aligned_alike": (begin ^ other.data_ptr()) % 512 == 0}
+
+
+def on_half_owned(recorder, driver, tensor, start, wanted, count):
+    address = driver.half_owned(BYTES)
+    begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    torch.cuda.synchronize()
+    driver.copy_in(address, bytes_of(start))
+    # The odd granules of the copy went into the sink; the even ones hold the start.
+    for index in range(count):
+        recorder.relaunch(index, begin, begin + size, address)
+    torch.cuda.synchronize()
+    seen = driver.copy_out(address, size)
+    return {"owned_half_equal": owned_bytes(seen) == owned_bytes(wanted)}
+
+
+def replay_case(recorder, driver, name, dtype, fewer):
+    elements = BYTES // torch.empty((), dtype=dtype).element_size() - fewer
+    start = starting_content(elements, dtype)
+    tensor = start.clone()
+    OPERATIONS[name](tensor)  # once before, so that what is set up lazily is not recorded
+    tensor.copy_(start)
+    torch.cuda.synchronize()
+    torch.manual_seed(1234)
+    recorder.start()
+    OPERATIONS[name](tensor)
+    torch.cuda.synchronize()
+    found = recorder.stop()
+    wanted = bytes_of(tensor)
+    begin, size = tensor.data_ptr(), elements * tensor.element_size()
+    result = {"launches": [{"name": short(launch["name"]), "entry": launch["entry"],
+                            "grid": extent(launch["grid"]), "parameters": layout(launch),
+                            "words_into_tensor": words_into(launch, begin, size)}
+                           for launch in found],
+              "changed_the_tensor": wanted != bytes_of(start)}
+    if found:
+        arguments = (tensor, start, wanted, len(found))
+        measure(result, "same_bytes_equal", same_again, recorder, *arguments)
+        measure(result, "other_tensor", on_other_tensor, recorder, *arguments)
+        measure(result, "sink", on_half_owned, recorder, driver, *arguments)
+    return result
+
+
+def program_on_half_owned(driver):
+    """The program's own call on a tensor of which only half is owned."""
+    elements = BYTES // 4
+    address = driver.half_owned(BYTES)
+    tensor = torch.as_tensor(DeviceArray(address, elements, "<f4"), device="cuda")
+    ordinary = torch.empty(elements, device="cuda")
+    result = {"is_the_same_memory": tensor.data_ptr() == address}
+    for name in ("uniform_", "normal_", "trunc_normal_"):
+        for target in (ordinary, tensor):
+            torch.manual_seed(99)
+            OPERATIONS[name](target)
+        torch.cuda.synchronize()
+        seen = driver.copy_out(address, BYTES)
+        result[name] = owned_bytes(seen) == owned_bytes(bytes_of(ordinary))
+    return result
+
+
+def replay(recorder):
+    result = {}
+    torch.zeros(1, device="cuda")
+    driver = Driver()
+    for name, dtype, fewer in CASES:
+        key = f"{name} {str(dtype).replace('torch.', '')}" + (" odd size" if fewer else "")
+        measure(result, key, replay_case, recorder, driver, name, dtype, fewer)
+    measure(result, "program_on_half_owned", program_on_half_owned, driver)
+    return result
+
+
+# --- blocks
+
+
+class Ledger:
+    """The live blocks, from the observer's reports alone."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+
+    def read(self):
+        live, odd = {}, collections.Counter()
+        last = None
+        for block in self.recorder.blocks():
+            if block.device_type != CUDA_TYPE:
+                odd["other_device_type"] += 1
+                continue
+            last = block
+            if block.bytes > 0:
+                odd["given_while_live"] += block.address in live
+                live[block.address] = block.bytes
+            else:
+                odd["taken_back_with_other_size"] += live.get(block.address) != -block.bytes
+                live.pop(block.address, None)
+        return live, {key: count for key, count in odd.items() if count}, last
+
+
+def snapshot_blocks():
+    """address -> (size, requested size, state), of every block that is not free."""
+    found = {}
+    for segment in torch.cuda.memory_snapshot():
+        address = segment["address"]
+        for block in segment["blocks"]:
+            at = block.get("address", address)
+            if block["state"] != "inactive":
+                found[at] = (block["size"], block.get("requested_size"), block["state"])
+            address += block["size"]
+    return found
+
+
+def compare(ledger):
+    live, odd, last = ledger.read()
+    result = {"live_by_reports": len(live), "odd": odd}
+    if last is not None:
+        result["allocated_matches"] = last.allocated == torch.cuda.memory_allocated()
+        result["reserved_matches"] = last.reserved == torch.cuda.memory_reserved()
+    blocks_now = snapshot_blocks()
+    active = {at: entry for at, entry in blocks_now.items() if entry[2] == "active_allocated"}
+    result.update({
+        "active_in_snapshot": len(active),
+        "pending_free_in_snapshot": len(blocks_now) - len(active),
+        "missing_in_reports": len(active.keys() - live.keys()),
+        "only_in_reports": len(live.keys() - active.keys()),
+        "only_in_reports_but_pending": len((live.keys() - active.keys()) & blocks_now.keys()),
+        "sizes_differ": sum(live[at] != active[at][0] for at in live.keys() & active.keys()),
+        "rounded_up": sum(entry[1] is not None and entry[1] != entry[0]
+                          for entry in active.values()),
+    })
+    return result
+
+
+def some_tensors():
+    sizes = [1, 511, 513, 4096, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20, 11 << 20, 30 << 20]
+    return [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes for _ in range(3)]
+
+
+def in_second_thread(ledger):
+    kept = []
+    thread = threading.Thread(target=lambda: kept.extend(some_tensors()))
+    thread.start()
+    thread.join()
+    result = compare(ledger)
+    result["threads_seen"] = len({block.thread for block in ledger.recorder.blocks()})
+    return result
+
+
+def with_other_stream(ledger):
+    """A block that another stream still uses is freed: reported at once, or when it is reusable?"""
+    stream = torch.cuda.Stream()
+    tensor = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        tensor.fill_(1)
+    tensor.record_stream(stream)
+    address = tensor.data_ptr()
+    del tensor
+    reported = address not in ledger.read()[0]
+    result = compare(ledger)
+    result["reported_while_in_use"] = reported
+    torch.cuda.synchronize()
+    return result
+
+
+def in_private_pool(ledger):
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        kept = torch.ones(3 << 20, device="cuda").mul(2)
+    result = compare(ledger)
+    graph.replay()
+    torch.cuda.synchronize()
+    del kept
+    return result
+
+
+def after_free(ledger, kept):
+    del kept[::2]
+    return compare(ledger)
+
+
+def after_empty_cache(ledger):
+    torch.cuda.empty_cache()
+    return compare(ledger)
+
+
+def directly(ledger):
+    """The allocator's own entry for other libraries."""
+    address = torch.cuda.caching_allocator_alloc(3 << 20)
+    seen = address in ledger.read()[0]
+    torch.cuda.caching_allocator_delete(address)
+    return {"given": seen, "taken_back": address not in ledger.read()[0]}
+
+
+def blocks(recorder):
+    result = {"alloc_conf": os.environ.get("PYTORCH_ALLOC_CONF", "default")}
+    ledger = Ledger(recorder)
+    kept = some_tensors()
+    measure(result, "after_alloc", compare, ledger)
+    measure(result, "after_free", after_free, ledger, kept)
+    measure(result, "second_thread", in_second_thread, ledger)
+    measure(result, "other_stream", with_other_stream, ledger)
+    measure(result, "private_pool", in_private_pool, ledger)
+    measure(result, "allocator_called_directly", directly, ledger)
+    measure(result, "after_empty_cache", after_empty_cache, ledger)
+    result["reports"] = len(recorder.blocks())
+    return result

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For the parts of probe_torch.py: the recorder's functions, and VMM calls to the driver."""
+import ctypes
+import json
+import traceback
+
+GRANULE = 2 << 20
+SUCCESS = 0
+
+
+def measure(result, key, function, *arguments):
+    """result[key] = function(...), or {"error": ...}: one failure does not end a part."""
+    try:
+        result[key] = function(*arguments)
+    except Exception as error:  # whatever it is, it is the measurement's result
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        result[key] = {"error": f"{type(error).__name__}: {error}"[:500],
+                       "at": f"{last.name}:{last.lineno}"}
+
+
+class Block(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("bytes", ctypes.c_int64),
+                ("allocated", ctypes.c_uint64), ("reserved", ctypes.c_uint64),
+                ("device_type", ctypes.c_int32), ("device_index", ctypes.c_int32),
+                ("thread", ctypes.c_int64)]
+
+
+class Recorder:
+    """The preloaded launch recorder of this process."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+        self.library.recorder_packed.restype = ctypes.c_void_p
+        self.library.recorder_relaunch.argtypes = [
+            ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_int)]
+        self.text = ctypes.create_string_buffer(1 << 16)
+
+    def lookups(self):
+        return {way: self.library.recorder_lookups(way.encode()) for way in ("dlsym", "resolver")}
+
+    def start(self):
+        self.library.recorder_clear()
+        self.library.recorder_record(1)
+
+    def stop(self):
+        self.library.recorder_record(0)
+        return [self.launch(index) for index in range(self.library.recorder_count())]
+
+    def launch(self, index):
+        length = self.library.recorder_describe(index, self.text, len(self.text))
+        if length < 0:
+            raise RuntimeError(f"launch {index} cannot be described")
+        launch = json.loads(self.text.raw[:length].decode())
+        launch["packed"] = self.packed(index)
+        return launch
+
+    def packed(self, index):
+        size = ctypes.c_size_t()
+        address = self.library.recorder_packed(index, ctypes.byref(size))
+        return ctypes.string_at(address, size.value) if address and size.value else b""
+
+    def relaunch(self, index, old_begin=0, old_end=0, new_begin=0):
+        """The number of words that were moved; an error of the driver is an exception."""
+        moved = ctypes.c_int(0)
+        result = self.library.recorder_relaunch(index, old_begin, old_end, new_begin,
+                                                ctypes.byref(moved))
+        if result != SUCCESS:
+            raise RuntimeError(f"launching again gave {result}")
+        return moved.value
+
+    def blocks(self):
+        found = []
+        for index in range(self.library.recorder_block_count()):
+            block = Block()
+            self.library.recorder_block_get(index, ctypes.byref(block))
+            found.append(block)
+        return found
+
+
+class Location(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+class Property(ctypes.Structure):
+    """CUmemAllocationProp of cuda.h."""
+    _fields_ = [("type", ctypes.c_int), ("handle_types", ctypes.c_int), ("location", Location),
+                ("win32", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+
+
+class Access(ctypes.Structure):
+    """CUmemAccessDesc of cuda.h."""
+    _fields_ = [("location", Location), ("flags", ctypes.c_int)]
+
+
+DEVICE, PINNED, READ_WRITE = 1, 1, 3
+
+
+class Driver:
+    """VMM in the current context of the process, through libcuda itself."""
+
+    def __init__(self, device=0):
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.location = Location(DEVICE, device)
+
+    def call(self, name, *arguments):
+        result = getattr(self.library, name)(*arguments)
+        if result != SUCCESS:
+            raise RuntimeError(f"{name} gave {result}")
+
+    def reserve(self, size):
+        address = ctypes.c_uint64()
+        self.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size),
+                  ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
+        return address.value
+
+    def create(self, size):
+        handle = ctypes.c_uint64()
+        wanted = Property(PINNED, 0, self.location, None)
+        self.call("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(size), ctypes.byref(wanted),
+                  ctypes.c_uint64(0))
+        return handle
+
+    def map(self, address, size, handle):
+        self.call("cuMemMap", ctypes.c_uint64(address), ctypes.c_size_t(size), ctypes.c_size_t(0),
+                  handle, ctypes.c_uint64(0))
+
+    def set_access(self, address, size):
+        access = Access(self.location, READ_WRITE)
+        self.call("cuMemSetAccess", ctypes.c_uint64(address), ctypes.c_size_t(size),
+                  ctypes.byref(access), ctypes.c_size_t(1))
+
+    def copy_in(self, address, data):
+        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+
+    def copy_out(self, address, size):
+        data = ctypes.create_string_buffer(size)
+        self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return data.raw
+
+    def half_owned(self, size):
+        """An address range whose even granules have memory and whose odd ones share a sink."""
+        address = self.reserve(size)
+        sink = self.create(GRANULE)
+        for index in range(size // GRANULE):
+            self.map(address + index * GRANULE, GRANULE,
+                     sink if index % 2 else self.create(GRANULE))
+        self.set_access(address, size)
+        return address
+
+
+def owned_bytes(data):
+    """The bytes of the even granules."""
+    return b"".join(data[begin:begin + GRANULE] for begin in range(0, len(data), 2 * GRANULE))
+
+
+class DeviceArray:
+    """A device address that PyTorch takes as a tensor."""
+
+    def __init__(self, address, elements, typestr):
+        self.__cuda_array_interface__ = {"shape": (elements,), "typestr": typestr,
+                                         "data": (address, False), "version": 3}

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What ./quickstart and ./check share: installing what is missing, and building. Quiet when nothing
+# is missing. Sourced with the project's folder as the current one.
+
+say() {
+    printf '%s\n' "$*" >&2
+}
+
+die() {
+    say "${0##*/}: $*"
+    exit 1
+}
+
+case $PWD in
+*[[:space:]:]*) die "LD_PRELOAD cannot name a file in $PWD: move the project to a path without spaces and colons" ;;
+esac
+
+# Packages by what shows that they are there: "package test-command". The commands are evaluated
+# later, one by one; the lists are used by those who source this file.
+# shellcheck disable=SC2016,SC2034
+base_packages='
+gcc            command -v cc
+libc6-dev      test -e /usr/include/stdio.h
+binutils       command -v objcopy
+python3        command -v python3
+ca-certificates test -e /etc/ssl/certs/ca-certificates.crt -o -e /etc/pki
+ninja-build    command -v ninja
+pkg-config     command -v pkg-config
+libjemalloc-dev test -e "$(cc -print-file-name=libjemalloc_pic.a)"
+libjansson-dev pkg-config --exists jansson
+'
+# shellcheck disable=SC2016,SC2034
+test_packages='
+clang          command -v clang
+clang-format-14 command -v clang-format-14
+valgrind       command -v valgrind
+ffmpeg         command -v ffmpeg
+python3-numba  /usr/bin/python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec(\"numba\") is None)"
+'
+
+missing_packages() { # LIST
+    local package proof
+    while read -r package proof; do
+        if [ -n "$package" ] && ! eval "$proof" >/dev/null 2>&1; then
+            printf '%s ' "$package"
+        fi
+    done <<<"$1"
+}
+
+# A person at a terminal may be asked for a password.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null &&
+        { sudo -n true 2>/dev/null || { [ -t 2 ] && [ -z "${CI-}" ]; }; }; then
+        sudo "$@"
+    else
+        return 1
+    fi
+}
+
+install_packages() { # PACKAGE...
+    command -v apt-get >/dev/null || return 1
+    say "installing: $*"
+    local log
+    log=$(mktemp)
+    if { as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q &&
+        as_root env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -q -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null; then
+        rm -f "$log"
+    else
+        tail -5 "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+}
+
+require_packages() { # LIST
+    local missing
+    missing=$(missing_packages "$1")
+    # shellcheck disable=SC2086 # a list of names
+    if [ -n "$missing" ] && ! install_packages $missing; then
+        die "packages are missing; please install them, and try again: apt-get install $missing"
+    fi
+}
+
+# Tests whose program is not there are skipped, and say so.
+want_packages() { # LIST
+    local missing package
+    missing=$(missing_packages "$1")
+    [ -z "$missing" ] && return
+    # shellcheck disable=SC2086
+    install_packages $missing && return
+    # One that this distribution does not have must not keep the others away.
+    for package in $missing; do
+        install_packages "$package" || say "not installed, its tests will be skipped: $package"
+    done
+}
+
+# meson 1.0 or newer: the system's, the distribution's, or one from PyPI in .tools/.
+find_meson() {
+    local version
+    meson=meson
+    version=$(meson --version 2>/dev/null || true)
+    if [ -z "$version" ] && [ ! -d .tools/mesonbuild ]; then
+        install_packages meson || true
+        version=$(meson --version 2>/dev/null || true)
+    fi
+    case $version in
+    '' | 0.*) ;;
+    *) return ;;
+    esac
+    if [ ! -d .tools/mesonbuild ]; then
+        say 'fetching meson from PyPI'
+        python3 tests/setup/fetch_wheel.py meson 1.0.1 .tools
+    fi
+    meson="env PYTHONPATH=$PWD/.tools python3 -m mesonbuild.mesonmain"
+}
+
+# cuda.h of CUDA 13, from a toolkit or from the Python wheel that carries it.
+find_cuda_headers() {
+    local folder
+    for folder in /usr/local/cuda/include /usr/local/cuda-13.0/include /opt/cuda/include \
+        /usr/include /usr/local/include /usr/lib/cuda/include \
+        $(python3 tests/find_wheel_headers.py); do
+        if grep -Eqs '#define CUDA_VERSION 1[3-9]' "$folder/cuda.h"; then
+            return
+        fi
+    done
+    say 'fetching the CUDA headers (nvidia-cuda-runtime) from PyPI'
+    python3 tests/setup/fetch_wheel.py nvidia-cuda-runtime 13.0.96 .headers ||
+        die 'CUDA 13 headers are needed; install the CUDA toolkit, or nvidia-cuda-runtime with pip'
+}
+
+build() { # FOLDER [MESON OPTION...]
+    local folder=$1 log
+    shift
+    log=$(mktemp)
+    # shellcheck disable=SC2086 # $meson may be a command with arguments
+    if [ ! -e "$folder/build.ninja" ]; then
+        $meson setup "$folder" "$@" >"$log" 2>&1 </dev/null || {
+            tail -20 "$log" >&2
+            die "cannot configure $folder"
+        }
+    elif [ $# -gt 0 ]; then
+        $meson configure "$folder" "$@" >"$log" 2>&1 </dev/null || {
+            tail -20 "$log" >&2
+            die "cannot configure $folder; remove it and try again"
+        }
+    fi
+    ninja -C "$folder" >"$log" 2>&1 </dev/null || {
+        tail -40 "$log" >&2
+        die "cannot build $folder"
+    }
+    rm -f "$log"
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""count.py NAME=LOG...: counts the test cases in meson's JSON logs.
+
+A test that speaks TAP counts with its cases, any other as one. Failed cases are named. The last line
+is "N passed, N failed", or "N passed, N failed, N skipped". Exit status 1 when a case failed, or
+when nothing ran.
+"""
+import json
+import re
+import sys
+
+CASE = re.compile(r"^(not )?ok\b\s*(\d*)\s*([^#]*)(#\s*SKIP.*)?", re.I)
+
+
+def cases_of(test):
+    """(name, outcome) for each case; outcome is passed, failed or skipped."""
+    cases = []
+    for line in test.get("stdout", "").splitlines():
+        match = CASE.match(line)
+        if match:
+            outcome = "failed" if match[1] else "skipped" if match[4] else "passed"
+            cases.append((match[3].strip(), outcome))
+    result = test["result"]
+    good = result in ("OK", "EXPECTEDFAIL", "SKIP")
+    if not cases:
+        cases = [("", "skipped" if result == "SKIP" else "passed" if good else "failed")]
+    elif not good and all(outcome != "failed" for _, outcome in cases):
+        cases.append((f"ended with {result}", "failed"))
+    return cases
+
+
+def main():
+    totals = {"passed": 0, "failed": 0, "skipped": 0}
+    for argument in sys.argv[1:]:
+        build, path = argument.split("=", 1)
+        counts = dict.fromkeys(totals, 0)
+        with open(path) as file:
+            for line in file:
+                test = json.loads(line)
+                for name, outcome in cases_of(test):
+                    counts[outcome] += 1
+                    if outcome == "failed":
+                        print(f"FAILED {build}: {test['name']}: {name}")
+                    if outcome == "skipped":
+                        print(f"skipped {build}: {test['name']}: {name}")
+        print(f"{build}: {counts['passed']} passed, {counts['failed']} failed, "
+              f"{counts['skipped']} skipped")
+        for outcome, count in counts.items():
+            totals[outcome] += count
+    skipped = f", {totals['skipped']} skipped" if totals["skipped"] else ""
+    print(f"{totals['passed']} passed, {totals['failed']} failed{skipped}")
+    return totals["failed"] > 0 or totals["passed"] == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated CUDA driver: a libcuda.so.1 for machines without a GPU, for tests only.
+ *
+ * It has every export of the CUDA 13.0 driver. Device memory is real memory (a memory file mapped
+ * at the device addresses), streams are real threads, and the rules of the driver are kept
+ * strictly: what the documentation forbids fails here, also where a real driver may be lenient.
+ * Kernels are host functions. Calls that are not simulated return CUDA_ERROR_NOT_SUPPORTED.
+ * The CUDA runtime library does not start on it; programs use the driver API.
+ *
+ * Environment, read at the first call. A bad value gives one line on stderr and the default.
+ *
+ *   SIMCUDA_DEVICES=<n>        number of devices, 1 to 16; default 1
+ *   SIMCUDA_MEMORY_MIB=<n>     memory of each device; default 8192
+ *   SIMCUDA_POISON=1           fresh device memory is filled with 0xCB (else it is not specified)
+ *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
+ *                              makes missing synchronisation visible; default 0
+ *   SIMCUDA_PROFILE=12|13      12 hides the exports that CUDA 13 added; default 13
+ *   SIMCUDA_FAULTS=<function>:<nth>=<number>[,...]
+ *                              the nth call (from 1) of this export does nothing and returns the
+ *                              CUresult with this number, as in cuMemCreate:3=2
+ *   SIMCUDA_LOG=<path>         one line for every driver call; %p in the path is the process id
+ *   SIMCUDA_STATS=<path>       statistics as a JSON object, written when the process ends; %p too
+ *
+ * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),
+ * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches,
+ * create_calls and map_calls (cuMemCreate, cuMemMap that succeeded), illegal_accesses, races
+ * (memory unmapped or released under work that still used it), live_handles and live_reservations
+ * (VMM objects the program has not released).
+ *
+ * Memory. Granularity is 2 MiB. cuMemAlloc of 2 MiB and more takes whole granules; smaller ones
+ * share granules, aligned to 512 bytes. A device address is also a valid address of the process, so
+ * host-function kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it
+ * is free (not in builds with ThreadSanitizer). Work that touches device memory which is unmapped or has no
+ * access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call or, if
+ * asynchronous, from all later calls.
+ *
+ * Order. The legacy default stream, per-thread default streams and non-blocking streams order
+ * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not:
+ * unmapping under queued work is a race, reported and counted. Copies from pageable memory read it
+ * before the call returns, copies from pinned memory when the stream gets there. Copies to pageable
+ * memory are synchronous. Driver calls from host functions give CUDA_ERROR_NOT_PERMITTED.
+ *
+ * Capture. All modes, with streams that join through events; calls that may synchronise, and the
+ * legacy stream next to a blocking stream, fail and invalidate. A stream-ordered allocation or free
+ * in a capture is not supported, and the graph is not visible before the capture ends.
+ *
+ * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
+ * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.
+ * Memory that was exported is not given back to the system before its process ends.
+ */
+#ifndef METASHARD_TESTS_SIM_SIMCUDA_H
+#define METASHARD_TESTS_SIM_SIMCUDA_H
+
+#include <cuda.h>
+#include <stddef.h>
+
+/* --- kernels: how to write them is told there */
+#include "tests/sim/kernel.h"
+/* --- end of kernels */
+
+#endif

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_binary.py LIBRARY [--sanitized]: the preloaded object as the dynamic linker sees it.
+
+It needs libc alone, exports dlsym and the wrappers of the entry table and nothing else, and none of
+these under a symbol version (a version would keep dlsym from being interposed).
+"""
+import os
+import re
+import subprocess
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def read(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def main():
+    library = sys.argv[1]
+    faults = []
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", read("readelf", "-d", library))
+    allowed = r"libc\.so\.6|ld-linux-.*" + (r"|lib(a|t|ub)san\.so.*|libm\.so\.6"
+                                            if "--sanitized" in sys.argv else "")
+    faults += [f"needs {name}" for name in needed if not re.fullmatch(allowed, name)]
+
+    with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
+        wanted = set(re.findall(r"^MS_ENTRY\((?:OWN|OBSERVE|SEAL), (\w+),", file.read(), re.M))
+    wanted.add("dlsym")
+    exports = {line.split()[-1] for line in
+               read("nm", "-D", "--defined-only", library).splitlines()}
+    faults += [f"does not export {name}" for name in sorted(wanted - exports)]
+    faults += [f"exports {name}" for name in sorted(exports - wanted)]
+    print("\n".join(faults) or f"{len(exports)} exports, needs {', '.join(needed)}")
+    return len(faults) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

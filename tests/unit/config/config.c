@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/config/config.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/harness/test.h"
+
+static char complaints[4096];
+
+/* Reads the configuration from `environment` with the log in a file, and keeps what was logged. */
+static struct ms_config read_config(char **environment)
+{
+    char path[] = "/tmp/metashard-test-XXXXXX";
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    const int saved = dup(STDERR_FILENO);
+    dup2(file, STDERR_FILENO);
+    struct ms_config config;
+    ms_config_read(&config, environment);
+    dup2(saved, STDERR_FILENO);
+    const ssize_t got = pread(file, complaints, sizeof(complaints) - 1, 0);
+    CHECK(got >= 0);
+    complaints[got] = '\0';
+    close(file);
+    close(saved);
+    unlink(path);
+    return config;
+}
+
+static int lines(const char *text)
+{
+    int count = 0;
+    for (; *text != '\0'; text++)
+        count += *text == '\n';
+    return count;
+}
+
+MS_TEST(defaults)
+{
+    char *environment[] = {(char *)"HOME=/root", NULL};
+    const struct ms_config config = read_config(environment);
+    CHECK(config.enabled);
+    CHECK_EQ(config.min_bytes, 2 << 20);
+    CHECK_EQ(config.snapshot_bytes, 256 << 20);
+    CHECK_EQ(config.log.level, MS_WARN);
+    CHECK_EQ(config.dump_path[0], '\0');
+    CHECK_EQ(lines(complaints), 0);
+}
+
+MS_TEST(values)
+{
+    char *environment[] = {(char *)"METASHARD=Off",
+                           (char *)"METASHARD_MIN_BYTES=512k",
+                           (char *)"METASHARD_SNAPSHOT_BYTES=1G",
+                           (char *)"METASHARD_LOG=debug",
+                           (char *)"METASHARD_DUMP=/tmp/%p.json",
+                           NULL};
+    const struct ms_config config = read_config(environment);
+    CHECK(!config.enabled);
+    CHECK_EQ(config.min_bytes, 512 << 10);
+    CHECK_EQ(config.snapshot_bytes, 1 << 30);
+    CHECK_EQ(config.log.level, MS_DEBUG);
+    char expected[64];
+    snprintf(expected, sizeof(expected), "/tmp/%d.json", (int)getpid());
+    CHECK(strcmp(config.dump_path, expected) == 0);
+    CHECK_EQ(lines(complaints), 0);
+}
+
+MS_TEST(a_wrong_value_is_one_line_and_the_default)
+{
+    static char *wrong[] = {(char *)"METASHARD=maybe",
+                            (char *)"METASHARD_MIN_BYTES=-1",
+                            (char *)"METASHARD_MIN_BYTES=2X",
+                            (char *)"METASHARD_MIN_BYTES=",
+                            (char *)"METASHARD_MIN_BYTES=2MB",
+                            (char *)"METASHARD_LOG=loud",
+                            (char *)"METASHARD_MIN_BYTES=99999999999G"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        char *environment[] = {wrong[i], NULL};
+        const struct ms_config config = read_config(environment);
+        CHECK(config.enabled);
+        CHECK_EQ(config.min_bytes, 2 << 20);
+        CHECK_EQ(config.log.level, MS_WARN);
+        CHECK_EQ(lines(complaints), 1);
+        CHECK(strstr(complaints, wrong[i]) != NULL);
+        CHECK(strstr(complaints, "expected") != NULL);
+    }
+}
+
+MS_TEST(an_unknown_name_is_one_warning)
+{
+    char *environment[] = {(char *)"METASHARD_SNAPSHOTS=5", (char *)"METASHARDX=1", NULL};
+    read_config(environment);
+    CHECK_EQ(lines(complaints), 1);
+    CHECK(strstr(complaints, "METASHARD_SNAPSHOTS") != NULL);
+}
+
+MS_TEST(a_log_file_is_appended_to)
+{
+    char *environment[] = {(char *)"METASHARD_LOG=info:/tmp/metashard-test-log-%p", NULL};
+    const struct ms_config config = read_config(environment);
+    CHECK_EQ(config.log.level, MS_INFO);
+    ms_log(MS_INFO, "hello %d", 42);
+    ms_log(MS_DEBUG, "not shown");
+    char text[256] = {0};
+    const int file = open(config.log.path, O_RDONLY);
+    CHECK(file >= 0);
+    CHECK(read(file, text, sizeof(text) - 1) > 0);
+    close(file);
+    unlink(config.log.path);
+    CHECK_EQ(lines(text), 1);
+    CHECK(strstr(text, "info: hello 42\n") != NULL);
+}

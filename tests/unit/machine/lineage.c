@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/lineage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness/test.h"
+
+/* The slow, obvious twin: what each byte holds. */
+enum { BYTES = 257, SOURCES = 3 };
+
+struct byte {
+    enum ms_kind kind;
+    unsigned char value;      /* MS_FILL */
+    struct ms_source *source; /* MS_SOURCE */
+    uint64_t offset;          /* MS_SOURCE */
+};
+
+static struct ms_source *sources[SOURCES];
+
+static void make_sources(void)
+{
+    char text[BYTES] = {0};
+    for (int i = 0; i < SOURCES; i++) {
+        sources[i] = ms_source_from_memory(text, sizeof(text));
+        CHECK(sources[i] != NULL);
+    }
+}
+
+static struct byte byte_of(const struct ms_content *content, size_t begin, size_t at)
+{
+    struct byte byte = {.kind = content->kind};
+    if (content->kind == MS_FILL)
+        byte.value = (unsigned char)(content->pattern >> (8 * (at & 3)));
+    if (content->kind == MS_SOURCE) {
+        byte.source = content->source;
+        byte.offset = content->source_offset + (at - begin);
+    }
+    return byte;
+}
+
+static void check_same(const struct ms_lineage *lineage, const struct byte *twin)
+{
+    CHECK(ms_lineage_is_valid(lineage));
+    size_t resident = 0;
+    for (size_t at = 0; at < BYTES; at++) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        CHECK_EQ(extent.begin, at);
+        CHECK(extent.end > at);
+        const struct byte seen = byte_of(&extent.content, at, at);
+        CHECK_EQ(seen.kind, twin[at].kind);
+        CHECK_EQ(seen.value, twin[at].value);
+        CHECK(seen.source == twin[at].source);
+        CHECK_EQ(seen.offset, twin[at].offset);
+        resident += seen.kind == MS_RESIDENT;
+    }
+    CHECK_EQ(lineage->resident_bytes, resident);
+}
+
+static struct ms_content random_content(void)
+{
+    struct ms_content content = {.kind = (enum ms_kind)(rand() % MS_KIND_COUNT)};
+    if (content.kind == MS_FILL)
+        content.pattern = rand() % 2 == 0 ? 0 : 0x04030201;
+    if (content.kind == MS_SOURCE) {
+        content.source = sources[rand() % SOURCES];
+        content.source_offset = (uint64_t)(rand() % 8);
+    }
+    return content;
+}
+
+MS_TEST(random_writes_match_the_model)
+{
+    const unsigned seed = 20240611;
+    printf("# seed %u\n", seed);
+    srand(seed);
+    make_sources();
+    struct byte twin[BYTES] = {0};
+    struct ms_lineage lineage;
+    CHECK(ms_lineage_init(&lineage, BYTES));
+    check_same(&lineage, twin);
+
+    for (int step = 0; step < 5000; step++) {
+        const size_t begin = (size_t)rand() % BYTES;
+        const size_t length = (size_t)rand() % (rand() % 4 == 0 ? BYTES : 16);
+        const size_t end = begin + length < BYTES ? begin + length : BYTES;
+        const struct ms_content content = random_content();
+        CHECK(ms_lineage_set(&lineage, begin, end, &content));
+        for (size_t at = begin; at < end; at++)
+            twin[at] = byte_of(&content, begin, at);
+        check_same(&lineage, twin);
+    }
+    ms_lineage_cleanup(&lineage);
+    for (int i = 0; i < SOURCES; i++)
+        ms_source_drop(sources[i]);
+    CHECK_EQ(ms_source_snapshot_bytes(), 0); /* every reference was given back */
+}
+
+MS_TEST(contiguous_pieces_of_a_source_join)
+{
+    make_sources();
+    struct ms_lineage lineage;
+    CHECK(ms_lineage_init(&lineage, BYTES));
+    for (size_t at = 0; at < 64; at += 16) {
+        const struct ms_content content = {.kind = MS_SOURCE,
+                                           .source = sources[0],
+                                           .source_offset = 100 + at};
+        CHECK(ms_lineage_set(&lineage, at, at + 16, &content));
+    }
+    CHECK_EQ(lineage.count, 2); /* the source, and the undefined rest */
+    CHECK_EQ(lineage.extents[0].end, 64);
+    CHECK_EQ(lineage.deferred_bytes, 64);
+    ms_lineage_cleanup(&lineage);
+}
+
+MS_TEST(a_copied_picture_survives_the_change)
+{
+    make_sources();
+    struct ms_lineage lineage;
+    CHECK(ms_lineage_init(&lineage, BYTES));
+    const struct ms_content content = {.kind = MS_SOURCE, .source = sources[1], .source_offset = 7};
+    CHECK(ms_lineage_set(&lineage, 10, 100, &content));
+    ms_source_drop(sources[1]); /* the lineage holds it now */
+
+    size_t count;
+    struct ms_extent *picture = ms_lineage_copy(&lineage, 50, 120, &count);
+    CHECK(picture != NULL);
+    ms_lineage_cleanup(&lineage);
+    CHECK_EQ(count, 2);
+    CHECK_EQ(picture[0].begin, 50);
+    CHECK_EQ(picture[0].end, 100);
+    CHECK_EQ(picture[0].content.source_offset, 47);
+    CHECK_EQ(picture[1].end, 120);
+    CHECK_EQ(picture[1].content.kind, MS_UNDEFINED);
+    CHECK_EQ(ms_source_snapshot_bytes(), SOURCES * BYTES);
+    ms_extents_free(picture, count);
+    CHECK_EQ(ms_source_snapshot_bytes(), (SOURCES - 1) * BYTES);
+}
+
+MS_TEST(patterns_keep_their_bytes_when_moved)
+{
+    const uint32_t pattern = 0x44332211;
+    for (size_t from = 0; from < 8; from++) {
+        for (size_t to = 0; to < 8; to++) {
+            const uint32_t moved = ms_pattern_move(pattern, from, to);
+            for (size_t i = 0; i < 4; i++)
+                CHECK_EQ(moved >> (8 * ((to + i) & 3)) & 0xff,
+                         pattern >> (8 * ((from + i) & 3)) & 0xff);
+        }
+    }
+}
+
+MS_TEST(a_snapshot_beyond_the_limit_is_refused)
+{
+    char text[100] = {0};
+    ms_source_set_snapshot_limit(150);
+    struct ms_source *first = ms_source_from_memory(text, sizeof(text));
+    CHECK(first != NULL);
+    CHECK(ms_source_from_memory(text, sizeof(text)) == NULL);
+    CHECK_EQ(ms_source_snapshot_bytes(), 100);
+    ms_source_drop(first);
+    struct ms_source *again = ms_source_from_memory(text, sizeof(text));
+    CHECK(again != NULL);
+    ms_source_drop(again);
+}
