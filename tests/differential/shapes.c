@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies and sets of other shapes, several devices and contexts, exports and captures. Runs with the
+ * shim and without it.
+ */
+#include <cuda.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/harness/test.h"
+
+#define MIB ((size_t)1 << 20)
+
+static CUcontext context;
+static unsigned char seen[4 << 20];
+
+static bool has_shim(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+    return preload != NULL && strstr(preload, "libmetashard") != NULL;
+}
+
+static void start(void)
+{
+    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+}
+
+/* 4 MiB in which byte i of every 256 is i. */
+static CUdeviceptr allocate_ramp(void)
+{
+    static unsigned char ramp[4 << 20];
+    CUdeviceptr address;
+    for (size_t i = 0; i < sizeof(ramp); i++)
+        ramp[i] = (unsigned char)i;
+    CHECK_EQ(cuMemAlloc(&address, sizeof(ramp)), CUDA_SUCCESS);
+    CHECK_EQ(cuMemcpyHtoD(address, ramp, sizeof(ramp)), CUDA_SUCCESS);
+    return address;
+}
+
+static void read_all(CUdeviceptr address)
+{
+    CHECK_EQ(cuMemcpyDtoH(seen, address, sizeof(seen)), CUDA_SUCCESS);
+}
+
+MS_TEST(a_pitched_set_keeps_what_is_between_the_rows)
+{
+    start();
+    const CUdeviceptr address = allocate_ramp();
+    CHECK_EQ(cuMemsetD2D8(address + 1024, 4096, 0xaa, 100, 50), CUDA_SUCCESS);
+    CHECK_EQ(cuMemsetD2D32(address + 2 * MIB, 8192, 0xbbbbbbbb, 10, 20), CUDA_SUCCESS);
+    CHECK_EQ(cuMemsetD2D16Async(address + 3 * MIB, 512, 0xcccc, 7, 9, NULL), CUDA_SUCCESS);
+    read_all(address);
+    for (size_t i = 0; i < sizeof(seen); i++) {
+        unsigned char wanted = (unsigned char)i;
+        if (i >= 1024 && (i - 1024) % 4096 < 100 && (i - 1024) / 4096 < 50)
+            wanted = 0xaa;
+        if (i >= 2 * MIB && (i - 2 * MIB) % 8192 < 40 && (i - 2 * MIB) / 8192 < 20)
+            wanted = 0xbb;
+        if (i >= 3 * MIB && (i - 3 * MIB) % 512 < 14 && (i - 3 * MIB) / 512 < 9)
+            wanted = 0xcc;
+        CHECK_EQ(seen[i], wanted);
+    }
+}
+
+MS_TEST(a_box_is_copied_out_of_and_into_deferred_memory)
+{
+    start();
+    const CUdeviceptr from = allocate_ramp(), to = allocate_ramp();
+    const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .srcDevice = from,
+                                .srcXInBytes = 5,
+                                .srcY = 2,
+                                .srcZ = 1,
+                                .srcPitch = 1000,
+                                .srcHeight = 30,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = to,
+                                .dstPitch = 1024,
+                                .dstHeight = 32,
+                                .WidthInBytes = 200,
+                                .Height = 20,
+                                .Depth = 3};
+    CHECK_EQ(cuMemcpy3D(&copy), CUDA_SUCCESS);
+    read_all(to);
+    for (size_t z = 0; z < 3; z++) {
+        for (size_t y = 0; y < 20; y++) {
+            const size_t source = ((z + 1) * 30 + y + 2) * 1000 + 5;
+            const size_t target = (z * 32 + y) * 1024;
+            for (size_t x = 0; x < 200; x++)
+                CHECK_EQ(seen[target + x], (unsigned char)(source + x));
+            CHECK_EQ(seen[target + 200], (unsigned char)(target + 200));
+        }
+    }
+}
+
+MS_TEST(a_pattern_moved_to_another_alignment)
+{
+    start();
+    const CUdeviceptr from = allocate_ramp(), to = allocate_ramp();
+    CHECK_EQ(cuMemsetD32(from, 0x44332211, MIB), CUDA_SUCCESS);
+    for (size_t shift = 0; shift < 8; shift++)
+        CHECK_EQ(cuMemcpyDtoD(to + shift * 1001, from + 4 * shift + 3, 1000), CUDA_SUCCESS);
+    read_all(to);
+    for (size_t shift = 0; shift < 8; shift++) {
+        for (size_t i = 0; i < 1000; i++)
+            CHECK_EQ(seen[shift * 1001 + i], 0x11 * (1 + (3 + i) % 4));
+    }
+}
+
+MS_TEST(a_copy_between_two_devices)
+{
+    setenv("SIMCUDA_DEVICES", "2", 1);
+    start();
+    CUcontext second;
+    CUdeviceptr there;
+    const CUdeviceptr here = allocate_ramp();
+    CHECK_EQ(cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&there, 4 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(cuMemsetD8(there, 1, 4 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(cuMemcpyPeer(there + MIB, second, here + 7, context, MIB), CUDA_SUCCESS);
+    read_all(there);
+    CHECK_EQ(seen[MIB - 1], 1);
+    for (size_t i = 0; i < MIB; i++)
+        CHECK_EQ(seen[MIB + i], (unsigned char)(i + 7));
+    CHECK_EQ(seen[2 * MIB], 1);
+}
+
+MS_TEST(peer_access_reaches_memory_allocated_before_and_after)
+{
+    setenv("SIMCUDA_DEVICES", "2", 1);
+    start();
+    CUcontext second;
+    CUmodule module;
+    CUfunction copy;
+    CUdeviceptr target;
+    uint64_t count = 1000;
+    const CUdeviceptr before = allocate_ramp();
+    CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    read_all(before); /* its memory exists when the access is granted */
+    CHECK_EQ(cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxEnablePeerAccess(context, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    const CUdeviceptr after = allocate_ramp();
+    CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+
+    CHECK_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
+    CHECK_EQ(cuModuleLoad(&module, getenv("SIM_KERNELS")), CUDA_SUCCESS);
+    CHECK_EQ(cuModuleGetFunction(&copy, module, "copy32"), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&target, 4 * MIB), CUDA_SUCCESS);
+    const CUdeviceptr sources[] = {before, after};
+    for (int i = 0; i < 2; i++) {
+        CUdeviceptr source = sources[i];
+        void *arguments[] = {&target, &source, &count};
+        CHECK_EQ(cuLaunchKernel(copy, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL), CUDA_SUCCESS);
+        CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+        CHECK_EQ(cuMemcpyDtoH(seen, target, 4000), CUDA_SUCCESS);
+        CHECK_EQ(seen[999], (unsigned char)999);
+    }
+}
+
+MS_TEST(allocating_during_a_capture_is_refused_as_ever)
+{
+    start();
+    CUstream stream;
+    CUgraph graph = NULL;
+    CUdeviceptr address = 0;
+    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&address, 8 * MIB), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK_EQ(cuMemAlloc(&address, 8 * MIB), CUDA_SUCCESS);
+}
+
+MS_TEST(own_driver_calls_do_not_end_a_capture)
+{
+    start();
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec executable;
+    const CUdeviceptr from = allocate_ramp(), to = allocate_ramp();
+    CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemcpyDtoDAsync(to, from + 9, MIB, stream), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    CHECK_EQ(cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuGraphLaunch(executable, stream), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    read_all(to);
+    CHECK_EQ(seen[0], 9);
+    CHECK_EQ(seen[MIB - 1], (unsigned char)(MIB + 8));
+    CHECK_EQ(seen[MIB], 0);
+}
+
+MS_TEST(an_allocation_can_be_shared_as_mapped_memory_or_says_that_it_cannot)
+{
+    start();
+    if (!has_shim())
+        ms_test_skip("memory of cuMemAlloc is shared by cuIpcGetMemHandle");
+    CUipcMemHandle legacy;
+    CUmemGenericAllocationHandle handle;
+    unsigned capable = 7;
+    CUdeviceptr alias;
+    const CUdeviceptr address = allocate_ramp();
+    CHECK_EQ(cuIpcGetMemHandle(&legacy, address), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                   address),
+             CUDA_SUCCESS);
+    CHECK_EQ(capable, 0);
+    /* The handle holds the whole allocation: map it a second time and look. */
+    CHECK_EQ(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address), CUDA_SUCCESS);
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CHECK_EQ(cuMemAddressReserve(&alias, 4 * MIB, 0, 0, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuMemMap(alias, 4 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuMemSetAccess(alias, 4 * MIB, &access, 1), CUDA_SUCCESS);
+    read_all(alias);
+    for (size_t i = 0; i < sizeof(seen); i++)
+        CHECK_EQ(seen[i], (unsigned char)i);
+}
+
+MS_TEST(a_blocking_copy_waits_for_the_work_before_it)
+{
+    setenv("SIMCUDA_DELAY_US", "30000", 1);
+    start();
+    CUdeviceptr small, large;
+    CUevent event;
+    CHECK_EQ(cuMemAlloc(&small, 4096), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&large, 4 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    CHECK_EQ(cuMemcpyDtoD(small, small + 2048, 2048), CUDA_SUCCESS);
+    CHECK_EQ(cuEventRecord(event, NULL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemcpyHtoD(large, seen, 4 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(cuEventQuery(event), CUDA_SUCCESS);
+}
+
+MS_TEST(a_child_that_forgot_everything)
+{
+    /* clone() without fork's handlers, as sandboxes and runtimes of other languages do it. */
+    start();
+    if (!has_shim())
+        ms_test_skip("the shim's own state is looked at");
+    const CUdeviceptr address = allocate_ramp();
+    CUdeviceptr base;
+    size_t size;
+    CHECK_EQ(cuMemGetAddressRange(&base, &size, address), CUDA_SUCCESS);
+    const pid_t child = _Fork();
+    if (child == 0)
+        _exit(cuMemGetAddressRange(&base, &size, address) == CUDA_SUCCESS);
+    int status = 0;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+}
