@@ -11,8 +11,12 @@ bool ms_may_record(CUstream stream)
 {
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return false;
-    return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) == 0 ||
-           ms_driver.stream_query(stream) == CUDA_SUCCESS;
+    /* The query also finds handles that are no streams, and errors of earlier work: those calls go to
+     * the driver, which refuses them. */
+    const CUresult state = ms_driver.stream_query(stream);
+    if (state == CUDA_ERROR_NOT_READY)
+        return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) == 0;
+    return state == CUDA_SUCCESS;
 }
 
 void ms_note_gate(void)

@@ -465,3 +465,29 @@ MS_TEST(a_misaligned_set_is_refused)
     CHECK_EQ(cuMemsetD16(tensor + 2, 0x0102, 10), CUDA_SUCCESS);
     CHECK_EQ(read_byte(tensor + 3), 1);
 }
+
+MS_TEST(a_stream_that_is_none_is_refused)
+{
+    start();
+    CUstream stream;
+    const CUdeviceptr tensor = allocate(4 * MIB);
+    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
+    CHECK(cuMemsetD8Async(tensor, 1, 4 * MIB, stream) != CUDA_SUCCESS);
+    CHECK(cuMemcpyDtoDAsync(tensor, tensor + 2 * MIB, MIB, stream) != CUDA_SUCCESS);
+    CHECK(cuMemcpyHtoDAsync(tensor, "x", 1, stream) != CUDA_SUCCESS);
+}
+
+MS_TEST(after_a_sticky_error_every_call_fails)
+{
+    start();
+    const CUdeviceptr tensor = allocate(4 * MIB);
+    CUdeviceptr unmapped, another;
+    CHECK_EQ(cuMemAddressReserve(&unmapped, 4 * MIB, 0, 0, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuMemsetD8(tensor, 1, 4 * MIB), CUDA_SUCCESS);
+    CHECK(cuMemcpyDtoD(unmapped, unmapped + MIB, 10) != CUDA_SUCCESS ||
+          cuCtxSynchronize() != CUDA_SUCCESS);
+    CHECK_EQ(cuMemsetD8(tensor, 2, 4 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(cuMemAlloc(&another, 4 * MIB), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK_EQ(cuMemFree(tensor), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
