@@ -17,7 +17,6 @@ static void *substitute(void *real, const char *base, int version, bool per_thre
     if (ms_is_off())
         return real;
     void *given = ms_substitute(real, base, version, per_thread);
-    ms_count(MS_COUNT_LOOKUPS, 1);
     if (given != real)
         ms_count(MS_COUNT_SUBSTITUTIONS, 1);
     return given;
@@ -39,6 +38,7 @@ static struct ms_answer answer_for_own_export(void *own, const char *name)
 static struct ms_answer answer_driver_name(void *handle, const char *name)
 {
     static const struct ms_answer ask_libc = {.given = false};
+    ms_count(MS_COUNT_LOOKUPS, 1);
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL)
         return ask_libc;
@@ -63,6 +63,7 @@ MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
+    ms_count(MS_COUNT_LOOKUPS, 1);
     const CUresult result = MS_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
     if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
         *pfn = substitute(*pfn, symbol, cudaVersion,
@@ -73,6 +74,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *symbolStatus)
 {
+    ms_count(MS_COUNT_LOOKUPS, 1);
     const CUresult result =
         MS_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
     if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)

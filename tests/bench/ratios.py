@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MIB = 1 << 20
@@ -29,22 +28,23 @@ def free_memory():
         return int(re.search(r"MemAvailable:\s+(\d+) kB", file.read())[1]) * 1024
 
 
-def reason_to_skip(size_mib):
+def reason_to_skip(folder, size_mib):
     """The checkpoint lies on disk; the ranks' shards together, twice (device and read-back), in
     memory."""
-    disk = shutil.disk_usage(tempfile.gettempdir()).free
+    disk = shutil.disk_usage(folder).free
     if disk < (size_mib + 256) * MIB:
-        return f"{tempfile.gettempdir()} has only {disk // MIB} MiB free"
+        return f"{folder} has only {disk // MIB} MiB free"
     memory = free_memory()
     if memory < (2 * size_mib + 1024) * MIB:
         return f"only {memory // MIB} MiB of memory are free"
     return None
 
 
-def run_job(build, ranks, size_mib):
+def run_job(build, folder, ranks, size_mib):
     done = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "demo", "quickstart.py"),
-                           "--simulated", "--build", build, "--ranks", str(ranks), "--size-mib",
-                           str(size_mib)], capture_output=True, text=True)
+                           "--simulated", "--build", build, "--folder", folder, "--ranks",
+                           str(ranks), "--size-mib", str(size_mib)],
+                          capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stdout + done.stderr)
     seconds = re.search(r"without MetaShard: ([\d.]+) s, with: ([\d.]+) s", done.stdout)
@@ -54,16 +54,17 @@ def run_job(build, ranks, size_mib):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", required=True)
-    arguments = parser.parse_args()
+    build = parser.parse_args().build
+    folder = os.environ.get("TMPDIR") or build
     print("ranks  size MiB  shard MiB  peak/shard  without  copied/shard  without  seconds  without"
           "  values")
     for size_mib in numbers("METASHARD_BENCH_SIZES_MIB", "1024,2048,4096,8192"):
-        reason = reason_to_skip(size_mib)
+        reason = reason_to_skip(folder, size_mib)
         if reason:
             print(f"       {size_mib:8}  left out: {reason}")
             continue
         for ranks in numbers("METASHARD_BENCH_RANKS", "1,2,8"):
-            result, (without, with_shim) = run_job(arguments.build, ranks, size_mib)
+            result, (without, with_shim) = run_job(build, folder, ranks, size_mib)
             ideal = result["ideal_bytes_per_rank"]
             print(f"{ranks:5}  {size_mib:8}  {ideal / MIB:9.1f}  "
                   f"{result['peak_bytes_with'] / ideal:10.3f}  "

@@ -24,7 +24,7 @@ gcc            command -v cc
 libc6-dev      test -e /usr/include/stdio.h
 binutils       command -v objcopy
 python3        command -v python3
-ca-certificates test -e /etc/ssl/certs/ca-certificates.crt -o -e /etc/pki
+ca-certificates python3 -c "import ssl, sys; sys.exit(ssl.get_default_verify_paths().cafile is None)"
 ninja-build    command -v ninja
 pkg-config     command -v pkg-config
 libjemalloc-dev test -e "$(cc -print-file-name=libjemalloc_pic.a)"
@@ -70,7 +70,7 @@ install_packages() { # PACKAGE...
             apt-get install -q -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null; then
         rm -f "$log"
     else
-        tail -5 "$log" >&2
+        grep '^E:' "$log" >&2 || tail -5 "$log" >&2
         rm -f "$log"
         return 1
     fi
@@ -89,13 +89,18 @@ require_packages() { # LIST
 want_packages() { # LIST
     local missing package
     missing=$(missing_packages "$1")
-    [ -z "$missing" ] && return
     # shellcheck disable=SC2086
-    install_packages $missing && return
+    if [ -z "$missing" ] || install_packages $missing; then
+        return
+    fi
     # One that this distribution does not have must not keep the others away.
-    for package in $missing; do
-        install_packages "$package" || say "not installed, its tests will be skipped: $package"
-    done
+    if [ "$missing" != "${missing%% *} " ]; then
+        for package in $missing; do
+            install_packages "$package" || true
+        done
+        missing=$(missing_packages "$1")
+    fi
+    [ -z "$missing" ] || say "not installed, tests that need it will be skipped: $missing"
 }
 
 # meson 1.0 or newer: the system's, the distribution's, or one from PyPI in .tools/.
@@ -129,8 +134,11 @@ find_cuda_headers() {
         fi
     done
     say 'fetching the CUDA headers (nvidia-cuda-runtime) from PyPI'
-    python3 tests/setup/fetch_wheel.py nvidia-cuda-runtime 13.0.96 .headers ||
-        die 'CUDA 13 headers are needed; install the CUDA toolkit, or nvidia-cuda-runtime with pip'
+    # The header of the CUDA runtime includes one of the compiler's; only tests want it.
+    {
+        python3 tests/setup/fetch_wheel.py nvidia-cuda-crt 13.0.88 .headers &&
+            python3 tests/setup/fetch_wheel.py nvidia-cuda-runtime 13.0.96 .headers
+    } || die 'CUDA 13 headers are needed: install the CUDA toolkit, or nvidia-cuda-runtime with pip'
 }
 
 build() { # FOLDER [MESON OPTION...]

@@ -30,20 +30,27 @@ def cases_of(test):
     return cases
 
 
+def tests_of(path):
+    """The tests in a log; one that failed when meson did not get as far as writing it."""
+    try:
+        with open(path) as file:
+            return [json.loads(line) for line in file]
+    except FileNotFoundError:
+        return [{"name": f"{path} is not there", "result": "ERROR"}]
+
+
 def main():
     totals = {"passed": 0, "failed": 0, "skipped": 0}
     for argument in sys.argv[1:]:
         build, path = argument.split("=", 1)
         counts = dict.fromkeys(totals, 0)
-        with open(path) as file:
-            for line in file:
-                test = json.loads(line)
-                for name, outcome in cases_of(test):
-                    counts[outcome] += 1
-                    if outcome == "failed":
-                        print(f"FAILED {build}: {test['name']}: {name}")
-                    if outcome == "skipped":
-                        print(f"skipped {build}: {test['name']}: {name}")
+        for test in tests_of(path):
+            for name, outcome in cases_of(test):
+                counts[outcome] += 1
+                if outcome == "failed":
+                    print(f"FAILED {build}: {test['name']}: {name}")
+                if outcome == "skipped":
+                    print(f"skipped {build}: {test['name']}: {name}")
         print(f"{build}: {counts['passed']} passed, {counts['failed']} failed, "
               f"{counts['skipped']} skipped")
         for outcome, count in counts.items():

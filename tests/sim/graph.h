@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Graphs, as graph.c (structure), graph_edge.c, graph_body.c (what a node does), graph_node.c (making
- * and changing nodes) and graph_exec.c (running) share them. Lists are guarded by sim_lock; a body
- * is immutable: new parameters are a new body, so what is queued keeps what it was launched with.
+ * Graphs, as graph.c (structure), graph_edge.c, graph_body.c (what a node does), graph_node.c (to
+ * make and change nodes) and graph_exec.c (to run them) share them. Lists are guarded by sim_lock.
+ * A body is immutable: new parameters are a new body, so what is queued keeps what it was launched
+ * with.
  */
 #ifndef METASHARD_TESTS_SIM_GRAPH_H
 #define METASHARD_TESTS_SIM_GRAPH_H
