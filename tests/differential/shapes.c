@@ -6,6 +6,7 @@
 #include <cuda.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -240,12 +241,31 @@ MS_TEST(a_blocking_copy_waits_for_the_work_before_it)
     CHECK_EQ(cuEventQuery(event), CUDA_SUCCESS);
 }
 
+/* Whether this kernel (or emulator of one) wipes pages at a fork, which Linux does since 4.14. */
+static bool wipes_on_fork(void)
+{
+    unsigned char *page =
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED);
+    *page = 1;
+    if (madvise(page, 4096, MADV_WIPEONFORK) != 0)
+        return false;
+    const pid_t child = _Fork();
+    if (child == 0)
+        _exit(*page);
+    int status = 1;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    return status == 0;
+}
+
 MS_TEST(a_child_that_forgot_everything)
 {
     /* clone() without fork's handlers, as sandboxes and runtimes of other languages do it. */
     start();
     if (!has_shim())
         ms_test_skip("the shim's own state is looked at");
+    if (!wipes_on_fork())
+        ms_test_skip("pages cannot be wiped at a fork here");
     const CUdeviceptr address = allocate_ramp();
     CUdeviceptr base;
     size_t size;

@@ -35,6 +35,9 @@ test_packages='
 clang          command -v clang
 clang-format-14 command -v clang-format-14
 valgrind       command -v valgrind
+gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
+libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
+qemu-user      command -v qemu-aarch64
 ffmpeg         command -v ffmpeg
 python3-numba  /usr/bin/python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec(\"numba\") is None)"
 '
@@ -141,13 +144,14 @@ find_cuda_headers() {
     } || die 'CUDA 13 headers are needed: install the CUDA toolkit, or nvidia-cuda-runtime with pip'
 }
 
+# setup_only in the environment: options that an existing build folder does not take again.
 build() { # FOLDER [MESON OPTION...]
     local folder=$1 log
     shift
     log=$(mktemp)
     # shellcheck disable=SC2086 # $meson may be a command with arguments
     if [ ! -e "$folder/build.ninja" ]; then
-        $meson setup "$folder" "$@" >"$log" 2>&1 </dev/null || {
+        $meson setup "$folder" ${setup_only-} "$@" >"$log" 2>&1 </dev/null || {
             tail -20 "$log" >&2
             die "cannot configure $folder"
         }

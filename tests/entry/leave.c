@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * leave FILE: a program that ends with deferred memory of every kind: 8 MiB of FILE (its first bytes
+ * read back), 4 MiB of a pattern, 3 MiB from the heap, and one allocation that it frees.
+ */
+#include <cuda.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define MIB ((size_t)1 << 20)
+
+static void must(CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        return;
+    fprintf(stderr, "leave: CUDA error %d\n", result);
+    exit(1);
+}
+
+int main(int argc, char **argv)
+{
+    CUcontext context;
+    CUdeviceptr of_file, of_pattern, of_heap, freed;
+    unsigned char byte;
+    const int file = argc == 2 ? open(argv[1], O_RDONLY) : -1;
+    void *mapping = mmap(NULL, 8 * MIB, PROT_READ, MAP_PRIVATE, file, 0);
+    if (mapping == MAP_FAILED) {
+        perror("leave");
+        return 2;
+    }
+    must(cuInit(0));
+    must(cuDevicePrimaryCtxRetain(&context, 0));
+    must(cuCtxSetCurrent(context));
+    must(cuMemAlloc(&of_file, 8 * MIB));
+    must(cuMemAlloc(&of_pattern, 4 * MIB));
+    must(cuMemAlloc(&of_heap, 3 * MIB));
+    must(cuMemAlloc(&freed, 16 * MIB));
+    must(cuMemcpyHtoD(of_file, mapping, 8 * MIB));
+    must(cuMemsetD16(of_pattern, 0x1234, 2 * MIB));
+    must(cuMemcpyHtoD(of_heap, calloc(1, 3 * MIB), 3 * MIB));
+    must(cuMemcpyDtoH(&byte, of_file, 1));
+    must(cuMemFree(freed));
+    return 0;
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""report.py PROGRAM PRELOAD: what a process says of itself: the dump, the summary, complaints."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+MIB = 1 << 20
+results = []
+
+
+def check(name, seen, wanted):
+    results.append(seen == wanted)
+    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}")
+    if not results[-1]:
+        print(f"# {seen!r}, expected {wanted!r}")
+
+
+def run(program, preload, folder, **settings):
+    data = os.path.join(folder, "data")
+    with open(data, "wb") as file:
+        file.write(bytes(range(256)) * (8 * MIB // 256))
+    environment = dict(os.environ, LD_PRELOAD=preload, **settings)
+    done = subprocess.run([program, data], env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr.splitlines()
+
+
+def check_dump(program, preload, folder):
+    status, out, errors = run(program, preload, folder, METASHARD_DUMP=f"{folder}/dump-%p.json")
+    check("at the default level nothing is said", (status, out, errors), (0, "", []))
+    names = [name for name in os.listdir(folder) if name.startswith("dump-")]
+    with open(os.path.join(folder, names[0])) as file:
+        dump = json.load(file)
+    check("%p is the process id", names, [f"dump-{dump['pid']}.json"])
+    check("format", dump["format"], "metashard-dump/1")
+    check("allocations", (dump["deferred_allocations"], dump["deferred_frees"]), (4, 1))
+    check("requested bytes", dump["requested_bytes"], 31 * MIB)
+    check("recorded bytes", (dump["recorded_file_bytes"], dump["recorded_fill_bytes"],
+                             dump["recorded_snapshot_bytes"]), (8 * MIB, 4 * MIB, 3 * MIB))
+    check("backed bytes", (dump["backed_bytes"], dump["backed_bytes_peak"]), (2 * MIB, 2 * MIB))
+    check("copied and read bytes", (dump["h2d_bytes"], dump["file_read_bytes"]), (1, 1))
+    check("snapshots held", dump["snapshot_bytes"], 3 * MIB)
+    check("deferred bytes", dump["deferred_bytes"], 15 * MIB - 1)
+    lineages = {block["bytes"]: block["lineage"] for block in dump["blocks"]}
+    check("blocks", sorted(lineages), [3 * MIB, 4 * MIB, 8 * MIB])
+    check("lineage of a file", lineages[8 * MIB],
+          [[0, 1, "resident"], [1, 8 * MIB, "file", os.path.join(folder, "data"), 1]])
+    check("lineage of a fill", lineages[4 * MIB], [[0, 4 * MIB, "fill", "12341234"]])
+    check("lineage of heap memory", lineages[3 * MIB], [[0, 3 * MIB, "snapshot"]])
+
+
+def check_messages(program, preload, folder):
+    _, _, errors = run(program, preload, folder, METASHARD_LOG="info", RANK="5")
+    check("one summary line", len(errors), 1)
+    check("it tells rank and pid", errors[0].startswith("metashard[rank 5 pid "), True)
+    check("it tells what was deferred", "4 allocations of 31.0 MiB deferred" in errors[0], True)
+    _, _, errors = run(program, preload, folder, METASHARD_MIN_BYTES="many")
+    check("a wrong value is one line", [line.split(": ", 1)[1] for line in errors],
+          ["METASHARD_MIN_BYTES=many is not understood: expected a number of bytes such as 65536, "
+           "512K, 2M or 1G; using 2M"])
+    _, _, errors = run(program, preload, folder, METASHARD_SHARDS="7")
+    check("an unknown name is one line", [line.split(": ", 1)[1] for line in errors],
+          ["METASHARD_SHARDS is not a variable of MetaShard and is ignored"])
+    log = os.path.join(folder, "log")
+    _, _, errors = run(program, preload, folder, METASHARD_LOG=f"info:{log}")
+    with open(log) as file:
+        check("messages go to a file", (errors, len(file.readlines())), ([], 1))
+    _, _, errors = run(program, preload, folder, METASHARD_DUMP="/nowhere/dump")
+    check("a dump that cannot be written is one line", len(errors), 1)
+    _, _, errors = run(program, preload, folder, METASHARD="off", METASHARD_LOG="trace",
+                       METASHARD_DUMP=os.path.join(folder, "off"))
+    check("switched off it says nothing and leaves nothing",
+          (errors, os.path.exists(os.path.join(folder, "off"))), ([], False))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        check_dump(*sys.argv[1:], folder)
+        check_messages(*sys.argv[1:], folder)
+    print(f"1..{len(results)}")
+    return not all(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
