@@ -133,6 +133,11 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
+    if (copy->destination != NULL) {
+        *result_out = ms_bound_lineage(copy->destination);
+        if (*result_out != CUDA_SUCCESS)
+            return true;
+    }
     /* What an overlapping copy does is the driver's to say. */
     if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes) && ms_may_record(copy->stream)) {
         *result_out = copy_extents(copy, bytes);

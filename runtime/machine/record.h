@@ -14,6 +14,12 @@
  */
 bool ms_may_record(CUstream stream);
 
+/*
+ * A block written in very many small pieces is materialised whole, before its lineage costs more
+ * than its bytes. Called with the block claimed, before something is recorded in it.
+ */
+CUresult ms_bound_lineage(struct ms_block *block);
+
 /* The range of a block that [address, address + bytes) is; the caller has checked that it fits. */
 static inline size_t ms_offset(const struct ms_block *block, CUdeviceptr address)
 {

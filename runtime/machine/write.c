@@ -19,6 +19,13 @@ bool ms_may_record(CUstream stream)
     return state == CUDA_SUCCESS;
 }
 
+CUresult ms_bound_lineage(struct ms_block *block)
+{
+    enum { MAX_EXTENTS = 16384 };
+    return block->lineage.count <= MAX_EXTENTS ? CUDA_SUCCESS
+                                               : ms_materialise(block, 0, block->bytes);
+}
+
 void ms_note_gate(void)
 {
     if (atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) == 0 && ms_is_started())
@@ -73,8 +80,11 @@ static struct ms_block *claim_for_write(CUdeviceptr address, size_t bytes, CUres
         return NULL;
     if (!ms_fits(block, address, bytes))
         *result_out = CUDA_ERROR_INVALID_VALUE;
-    else if (!ms_lineage_is_resident(&block->lineage, ms_offset(block, address),
-                                     ms_offset(block, address) + bytes))
+    else
+        *result_out = ms_bound_lineage(block);
+    if (*result_out == CUDA_SUCCESS &&
+        !ms_lineage_is_resident(&block->lineage, ms_offset(block, address),
+                                ms_offset(block, address) + bytes))
         return block;
     ms_space_release(block);
     return NULL;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * leave FILE: a program that ends with deferred memory of every kind: 8 MiB of FILE (its first bytes
+ * leave FILE: a program that ends with deferred memory of every kind: 8 MiB of FILE (its first byte
  * read back), 4 MiB of a pattern, 3 MiB from the heap, and one allocation that it frees.
+ * leave FILE pieces: the same, and 5 MiB written in many small pieces.
  */
 #include <cuda.h>
 #include <fcntl.h>
@@ -19,12 +20,20 @@ static void must(CUresult result)
     exit(1);
 }
 
+static void write_pieces(void)
+{
+    CUdeviceptr address;
+    must(cuMemAlloc(&address, 5 * MIB));
+    for (size_t i = 0; i < 20000; i++)
+        must(cuMemsetD8(address + 100 * i, (unsigned char)i, 7));
+}
+
 int main(int argc, char **argv)
 {
     CUcontext context;
     CUdeviceptr of_file, of_pattern, of_heap, freed;
     unsigned char byte;
-    const int file = argc == 2 ? open(argv[1], O_RDONLY) : -1;
+    const int file = argc >= 2 ? open(argv[1], O_RDONLY) : -1;
     void *mapping = mmap(NULL, 8 * MIB, PROT_READ, MAP_PRIVATE, file, 0);
     if (mapping == MAP_FAILED) {
         perror("leave");
@@ -42,5 +51,7 @@ int main(int argc, char **argv)
     must(cuMemcpyHtoD(of_heap, calloc(1, 3 * MIB), 3 * MIB));
     must(cuMemcpyDtoH(&byte, of_file, 1));
     must(cuMemFree(freed));
+    if (argc == 3)
+        write_pieces();
     return 0;
 }

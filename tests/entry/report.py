@@ -18,12 +18,12 @@ def check(name, seen, wanted):
         print(f"# {seen!r}, expected {wanted!r}")
 
 
-def run(program, preload, folder, **settings):
+def run(program, preload, folder, *more, **settings):
     data = os.path.join(folder, "data")
     with open(data, "wb") as file:
         file.write(bytes(range(256)) * (8 * MIB // 256))
     environment = dict(os.environ, LD_PRELOAD=preload, **settings)
-    done = subprocess.run([program, data], env=environment, capture_output=True, text=True)
+    done = subprocess.run([program, data, *more], env=environment, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr.splitlines()
 
 
@@ -49,6 +49,15 @@ def check_dump(program, preload, folder):
           [[0, 1, "resident"], [1, 8 * MIB, "file", os.path.join(folder, "data"), 1]])
     check("lineage of a fill", lineages[4 * MIB], [[0, 4 * MIB, "fill", "12341234"]])
     check("lineage of heap memory", lineages[3 * MIB], [[0, 3 * MIB, "snapshot"]])
+
+
+def check_pieces(program, preload, folder):
+    run(program, preload, folder, "pieces", METASHARD_DUMP=f"{folder}/pieces")
+    with open(os.path.join(folder, "pieces")) as file:
+        lineages = [block["lineage"] for block in json.load(file)["blocks"]
+                    if block["bytes"] == 5 * MIB]
+    check("a block written in many pieces costs no endless list", lineages,
+          [[[0, 5 * MIB, "resident"]]])
 
 
 def check_messages(program, preload, folder):
@@ -78,6 +87,7 @@ def check_messages(program, preload, folder):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         check_dump(*sys.argv[1:], folder)
+        check_pieces(*sys.argv[1:], folder)
         check_messages(*sys.argv[1:], folder)
     print(f"1..{len(results)}")
     return not all(results)
