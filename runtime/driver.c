@@ -5,6 +5,13 @@
 
 struct ms_driver ms_driver;
 
+static void restore_context(const struct ms_driver_scope *scope)
+{
+    CUcontext popped;
+    if (scope->pushed && ms_driver.ctx_pop_current(&popped) != CUDA_SUCCESS)
+        ms_log(MS_WARN, "the driver did not give the previous context back");
+}
+
 CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out)
 {
     CUcontext current = NULL;
@@ -18,17 +25,15 @@ CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out)
             return result;
     }
     scope_out->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    ms_driver.exchange_capture_mode(&scope_out->mode);
-    return CUDA_SUCCESS;
+    result = ms_driver.exchange_capture_mode(&scope_out->mode);
+    if (result != CUDA_SUCCESS)
+        restore_context(scope_out);
+    return result;
 }
 
 void ms_driver_leave(const struct ms_driver_scope *scope)
 {
     CUstreamCaptureMode mode = scope->mode;
     ms_driver.exchange_capture_mode(&mode);
-    if (scope->pushed) {
-        CUcontext popped;
-        if (ms_driver.ctx_pop_current(&popped) != CUDA_SUCCESS)
-            ms_log(MS_WARN, "the driver did not give the previous context back");
-    }
+    restore_context(scope);
 }
