@@ -8,8 +8,7 @@
 /* A side of a pitched copy. */
 struct side {
     CUmemorytype type;
-    CUdeviceptr device;
-    const void *host; /* for CU_MEMORYTYPE_UNIFIED the address is in `device` */
+    CUdeviceptr device; /* also for CU_MEMORYTYPE_UNIFIED */
     size_t x_bytes, y, z, pitch, height;
 };
 
@@ -24,26 +23,6 @@ static CUresult prepare_side(const struct side *side, size_t width, size_t heigh
     const size_t slice = pitch * (side->height != 0 ? side->height : height);
     const CUdeviceptr begin = side->device + side->z * slice + side->y * pitch + side->x_bytes;
     return ms_prepare_touch(begin, (depth - 1) * slice + (height - 1) * pitch + width);
-}
-
-static CUresult prepare_2d(const CUDA_MEMCPY2D *copy)
-{
-    if (!ms_defers_any() || copy == NULL)
-        return CUDA_SUCCESS;
-    const struct side source = {.type = copy->srcMemoryType,
-                                .device = copy->srcDevice,
-                                .x_bytes = copy->srcXInBytes,
-                                .y = copy->srcY,
-                                .pitch = copy->srcPitch};
-    const struct side destination = {.type = copy->dstMemoryType,
-                                     .device = copy->dstDevice,
-                                     .x_bytes = copy->dstXInBytes,
-                                     .y = copy->dstY,
-                                     .pitch = copy->dstPitch};
-    const CUresult result = prepare_side(&source, copy->WidthInBytes, copy->Height, 1);
-    if (result != CUDA_SUCCESS)
-        return result;
-    return prepare_side(&destination, copy->WidthInBytes, copy->Height, 1);
 }
 
 static CUresult prepare_3d(const CUDA_MEMCPY3D *copy)
@@ -68,6 +47,27 @@ static CUresult prepare_3d(const CUDA_MEMCPY3D *copy)
     if (result != CUDA_SUCCESS)
         return result;
     return prepare_side(&destination, copy->WidthInBytes, copy->Height, copy->Depth);
+}
+
+/* A plane is a box of depth one. */
+static CUresult prepare_2d(const CUDA_MEMCPY2D *copy)
+{
+    if (copy == NULL)
+        return CUDA_SUCCESS;
+    const CUDA_MEMCPY3D box = {.srcMemoryType = copy->srcMemoryType,
+                               .srcDevice = copy->srcDevice,
+                               .srcXInBytes = copy->srcXInBytes,
+                               .srcY = copy->srcY,
+                               .srcPitch = copy->srcPitch,
+                               .dstMemoryType = copy->dstMemoryType,
+                               .dstDevice = copy->dstDevice,
+                               .dstXInBytes = copy->dstXInBytes,
+                               .dstY = copy->dstY,
+                               .dstPitch = copy->dstPitch,
+                               .WidthInBytes = copy->WidthInBytes,
+                               .Height = copy->Height,
+                               .Depth = 1};
+    return prepare_3d(&box);
 }
 
 #define SHAPED(symbol, prepare, type)                                    \
