@@ -61,8 +61,9 @@ static void file_address(const void *address, int entry)
     }
 }
 
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* guards loading and spares */
-static bool is_loaded;                                        /* atomic, release on publish */
+/* Guards publishing and the spare slots. Nothing is called under it. */
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool is_loaded;          /* atomic, release on publish */
 static const void *driver_base; /* where the driver is mapped; written before is_loaded */
 
 static bool loaded(void)
@@ -70,16 +71,26 @@ static bool loaded(void)
     return __atomic_load_n(&is_loaded, __ATOMIC_ACQUIRE);
 }
 
-static void fill_from(void *handle)
+/* The loader's answers; asked for without a lock of ours, because the loader has one of its own that
+ * another thread may hold while it waits for ours. */
+static void look_up_all(void *handle, void **found_out)
+{
+    for (int i = 0; i < MS_ENTRY_COUNT; i++)
+        found_out[i] = ms_libc_dlsym()(handle, ms_entries[i].symbol);
+}
+
+static void publish_locked(void *const *found, const void *base)
 {
     for (int i = 0; i < MS_ENTRY_COUNT; i++) {
-        void *real = ms_libc_dlsym()(handle, ms_entries[i].symbol);
-        if (real != NULL && real != ms_entries[i].wrapper)
+        void *real = (void *)ms_missing;
+        if (found[i] != NULL && found[i] != ms_entries[i].wrapper) {
+            real = found[i];
             file_address(real, i);
-        else
-            real = (void *)ms_missing;
+        }
         __atomic_store_n(&ms_real[i], real, __ATOMIC_RELEASE);
     }
+    driver_base = base;
+    __atomic_store_n(&is_loaded, true, __ATOMIC_RELEASE);
 }
 
 void *ms_real_loaded(void)
@@ -117,12 +128,12 @@ bool ms_real_load(const void *address)
     void *handle = handle_of(address);
     if (handle == NULL)
         return false;
+    void *found[MS_ENTRY_COUNT];
+    look_up_all(handle, found);
+    const void *base = base_of(found[MS_ENTRY_cuInit]);
     pthread_mutex_lock(&load_lock);
-    if (!is_loaded) {
-        fill_from(handle);
-        driver_base = base_of(ms_real[MS_ENTRY_cuInit]);
-        __atomic_store_n(&is_loaded, true, __ATOMIC_RELEASE);
-    }
+    if (!is_loaded)
+        publish_locked(found, base);
     pthread_mutex_unlock(&load_lock);
     return true;
 }
