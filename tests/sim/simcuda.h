@@ -15,7 +15,8 @@
  *   SIMCUDA_POISON=1           fresh device memory is filled with 0xCB (else it is not specified)
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
  *                              makes missing synchronisation visible; default 0
- *   SIMCUDA_PROFILE=12|13      12 hides the exports that CUDA 13 added; default 13
+ *   SIMCUDA_PROFILE=12|13      12 hides the functions that CUDA 13 added from cuGetProcAddress;
+ *                              default 13. The library in profile12/ does not export them either
  *   SIMCUDA_FAULTS=<function>:<nth>=<number>[,...]
  *                              the nth call (from 1) of this export does nothing and returns the
  *                              CUresult with this number, as in cuMemCreate:3=2
@@ -31,9 +32,9 @@
  * Memory. Granularity is 2 MiB. cuMemAlloc of 2 MiB and more takes whole granules; smaller ones
  * share granules, aligned to 512 bytes. A device address is also a valid address of the process, so
  * host-function kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it
- * is free (not in builds with ThreadSanitizer). Work that touches device memory which is unmapped or has no
- * access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call or, if
- * asynchronous, from all later calls.
+ * is free (not in builds with ThreadSanitizer). Work that touches device memory which is unmapped or
+ * has no access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call
+ * or, if asynchronous, from all later calls.
  *
  * Order. The legacy default stream, per-thread default streams and non-blocking streams order
  * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not:
