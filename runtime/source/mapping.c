@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -167,16 +168,39 @@ static bool are_pages_clean(uintptr_t begin, uintptr_t end)
     return clean;
 }
 
+/* The mapping that holds all of [begin, end); *search_out also knows what is stored to elsewhere. */
+static bool search_maps(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out,
+                        struct search *search_out)
+{
+    *search_out = (struct search){.begin = begin, .end = end, .found = mapping_out};
+    return walk_maps(search_out) && search_out->is_found;
+}
+
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
-    struct search search = {
-        .begin = (uintptr_t)address,
-        .end = (uintptr_t)address + bytes,
-        .found = mapping_out,
-    };
-    if (!walk_maps(&search) || !search.is_found || is_written_elsewhere(&search))
+    const uintptr_t begin = (uintptr_t)address;
+    struct search search;
+    if (!search_maps(begin, begin + bytes, mapping_out, &search) || is_written_elsewhere(&search))
         return false;
-    return mapping_out->shared || are_pages_clean(search.begin, search.end);
+    return mapping_out->shared || are_pages_clean(begin, begin + bytes);
+}
+
+/*
+ * Overlay and btrfs file systems give fstat another device number than the kernel shows for a
+ * mapping, so mappings are compared with mappings.
+ */
+static bool maps_like(int descriptor, const struct ms_mapping *mapping)
+{
+    void *page = mmap(NULL, 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (page == MAP_FAILED)
+        return false;
+    struct ms_mapping own;
+    struct search search;
+    const uintptr_t begin = (uintptr_t)page;
+    const bool same = search_maps(begin, begin + 1, &own, &search) &&
+                      own.device == mapping->device && own.inode == mapping->inode;
+    munmap(page, 1);
+    return same;
 }
 
 static int open_verified(const char *path, const struct ms_mapping *mapping)
@@ -185,8 +209,7 @@ static int open_verified(const char *path, const struct ms_mapping *mapping)
     if (descriptor < 0)
         return -1;
     struct stat stat;
-    if (fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_ino == mapping->inode &&
-        stat.st_dev == mapping->device)
+    if (fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode) && maps_like(descriptor, mapping))
         return descriptor;
     close(descriptor);
     return -1;

@@ -2,10 +2,12 @@
 #include "runtime/source/mapping.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -173,4 +175,50 @@ MS_TEST(two_tensors_of_one_file_share_a_descriptor)
     ms_source_drop(first);
     CHECK_EQ(read_all(second, 0), CUDA_SUCCESS);
     ms_source_drop(second);
+}
+
+/* A file on an overlay whose lower layer is another file system: fstat and the kernel's list of
+ * mappings disagree about its device. Needs the right to mount. */
+static bool enter_overlay(char *folder)
+{
+    char options[200];
+    CHECK(mkdtemp(folder) != NULL);
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", folder, "tmpfs", 0, NULL) != 0 || chdir(folder) != 0)
+        return false;
+    static const char *const names[] = {"lower", "other", "merged"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        CHECK_EQ(mkdir(names[i], 0700), 0);
+    if (mount("tmpfs", "other", "tmpfs", 0, NULL) != 0)
+        return false;
+    CHECK_EQ(mkdir("other/upper", 0700), 0);
+    CHECK_EQ(mkdir("other/work", 0700), 0);
+    snprintf(options, sizeof(options), "lowerdir=lower,upperdir=other/upper,workdir=other/work");
+    const int made = open("lower/file", O_RDWR | O_CREAT, 0600);
+    CHECK_EQ(ftruncate(made, BYTES), 0);
+    CHECK_EQ(pwrite(made, "checkpoint", 10, 100000), 10);
+    close(made);
+    return mount("overlay", "merged", "overlay", 0, options) == 0;
+}
+
+MS_TEST(a_file_on_an_overlay_is_found)
+{
+    char folder[] = "/tmp/metashard-overlay-XXXXXX";
+    if (!enter_overlay(folder)) {
+        rmdir(folder);
+        ms_test_skip("overlays cannot be mounted here");
+    }
+    file = open("merged/file", O_RDONLY);
+    CHECK(file >= 0);
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    uint64_t offset;
+    struct ms_source *source = find(address + 100000, 70000, &offset);
+    CHECK(source != NULL);
+    unsigned char seen[10];
+    const void *bytes;
+    CHECK_EQ(ms_source_read(source, offset, seen, sizeof(seen), &bytes), CUDA_SUCCESS);
+    CHECK_BYTES(bytes, "checkpoint", 10);
+    ms_source_drop(source);
+    if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
+        rmdir(folder);
 }
