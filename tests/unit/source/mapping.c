@@ -183,7 +183,7 @@ static bool enter_overlay(char *folder)
 {
     char options[200];
     CHECK(mkdtemp(folder) != NULL);
-    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("tmpfs", folder, "tmpfs", 0, NULL) != 0 || chdir(folder) != 0)
         return false;
     static const char *const names[] = {"lower", "other", "merged"};
