@@ -93,11 +93,6 @@ static void publish_locked(void *const *found, const void *base)
     __atomic_store_n(&is_loaded, true, __ATOMIC_RELEASE);
 }
 
-void *ms_real_loaded(void)
-{
-    return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-}
-
 static bool is_driver_file(const char *path)
 {
     const char *name = strrchr(path, '/');
@@ -107,7 +102,7 @@ static bool is_driver_file(const char *path)
 static void *handle_of(const void *address)
 {
     if (address == NULL)
-        return ms_real_loaded();
+        return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     Dl_info info;
     if (dladdr(address, &info) == 0 || info.dli_fname == NULL || !is_driver_file(info.dli_fname))
         return NULL;

@@ -24,9 +24,6 @@
 typedef void *ms_dlsym(void *handle, const char *name);
 ms_dlsym *ms_libc_dlsym(void) MS_EARLY;
 
-/* The driver's handle when it is loaded in this process, else NULL. Does not load it. */
-void *ms_real_loaded(void);
-
 /* Fills ms_real from the library that holds `address`, if it is a libcuda; from the loaded driver
  * when address is NULL. True when ms_real is filled, now or before. */
 bool ms_real_load(const void *address);

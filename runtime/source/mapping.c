@@ -187,7 +187,7 @@ bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mappi
 
 /*
  * Overlay and btrfs file systems give fstat another device number than the kernel shows for a
- * mapping, so mappings are compared with mappings.
+ * mapping; there a mapping is compared with a mapping, which costs another pass.
  */
 static bool maps_like(int descriptor, const struct ms_mapping *mapping)
 {
@@ -209,7 +209,9 @@ static int open_verified(const char *path, const struct ms_mapping *mapping)
     if (descriptor < 0)
         return -1;
     struct stat stat;
-    if (fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode) && maps_like(descriptor, mapping))
+    if (fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode) &&
+        ((stat.st_ino == mapping->inode && stat.st_dev == mapping->device) ||
+         maps_like(descriptor, mapping)))
         return descriptor;
     close(descriptor);
     return -1;

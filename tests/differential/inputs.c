@@ -13,30 +13,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/harness/test.h"
-
-#define MIB ((size_t)1 << 20)
+#include "tests/harness/device.h"
 
 static CUcontext context;
 
-static bool has_shim(void)
-{
-    const char *preload = getenv("LD_PRELOAD");
-    return preload != NULL && strstr(preload, "libmetashard") != NULL;
-}
-
 static void start(void)
 {
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-}
-
-static CUdeviceptr allocate(size_t bytes)
-{
-    CUdeviceptr address;
-    CHECK_EQ(cuMemAlloc(&address, bytes), CUDA_SUCCESS);
-    return address;
+    context = device_start();
 }
 
 /* A checkpoint of `bytes` bytes, mapped privately; the byte at i is i * 31 >> 4. */
@@ -78,11 +61,11 @@ static unsigned char read_byte(CUdeviceptr address)
 MS_TEST(a_checkpoint_truncated_before_use_is_an_error_not_wrong_bytes)
 {
     start();
-    if (!has_shim())
+    if (!device_has_shim())
         ms_test_skip("without the shim the bytes are on the device already");
     unsigned char *mapping = map_checkpoint(8 * MIB);
-    const CUdeviceptr tensor = allocate(8 * MIB);
-    const CUdeviceptr other = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(8 * MIB);
+    const CUdeviceptr other = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 8 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD8(other, 9, 4 * MIB), CUDA_SUCCESS);
     CHECK_EQ(ftruncate(file, 1 * MIB), 0);
@@ -98,11 +81,11 @@ MS_TEST(a_checkpoint_truncated_before_use_is_an_error_not_wrong_bytes)
 MS_TEST(a_checkpoint_overwritten_before_use_is_an_error_not_wrong_bytes)
 {
     start();
-    if (!has_shim())
+    if (!device_has_shim())
         ms_test_skip("without the shim the bytes are on the device already");
     unsigned char *mapping = map_checkpoint(4 * MIB);
-    const CUdeviceptr tensor = allocate(4 * MIB);
-    const CUdeviceptr shard = allocate(2 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
+    const CUdeviceptr shard = device_allocate(2 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 4 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoD(shard, tensor + MIB, 2 * MIB), CUDA_SUCCESS);
     CHECK_EQ(pwrite(file, "changed", 7, 3 * MIB), 7);
@@ -116,7 +99,7 @@ MS_TEST(bytes_written_to_a_private_mapping_win)
     start();
     unsigned char *mapping = map_checkpoint(4 * MIB);
     memset(mapping + 100, 0xee, 5000);
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 4 * MIB), CUDA_SUCCESS);
     memset(mapping, 0x11, 4 * MIB); /* too late to matter */
     CHECK_EQ(read_byte(tensor + 99), expected_byte(99));
@@ -130,8 +113,8 @@ MS_TEST(an_unlinked_checkpoint_still_works)
 {
     start();
     unsigned char *mapping = map_checkpoint(4 * MIB);
-    const CUdeviceptr before = allocate(4 * MIB);
-    const CUdeviceptr after = allocate(4 * MIB);
+    const CUdeviceptr before = device_allocate(4 * MIB);
+    const CUdeviceptr after = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(before, mapping, 4 * MIB), CUDA_SUCCESS);
     CHECK_EQ(unlink(path), 0);
     CHECK_EQ(cuMemcpyHtoD(after, mapping, 4 * MIB), CUDA_SUCCESS);
@@ -146,7 +129,7 @@ MS_TEST(a_file_shorter_than_its_mapping)
     start();
     unsigned char *mapping = map_checkpoint(4 * MIB);
     CHECK_EQ(ftruncate(file, 2 * MIB + 10), 0);
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     /* The rest of the last page reads as zeroes. */
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 2 * MIB + 100), CUDA_SUCCESS);
     CHECK_EQ(read_byte(tensor + 2 * MIB + 9), expected_byte(2 * MIB + 9));
@@ -157,7 +140,7 @@ MS_TEST(the_mapping_may_go_away_after_the_copy)
 {
     start();
     unsigned char *mapping = map_checkpoint(4 * MIB);
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping + 3, 4 * MIB - 3), CUDA_SUCCESS);
     munmap(mapping, 4 * MIB);
     close(file);
@@ -169,7 +152,7 @@ MS_TEST(a_plain_buffer_may_be_reused_after_the_copy)
     start();
     unsigned char *buffer = malloc(4 * MIB);
     memset(buffer, 1, 4 * MIB);
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoDAsync(tensor, buffer, 4 * MIB, NULL), CUDA_SUCCESS);
     memset(buffer, 2, 4 * MIB);
     CHECK_EQ(read_byte(tensor + 4 * MIB - 1), 1);
@@ -182,7 +165,7 @@ MS_TEST(addresses_never_allocated_are_refused)
     unsigned char byte = 0;
     CUdeviceptr base;
     size_t size;
-    const CUdeviceptr tensor = allocate(4 * MIB); /* something is deferred */
+    const CUdeviceptr tensor = device_allocate(4 * MIB); /* something is deferred */
     CHECK_EQ(cuMemFree(0x1234000), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemFree(tensor + 512), CUDA_ERROR_INVALID_VALUE);
     CHECK(cuMemcpyHtoD(0x1234000, &byte, 1) != CUDA_SUCCESS);
@@ -192,7 +175,7 @@ MS_TEST(addresses_never_allocated_are_refused)
 MS_TEST(a_double_free_is_refused)
 {
     start();
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemFree(tensor), CUDA_SUCCESS);
     CHECK_EQ(cuMemFree(tensor), CUDA_ERROR_INVALID_VALUE);
 }
@@ -202,7 +185,7 @@ MS_TEST(zero_sizes)
     start();
     CUdeviceptr nothing = 7;
     CHECK_EQ(cuMemAlloc(&nothing, 0), CUDA_ERROR_INVALID_VALUE);
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemsetD8(tensor, 1, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyHtoD(tensor, "x", 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoD(tensor, tensor + 8, 0), CUDA_SUCCESS);
@@ -213,7 +196,7 @@ MS_TEST(ranges_over_the_end_are_refused)
 {
     start();
     static unsigned char buffer[8 << 20];
-    const CUdeviceptr tensor = allocate(4 * MIB - 100);
+    const CUdeviceptr tensor = device_allocate(4 * MIB - 100);
     CHECK_EQ(cuMemcpyHtoD(tensor, buffer, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemcpyDtoH(buffer, tensor + MIB, 7 * MIB), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemsetD8(tensor, 1, 8 * MIB), CUDA_ERROR_INVALID_VALUE);
@@ -225,7 +208,7 @@ MS_TEST(overlapping_copies_deliver_bytes_of_the_source)
 {
     start();
     unsigned char *mapping = map_checkpoint(4 * MIB);
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 4 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoD(tensor + MIB, tensor, 2 * MIB), CUDA_SUCCESS);
     /* What lies in the overlap is undefined; outside it nothing is. */
@@ -237,9 +220,9 @@ MS_TEST(out_of_memory_while_materialising)
 {
     setenv("SIMCUDA_MEMORY_MIB", "64", 1);
     start();
-    if (!has_shim())
+    if (!device_has_shim())
         ms_test_skip("without the shim the allocation itself fails");
-    const CUdeviceptr large = allocate(128 * MIB);
+    const CUdeviceptr large = device_allocate(128 * MIB);
     unsigned char *seen = malloc(128 * MIB);
     CHECK_EQ(cuMemsetD32(large, 0x04030201, 32 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoH(seen, large, 128 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
@@ -248,7 +231,7 @@ MS_TEST(out_of_memory_while_materialising)
     CHECK_EQ(cuMemcpyDtoH(seen, large + 100 * MIB + 1, 3), CUDA_SUCCESS);
     CHECK_EQ(seen[0], 2);
     CHECK_EQ(seen[2], 4);
-    const CUdeviceptr second = allocate(40 * MIB);
+    const CUdeviceptr second = device_allocate(40 * MIB);
     CHECK_EQ(cuMemsetD8(second, 5, 40 * MIB), CUDA_SUCCESS);
     CHECK_EQ(read_byte(second), 5);
     CHECK_EQ(cuMemFree(large), CUDA_SUCCESS);
@@ -260,9 +243,9 @@ MS_TEST(a_failing_driver_call_while_materialising_is_returned)
 {
     setenv("SIMCUDA_FAULTS", "cuMemMap:1=2", 1);
     start();
-    if (!has_shim())
+    if (!device_has_shim())
         ms_test_skip("without the shim nothing is mapped");
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemsetD8(tensor, 6, 4 * MIB), CUDA_SUCCESS);
     unsigned char byte;
     CHECK_EQ(cuMemcpyDtoH(&byte, tensor, 1), CUDA_ERROR_OUT_OF_MEMORY);
@@ -276,7 +259,7 @@ MS_TEST(deferred_memory_counts_as_used)
     start();
     size_t before, after, total;
     CHECK_EQ(cuMemGetInfo(&before, &total), CUDA_SUCCESS);
-    allocate(64 * MIB);
+    device_allocate(64 * MIB);
     CHECK_EQ(cuMemGetInfo(&after, NULL), CUDA_SUCCESS);
     CHECK_EQ(before - after, 64 * MIB);
     CHECK_EQ(cuMemGetInfo(NULL, &total), CUDA_SUCCESS);
@@ -285,7 +268,7 @@ MS_TEST(deferred_memory_counts_as_used)
 MS_TEST(a_forked_child_is_left_alone)
 {
     start();
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemsetD8(tensor, 3, 4 * MIB), CUDA_SUCCESS);
     const pid_t child = fork();
     if (child == 0) {
@@ -307,7 +290,7 @@ MS_TEST(memory_goes_with_its_context)
     start();
     CUcontext own;
     CHECK_EQ(cuCtxCreate(&own, NULL, 0, 0), CUDA_SUCCESS);
-    const CUdeviceptr tensor = allocate(8 * MIB);
+    const CUdeviceptr tensor = device_allocate(8 * MIB);
     CHECK_EQ(cuMemsetD8(tensor, 3, 8 * MIB), CUDA_SUCCESS);
     CHECK_EQ(read_byte(tensor), 3);
     size_t with, without;
@@ -322,14 +305,14 @@ MS_TEST(memory_goes_with_its_context)
 MS_TEST(memory_goes_with_a_reset)
 {
     start();
-    const CUdeviceptr tensor = allocate(8 * MIB);
+    const CUdeviceptr tensor = device_allocate(8 * MIB);
     CHECK_EQ(cuMemsetD8(tensor, 3, 8 * MIB), CUDA_SUCCESS);
     CHECK_EQ(read_byte(tensor), 3);
     CHECK_EQ(cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
     CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
     CHECK(cuMemFree(tensor) != CUDA_SUCCESS);
-    const CUdeviceptr again = allocate(8 * MIB);
+    const CUdeviceptr again = device_allocate(8 * MIB);
     CHECK_EQ(cuMemsetD8(again, 4, 8 * MIB), CUDA_SUCCESS);
     CHECK_EQ(read_byte(again + 5), 4);
 }
@@ -344,7 +327,7 @@ MS_TEST(allocating_without_a_context_fails_as_ever)
 MS_TEST(a_block_cannot_be_taken_apart)
 {
     start();
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK(cuMemAddressFree(tensor, 4 * MIB) != CUDA_SUCCESS);
     CHECK(cuMemUnmap(tensor, 2 * MIB) != CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD8(tensor, 8, 4 * MIB), CUDA_SUCCESS);
@@ -362,7 +345,7 @@ static void *use_memory(void *argument)
     const unsigned char mine = (unsigned char)(1 + (uintptr_t)argument);
     CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
     for (int round = 0; round < ROUNDS; round++) {
-        const CUdeviceptr own = allocate(2 * MIB + mine);
+        const CUdeviceptr own = device_allocate(2 * MIB + mine);
         CHECK_EQ(cuMemsetD8(own, mine, 2 * MIB + mine), CUDA_SUCCESS);
         CHECK_EQ(cuMemcpyDtoD(shared_block + mine * MIB, own + 1000, MIB), CUDA_SUCCESS);
         CHECK_EQ(read_byte(shared_block + mine * MIB + (size_t)round * 1000), mine);
@@ -375,7 +358,7 @@ static void *use_memory(void *argument)
 MS_TEST(threads)
 {
     start();
-    shared_block = allocate((THREADS + 1) * MIB);
+    shared_block = device_allocate((THREADS + 1) * MIB);
     pthread_t threads[THREADS];
     for (uintptr_t i = 0; i < THREADS; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, use_memory, (void *)i), 0);
@@ -398,7 +381,7 @@ MS_TEST(a_write_behind_held_work_keeps_its_place)
     CUstream held, free_stream;
     CHECK_EQ(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     CHECK_EQ(cuStreamCreate(&free_stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     static int gate;
     CHECK_EQ(cuLaunchHostFunc(held, open_gate, &gate), CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD8Async(tensor, 2, 4 * MIB, held), CUDA_SUCCESS);
@@ -418,7 +401,7 @@ MS_TEST(host_bytes_that_are_still_on_their_way)
     CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     CHECK_EQ(cuMemHostAlloc(&pinned, 4 * MIB, 0), CUDA_SUCCESS);
     memset(pinned, 1, 4 * MIB);
-    const CUdeviceptr from = allocate(4 * MIB), to = allocate(4 * MIB);
+    const CUdeviceptr from = device_allocate(4 * MIB), to = device_allocate(4 * MIB);
     CHECK_EQ(cuMemsetD8Async(from, 2, 4 * MIB, stream), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoHAsync(pinned, from, 4 * MIB, stream), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyHtoDAsync(to, pinned, 4 * MIB, stream), CUDA_SUCCESS);
@@ -448,8 +431,8 @@ MS_TEST(a_free_that_waits_does_not_hold_up_other_threads)
     CUstream held;
     pthread_t thread;
     CHECK_EQ(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    const CUdeviceptr freed = allocate(4 * MIB);
-    other_block = allocate(4 * MIB);
+    const CUdeviceptr freed = device_allocate(4 * MIB);
+    other_block = device_allocate(4 * MIB);
     CHECK_EQ(pthread_create(&thread, NULL, copy_and_open, &gate), 0);
     CHECK_EQ(cuLaunchHostFunc(held, open_gate, &gate), CUDA_SUCCESS);
     CHECK_EQ(cuMemFree(freed), CUDA_SUCCESS);
@@ -459,7 +442,7 @@ MS_TEST(a_free_that_waits_does_not_hold_up_other_threads)
 MS_TEST(a_misaligned_set_is_refused)
 {
     start();
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuMemsetD32(tensor + 2, 1, 10), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemsetD16(tensor + 1, 1, 10), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemsetD16(tensor + 2, 0x0102, 10), CUDA_SUCCESS);
@@ -470,7 +453,7 @@ MS_TEST(a_stream_that_is_none_is_refused)
 {
     start();
     CUstream stream;
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     CHECK_EQ(cuStreamDestroy(stream), CUDA_SUCCESS);
     CHECK(cuMemsetD8Async(tensor, 1, 4 * MIB, stream) != CUDA_SUCCESS);
@@ -481,7 +464,7 @@ MS_TEST(a_stream_that_is_none_is_refused)
 MS_TEST(after_a_sticky_error_every_call_fails)
 {
     start();
-    const CUdeviceptr tensor = allocate(4 * MIB);
+    const CUdeviceptr tensor = device_allocate(4 * MIB);
     CUdeviceptr unmapped, another;
     CHECK_EQ(cuMemAddressReserve(&unmapped, 4 * MIB, 0, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD8(tensor, 1, 4 * MIB), CUDA_SUCCESS);

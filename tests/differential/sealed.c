@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/harness/test.h"
+#include "tests/harness/device.h"
 
-#define MIB ((size_t)1 << 20)
 enum { COUNT = 1 << 20 };
 
 static CUmodule module;
@@ -18,10 +17,7 @@ static uint32_t seen[COUNT];
 
 static void start(void)
 {
-    CUcontext context;
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    device_start();
     CHECK(getenv("SIM_KERNELS") != NULL);
     CHECK_EQ(cuModuleLoad(&module, getenv("SIM_KERNELS")), CUDA_SUCCESS);
 }
@@ -33,16 +29,9 @@ static CUfunction find(const char *name)
     return function;
 }
 
-static CUdeviceptr allocate(size_t bytes)
-{
-    CUdeviceptr address;
-    CHECK_EQ(cuMemAlloc(&address, bytes), CUDA_SUCCESS);
-    return address;
-}
-
 static CUdeviceptr allocate_filled(uint32_t value)
 {
-    const CUdeviceptr address = allocate(4 * MIB);
+    const CUdeviceptr address = device_allocate(4 * MIB);
     CHECK_EQ(cuMemsetD32(address, value, COUNT), CUDA_SUCCESS);
     return address;
 }
@@ -57,7 +46,7 @@ static void check_filled(CUdeviceptr address, uint32_t value)
 MS_TEST(a_kernel_reads_and_writes_deferred_memory)
 {
     start();
-    CUdeviceptr from = allocate_filled(41), to = allocate(4 * MIB);
+    CUdeviceptr from = allocate_filled(41), to = device_allocate(4 * MIB);
     uint64_t count = COUNT;
     void *arguments[] = {&to, &from, &count};
     CHECK_EQ(cuLaunchKernel(find("copy32"), 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL),
@@ -82,7 +71,8 @@ MS_TEST(an_address_in_a_struct_passed_by_value)
 MS_TEST(addresses_in_a_table_on_the_device)
 {
     start();
-    CUdeviceptr first = allocate_filled(1), to = allocate(4 * MIB), table = allocate(4096);
+    CUdeviceptr first = allocate_filled(1), to = device_allocate(4 * MIB),
+                table = device_allocate(4096);
     CUdeviceptr addresses[8];
     for (int i = 0; i < 8; i++)
         addresses[i] = first + (size_t)i * 4;
@@ -103,7 +93,7 @@ MS_TEST(a_packed_argument_buffer_and_a_launch_configuration)
         CUdeviceptr address;
         uint32_t value;
         uint64_t count;
-    } packed = {.address = allocate(4 * MIB), .value = 77, .count = COUNT};
+    } packed = {.address = device_allocate(4 * MIB), .value = 77, .count = COUNT};
     size_t bytes = sizeof(packed);
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                      CU_LAUNCH_PARAM_END};
@@ -122,7 +112,7 @@ MS_TEST(memory_deferred_after_a_launch_is_there_for_the_next)
     start();
     uint64_t count = COUNT;
     for (uint32_t round = 1; round < 5; round++) {
-        CUdeviceptr from = allocate_filled(round), to = allocate(4 * MIB);
+        CUdeviceptr from = allocate_filled(round), to = device_allocate(4 * MIB);
         void *arguments[] = {&to, &from, &count};
         CHECK_EQ(cuLaunchKernel(find("copy32"), 1, 1, 1, 1, 1, 1, 0, CU_STREAM_PER_THREAD,
                                 arguments, NULL),
@@ -179,14 +169,14 @@ MS_TEST(a_kernel_on_another_stream_while_a_write_is_recorded)
     start();
     CUstream stream;
     CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-    CUdeviceptr source = allocate_filled(3), copy = allocate(4 * MIB);
+    CUdeviceptr source = allocate_filled(3), copy = device_allocate(4 * MIB);
     CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS); /* the memset was on another stream */
     uint64_t count = COUNT;
     void *arguments[] = {&copy, &source, &count};
     CHECK_EQ(cuLaunchKernel(find("copy32"), 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL),
              CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD32Async(source, 4, COUNT, stream), CUDA_SUCCESS);
-    const CUdeviceptr later = allocate(4 * MIB);
+    const CUdeviceptr later = device_allocate(4 * MIB);
     CHECK_EQ(cuMemsetD32Async(later, 5, COUNT, stream), CUDA_SUCCESS);
     CHECK_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
     check_filled(copy, 3);

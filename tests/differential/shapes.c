@@ -10,24 +10,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/harness/test.h"
-
-#define MIB ((size_t)1 << 20)
+#include "tests/harness/device.h"
 
 static CUcontext context;
 static unsigned char seen[4 << 20];
 
-static bool has_shim(void)
-{
-    const char *preload = getenv("LD_PRELOAD");
-    return preload != NULL && strstr(preload, "libmetashard") != NULL;
-}
-
 static void start(void)
 {
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    context = device_start();
 }
 
 /* 4 MiB in which byte i of every 256 is i. */
@@ -202,7 +192,7 @@ MS_TEST(own_driver_calls_do_not_end_a_capture)
 MS_TEST(an_allocation_can_be_shared_as_mapped_memory_or_says_that_it_cannot)
 {
     start();
-    if (!has_shim())
+    if (!device_has_shim())
         ms_test_skip("memory of cuMemAlloc is shared by cuIpcGetMemHandle");
     CUipcMemHandle legacy;
     CUmemGenericAllocationHandle handle;
@@ -262,7 +252,7 @@ MS_TEST(a_child_that_forgot_everything)
 {
     /* clone() without fork's handlers, as sandboxes and runtimes of other languages do it. */
     start();
-    if (!has_shim())
+    if (!device_has_shim())
         ms_test_skip("the shim's own state is looked at");
     if (!wipes_on_fork())
         ms_test_skip("pages cannot be wiped at a fork here");

@@ -2,7 +2,7 @@
 /*
  * leave FILE: a program that ends with deferred memory of every kind: 8 MiB of FILE (its first byte
  * read back), 4 MiB of a pattern, 3 MiB from the heap, and one allocation that it frees.
- * leave FILE pieces: the same, and 5 MiB written in many small pieces.
+ * leave FILE pieces: the same, and 5 MiB set and 6 MiB copied in many small pieces.
  */
 #include <cuda.h>
 #include <fcntl.h>
@@ -20,12 +20,15 @@ static void must(CUresult result)
     exit(1);
 }
 
-static void write_pieces(void)
+static void write_pieces(CUdeviceptr pattern)
 {
-    CUdeviceptr address;
-    must(cuMemAlloc(&address, 5 * MIB));
-    for (size_t i = 0; i < 20000; i++)
-        must(cuMemsetD8(address + 100 * i, (unsigned char)i, 7));
+    CUdeviceptr set, copied;
+    must(cuMemAlloc(&set, 5 * MIB));
+    must(cuMemAlloc(&copied, 6 * MIB));
+    for (size_t i = 0; i < 20000; i++) {
+        must(cuMemsetD8(set + 100 * i, (unsigned char)i, 7));
+        must(cuMemcpyDtoD(copied + 100 * i, pattern, 7));
+    }
 }
 
 int main(int argc, char **argv)
@@ -52,6 +55,6 @@ int main(int argc, char **argv)
     must(cuMemcpyDtoH(&byte, of_file, 1));
     must(cuMemFree(freed));
     if (argc == 3)
-        write_pieces();
+        write_pieces(of_pattern);
     return 0;
 }

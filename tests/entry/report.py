@@ -54,10 +54,10 @@ def check_dump(program, preload, folder):
 def check_pieces(program, preload, folder):
     run(program, preload, folder, "pieces", METASHARD_DUMP=f"{folder}/pieces")
     with open(os.path.join(folder, "pieces")) as file:
-        lineages = [block["lineage"] for block in json.load(file)["blocks"]
-                    if block["bytes"] == 5 * MIB]
-    check("a block written in many pieces costs no endless list", lineages,
-          [[[0, 5 * MIB, "resident"]]])
+        lineages = {block["bytes"]: block["lineage"] for block in json.load(file)["blocks"]}
+    for how, size in (("set", 5 * MIB), ("copied", 6 * MIB)):
+        check(f"a block {how} in many pieces costs no endless list", lineages[size],
+              [[0, size, "resident"]])
 
 
 def check_messages(program, preload, folder):
