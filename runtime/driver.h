@@ -13,7 +13,9 @@
 
 struct ms_driver {
 #define MS_DRIVER(field, symbol) __typeof__(&symbol) field;
+#define MS_DRIVER_OPTIONAL MS_DRIVER
 #include "runtime/driver.def"
+#undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
 };
 

@@ -45,6 +45,11 @@ static inline bool ms_owns_any(void)
     return atomic_load_explicit(&ms_hot.owned, memory_order_relaxed) != 0;
 }
 
+static inline bool ms_is_gated(void)
+{
+    return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) != 0;
+}
+
 static inline bool ms_defers_any(void)
 {
     return atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) != 0;

@@ -10,6 +10,7 @@
 #include "runtime/diag/report.h"
 #include "runtime/driver.h"
 #include "runtime/hot.h"
+#include "runtime/launch/rules.h"
 #include "runtime/source/source.h"
 
 struct ms_config ms_config;
@@ -35,7 +36,9 @@ static void start(void)
     /* Where the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
+    ms_source_start();
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
+    ms_rules_read(ms_config.kernel_rules);
     ms_log(MS_DEBUG, "started: deferring allocations of %llu bytes and more",
            (unsigned long long)ms_config.min_bytes);
     atomic_store(&ms_hot.started, 1);

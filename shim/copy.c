@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies. Linear copies to the device and within it are the machine's; those from the device, and
- * copies of other shapes, materialise what they touch. Each macro is one entry point and its
- * per-thread twin has the other default stream.
+ * Linear copies. Those to the device and within it are the machine's; those from the device materialise
+ * what they read. Each macro is one entry point and its per-thread twin has the other default stream.
  */
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
 #include "shim/stream.h"
 
 #define FROM_HOST(symbol, default_stream)                                                    \
-    CUresult symbol(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)            \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount))          \
     {                                                                                        \
         CUresult result;                                                                     \
         if (ms_defers_any() &&                                                               \
             ms_copy_from_host(dstDevice, srcHost, ByteCount, default_stream, true, &result)) \
             return result;                                                                   \
         return MS_REAL(symbol)(dstDevice, srcHost, ByteCount);                               \
-    }
+    }                                                                                        \
+    MS_QUICK(symbol, !ms_defers_any(),                                                       \
+             (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),                 \
+             (dstDevice, srcHost, ByteCount))
 FROM_HOST(cuMemcpyHtoD_v2, CU_STREAM_LEGACY)
 FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
 
 #define FROM_HOST_ASYNC(symbol, default_stream)                                                  \
-    CUresult symbol(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,                \
-                    CUstream hStream)                                                            \
+    MS_SLOW(symbol,                                                                              \
+            (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream))    \
     {                                                                                            \
         CUresult result;                                                                         \
         if (ms_defers_any() &&                                                                   \
@@ -32,107 +35,154 @@ FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
                               false, &result))                                                   \
             return result;                                                                       \
         return MS_REAL(symbol)(dstDevice, srcHost, ByteCount, hStream);                          \
-    }
+    }                                                                                            \
+    MS_QUICK(symbol, !ms_defers_any(),                                                           \
+             (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),   \
+             (dstDevice, srcHost, ByteCount, hStream))
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2, CU_STREAM_LEGACY)
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
 #define ON_DEVICE(symbol, default_stream)                                                \
-    CUresult symbol(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)      \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount))    \
     {                                                                                    \
         CUresult result;                                                                 \
         if (ms_defers_any() &&                                                           \
             ms_copy_on_device(dstDevice, srcDevice, ByteCount, default_stream, &result)) \
             return result;                                                               \
         return MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                         \
-    }
+    }                                                                                    \
+    MS_QUICK(symbol, !ms_defers_any(),                                                   \
+             (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),           \
+             (dstDevice, srcDevice, ByteCount))
 ON_DEVICE(cuMemcpyDtoD_v2, CU_STREAM_LEGACY)
 ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
 
-#define ON_DEVICE_ASYNC(symbol, default_stream)                                                \
-    CUresult symbol(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,            \
-                    CUstream hStream)                                                          \
-    {                                                                                          \
-        CUresult result;                                                                       \
-        if (ms_defers_any() && ms_copy_on_device(dstDevice, srcDevice, ByteCount,              \
-                                                 ms_stream(hStream, default_stream), &result)) \
-            return result;                                                                     \
-        return MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                      \
-    }
+#define ON_DEVICE_ASYNC(symbol, default_stream)                                                  \
+    MS_SLOW(symbol,                                                                              \
+            (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream))  \
+    {                                                                                            \
+        CUresult result;                                                                         \
+        if (ms_defers_any() && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                \
+                                                 ms_stream(hStream, default_stream), &result))   \
+            return result;                                                                       \
+        return MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                        \
+    }                                                                                            \
+    MS_QUICK(symbol, !ms_defers_any(),                                                           \
+             (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), \
+             (dstDevice, srcDevice, ByteCount, hStream))
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2, CU_STREAM_LEGACY)
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
 /* What a copy from the device reads; an overrun is the driver's refusal, also where the granule
- * behind the block would let it through. */
+ * behind the block would let it through. On success, ms_read_end must follow the driver's call. */
 static CUresult prepare_read(CUdeviceptr address, size_t bytes)
 {
-    if (!ms_defers_any() || bytes == 0)
-        return CUDA_SUCCESS;
     if (ms_overruns(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    return ms_prepare_touch(address, bytes);
+    return ms_prepare_read(address, bytes);
 }
 
 #define TO_HOST(symbol)                                                                          \
-    CUresult symbol(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)                      \
+    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))                    \
     {                                                                                            \
-        const CUresult result = prepare_read(srcDevice, ByteCount);                              \
-        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(dstHost, srcDevice, ByteCount); \
-    }
+        CUresult result = prepare_read(srcDevice, ByteCount);                                    \
+        if (result == CUDA_SUCCESS) {                                                            \
+            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                             \
+            ms_read_end();                                                                       \
+        }                                                                                        \
+        return result;                                                                           \
+    }                                                                                            \
+    MS_QUICK(symbol, !ms_defers_any(), (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
+             (dstHost, srcDevice, ByteCount))
 TO_HOST(cuMemcpyDtoH_v2)
 TO_HOST(cuMemcpyDtoH_v2_ptds)
 
-#define TO_HOST_ASYNC(symbol)                                                                    \
-    CUresult symbol(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)    \
-    {                                                                                            \
-        const CUresult result = prepare_read(srcDevice, ByteCount);                              \
-        ms_note_gate();                                                                          \
-        return result != CUDA_SUCCESS ? result                                                   \
-                                      : MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream); \
-    }
+#define TO_HOST_ASYNC(symbol)                                                                   \
+    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)) \
+    {                                                                                           \
+        ms_note_gate();                                                                         \
+        CUresult result = prepare_read(srcDevice, ByteCount);                                   \
+        if (result == CUDA_SUCCESS) {                                                           \
+            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                   \
+            ms_read_end();                                                                      \
+        }                                                                                       \
+        return result;                                                                          \
+    }                                                                                           \
+    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                                         \
+             (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),        \
+             (dstHost, srcDevice, ByteCount, hStream))
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2)
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz)
 
 /* cuMemcpy finds the kind of copy from the addresses; so must we. */
+static bool reads_block(CUdeviceptr destination, CUdeviceptr source)
+{
+    return ms_defers_any() && ms_is_block(source) && !ms_is_block(destination) &&
+           !ms_is_device_memory(destination);
+}
+
+/* A copy that is not one from a block to the host. */
 static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                      bool blocking, CUresult *result_out)
 {
     if (!ms_defers_any() || bytes == 0)
         return false;
     const bool to_block = ms_is_block(destination);
-    if (ms_is_block(source)) {
-        if (to_block || ms_is_device_memory(destination))
-            return ms_copy_on_device(destination, source, bytes, stream, result_out);
-        *result_out = prepare_read(source, bytes);
-        return *result_out != CUDA_SUCCESS;
-    }
-    if (!to_block)
-        return false;
-    if (ms_is_device_memory(source))
+    if (ms_is_block(source) || (to_block && ms_is_device_memory(source)))
         return ms_copy_on_device(destination, source, bytes, stream, result_out);
+    if (!to_block && !ms_is_device_memory(destination))
+        return false;
     return ms_copy_from_host(destination, (const void *)(uintptr_t)source, bytes, stream, blocking,
                              result_out);
 }
 
-#define ANY(symbol, default_stream)                                       \
-    CUresult symbol(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)   \
-    {                                                                     \
-        CUresult result;                                                  \
-        if (copy_any(dst, src, ByteCount, default_stream, true, &result)) \
-            return result;                                                \
-        ms_note_gate(); /* it may write host memory */                    \
-        return MS_REAL(symbol)(dst, src, ByteCount);                      \
-    }
+/* One that the driver makes may write host memory, hence the gate. */
+#define ANY(symbol, default_stream)                                             \
+    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount))       \
+    {                                                                           \
+        CUresult result;                                                        \
+        const bool reads = reads_block(dst, src);                               \
+        if (reads)                                                              \
+            result = prepare_read(src, ByteCount);                              \
+        else if (!copy_any(dst, src, ByteCount, default_stream, true, &result)) \
+            result = CUDA_SUCCESS;                                              \
+        else                                                                    \
+            return result;                                                      \
+        ms_note_gate();                                                         \
+        if (result == CUDA_SUCCESS) {                                           \
+            result = MS_REAL(symbol)(dst, src, ByteCount);                      \
+            if (reads)                                                          \
+                ms_read_end();                                                  \
+        }                                                                       \
+        return result;                                                          \
+    }                                                                           \
+    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                         \
+             (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount))
 ANY(cuMemcpy, CU_STREAM_LEGACY)
 ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
 
-#define ANY_ASYNC(symbol, default_stream)                                                      \
-    CUresult symbol(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)      \
-    {                                                                                          \
-        CUresult result;                                                                       \
-        if (copy_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false, &result)) \
-            return result;                                                                     \
-        ms_note_gate(); /* it may write host memory */                                         \
-        return MS_REAL(symbol)(dst, src, ByteCount, hStream);                                  \
-    }
+#define ANY_ASYNC(symbol, default_stream)                                                   \
+    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)) \
+    {                                                                                       \
+        CUresult result;                                                                    \
+        const bool reads = reads_block(dst, src);                                           \
+        if (reads)                                                                          \
+            result = prepare_read(src, ByteCount);                                          \
+        else if (!copy_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false,  \
+                           &result))                                                        \
+            result = CUDA_SUCCESS;                                                          \
+        else                                                                                \
+            return result;                                                                  \
+        ms_note_gate();                                                                     \
+        if (result == CUDA_SUCCESS) {                                                       \
+            result = MS_REAL(symbol)(dst, src, ByteCount, hStream);                         \
+            if (reads)                                                                      \
+                ms_read_end();                                                              \
+        }                                                                                   \
+        return result;                                                                      \
+    }                                                                                       \
+    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                                     \
+             (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),        \
+             (dst, src, ByteCount, hStream))
 ANY_ASYNC(cuMemcpyAsync, CU_STREAM_LEGACY)
 ANY_ASYNC(cuMemcpyAsync_ptsz, CU_STREAM_PER_THREAD)

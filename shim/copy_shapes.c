@@ -3,12 +3,15 @@
  * is materialised, then they run as they are. */
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/query.h"
 #include "shim/entries.h"
+#include "shim/stream.h"
 
 /* A side of a pitched copy. */
 struct side {
     CUmemorytype type;
     CUdeviceptr device; /* also for CU_MEMORYTYPE_UNIFIED */
+    const void *host;
     size_t x_bytes, y, z, pitch, height;
 };
 
@@ -25,12 +28,36 @@ static CUresult prepare_side(const struct side *side, size_t width, size_t heigh
     return ms_prepare_touch(begin, (depth - 1) * slice + (height - 1) * pitch + width);
 }
 
-static CUresult prepare_3d(const CUDA_MEMCPY3D *copy)
+/* What the bytes of a host side point to. */
+static CUresult prepare_payload(const struct side *side, size_t width, size_t height, size_t depth,
+                                CUstream stream)
+{
+    const unsigned char *host = side->host;
+    if (side->type == CU_MEMORYTYPE_UNIFIED && !ms_is_device_memory(side->device) &&
+        !ms_is_block(side->device))
+        host = (const unsigned char *)(uintptr_t)side->device;
+    else if (side->type != CU_MEMORYTYPE_HOST)
+        return CUDA_SUCCESS;
+    const size_t pitch = side->pitch != 0 ? side->pitch : side->x_bytes + width;
+    const size_t slice = pitch * (side->height != 0 ? side->height : height);
+    if (host == NULL)
+        return CUDA_SUCCESS;
+    const struct ms_box box = {.begin = host + side->z * slice + side->y * pitch + side->x_bytes,
+                               .width = width,
+                               .height = height,
+                               .depth = depth,
+                               .pitch = pitch,
+                               .slice = slice};
+    return ms_prepare_payload(&box, stream);
+}
+
+static CUresult prepare_3d(const CUDA_MEMCPY3D *copy, CUstream stream)
 {
     if (!ms_defers_any() || copy == NULL)
         return CUDA_SUCCESS;
     const struct side source = {.type = copy->srcMemoryType,
                                 .device = copy->srcDevice,
+                                .host = copy->srcHost,
                                 .x_bytes = copy->srcXInBytes,
                                 .y = copy->srcY,
                                 .z = copy->srcZ,
@@ -43,19 +70,22 @@ static CUresult prepare_3d(const CUDA_MEMCPY3D *copy)
                                      .z = copy->dstZ,
                                      .pitch = copy->dstPitch,
                                      .height = copy->dstHeight};
-    const CUresult result = prepare_side(&source, copy->WidthInBytes, copy->Height, copy->Depth);
+    CUresult result = prepare_side(&source, copy->WidthInBytes, copy->Height, copy->Depth);
+    if (result == CUDA_SUCCESS)
+        result = prepare_payload(&source, copy->WidthInBytes, copy->Height, copy->Depth, stream);
     if (result != CUDA_SUCCESS)
         return result;
     return prepare_side(&destination, copy->WidthInBytes, copy->Height, copy->Depth);
 }
 
 /* A plane is a box of depth one. */
-static CUresult prepare_2d(const CUDA_MEMCPY2D *copy)
+static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     if (copy == NULL)
         return CUDA_SUCCESS;
     const CUDA_MEMCPY3D box = {.srcMemoryType = copy->srcMemoryType,
                                .srcDevice = copy->srcDevice,
+                               .srcHost = copy->srcHost,
                                .srcXInBytes = copy->srcXInBytes,
                                .srcY = copy->srcY,
                                .srcPitch = copy->srcPitch,
@@ -67,34 +97,37 @@ static CUresult prepare_2d(const CUDA_MEMCPY2D *copy)
                                .WidthInBytes = copy->WidthInBytes,
                                .Height = copy->Height,
                                .Depth = 1};
-    return prepare_3d(&box);
+    return prepare_3d(&box, stream);
 }
 
-#define SHAPED(symbol, prepare, type)                                    \
-    CUresult symbol(const type *pCopy)                                   \
+#define SHAPED(symbol, prepare, type, default_stream)                    \
+    MS_SLOW(symbol, (const type *pCopy))                                 \
     {                                                                    \
-        const CUresult result = prepare(pCopy);                          \
+        const CUresult result = prepare(pCopy, default_stream);          \
         ms_note_gate(); /* it may write host memory */                   \
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy); \
-    }
-SHAPED(cuMemcpy2D_v2, prepare_2d, CUDA_MEMCPY2D)
-SHAPED(cuMemcpy2D_v2_ptds, prepare_2d, CUDA_MEMCPY2D)
-SHAPED(cuMemcpy2DUnaligned_v2, prepare_2d, CUDA_MEMCPY2D)
-SHAPED(cuMemcpy2DUnaligned_v2_ptds, prepare_2d, CUDA_MEMCPY2D)
-SHAPED(cuMemcpy3D_v2, prepare_3d, CUDA_MEMCPY3D)
-SHAPED(cuMemcpy3D_v2_ptds, prepare_3d, CUDA_MEMCPY3D)
+    }                                                                    \
+    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(), (const type *pCopy), (pCopy))
+SHAPED(cuMemcpy2D_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy2D_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy2DUnaligned_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy2DUnaligned_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy3D_v2, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy3D_v2_ptds, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
 
-#define SHAPED_ASYNC(symbol, prepare, type)                                       \
-    CUresult symbol(const type *pCopy, CUstream hStream)                          \
-    {                                                                             \
-        const CUresult result = prepare(pCopy);                                   \
-        ms_note_gate(); /* it may write host memory */                            \
-        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy, hStream); \
-    }
-SHAPED_ASYNC(cuMemcpy2DAsync_v2, prepare_2d, CUDA_MEMCPY2D)
-SHAPED_ASYNC(cuMemcpy2DAsync_v2_ptsz, prepare_2d, CUDA_MEMCPY2D)
-SHAPED_ASYNC(cuMemcpy3DAsync_v2, prepare_3d, CUDA_MEMCPY3D)
-SHAPED_ASYNC(cuMemcpy3DAsync_v2_ptsz, prepare_3d, CUDA_MEMCPY3D)
+#define SHAPED_ASYNC(symbol, prepare, type, default_stream)                                    \
+    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                                     \
+    {                                                                                          \
+        const CUresult result = prepare(pCopy, ms_stream(hStream, default_stream));            \
+        ms_note_gate(); /* it may write host memory */                                         \
+        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy, hStream);              \
+    }                                                                                          \
+    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(), (const type *pCopy, CUstream hStream), \
+             (pCopy, hStream))
+SHAPED_ASYNC(cuMemcpy2DAsync_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED_ASYNC(cuMemcpy2DAsync_v2_ptsz, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED_ASYNC(cuMemcpy3DAsync_v2, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
+SHAPED_ASYNC(cuMemcpy3DAsync_v2_ptsz, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
 
 /* Two linear ranges. */
 static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t bytes)
@@ -106,68 +139,124 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
 }
 
 #define PEER(symbol)                                                                           \
-    CUresult symbol(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,        \
-                    CUcontext srcContext, size_t ByteCount)                                    \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,       \
+                     CUcontext srcContext, size_t ByteCount))                                  \
     {                                                                                          \
         const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);                 \
         return result != CUDA_SUCCESS                                                          \
                    ? result                                                                    \
                    : MS_REAL(symbol)(dstDevice, dstContext, srcDevice, srcContext, ByteCount); \
-    }
+    }                                                                                          \
+    MS_QUICK(symbol, !ms_defers_any(),                                                         \
+             (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,              \
+              CUcontext srcContext, size_t ByteCount),                                         \
+             (dstDevice, dstContext, srcDevice, srcContext, ByteCount))
 PEER(cuMemcpyPeer)
 PEER(cuMemcpyPeer_ptds)
 
 #define PEER_ASYNC(symbol)                                                                \
-    CUresult symbol(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,   \
-                    CUcontext srcContext, size_t ByteCount, CUstream hStream)             \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,  \
+                     CUcontext srcContext, size_t ByteCount, CUstream hStream))           \
     {                                                                                     \
         const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);            \
         return result != CUDA_SUCCESS ? result                                            \
                                       : MS_REAL(symbol)(dstDevice, dstContext, srcDevice, \
                                                         srcContext, ByteCount, hStream);  \
-    }
+    }                                                                                     \
+    MS_QUICK(symbol, !ms_defers_any(),                                                    \
+             (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,         \
+              CUcontext srcContext, size_t ByteCount, CUstream hStream),                  \
+             (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream))
 PEER_ASYNC(cuMemcpyPeerAsync)
 PEER_ASYNC(cuMemcpyPeerAsync_ptsz)
 
-#define TO_ARRAY(symbol)                                                                         \
-    CUresult symbol(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount) \
-    {                                                                                            \
-        const CUresult result = prepare_both(srcDevice, srcDevice, ByteCount);                   \
-        return result != CUDA_SUCCESS                                                            \
-                   ? result                                                                      \
-                   : MS_REAL(symbol)(dstArray, dstOffset, srcDevice, ByteCount);                 \
-    }
+#define TO_ARRAY(symbol)                                                                           \
+    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)) \
+    {                                                                                              \
+        const CUresult result = prepare_both(srcDevice, srcDevice, ByteCount);                     \
+        return result != CUDA_SUCCESS                                                              \
+                   ? result                                                                        \
+                   : MS_REAL(symbol)(dstArray, dstOffset, srcDevice, ByteCount);                   \
+    }                                                                                              \
+    MS_QUICK(symbol, !ms_defers_any(),                                                             \
+             (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount),        \
+             (dstArray, dstOffset, srcDevice, ByteCount))
 TO_ARRAY(cuMemcpyDtoA_v2)
 TO_ARRAY(cuMemcpyDtoA_v2_ptds)
 
-#define FROM_ARRAY(symbol)                                                                       \
-    CUresult symbol(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount) \
-    {                                                                                            \
-        const CUresult result = prepare_both(dstDevice, dstDevice, ByteCount);                   \
-        return result != CUDA_SUCCESS                                                            \
-                   ? result                                                                      \
-                   : MS_REAL(symbol)(dstDevice, srcArray, srcOffset, ByteCount);                 \
-    }
+#define FROM_ARRAY(symbol)                                                                         \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)) \
+    {                                                                                              \
+        const CUresult result = prepare_both(dstDevice, dstDevice, ByteCount);                     \
+        return result != CUDA_SUCCESS                                                              \
+                   ? result                                                                        \
+                   : MS_REAL(symbol)(dstDevice, srcArray, srcOffset, ByteCount);                   \
+    }                                                                                              \
+    MS_QUICK(symbol, !ms_defers_any(),                                                             \
+             (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount),        \
+             (dstDevice, srcArray, srcOffset, ByteCount))
 FROM_ARRAY(cuMemcpyAtoD_v2)
 FROM_ARRAY(cuMemcpyAtoD_v2_ptds)
 
+#define HOST_TO_ARRAY(symbol, default_stream)                                                     \
+    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount))  \
+    {                                                                                             \
+        const CUresult result =                                                                   \
+            ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount, default_stream)       \
+                            : CUDA_SUCCESS;                                                       \
+        return result != CUDA_SUCCESS ? result                                                    \
+                                      : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount); \
+    }                                                                                             \
+    MS_QUICK(symbol, !ms_defers_any(),                                                            \
+             (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),         \
+             (dstArray, dstOffset, srcHost, ByteCount))
+HOST_TO_ARRAY(cuMemcpyHtoA_v2, CU_STREAM_LEGACY)
+HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, CU_STREAM_PER_THREAD)
+
+#define HOST_TO_ARRAY_ASYNC(symbol, default_stream)                                             \
+    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, \
+                     CUstream hStream))                                                         \
+    {                                                                                           \
+        const CUresult result =                                                                 \
+            ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount,                     \
+                                                        ms_stream(hStream, default_stream))     \
+                            : CUDA_SUCCESS;                                                     \
+        return result != CUDA_SUCCESS                                                           \
+                   ? result                                                                     \
+                   : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount, hStream);         \
+    }                                                                                           \
+    MS_QUICK(symbol, !ms_defers_any(),                                                          \
+             (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,        \
+              CUstream hStream),                                                                \
+             (dstArray, dstOffset, srcHost, ByteCount, hStream))
+HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2, CU_STREAM_LEGACY)
+HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2_ptsz, CU_STREAM_PER_THREAD)
+
 /* A pitched memset of `height` rows. */
-static CUresult prepare_rows(CUdeviceptr address, size_t pitch, size_t width_bytes, size_t height)
+static CUresult prepare_rows(CUdeviceptr address, size_t pitch, uint32_t value, unsigned width,
+                             size_t count, size_t height)
 {
+    const size_t width_bytes = count * width;
     if (!ms_defers_any() || width_bytes == 0 || height == 0)
         return CUDA_SUCCESS;
-    return ms_prepare_touch(address, (height - 1) * pitch + width_bytes);
+    const CUresult result = ms_prepare_payload_value(value, width);
+    return result != CUDA_SUCCESS ? result
+                                  : ms_prepare_touch(address, (height - 1) * pitch + width_bytes);
 }
 
-#define SET_ROWS(symbol, type)                                                                   \
-    CUresult symbol(CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,            \
-                    size_t Height)                                                               \
-    {                                                                                            \
-        const CUresult result = prepare_rows(dstDevice, dstPitch, Width * sizeof(type), Height); \
-        return result != CUDA_SUCCESS                                                            \
-                   ? result                                                                      \
-                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height);                 \
-    }
+#define SET_ROWS(symbol, type)                                                                  \
+    MS_SLOW(symbol,                                                                             \
+            (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height))  \
+    {                                                                                           \
+        const CUresult result =                                                                 \
+            prepare_rows(dstDevice, dstPitch, value, sizeof(type), Width, Height);              \
+        return result != CUDA_SUCCESS                                                           \
+                   ? result                                                                     \
+                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height);                \
+    }                                                                                           \
+    MS_QUICK(symbol, !ms_defers_any(),                                                          \
+             (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height), \
+             (dstDevice, dstPitch, value, Width, Height))
 SET_ROWS(cuMemsetD2D8_v2, unsigned char)
 SET_ROWS(cuMemsetD2D8_v2_ptds, unsigned char)
 SET_ROWS(cuMemsetD2D16_v2, unsigned short)
@@ -175,15 +264,20 @@ SET_ROWS(cuMemsetD2D16_v2_ptds, unsigned short)
 SET_ROWS(cuMemsetD2D32_v2, unsigned int)
 SET_ROWS(cuMemsetD2D32_v2_ptds, unsigned int)
 
-#define SET_ROWS_ASYNC(symbol, type)                                                             \
-    CUresult symbol(CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,            \
-                    size_t Height, CUstream hStream)                                             \
-    {                                                                                            \
-        const CUresult result = prepare_rows(dstDevice, dstPitch, Width * sizeof(type), Height); \
-        return result != CUDA_SUCCESS                                                            \
-                   ? result                                                                      \
-                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height, hStream);        \
-    }
+#define SET_ROWS_ASYNC(symbol, type)                                                           \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,         \
+                     size_t Height, CUstream hStream))                                         \
+    {                                                                                          \
+        const CUresult result =                                                                \
+            prepare_rows(dstDevice, dstPitch, value, sizeof(type), Width, Height);             \
+        return result != CUDA_SUCCESS                                                          \
+                   ? result                                                                    \
+                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height, hStream);      \
+    }                                                                                          \
+    MS_QUICK(symbol, !ms_defers_any(),                                                         \
+             (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height, \
+              CUstream hStream),                                                               \
+             (dstDevice, dstPitch, value, Width, Height, hStream))
 SET_ROWS_ASYNC(cuMemsetD2D8Async, unsigned char)
 SET_ROWS_ASYNC(cuMemsetD2D8Async_ptsz, unsigned char)
 SET_ROWS_ASYNC(cuMemsetD2D16Async, unsigned short)

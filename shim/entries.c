@@ -7,7 +7,7 @@
 #define WRAPPER_PASS(symbol) NULL
 
 const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT] = {
-#define MS_ENTRY(class, symbol, base, version, per_thread) \
+#define MS_ENTRY(class, symbol, base, version, per_thread, reason) \
     {#symbol, #base, version, per_thread, MS_CLASS_##class, WRAPPER_##class(symbol)},
 #include "shim/entries.def"
 #undef MS_ENTRY

@@ -18,7 +18,7 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_PASS };
 
 enum ms_entry {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) MS_ENTRY_##symbol,
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) MS_ENTRY_##symbol,
 #include "shim/entries.def"
 #undef MS_ENTRY
     MS_ENTRY_COUNT
@@ -57,5 +57,21 @@ static inline void *ms_real_fast(enum ms_entry entry)
     void *real = __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE);
     return __builtin_expect(real != NULL, 1) ? real : ms_real_get(entry);
 }
+
+/*
+ * An entry that jumps to the driver when `quick` holds and the driver is known, and otherwise to
+ * slow_<symbol>, which is defined before it. Apart, so that the quick way needs no frame.
+ */
+#define MS_QUICK(symbol, quick, parameters, arguments)                                           \
+    CUresult symbol parameters                                                                   \
+    {                                                                                            \
+        const __typeof__(&symbol) real =                                                         \
+            (__typeof__(&symbol))__atomic_load_n(&ms_real[MS_ENTRY_##symbol], __ATOMIC_ACQUIRE); \
+        if (__builtin_expect((quick) && real != NULL, 1))                                        \
+            return real arguments;                                                               \
+        return slow_##symbol arguments;                                                          \
+    }
+#define MS_SLOW(symbol, parameters) \
+    static __attribute__((noinline)) CUresult slow_##symbol parameters
 
 #endif

@@ -40,7 +40,9 @@ static bool fill_driver_table(void)
         ms_log(MS_WARN, "the driver has no %s: the shim steps aside", #symbol); \
         complete = false;                                                       \
     }
+#define MS_DRIVER_OPTIONAL(field, symbol) table.field = MS_REAL(symbol);
 #include "runtime/driver.def"
+#undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
     if (complete)
         ms_driver = table;

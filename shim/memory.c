@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating, freeing and asking about memory. */
 #include "runtime/hot.h"
+#include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
 
@@ -10,7 +12,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     CUresult result;
     if (ms_is_started() && ms_alloc(bytesize, dptr, &result))
         return result;
-    return MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
+    do
+        result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_defers_any() && ms_relieve());
+    return result;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
@@ -18,7 +23,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     CUresult result;
     if (ms_owns_any() && ms_free(dptr, &result))
         return result;
-    return MS_REAL(cuMemFree_v2)(dptr);
+    result = MS_REAL(cuMemFree_v2)(dptr);
+    if (result == CUDA_SUCCESS)
+        ms_host_forget(dptr); /* managed memory */
+    return result;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captures, and work that can hold a stream back in ways the shim does not see. */
 #include "runtime/machine/machine.h"
+#include "runtime/machine/settle.h"
 #include "shim/entries.h"
+
+/* What is captured runs again without a call that we see, so the window of deferral ends before it. */
+static void prepare_capture(void)
+{
+    ms_settle_now("a capture begins");
+}
 
 static CUresult noted(CUresult begun)
 {
@@ -12,21 +19,25 @@ static CUresult noted(CUresult begun)
 
 CUresult cuStreamBeginCapture(CUstream hStream)
 {
+    prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture)(hStream));
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
 {
+    prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture_ptsz)(hStream));
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
+    prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture_v2)(hStream, mode));
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
+    prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
 }
 
@@ -35,6 +46,7 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
                     const CUgraphEdgeData *dependencyData, size_t numDependencies,     \
                     CUstreamCaptureMode mode)                                          \
     {                                                                                  \
+        prepare_capture();                                                             \
         return noted(MS_REAL(symbol)(hStream, hGraph, dependencies, dependencyData,    \
                                      numDependencies, mode));                          \
     }

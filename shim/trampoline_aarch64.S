@@ -53,14 +53,42 @@ dlsym:
 .endm
 
         .set    ms_index, 0
-#define THUNK_OWN(symbol)
+#define THUNK_OWN(symbol) .set ms_entry_##symbol, ms_index;
 #define THUNK_OBSERVE(symbol)
 #define THUNK_PASS(symbol)
 #define THUNK_SEAL(symbol) .globl symbol; thunk symbol;
-#define MS_ENTRY(class, symbol, base, version, per_thread)                                         \
+#define MS_ENTRY(class, symbol, base, version, per_thread, reason)                                 \
         THUNK_##class(symbol) .set ms_index, ms_index + 1;
 #include "shim/entries.def"
 #undef MS_ENTRY
+
+/* Entries with arguments on the stack (guarded.h): to the driver while nothing is deferred. */
+.macro guard symbol
+        .globl  \symbol
+        .type   \symbol, %function
+        .p2align 4
+\symbol:
+        .cfi_startproc
+        bti     c
+        adrp    x16, ms_hot
+        add     x16, x16, #:lo12:ms_hot
+        ldr     w15, [x16, #MS_HOT_GATED]
+        cbz     w15, 1f
+        ldr     w15, [x16, #MS_HOT_DEFERRED]
+        cbnz    w15, 1f
+        adrp    x16, ms_real + 8 * ms_entry_\symbol
+        ldr     x16, [x16, #:lo12:ms_real + 8 * ms_entry_\symbol]
+        cbz     x16, 1f
+        br      x16
+1:      b       ms_guarded_\symbol
+        .cfi_endproc
+        .size   \symbol, . - \symbol
+.endm
+
+        guard   cuLaunchKernel
+        guard   cuLaunchKernel_ptsz
+        guard   cuLaunchCooperativeKernel
+        guard   cuLaunchCooperativeKernel_ptsz
 
 /* Thunks for functions that the table does not know, and the table of their addresses. */
 .macro spare number

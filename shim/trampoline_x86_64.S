@@ -52,14 +52,40 @@ dlsym:
 .endm
 
         .set    ms_index, 0
-#define THUNK_OWN(symbol)
+#define THUNK_OWN(symbol) .set ms_entry_##symbol, ms_index;
 #define THUNK_OBSERVE(symbol)
 #define THUNK_PASS(symbol)
 #define THUNK_SEAL(symbol) .globl symbol; thunk symbol;
-#define MS_ENTRY(class, symbol, base, version, per_thread)                                         \
+#define MS_ENTRY(class, symbol, base, version, per_thread, reason)                                 \
         THUNK_##class(symbol) .set ms_index, ms_index + 1;
 #include "shim/entries.def"
 #undef MS_ENTRY
+
+/* Entries with arguments on the stack (guarded.h): to the driver while nothing is deferred. */
+.macro guard symbol
+        .globl  \symbol
+        .type   \symbol, @function
+        .p2align 4
+\symbol:
+        .cfi_startproc
+        endbr64
+        cmpl    $0, ms_hot + MS_HOT_GATED(%rip)
+        je      1f
+        cmpl    $0, ms_hot + MS_HOT_DEFERRED(%rip)
+        jne     1f
+        movq    ms_real + 8 * ms_entry_\symbol(%rip), %r11
+        testq   %r11, %r11
+        jz      1f
+        jmpq    *%r11
+1:      jmp     ms_guarded_\symbol
+        .cfi_endproc
+        .size   \symbol, . - \symbol
+.endm
+
+        guard   cuLaunchKernel
+        guard   cuLaunchKernel_ptsz
+        guard   cuLaunchCooperativeKernel
+        guard   cuLaunchCooperativeKernel_ptsz
 
 /* Thunks for functions that the table does not know, and the table of their addresses. */
 .macro spare number

@@ -43,6 +43,16 @@ static const char *parse_BYTES(const char *text, ms_type_BYTES *value_out)
     return NULL;
 }
 
+static const char *parse_NUMBER(const char *text, ms_type_NUMBER *value_out)
+{
+    char *end;
+    const unsigned long long number = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)text[0]) || *end != '\0')
+        return "a whole number such as 0 or 16";
+    *value_out = number;
+    return NULL;
+}
+
 /* Copies a file name, with %p replaced by the process id. */
 static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
 {

@@ -23,6 +23,7 @@ struct ms_log_setting {
 
 typedef bool ms_type_SWITCH;
 typedef uint64_t ms_type_BYTES;
+typedef uint64_t ms_type_NUMBER;
 typedef struct ms_log_setting ms_type_LOG;
 typedef char ms_type_PATH[MS_PATH_BYTES];
 

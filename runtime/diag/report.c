@@ -11,6 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/space.h"
+#include "runtime/machine/step.h"
 #include "runtime/source/source.h"
 
 static double mib(uint64_t bytes)
@@ -44,17 +45,26 @@ static void print_string(FILE *file, const char *text)
     putc('"', file);
 }
 
+static const char *kind_name(const struct ms_content *content)
+{
+    if (content->kind != MS_SOURCE)
+        return ms_kind_names[content->kind];
+    return ms_source_is_file(content->source) ? "file" : "snapshot";
+}
+
 static void print_extent(FILE *file, const struct ms_extent *extent)
 {
     const struct ms_content *content = &extent->content;
-    const bool is_file = content->kind == MS_SOURCE && ms_source_is_file(content->source);
-    const char *kind = content->kind != MS_SOURCE ? ms_kind_names[content->kind]
-                       : is_file                  ? "file"
-                                                  : "snapshot";
-    fprintf(file, "[%zu, %zu, \"%s\"", extent->begin, extent->end, kind);
+    fprintf(file, "[%zu, %zu, \"%s%s\"", extent->begin, extent->end,
+            content->cached ? "cached " : "", kind_name(content));
     if (content->kind == MS_FILL)
         fprintf(file, ", \"%08" PRIx32 "\"", content->pattern);
-    if (is_file) {
+    if (content->kind == MS_LAUNCHED) {
+        fprintf(file, ", ");
+        print_string(file, ms_launch_name(content->step->launch));
+        fprintf(file, ", %" PRIu64, content->source_offset);
+    }
+    if (content->kind == MS_SOURCE && ms_source_is_file(content->source)) {
         fprintf(file, ", ");
         print_string(file, ms_source_path(content->source));
         fprintf(file, ", %" PRIu64, content->source_offset);
@@ -87,7 +97,8 @@ static uint64_t print_blocks(FILE *file)
         print_block(file, block);
         separator = ",\n";
         at = block->address + block->bytes;
-        deferred_bytes += block->lineage.bytes - block->lineage.resident_bytes;
+        deferred_bytes +=
+            block->lineage.bytes - block->lineage.resident_bytes - block->lineage.cached_bytes;
         ms_space_release(block);
     }
     fprintf(file, "\n  ],\n");

@@ -10,7 +10,8 @@
  * version, the counters of counters.def by name, backed_bytes, backed_bytes_peak (physical memory
  * behind deferred allocations, now and at most), snapshot_bytes, deferred_bytes (live bytes that
  * are not in device memory), and blocks: a list of live blocks, each with id, address, device,
- * bytes, backed_bytes and lineage, a list of [begin, end, kind, detail].
+ * bytes, backed_bytes and lineage, a list of [begin, end, kind, detail]. A kind that begins with "cached"
+ * is in device memory and could be played again.
  */
 void ms_report(const struct ms_config *config);
 

@@ -7,7 +7,9 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
+#include "runtime/launch/layout.h"
 #include "runtime/machine/play.h"
+#include "runtime/machine/settle.h"
 #include "runtime/machine/space.h"
 #include "runtime/start.h"
 
@@ -57,6 +59,17 @@ static void destroy_block(struct ms_block *block)
     ms_heap_free(block);
 }
 
+/* A program that allocates until it fails must fail. */
+static bool is_overcommitted(CUdevice device, size_t bytes)
+{
+    size_t total;
+    if (ms_driver.device_total_mem(&total, device) != CUDA_SUCCESS)
+        return false;
+    const uint64_t live = ms_space_live_bytes(device);
+    return bytes > UINT64_MAX - live ||
+           (live + bytes) / (ms_config.overcommit > 0 ? ms_config.overcommit : 1) > total;
+}
+
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
@@ -68,12 +81,21 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS || !can_map_memory(device))
         return false;
 
+    if (is_overcommitted(device, bytes)) {
+        ms_log(MS_INFO,
+               "an allocation of %zu bytes is refused: with it, the program would have more than "
+               "%llu times the device's memory (METASHARD_OVERCOMMIT)",
+               bytes, (unsigned long long)ms_config.overcommit);
+        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
+        return true;
+    }
     /* When it cannot be deferred, the driver decides what the program gets. */
     const struct ms_block *block = create_block(context, device, bytes);
     if (block == NULL)
         return false;
     ms_count(MS_COUNT_ALLOCATIONS, 1);
     ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
+    ms_settle_postpone();
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, block->address);
     *address_out = block->address;
     *result_out = CUDA_SUCCESS;
@@ -123,6 +145,7 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
 void ms_context_destroyed(CUcontext context)
 {
     ms_fill_stream_forget(context);
+    ms_layout_forget(NULL);
     CUdeviceptr at = 0;
     for (struct ms_block *block; (block = ms_space_claim_next(at)) != NULL;) {
         at = block->address + block->bytes;

@@ -40,15 +40,15 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
         ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (result != CUDA_SUCCESS)
         return result;
-    if (bytes > SIZE_MAX - granule)
+    if (bytes > SIZE_MAX - 3 * granule)
         return CUDA_ERROR_OUT_OF_MEMORY;
     const size_t rounded = (bytes + granule - 1) / granule * granule;
     CUdeviceptr address;
-    result = ms_driver.mem_address_reserve(&address, rounded, granule, 0, 0);
+    result = ms_driver.mem_address_reserve(&address, rounded + 2 * granule, granule, 0, 0);
     if (result != CUDA_SUCCESS)
         return result;
     *backing = (struct ms_backing){
-        .address = address, .bytes = rounded, .granule = granule, .device = device};
+        .address = address + granule, .bytes = rounded, .granule = granule, .device = device};
     return CUDA_SUCCESS;
 }
 
@@ -65,7 +65,8 @@ void ms_backing_release(struct ms_backing *backing)
         const struct ms_chunk *chunk = &backing->chunks[i];
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
     }
-    const CUresult result = ms_driver.mem_address_free(backing->address, backing->bytes);
+    const CUresult result = ms_driver.mem_address_free(backing->address - backing->granule,
+                                                       backing->bytes + 2 * backing->granule);
     if (result != CUDA_SUCCESS)
         ms_log(MS_WARN, "cannot free the addresses at 0x%llx: CUDA error %d", backing->address,
                result);
@@ -89,7 +90,19 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
     return ms_driver.mem_set_access(address, bytes, access, count);
 }
 
-/* Creates, maps and opens one chunk. Undone whole when a step fails. */
+/* Maps a handle and opens it. Undone whole when a step fails. */
+static CUresult map_handle(const struct ms_backing *backing, CUmemGenericAllocationHandle handle,
+                           CUdeviceptr address, size_t bytes)
+{
+    CUresult result = ms_driver.mem_map(address, bytes, 0, handle, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = set_access(backing, address, bytes);
+    if (result != CUDA_SUCCESS)
+        unmap(address, bytes);
+    return result;
+}
+
 static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chunk *chunk)
 {
     const CUdeviceptr address = backing->address + chunk->begin;
@@ -99,13 +112,8 @@ static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chun
     CUresult result = ms_driver.mem_create(&handle, bytes, &prop, 0);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_driver.mem_map(address, bytes, 0, handle, 0);
+    result = map_handle(backing, handle, address, bytes);
     ms_driver.mem_release(handle);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = set_access(backing, address, bytes);
-    if (result != CUDA_SUCCESS)
-        unmap(address, bytes);
     return result;
 }
 
@@ -157,6 +165,98 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
             at = backing->chunks[i].end;
     }
     return CUDA_SUCCESS;
+}
+
+size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
+{
+    size_t freed = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_chunk chunk = backing->chunks[i];
+        if (chunk.begin >= begin && chunk.end <= end) {
+            unmap(backing->address + chunk.begin, chunk.end - chunk.begin);
+            freed += chunk.end - chunk.begin;
+        } else {
+            backing->chunks[kept++] = chunk;
+        }
+    }
+    backing->count = kept;
+    backing->backed_bytes -= freed;
+    ms_count_backed(-(int64_t)freed);
+    return freed;
+}
+
+/* One throw-away granule a device, made when it is first needed and kept. */
+static _Atomic CUmemGenericAllocationHandle sinks[MS_MAX_DEVICES];
+
+static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocationHandle *sink_out)
+{
+    *sink_out = atomic_load(&sinks[backing->device]);
+    if (*sink_out != 0)
+        return CUDA_SUCCESS;
+    const CUmemAllocationProp prop = memory_properties(backing->device);
+    const CUresult result = ms_driver.mem_create(sink_out, backing->granule, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUmemGenericAllocationHandle none = 0;
+    if (!atomic_compare_exchange_strong(&sinks[backing->device], &none, *sink_out)) {
+        ms_driver.mem_release(*sink_out);
+        *sink_out = none;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The first gap at or behind `at`. False when there is none. */
+static bool next_gap(const struct ms_backing *backing, size_t at, size_t *begin_out,
+                     size_t *end_out)
+{
+    for (size_t i = 0; i < backing->count; i++) {
+        if (backing->chunks[i].end <= at)
+            continue;
+        if (at < backing->chunks[i].begin) {
+            *begin_out = at;
+            *end_out = backing->chunks[i].begin;
+            return true;
+        }
+        at = backing->chunks[i].end;
+    }
+    *begin_out = at;
+    *end_out = backing->bytes;
+    return at < backing->bytes;
+}
+
+/* Takes the sink away from the gaps before `stop`. */
+static void unsink_until(const struct ms_backing *backing, size_t stop)
+{
+    size_t begin;
+    size_t end = 0;
+    while (next_gap(backing, end, &begin, &end)) {
+        for (size_t at = begin; at < end && at < stop; at += backing->granule)
+            unmap(backing->address + at, backing->granule);
+    }
+}
+
+CUresult ms_backing_sink(const struct ms_backing *backing)
+{
+    CUmemGenericAllocationHandle sink;
+    size_t begin;
+    size_t end = 0;
+    if (!next_gap(backing, 0, &begin, &end))
+        return CUDA_SUCCESS;
+    CUresult result = get_sink(backing, &sink);
+    for (end = 0; result == CUDA_SUCCESS && next_gap(backing, end, &begin, &end);) {
+        for (size_t at = begin; at < end && result == CUDA_SUCCESS; at += backing->granule) {
+            result = map_handle(backing, sink, backing->address + at, backing->granule);
+            if (result != CUDA_SUCCESS)
+                unsink_until(backing, at);
+        }
+    }
+    return result;
+}
+
+void ms_backing_unsink(const struct ms_backing *backing)
+{
+    unsink_until(backing, backing->bytes);
 }
 
 bool ms_backing_is_one_chunk(const struct ms_backing *backing)

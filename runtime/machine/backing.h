@@ -24,9 +24,11 @@ struct ms_chunk {
     size_t begin, end; /* offsets in the block, multiples of the granule */
 };
 
+/* The reservation has one more granule on either side, which is never backed: a pointer that a program
+ * forms a little outside of its allocation still tells which one it means. */
 struct ms_backing {
-    CUdeviceptr address;     /* of the reservation; immutable */
-    size_t bytes;            /* of the reservation, a multiple of granule; immutable */
+    CUdeviceptr address;     /* of the first granule; immutable */
+    size_t bytes;            /* a multiple of granule, without the guards; immutable */
     size_t granule;          /* immutable */
     CUdevice device;         /* immutable */
     struct ms_chunk *chunks; /* sorted */
@@ -46,7 +48,18 @@ void ms_backing_release(struct ms_backing *backing);
  */
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 
-/* True when one chunk holds the whole reservation. */
+/* Unmaps every chunk that lies whole in [begin, end) and gives its memory back; returns how much. The
+ * device must be done with them. */
+size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end);
+
+/*
+ * Maps the device's sink, one throw-away granule, under everything that is not backed, so that a kernel
+ * may write all of the block; and takes it away again. The device must be done with it then.
+ */
+CUresult ms_backing_sink(const struct ms_backing *backing);
+void ms_backing_unsink(const struct ms_backing *backing);
+
+/* True when one chunk holds the whole block. */
 bool ms_backing_is_one_chunk(const struct ms_backing *backing);
 
 /*

@@ -5,7 +5,10 @@
 #include "runtime/diag/counters.h"
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/play.h"
+#include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
+#include "runtime/machine/settle.h"
+#include "runtime/machine/step.h"
 
 /* One copy under way. source and destination are claimed; either may be NULL: not ours. */
 struct copy {
@@ -27,7 +30,7 @@ static CUresult back_destination(const struct copy *copy, size_t at, size_t byte
 static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
 {
     const size_t begin = ms_offset(copy->source, copy->source_address + at);
-    CUresult result = ms_materialise(copy->source, begin, begin + bytes);
+    CUresult result = ms_materialise(copy->source, begin, begin + bytes, MS_READ);
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
     if (result == CUDA_SUCCESS)
@@ -36,16 +39,27 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
     return result;
 }
 
+/* A launch can only be played again in its own context. */
+static bool may_move(const struct copy *copy, const struct ms_content *content)
+{
+    return content->kind != MS_LAUNCHED || copy->destination->context == content->step->context;
+}
+
 /* A deferred piece goes to a destination range that is all resident, or not ours, or all deferred. */
 static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
                              const struct ms_content *content, bool resident)
 {
     const size_t from = ms_offset(copy->source, copy->source_address + at);
+    /* What is in memory, or must be played there first, is copied by the driver. */
+    if ((resident && (content->cached || content->kind == MS_LAUNCHED)) ||
+        (!resident && !may_move(copy, content)))
+        return copy_resident(copy, at, bytes);
     ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
     if (resident)
         return ms_play(content, from, copy->destination_address + at, bytes, copy->stream);
     const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     struct ms_content moved = *content;
+    moved.cached = false;
     moved.pattern = ms_pattern_move(content->pattern, from, to);
     return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &moved)
                ? CUDA_SUCCESS
@@ -89,10 +103,10 @@ static CUresult copy_extents(const struct copy *copy, size_t bytes)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         const struct ms_extent *extent = &extents[i];
-        if (extent->content.kind == MS_FILL || extent->content.kind == MS_SOURCE)
-            result = copy_deferred(copy, extent);
-        else
+        if (extent->content.kind == MS_UNDEFINED || extent->content.kind == MS_RESIDENT)
             result = copy_resident(copy, extent->begin - start, extent->end - extent->begin);
+        else
+            result = copy_deferred(copy, extent);
     }
     ms_extents_free(extents, count);
     return result;
@@ -104,7 +118,7 @@ static CUresult make_real(const struct copy *copy, size_t bytes)
     CUresult result = CUDA_SUCCESS;
     if (copy->source != NULL) {
         const size_t begin = ms_offset(copy->source, copy->source_address);
-        result = ms_materialise(copy->source, begin, begin + bytes);
+        result = ms_materialise(copy->source, begin, begin + bytes, MS_READ);
     }
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, 0, bytes);
@@ -147,11 +161,9 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
     return *result_out != CUDA_SUCCESS;
 }
 
-bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
-                       CUresult *result_out)
+static bool copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                           CUstream stream, CUresult *result_out)
 {
-    if (bytes == 0)
-        return false;
     struct copy copy = {.source_address = source,
                         .destination_address = destination,
                         .stream = stream};
@@ -161,5 +173,19 @@ bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes
     ms_space_release(copy.source);
     if (copy.destination != copy.source)
         ms_space_release(copy.destination);
+    return answered;
+}
+
+bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
+                       CUresult *result_out)
+{
+    if (bytes == 0)
+        return false;
+    bool answered;
+    do
+        answered = copy_on_device(destination, source, bytes, stream, result_out);
+    while (answered && *result_out == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    if (answered)
+        ms_settle_postpone();
     return answered;
 }

@@ -4,8 +4,26 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/machine/step.h"
 
-const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "fill", "source", "resident"};
+const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "fill", "source", "launch",
+                                                  "resident"};
+
+static void hold(const struct ms_extent *extent)
+{
+    if (extent->content.kind == MS_SOURCE)
+        ms_source_take(extent->content.source);
+    else if (extent->content.kind == MS_LAUNCHED)
+        ms_step_take(extent->content.step);
+}
+
+static void let_go(const struct ms_extent *extent)
+{
+    if (extent->content.kind == MS_SOURCE)
+        ms_source_drop(extent->content.source);
+    else if (extent->content.kind == MS_LAUNCHED)
+        ms_step_drop(extent->content.step);
+}
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
 {
@@ -21,10 +39,8 @@ bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
 
 void ms_lineage_cleanup(struct ms_lineage *lineage)
 {
-    for (size_t i = 0; i < lineage->count; i++) {
-        if (lineage->extents[i].content.kind == MS_SOURCE)
-            ms_source_drop(lineage->extents[i].content.source);
-    }
+    for (size_t i = 0; i < lineage->count; i++)
+        let_go(&lineage->extents[i]);
     ms_heap_free(lineage->extents);
     *lineage = (struct ms_lineage){0};
 }
@@ -46,7 +62,7 @@ static size_t find(const struct ms_lineage *lineage, size_t offset)
 
 static void cut_front(struct ms_extent *extent, size_t begin)
 {
-    if (extent->content.kind == MS_SOURCE)
+    if (extent->content.kind == MS_SOURCE || extent->content.kind == MS_LAUNCHED)
         extent->content.source_offset += begin - extent->begin;
     extent->begin = begin;
 }
@@ -67,17 +83,48 @@ bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size
     return extent->content.kind == MS_RESIDENT && extent->end >= end;
 }
 
+static bool is_present(const struct ms_extent *extent)
+{
+    return extent->content.kind == MS_RESIDENT || extent->content.cached;
+}
+
+/* Whether all extents of [begin, end) are present, or none, as wanted. */
+static bool all_are(const struct ms_lineage *lineage, size_t begin, size_t end, bool wanted)
+{
+    for (size_t i = find(lineage, begin); i < lineage->count; i++) {
+        if (lineage->extents[i].begin >= end)
+            break;
+        if (is_present(&lineage->extents[i]) != wanted)
+            return false;
+    }
+    return true;
+}
+
+bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    return all_are(lineage, begin, end, true);
+}
+
+bool ms_lineage_is_absent(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    return lineage->resident_bytes + lineage->cached_bytes == 0 ||
+           all_are(lineage, begin, end, false);
+}
+
 static bool continues(const struct ms_extent *left, const struct ms_extent *right)
 {
     const struct ms_content *a = &left->content;
     const struct ms_content *b = &right->content;
-    if (a->kind != b->kind)
+    if (a->kind != b->kind || a->cached != b->cached)
         return false;
     switch (a->kind) {
     case MS_FILL:
         return a->pattern == b->pattern;
     case MS_SOURCE:
         return a->source == b->source &&
+               a->source_offset + (left->end - left->begin) == b->source_offset;
+    case MS_LAUNCHED:
+        return a->step == b->step &&
                a->source_offset + (left->end - left->begin) == b->source_offset;
     default:
         return true;
@@ -91,18 +138,8 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->resident_bytes += change;
     else if (extent->content.kind != MS_UNDEFINED)
         lineage->deferred_bytes += change;
-}
-
-static void hold(const struct ms_extent *extent)
-{
-    if (extent->content.kind == MS_SOURCE)
-        ms_source_take(extent->content.source);
-}
-
-static void let_go(const struct ms_extent *extent)
-{
-    if (extent->content.kind == MS_SOURCE)
-        ms_source_drop(extent->content.source);
+    if (extent->content.cached)
+        lineage->cached_bytes += change;
 }
 
 /*
@@ -173,6 +210,24 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
     return true;
 }
 
+/* Neighbours that differed in nothing else become one. */
+void ms_lineage_drop_caches(struct ms_lineage *lineage)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < lineage->count; i++) {
+        struct ms_extent *extent = &lineage->extents[i];
+        extent->content.cached = false;
+        if (count > 0 && continues(&lineage->extents[count - 1], extent)) {
+            lineage->extents[count - 1].end = extent->end;
+            let_go(extent);
+        } else {
+            lineage->extents[count++] = *extent;
+        }
+    }
+    lineage->count = count;
+    lineage->cached_bytes = 0;
+}
+
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
                                   size_t *count_out)
 {
@@ -209,6 +264,7 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
     size_t at = 0;
     size_t resident = 0;
     size_t deferred = 0;
+    size_t cached = 0;
     for (size_t i = 0; i < lineage->count; i++) {
         const struct ms_extent *extent = &lineage->extents[i];
         if (extent->begin != at || extent->end <= extent->begin)
@@ -220,7 +276,9 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
             resident += extent->end - extent->begin;
         else if (extent->content.kind != MS_UNDEFINED)
             deferred += extent->end - extent->begin;
+        if (extent->content.cached)
+            cached += extent->end - extent->begin;
     }
     return at == lineage->bytes && resident == lineage->resident_bytes &&
-           deferred == lineage->deferred_bytes;
+           deferred == lineage->deferred_bytes && cached == lineage->cached_bytes;
 }

@@ -6,8 +6,11 @@
  *     0                    64K                   1M                 size
  *     | file F at 4096     | fill 00000000       | resident         |
  *
- * Not thread-safe: guarded by the claim on the block. Owns the references of its sources. Functions
- * that fail (out of memory) leave the lineage as it was.
+ * An extent that was read is *cached*: in device memory too, though its lineage still holds. A byte is
+ * *present* when it is resident or cached.
+ *
+ * Not thread-safe: guarded by the claim on the block. Owns the references of its sources and steps.
+ * Functions that fail (out of memory) leave the lineage as it was.
  */
 #ifndef METASHARD_RUNTIME_MACHINE_LINEAGE_H
 #define METASHARD_RUNTIME_MACHINE_LINEAGE_H
@@ -18,10 +21,13 @@
 
 #include "runtime/source/source.h"
 
+struct ms_step;
+
 enum ms_kind {
     MS_UNDEFINED, /* never written; any content is right, but it must stay the same once seen */
     MS_FILL,      /* a pattern */
     MS_SOURCE,    /* bytes of a file or a snapshot */
+    MS_LAUNCHED,  /* what a recorded launch left in its block (step.h) */
     MS_RESIDENT,  /* the truth is in device memory */
     MS_KIND_COUNT
 };
@@ -31,9 +37,11 @@ extern const char *const ms_kind_names[MS_KIND_COUNT];
 /* What an extent holds, apart from where it lies. */
 struct ms_content {
     enum ms_kind kind;
+    bool cached;              /* the bytes are in device memory as well; MS_FILL and later kinds */
     uint32_t pattern;         /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     struct ms_source *source; /* MS_SOURCE */
-    uint64_t source_offset;   /* MS_SOURCE: of the extent's first byte */
+    struct ms_step *step;     /* MS_LAUNCHED */
+    uint64_t source_offset;   /* of the extent's first byte, in the source or the step's block */
 };
 
 struct ms_extent {
@@ -47,6 +55,7 @@ struct ms_lineage {
     size_t bytes;
     size_t deferred_bytes; /* bytes that are neither resident nor undefined */
     size_t resident_bytes;
+    size_t cached_bytes;
 };
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
@@ -61,6 +70,15 @@ struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
 
 /* True when every byte of [begin, end) is resident. */
 bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* True when every byte of [begin, end) is present. */
+bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* True when no byte of [begin, end) is present. */
+bool ms_lineage_is_absent(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* Nothing is cached any more. */
+void ms_lineage_drop_caches(struct ms_lineage *lineage);
 
 /*
  * The extents of [begin, end), cut to it, each with a reference of its source: a picture that stays

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "runtime/driver.h"
+#include "runtime/launch/launch.h"
 
 /* An allocation in the current context. Deferred when it is large enough and the device can map
  * memory; *address_out is then the address of the block. */
@@ -39,6 +40,32 @@ bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes
 /* A copy between device addresses; at least one of them lies in a block. */
 bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                        CUresult *result_out);
+
+/* A launch, which is recorded, or what its parameters reach is materialised. `call` has the stream by
+ * its true name. */
+bool ms_launch(const struct ms_call *call, CUresult *result_out);
+
+/* Code of `library` (NULL: of some module) is about to be unloaded: recorded launches run now. */
+CUresult ms_prepare_unload(CUlibrary library);
+
+/*
+ * The call will put host bytes into device memory, in the order of stream: what they point to is
+ * materialised. The bytes are a box of rows.
+ */
+struct ms_box {
+    const unsigned char *begin; /* of the first row */
+    size_t width, height, depth;
+    size_t pitch, slice; /* bytes from row to row, and from plane to plane */
+};
+CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream);
+
+/* The same for a linear copy, and for a memset with a value of `width` bytes. */
+CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream);
+CUresult ms_prepare_payload_value(uint32_t value, unsigned width);
+
+/* The call will read [address, address + bytes) and write nothing of it. On success, ms_read_end
+ * (pressure.h) must follow when the call has been made. */
+CUresult ms_prepare_read(CUdeviceptr address, size_t bytes);
 
 /*
  * The call will read, or read and write, what it can reach in [address, address + bytes):

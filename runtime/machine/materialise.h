@@ -8,8 +8,16 @@
 
 #include "runtime/machine/space.h"
 
-/* Afterwards [begin, end) is resident and holds what the program wrote. Waits for the device. */
-CUresult ms_materialise(struct ms_block *block, size_t begin, size_t end);
+enum ms_access {
+    MS_READ, /* the bytes will only be read: what can be played again is cached and keeps its lineage */
+    MS_WRITE /* they may be written: resident */
+};
+
+/* Afterwards [begin, end) is present, and holds what the program wrote. Waits for the device. */
+CUresult ms_materialise(struct ms_block *block, size_t begin, size_t end, enum ms_access access);
+
+/* Everything of the block that a recorded launch made becomes resident. */
+CUresult ms_materialise_launched(struct ms_block *block);
 
 /* As ms_materialise, for a range that the program is about to overwrite whole: nothing is played. */
 CUresult ms_back_for_overwrite(struct ms_block *block, size_t begin, size_t end);

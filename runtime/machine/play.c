@@ -6,6 +6,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
+#include "runtime/machine/backing.h"
+#include "runtime/machine/step.h"
 
 enum { BOUNCE_BYTES = 8 << 20, MAX_CONTEXTS = 64 };
 
@@ -81,6 +83,101 @@ CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr ad
     default:
         ms_fatal("lineage of kind %d cannot be played", (int)content->kind);
     }
+}
+
+/* Runs a step over the block that now lies at address, of which [begin, end) is real. */
+static CUresult play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
+                          CUstream stream)
+{
+    CUresult result = ms_play_in_place(&step->before, step->block_id, address, begin, end, stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_launch_run(step->launch, address - step->address, stream);
+    if (result == CUDA_SUCCESS)
+        ms_count(MS_COUNT_REPLAYED_LAUNCHES, 1);
+    else
+        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
+               ms_launch_name(step->launch), (int)result);
+    return result;
+}
+
+/* A step's bytes [offset, offset + bytes), for another place: run where only they have memory. */
+static CUresult play_moved(const struct ms_step *step, size_t offset, CUdeviceptr address,
+                           size_t bytes, CUstream stream)
+{
+    struct ms_backing scratch;
+    CUresult result = ms_backing_reserve(&scratch, step->device, step->before.bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_cover(&scratch, offset, offset + bytes);
+    if (result != CUDA_SUCCESS)
+        goto release;
+    result = ms_backing_sink(&scratch);
+    if (result != CUDA_SUCCESS)
+        goto release;
+    result = play_step(step, scratch.address, offset, offset + bytes, stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.memcpy_dtod_async(address, scratch.address + offset, bytes, stream);
+    const CUresult waited = ms_driver.stream_synchronize(stream);
+    if (result == CUDA_SUCCESS)
+        result = waited;
+    ms_backing_unsink(&scratch);
+release:
+    ms_backing_release(&scratch);
+    return result;
+}
+
+CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdeviceptr address,
+                          size_t bytes, CUstream stream)
+{
+    if (content->kind == MS_LAUNCHED)
+        return play_moved(content->step, content->source_offset, address, bytes, stream);
+    return ms_play(content, offset, address, bytes, stream);
+}
+
+/* The step whose result stands in its own place somewhere in [begin, end), or NULL. */
+static const struct ms_step *find_own_step(const struct ms_lineage *lineage, uint64_t block_id,
+                                           size_t begin, size_t end)
+{
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const struct ms_content *content = &extent.content;
+        if (content->kind == MS_LAUNCHED && content->step->block_id == block_id &&
+            content->source_offset == at && content->step->before.bytes == lineage->bytes)
+            return content->step;
+        at = extent.end;
+    }
+    return NULL;
+}
+
+/* What was never written before a launch becomes zero there, so that playing twice gives the same. */
+static CUresult play_extent_in_place(const struct ms_extent *extent, const struct ms_step *own,
+                                     CUdeviceptr address, size_t bytes, CUstream stream)
+{
+    const struct ms_content *content = &extent->content;
+    if (content->kind == MS_UNDEFINED) {
+        static const struct ms_content zero = {.kind = MS_FILL};
+        return ms_play(&zero, 0, address, bytes, stream);
+    }
+    if (content->kind == MS_LAUNCHED && content->step == own &&
+        content->source_offset == extent->begin)
+        return CUDA_SUCCESS; /* it stands there already */
+    return ms_play_anything(content, extent->begin, address, bytes, stream);
+}
+
+CUresult ms_play_in_place(const struct ms_lineage *lineage, uint64_t block_id, CUdeviceptr address,
+                          size_t begin, size_t end, CUstream stream)
+{
+    const struct ms_step *own = find_own_step(lineage, block_id, begin, end);
+    CUresult result = CUDA_SUCCESS;
+    if (own != NULL)
+        result = play_step(own, address, begin, end, stream);
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        result = play_extent_in_place(&extent, own, address + at, stop - at, stream);
+        at = stop;
+    }
+    return result;
 }
 
 static struct {

@@ -17,6 +17,21 @@ CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr ad
                  CUstream stream);
 
 /*
+ * The same for content of any kind that can be played. A launch runs in scratch memory of its own,
+ * from which its bytes are copied; this then waits for stream.
+ */
+CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdeviceptr address,
+                          size_t bytes, CUstream stream);
+
+/*
+ * Plays [begin, end) of a lineage in place: byte o goes to address + o. All of the block at address can
+ * be written, and [begin, end), in whole granules, is memory of which nothing is needed. Launches that
+ * were recorded on block_id run there, over the whole block. May wait for stream.
+ */
+CUresult ms_play_in_place(const struct ms_lineage *lineage, uint64_t block_id, CUdeviceptr address,
+                          size_t begin, size_t end, CUstream stream);
+
+/*
  * The stream on which the shim fills memory of its own accord: one per context, blocking on nothing
  * of the program's. Wants context current. Forgotten when the context goes.
  */

@@ -116,6 +116,14 @@ bool ms_is_device_memory(CUdeviceptr address)
            type == CU_MEMORYTYPE_DEVICE;
 }
 
+bool ms_is_managed(CUdeviceptr address)
+{
+    unsigned managed = 0;
+    return ms_driver.pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+               CUDA_SUCCESS &&
+           managed != 0;
+}
+
 bool ms_meets_block(CUdeviceptr address, size_t bytes)
 {
     struct ms_block_facts facts;

@@ -30,6 +30,9 @@ bool ms_is_block(CUdeviceptr address);
 /* True for device memory that is not a block, as the driver knows it. */
 bool ms_is_device_memory(CUdeviceptr address);
 
+/* True for managed memory, as the driver knows it. */
+bool ms_is_managed(CUdeviceptr address);
+
 /* True when [address, address + bytes) meets a block. */
 bool ms_meets_block(CUdeviceptr address, size_t bytes);
 

@@ -9,7 +9,8 @@
  * Lineage is in the order of the program's calls; streams may run in another order, but only when
  * queued work waits for something that comes later: a host function, a memory value, a kernel. And
  * the bytes a copy reads from the host may still be on their way there. So a write on a stream is
- * recorded when no such work was ever queued, or when the stream is idle.
+ * recorded when no such work was ever queued, or when the stream is idle. Ordinary work is over soon, so
+ * a busy stream is given a moment, unless the last one given was in vain.
  * Never during a capture: the call is then a node of a graph.
  */
 bool ms_may_record(CUstream stream);
@@ -19,6 +20,9 @@ bool ms_may_record(CUstream stream);
  * than its bytes. Called with the block claimed, before something is recorded in it.
  */
 CUresult ms_bound_lineage(struct ms_block *block);
+
+/* True when work of the stream may still write the host memory that a call is about to read. */
+bool ms_host_may_change(CUstream stream);
 
 /* The range of a block that [address, address + bytes) is; the caller has checked that it fits. */
 static inline size_t ms_offset(const struct ms_block *block, CUdeviceptr address)

@@ -16,6 +16,8 @@ static struct {
     size_t count, capacity;   /* guarded by lock */
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
+    _Atomic uint64_t live_bytes[MS_MAX_DEVICES];
+    _Atomic CUdeviceptr begin, end; /* around all blocks and their guards */
 } space = {.lock = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER};
 
 /* Index of the first block that ends behind address. */
@@ -49,6 +51,24 @@ static void count_unbacked_locked(struct ms_block *block)
     block->counted_unbacked = unbacked;
 }
 
+/* The addresses that only this block's pointers can have. */
+static CUdeviceptr reach_begin(const struct ms_block *block)
+{
+    return block->address - block->backing.granule;
+}
+
+static CUdeviceptr reach_end(const struct ms_block *block)
+{
+    return block->address + block->backing.bytes + block->backing.granule;
+}
+
+static void set_bounds_locked(void)
+{
+    const bool any = space.count > 0;
+    atomic_store(&space.begin, any ? reach_begin(space.blocks[0]) : 0);
+    atomic_store(&space.end, any ? reach_end(space.blocks[space.count - 1]) : 0);
+}
+
 bool ms_space_add(struct ms_block *block)
 {
     pthread_mutex_lock(&space.lock);
@@ -70,6 +90,8 @@ bool ms_space_add(struct ms_block *block)
     block->counted_deferred = true;
     block->counted_unbacked = 0;
     count_unbacked_locked(block);
+    atomic_fetch_add(&space.live_bytes[block->device], block->bytes);
+    set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
     pthread_mutex_unlock(&space.lock);
@@ -85,6 +107,8 @@ void ms_space_remove(struct ms_block *block)
     memmove(&space.blocks[at], &space.blocks[at + 1],
             (space.count - at - 1) * sizeof(*space.blocks));
     space.count--;
+    atomic_fetch_sub(&space.live_bytes[block->device], block->bytes);
+    set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[block->device], (int64_t)block->counted_unbacked);
     if (block->counted_deferred)
         atomic_fetch_sub(&ms_hot.deferred, 1);
@@ -108,6 +132,18 @@ struct ms_block *ms_space_claim(CUdeviceptr address)
 {
     pthread_mutex_lock(&space.lock);
     struct ms_block *block = claim_locked(find_locked, address);
+    pthread_mutex_unlock(&space.lock);
+    return block;
+}
+
+struct ms_block *ms_space_try_claim(CUdeviceptr address)
+{
+    pthread_mutex_lock(&space.lock);
+    struct ms_block *block = find_locked(address);
+    if (block != NULL && block->claimed)
+        block = NULL;
+    if (block != NULL)
+        block->claimed = true;
     pthread_mutex_unlock(&space.lock);
     return block;
 }
@@ -164,6 +200,15 @@ void ms_space_release(struct ms_block *block)
     pthread_mutex_unlock(&space.lock);
 }
 
+static struct ms_block_facts facts_of(const struct ms_block *block)
+{
+    return (struct ms_block_facts){.address = block->address,
+                                   .bytes = block->bytes,
+                                   .context = block->context,
+                                   .device = block->device,
+                                   .id = block->id};
+}
+
 /* Copies the facts of what find(address) gives. */
 static bool tell(struct ms_block *(*find)(CUdeviceptr), CUdeviceptr address,
                  struct ms_block_facts *facts_out)
@@ -171,11 +216,7 @@ static bool tell(struct ms_block *(*find)(CUdeviceptr), CUdeviceptr address,
     pthread_mutex_lock(&space.lock);
     const struct ms_block *block = find(address);
     if (block != NULL)
-        *facts_out = (struct ms_block_facts){.address = block->address,
-                                             .bytes = block->bytes,
-                                             .context = block->context,
-                                             .device = block->device,
-                                             .id = block->id};
+        *facts_out = facts_of(block);
     pthread_mutex_unlock(&space.lock);
     return block != NULL;
 }
@@ -188,6 +229,34 @@ bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out)
 bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out)
 {
     return tell(next_locked, address, facts_out);
+}
+
+void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out)
+{
+    *begin_out = atomic_load_explicit(&space.begin, memory_order_relaxed);
+    *end_out = atomic_load_explicit(&space.end, memory_order_relaxed);
+}
+
+/* The guards of neighbours do not overlap, so at most one of two blocks is meant. */
+bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
+{
+    pthread_mutex_lock(&space.lock);
+    const struct ms_block *found = NULL;
+    size_t at = lower_bound_locked(pointer);
+    if (at > 0 && pointer < reach_end(space.blocks[at - 1]))
+        at--;
+    if (at < space.count && pointer >= reach_begin(space.blocks[at]) &&
+        pointer < reach_end(space.blocks[at]) && space.blocks[at]->counted_deferred)
+        found = space.blocks[at];
+    if (found != NULL)
+        *facts_out = facts_of(found);
+    pthread_mutex_unlock(&space.lock);
+    return found != NULL;
+}
+
+uint64_t ms_space_live_bytes(CUdevice device)
+{
+    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.live_bytes[device]) : 0;
 }
 
 uint64_t ms_space_unbacked_bytes(CUdevice device)

@@ -34,6 +34,7 @@ struct ms_block {
     /* guarded by the claim */
     struct ms_lineage lineage;
     struct ms_backing backing;
+    uint64_t reads; /* how often it was materialised for reading */
 };
 
 /* Files the block, unclaimed. False when memory is out; then the block is still the caller's. */
@@ -44,6 +45,9 @@ void ms_space_remove(struct ms_block *block);
 
 /* Claims the block that holds address, after waiting for others; NULL when there is none. */
 struct ms_block *ms_space_claim(CUdeviceptr address);
+
+/* The same without waiting: NULL also when another thread has it. */
+struct ms_block *ms_space_try_claim(CUdeviceptr address);
 
 /* Claims the blocks that hold two addresses (one may be the other, both may be NULL). */
 void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_block **block_a_out,
@@ -67,6 +71,22 @@ bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out);
 
 /* The same for the first block that ends behind address. */
 bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out);
+
+/*
+ * The range of addresses outside of which no pointer means a block; empty when there is none. The guards
+ * of blocks are inside. May be out of date when another thread adds or removes a block, which then
+ * orders itself with whoever uses its address.
+ */
+void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out);
+
+/*
+ * The block that a pointer means, which may lie a little outside of it (in the guards). False when there
+ * is none, or all of it is resident.
+ */
+bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out);
+
+/* Bytes of the device's blocks, as the program asked. */
+uint64_t ms_space_live_bytes(CUdevice device);
 
 /* Bytes of the device's blocks that have no memory behind them. */
 uint64_t ms_space_unbacked_bytes(CUdevice device);

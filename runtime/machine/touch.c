@@ -5,9 +5,10 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
 
-CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
+static CUresult materialise_range(CUdeviceptr address, size_t bytes, enum ms_access access)
 {
     const CUdeviceptr end = bytes <= UINT64_MAX - address ? address + bytes : UINT64_MAX;
     for (CUdeviceptr at = address; at < end;) {
@@ -19,7 +20,7 @@ CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
         const CUdeviceptr block_end = block->address + block->bytes;
         const size_t from = block->address > at ? 0 : ms_offset(block, at);
         const size_t to = block_end < end ? block->bytes : ms_offset(block, end);
-        const CUresult result = ms_materialise(block, from, to);
+        const CUresult result = ms_materialise(block, from, to, access);
         ms_space_release(block);
         if (result != CUDA_SUCCESS)
             return result;
@@ -28,21 +29,52 @@ CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
     return CUDA_SUCCESS;
 }
 
+CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
+{
+    CUresult result;
+    do
+        result = materialise_range(address, bytes, MS_WRITE);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    return result;
+}
+
+/* What can be taken away again is held for the call; not while we wait for memory ourselves. */
+CUresult ms_prepare_read(CUdeviceptr address, size_t bytes)
+{
+    CUresult result;
+    do {
+        ms_read_begin();
+        result = materialise_range(address, bytes, MS_READ);
+        if (result != CUDA_SUCCESS)
+            ms_read_end();
+    } while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    return result;
+}
+
 CUresult ms_prepare_touch_all(void)
 {
     ms_count(MS_COUNT_SEALS, 1);
     return ms_prepare_touch(0, SIZE_MAX);
 }
 
-CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out)
+static CUresult export_block(CUdeviceptr address, bool *one_handle_out)
 {
     struct ms_block *block = ms_space_claim(address);
     *one_handle_out = true;
     if (block == NULL)
         return CUDA_SUCCESS;
-    const CUresult result = ms_materialise(block, 0, block->bytes);
+    const CUresult result = ms_materialise(block, 0, block->bytes, MS_WRITE);
     *one_handle_out = ms_backing_is_one_chunk(&block->backing);
     ms_space_release(block);
+    return result;
+}
+
+CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out)
+{
+    CUresult result;
+    do
+        result = export_block(address, one_handle_out);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
     return result;
 }
 

@@ -1,11 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/machine.h"
 
+#include <time.h>
+
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/play.h"
+#include "runtime/machine/pressure.h"
+#include "runtime/machine/query.h"
+#include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
+#include "runtime/machine/settle.h"
+
+/*
+ * Waits a little for a busy stream. It may wait for this very thread, so the wait ends; and when it was in
+ * vain, the next one is not tried until some stream was found idle.
+ */
+static CUresult wait_a_moment(CUstream stream)
+{
+    enum { STEP_NS = 50 * 1000, STEPS = 400 }; /* 20 ms */
+    static _Atomic bool in_vain;
+    CUresult state = ms_driver.stream_query(stream);
+    if (state == CUDA_ERROR_NOT_READY && ms_is_gated() && !atomic_load(&in_vain)) {
+        for (int i = 0; i < STEPS && state == CUDA_ERROR_NOT_READY; i++) {
+            nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+            state = ms_driver.stream_query(stream);
+        }
+    }
+    if (ms_is_gated())
+        atomic_store(&in_vain, state == CUDA_ERROR_NOT_READY);
+    return state;
+}
 
 bool ms_may_record(CUstream stream)
 {
@@ -13,22 +39,26 @@ bool ms_may_record(CUstream stream)
         return false;
     /* The query also finds handles that are no streams, and errors of earlier work: those calls go to
      * the driver, which refuses them. */
-    const CUresult state = ms_driver.stream_query(stream);
-    if (state == CUDA_ERROR_NOT_READY)
-        return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) == 0;
-    return state == CUDA_SUCCESS;
+    const CUresult state = wait_a_moment(stream);
+    return state == CUDA_SUCCESS || (state == CUDA_ERROR_NOT_READY && !ms_is_gated());
+}
+
+bool ms_host_may_change(CUstream stream)
+{
+    return ms_is_gated() && (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
+                             wait_a_moment(stream) != CUDA_SUCCESS);
 }
 
 CUresult ms_bound_lineage(struct ms_block *block)
 {
     enum { MAX_EXTENTS = 16384 };
     return block->lineage.count <= MAX_EXTENTS ? CUDA_SUCCESS
-                                               : ms_materialise(block, 0, block->bytes);
+                                               : ms_materialise(block, 0, block->bytes, MS_WRITE);
 }
 
 void ms_note_gate(void)
 {
-    if (atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) == 0 && ms_is_started())
+    if (!ms_is_gated() && ms_is_started())
         atomic_store_explicit(&ms_hot.gated, 1, memory_order_relaxed);
 }
 
@@ -99,12 +129,15 @@ static uint32_t widen(uint32_t value, unsigned width)
     return value;
 }
 
-bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
-             CUresult *result_out)
+static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
+                 CUresult *result_out)
 {
     const size_t bytes = count * width;
     if (count == 0 || bytes / width != count)
         return false;
+    *result_out = ms_prepare_payload_value(value, width);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
     struct ms_block *block = claim_for_write(address, bytes, result_out);
     if (block == NULL)
         return *result_out != CUDA_SUCCESS;
@@ -120,11 +153,22 @@ bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, 
         const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
         *result_out = write_range(block, begin, begin + bytes, &fill, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+        ms_settle_postpone();
     } else {
         *result_out = ms_back_for_overwrite(block, begin, begin + bytes);
         answered = *result_out != CUDA_SUCCESS;
     }
     ms_space_release(block);
+    return answered;
+}
+
+bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
+             CUresult *result_out)
+{
+    bool answered;
+    do
+        answered = fill(address, value, width, count, stream, result_out);
+    while (answered && *result_out == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
     return answered;
 }
 
@@ -148,32 +192,96 @@ static struct ms_source *find_source(const void *source, size_t bytes, uint64_t 
     return snapshot;
 }
 
-bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
-                       bool blocking, CUresult *result_out)
+/* Addresses among the copied bytes become known to kernels. Bytes of a file that was there before this
+ * process cannot be addresses of its memory. */
+static CUresult expose_source(const void *source, size_t bytes, const struct ms_source *found)
+{
+    if (found != NULL && ms_source_is_file(found) && ms_source_is_older(found))
+        return CUDA_SUCCESS;
+    return ms_reach_expose(source, bytes);
+}
+
+CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream)
+{
+    if (box->begin == NULL || box->width == 0)
+        return CUDA_SUCCESS;
+    /* Memory that this process cannot read, or that changes before it is copied, may hold anything. */
+    if (ms_is_device_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
+        return ms_prepare_touch_all();
+    CUresult result = CUDA_SUCCESS;
+    for (size_t z = 0; z < box->depth; z++) {
+        for (size_t y = 0; y < box->height && result == CUDA_SUCCESS; y++)
+            result = ms_reach_expose(box->begin + z * box->slice + y * box->pitch, box->width);
+    }
+    return result;
+}
+
+CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream)
+{
+    const struct ms_box box = {.begin = source, .width = bytes, .height = 1, .depth = 1};
+    return ms_prepare_payload(&box, stream);
+}
+
+CUresult ms_prepare_payload_value(uint32_t value, unsigned width)
+{
+    return ms_reach_expose_pattern(widen(value, width));
+}
+
+/* The copy as the driver will do it, its destination backed. */
+static bool back_for_copy(CUdeviceptr destination, const void *source, size_t bytes,
+                          CUstream stream, CUresult *result_out)
+{
+    *result_out = ms_prepare_payload_linear(source, bytes, stream);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    struct ms_block *block = claim_for_write(destination, bytes, result_out);
+    if (block == NULL)
+        return *result_out != CUDA_SUCCESS;
+    const size_t begin = ms_offset(block, destination);
+    *result_out = ms_back_for_overwrite(block, begin, begin + bytes);
+    ms_space_release(block);
+    return *result_out != CUDA_SUCCESS;
+}
+
+static bool copy_from_host(CUdeviceptr destination, const void *source, size_t bytes,
+                           CUstream stream, bool blocking, CUresult *result_out)
 {
     struct ms_block_facts facts;
     if (bytes == 0 || source == NULL || ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts))
         return false;
-    struct ms_block *block = claim_for_write(destination, bytes, result_out);
-    if (block == NULL)
-        return *result_out != CUDA_SUCCESS;
-
-    const size_t begin = ms_offset(block, destination);
     struct ms_content content = {.kind = MS_SOURCE};
-    if (ms_may_record(stream))
+    if (ms_space_look_up(destination, &facts) &&
+        !ms_is_device_memory((CUdeviceptr)(uintptr_t)source) && ms_may_record(stream))
         content.source = find_source(source, bytes, &content.source_offset);
+    if (content.source == NULL)
+        return back_for_copy(destination, source, bytes, stream, result_out);
 
-    bool answered = true;
-    if (content.source != NULL) {
-        *result_out = write_range(block, begin, begin + bytes, &content, stream);
+    /* Before the claim: it may be this block that is pointed to. */
+    *result_out = expose_source(source, bytes, content.source);
+    struct ms_block *block = NULL;
+    if (*result_out == CUDA_SUCCESS)
+        block = claim_for_write(destination, bytes, result_out);
+    if (block == NULL) {
         ms_source_drop(content.source);
-    } else {
-        *result_out = ms_back_for_overwrite(block, begin, begin + bytes);
-        answered = *result_out != CUDA_SUCCESS;
+        return *result_out != CUDA_SUCCESS;
     }
+    const size_t begin = ms_offset(block, destination);
+    *result_out = write_range(block, begin, begin + bytes, &content, stream);
+    ms_source_drop(content.source);
     ms_space_release(block);
+    ms_settle_postpone();
     /* The driver would have waited for earlier work too, and programs build on that. */
-    if (answered && blocking && *result_out == CUDA_SUCCESS)
+    if (blocking && *result_out == CUDA_SUCCESS)
         *result_out = ms_driver.stream_synchronize(stream);
+    return true;
+}
+
+bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
+                       bool blocking, CUresult *result_out)
+{
+    bool answered;
+    do
+        answered = copy_from_host(destination, source, bytes, stream, blocking, result_out);
+    while (answered && *result_out == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
     return answered;
 }

@@ -236,6 +236,26 @@ bool ms_source_is_file(const struct ms_source *source)
     return source->is_file;
 }
 
+bool ms_source_is_current(const struct ms_source *source)
+{
+    struct stat now;
+    return !source->is_file ||
+           (fstat(source->descriptor, &now) == 0 && is_unchanged(&source->recorded, &now));
+}
+
+static struct timespec started; /* written once, before any source exists */
+
+void ms_source_start(void)
+{
+    clock_gettime(CLOCK_REALTIME_COARSE, &started);
+}
+
+bool ms_source_is_older(const struct ms_source *source)
+{
+    const struct timespec changed = source->recorded.st_ctim;
+    return changed.tv_sec < started.tv_sec;
+}
+
 const char *ms_source_path(const struct ms_source *source)
 {
     return source->path;

@@ -45,6 +45,14 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
                         const void **bytes_out);
 
 bool ms_source_is_file(const struct ms_source *source);
+
+/* True while the bytes of a file are certainly what they were. */
+bool ms_source_is_current(const struct ms_source *source);
+
+/* True when the file was last changed before ms_source_start. */
+bool ms_source_is_older(const struct ms_source *source);
+void ms_source_start(void);
+
 const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
 
 /* Host bytes all snapshots occupy now. */

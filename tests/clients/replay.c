@@ -24,7 +24,7 @@ struct row {
     bool per_thread;
 };
 static const struct row rows[] = {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) \
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) \
     {CLASS_##class_, #symbol, #base, version, per_thread},
 #include "shim/entries.def"
 #undef MS_ENTRY

@@ -46,7 +46,7 @@ def check_dump(program, preload, folder):
     lineages = {block["bytes"]: block["lineage"] for block in dump["blocks"]}
     check("blocks", sorted(lineages), [3 * MIB, 4 * MIB, 8 * MIB])
     check("lineage of a file", lineages[8 * MIB],
-          [[0, 1, "resident"], [1, 8 * MIB, "file", os.path.join(folder, "data"), 1]])
+          [[0, 1, "cached file", os.path.join(folder, "data"), 0], [1, 8 * MIB, "file", os.path.join(folder, "data"), 1]])
     check("lineage of a fill", lineages[4 * MIB], [[0, 4 * MIB, "fill", "12341234"]])
     check("lineage of heap memory", lineages[3 * MIB], [[0, 3 * MIB, "snapshot"]])
 

@@ -15,7 +15,8 @@ static const struct entry {
     const char *symbol, *base;
     int version, per_thread;
 } entries[] = {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) {#symbol, #base, version, per_thread},
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) \
+    {#symbol, #base, version, per_thread},
 #include "shim/entries.def"
 #undef MS_ENTRY
 };

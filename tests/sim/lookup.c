@@ -5,7 +5,7 @@
 #include <string.h>
 
 const char *const sim_entry_names[SIM_ENTRY_COUNT] = {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) #symbol,
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) #symbol,
 #include "shim/entries.def"
 #undef MS_ENTRY
 };
@@ -17,7 +17,7 @@ struct row {
     bool per_thread;
 };
 static const struct row rows[SIM_ENTRY_COUNT] = {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) {#base, version, per_thread},
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) {#base, version, per_thread},
 #include "shim/entries.def"
 #undef MS_ENTRY
 };

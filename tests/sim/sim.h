@@ -34,7 +34,7 @@
 
 /* One id for every export, from the entry table. */
 enum sim_entry {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) SIM_ENTRY_##symbol,
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) SIM_ENTRY_##symbol,
 #include "shim/entries.def"
 #undef MS_ENTRY
     SIM_ENTRY_COUNT

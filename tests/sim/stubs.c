@@ -7,7 +7,7 @@
  * repeated here; a stub reads none of its arguments, so it needs neither.
  */
 enum sim_entry {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) SIM_ENTRY_##symbol,
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) SIM_ENTRY_##symbol,
 #include "shim/entries.def"
 #undef MS_ENTRY
     SIM_ENTRY_COUNT
@@ -16,18 +16,18 @@ enum sim_entry {
 int sim_stub_refuse(int entry);           /* lookup.c */
 extern void *const sim_entry_addresses[]; /* declared for lookup.c, which includes cuda.h */
 
-#define MS_ENTRY(class_, symbol, base, version, per_thread)       \
-    int symbol(void);                                             \
-    __attribute__((weak, visibility("default"))) int symbol(void) \
-    {                                                             \
-        return sim_stub_refuse(SIM_ENTRY_##symbol);               \
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) \
+    int symbol(void);                                               \
+    __attribute__((weak, visibility("default"))) int symbol(void)   \
+    {                                                               \
+        return sim_stub_refuse(SIM_ENTRY_##symbol);                 \
     }
 #include "shim/entries.def"
 #undef MS_ENTRY
 
 /* With -Bsymbolic these are the driver's own functions, whatever is preloaded. */
 void *const sim_entry_addresses[SIM_ENTRY_COUNT] = {
-#define MS_ENTRY(class_, symbol, base, version, per_thread) (void *)symbol,
+#define MS_ENTRY(class_, symbol, base, version, per_thread, reason) (void *)symbol,
 #include "shim/entries.def"
 #undef MS_ENTRY
 };

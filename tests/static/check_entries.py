@@ -4,7 +4,8 @@
 
 Every function that cuda.h declares, and every symbol that the toolkit's stub of libcuda exports
 where it is given, must have a row in shim/entries.def, and every row must stand for one of them: a
-new CUDA cannot slip by. The committed list of CUDA 13.0's exports must be covered exactly.
+new CUDA cannot slip by. The committed list of CUDA 13.0's exports must be covered exactly. And every
+row must give a reason that says something: that a call is passed on is a claim, not a default.
 """
 import os
 import re
@@ -12,20 +13,44 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-ROW = re.compile(r"^MS_ENTRY\((OWN|OBSERVE|SEAL|PASS), (\w+), (\w+), (\d+), ([01])\)$")
+TABLE = os.path.join(SOURCE, "shim", "entries.def")
+CHAPTER = r"/\* (?P<chapter>.+) \*/$"
+REASON = r'#define (?P<name>MS_WHY_\w+)\s+(?:\\\n\s*)?"(?P<text>[^"\n]*)"$'
+ROW = (r"MS_ENTRY\((?P<class_>OWN|OBSERVE|SEAL|PASS), (?P<symbol>\w+), (?P<base>\w+), "
+       r"(?P<version>\d+), (?P<per_thread>[01])(?:,\s+(?P<reason>\w+|\"[^\"\n]*\"))?\)$")
+SHORTEST_REASON = 20
 
 
-def read_rows():
-    rows = []
-    with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
-        for number, line in enumerate(file, 1):
-            if not line.startswith("MS_ENTRY("):
-                continue
-            match = ROW.match(line.rstrip("\n"))
-            if not match:
-                sys.exit(f"shim/entries.def:{number}: expected MS_ENTRY(class, symbol, base, "
-                         f"version, per_thread), got {line.strip()}")
-            rows.append(match.groups())
+class Row:
+    """One row, with its chapter; the reason is spelled out, and "" where there is none."""
+
+    def __init__(self, match, chapter, reasons):
+        self.chapter = chapter
+        self.class_, self.symbol, self.base = match["class_"], match["symbol"], match["base"]
+        reason = match["reason"] or ""
+        if not reason.startswith('"') and reason != "" and reason not in reasons:
+            sys.exit(f"shim/entries.def: {self.symbol}: {reason} is not defined")
+        self.reason = reasons.get(reason, reason.strip('"'))
+
+
+def read_rows(text=None):
+    if text is None:
+        with open(TABLE) as file:
+            text = file.read()
+    rows, reasons, chapter = [], {}, ""
+    for match in re.finditer(f"^(?:{CHAPTER}|{REASON}|{ROW})", text, re.M):
+        if match["chapter"] is not None:
+            chapter = match["chapter"]
+        elif match["name"] is not None:
+            reasons[match["name"]] = match["text"]
+        else:
+            rows.append(Row(match, chapter, reasons))
+    if len(rows) != len(re.findall(r"^\s*MS_ENTRY", text, re.M)):
+        understood = {row.symbol for row in rows}
+        lost = [line for line in re.findall(r"^\s*MS_ENTRY.*", text, re.M)
+                if not understood & set(re.findall(r"\w+", line)[2:3])]
+        sys.exit("shim/entries.def: expected MS_ENTRY(class, symbol, base, version, per_thread, "
+                 f"reason), got {lost}")
     return rows
 
 
@@ -44,8 +69,10 @@ def exported(library):
 
 def main():
     rows = read_rows()
-    symbols = [row[1] for row in rows]
+    symbols = [row.symbol for row in rows]
     faults = [f"{name} has more than one row" for name in set(symbols) if symbols.count(name) > 1]
+    faults += [f"{row.symbol}: class {row.class_} needs a reason that says something, this is "
+               f'"{row.reason}"' for row in rows if len(row.reason) < SHORTEST_REASON]
     with open(os.path.join(SOURCE, "tests", "sim", "data", "cuda13-stub-exports.txt")) as file:
         listed = set(file.read().split())
     faults += [f"{name} is exported by CUDA 13.0 and has no row" for name in listed - set(symbols)]

@@ -9,7 +9,7 @@ of cuCtxGetDevice_v2 for an older one. Exports cannot be hidden at run time, hen
 import re
 import sys
 
-ROW = re.compile(r"^MS_ENTRY\(\w+, (\w+), \w+, (\d+), [01]\)$", re.M)
+ROW = re.compile(r"^MS_ENTRY\(\w+, (\w+), \w+, (\d+), [01],\s", re.M)
 
 
 def main():

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/machine/step.h"
 #include "tests/harness/test.h"
 
 /* The slow, obvious twin: what each byte holds. */
@@ -12,12 +13,14 @@ enum { BYTES = 257, SOURCES = 3 };
 
 struct byte {
     enum ms_kind kind;
-    unsigned char value;      /* MS_FILL */
-    struct ms_source *source; /* MS_SOURCE */
-    uint64_t offset;          /* MS_SOURCE */
+    unsigned char value; /* MS_FILL */
+    const void *source;  /* or step */
+    uint64_t offset;     /* in either */
+    bool present;
 };
 
 static struct ms_source *sources[SOURCES];
+static struct ms_step steps[2] = {{.references = 1}, {.references = 1}};
 
 static void make_sources(void)
 {
@@ -37,6 +40,11 @@ static struct byte byte_of(const struct ms_content *content, size_t begin, size_
         byte.source = content->source;
         byte.offset = content->source_offset + (at - begin);
     }
+    if (content->kind == MS_LAUNCHED) {
+        byte.source = content->step;
+        byte.offset = content->source_offset + (at - begin);
+    }
+    byte.present = content->kind == MS_RESIDENT || content->cached;
     return byte;
 }
 
@@ -44,6 +52,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
 {
     CHECK(ms_lineage_is_valid(lineage));
     size_t resident = 0;
+    size_t present = 0;
     for (size_t at = 0; at < BYTES; at++) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
         CHECK_EQ(extent.begin, at);
@@ -53,9 +62,16 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         CHECK_EQ(seen.value, twin[at].value);
         CHECK(seen.source == twin[at].source);
         CHECK_EQ(seen.offset, twin[at].offset);
+        CHECK_EQ(seen.present, twin[at].present);
+        CHECK_EQ(ms_lineage_is_present(lineage, at, at + 1), seen.present);
+        CHECK_EQ(ms_lineage_is_absent(lineage, at, at + 1), !seen.present);
+        present += seen.present;
         resident += seen.kind == MS_RESIDENT;
     }
     CHECK_EQ(lineage->resident_bytes, resident);
+    CHECK_EQ(lineage->resident_bytes + lineage->cached_bytes, present);
+    CHECK_EQ(ms_lineage_is_present(lineage, 0, BYTES), present == BYTES);
+    CHECK_EQ(ms_lineage_is_absent(lineage, 0, BYTES), present == 0);
 }
 
 static struct ms_content random_content(void)
@@ -67,6 +83,11 @@ static struct ms_content random_content(void)
         content.source = sources[rand() % SOURCES];
         content.source_offset = (uint64_t)(rand() % 8);
     }
+    if (content.kind == MS_LAUNCHED) {
+        content.step = &steps[rand() % 2];
+        content.source_offset = (uint64_t)(rand() % 8);
+    }
+    content.cached = content.kind != MS_UNDEFINED && content.kind != MS_RESIDENT && rand() % 3 == 0;
     return content;
 }
 
@@ -89,9 +110,16 @@ MS_TEST(random_writes_match_the_model)
         CHECK(ms_lineage_set(&lineage, begin, end, &content));
         for (size_t at = begin; at < end; at++)
             twin[at] = byte_of(&content, begin, at);
+        if (step % 50 == 0) {
+            ms_lineage_drop_caches(&lineage);
+            for (size_t at = 0; at < BYTES; at++)
+                twin[at].present = twin[at].kind == MS_RESIDENT;
+        }
         check_same(&lineage, twin);
     }
     ms_lineage_cleanup(&lineage);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(steps[i].references, 1);
     for (int i = 0; i < SOURCES; i++)
         ms_source_drop(sources[i]);
     CHECK_EQ(ms_source_snapshot_bytes(), 0); /* every reference was given back */

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/host.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/base/heap.h"
+
+struct range {
+    uint64_t begin, end;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards ranges, count, capacity; nothing is called under it */
+    struct range *ranges; /* in no order */
+    size_t count, capacity;
+    bool all;                    /* a range was lost for want of memory */
+    _Atomic uint64_t begin, end; /* around all ranges */
+    _Atomic bool has_globals;
+} host = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void set_bounds_locked(void)
+{
+    uint64_t begin = host.all ? 0 : UINT64_MAX;
+    uint64_t end = host.all ? UINT64_MAX : 0;
+    for (size_t i = 0; i < host.count; i++) {
+        if (host.ranges[i].begin < begin)
+            begin = host.ranges[i].begin;
+        if (host.ranges[i].end > end)
+            end = host.ranges[i].end;
+    }
+    atomic_store(&host.begin, begin);
+    atomic_store(&host.end, end);
+}
+
+static bool grow_locked(void)
+{
+    if (host.count < host.capacity)
+        return true;
+    const size_t capacity = 2 * host.capacity + 16;
+    struct range *grown = ms_heap_realloc(host.ranges, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    host.ranges = grown;
+    host.capacity = capacity;
+    return true;
+}
+
+void ms_host_note(uint64_t address, size_t bytes)
+{
+    pthread_mutex_lock(&host.lock);
+    if (grow_locked())
+        host.ranges[host.count++] = (struct range){.begin = address, .end = address + bytes};
+    else
+        host.all = true;
+    set_bounds_locked();
+    pthread_mutex_unlock(&host.lock);
+}
+
+void ms_host_forget(uint64_t address)
+{
+    if (address < atomic_load(&host.begin) || address >= atomic_load(&host.end))
+        return;
+    pthread_mutex_lock(&host.lock);
+    for (size_t i = 0; i < host.count; i++) {
+        if (host.ranges[i].begin == address)
+            host.ranges[i--] = host.ranges[--host.count];
+    }
+    set_bounds_locked();
+    pthread_mutex_unlock(&host.lock);
+}
+
+void ms_host_note_global(void)
+{
+    atomic_store(&host.has_globals, true);
+}
+
+bool ms_host_has_globals(void)
+{
+    return atomic_load_explicit(&host.has_globals, memory_order_relaxed);
+}
+
+bool ms_host_holds(uint64_t address)
+{
+    pthread_mutex_lock(&host.lock);
+    bool held = host.all;
+    for (size_t i = 0; i < host.count && !held; i++)
+        held = address >= host.ranges[i].begin && address < host.ranges[i].end;
+    pthread_mutex_unlock(&host.lock);
+    return held;
+}
+
+void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out)
+{
+    *begin_out = atomic_load_explicit(&host.begin, memory_order_relaxed);
+    *end_out = atomic_load_explicit(&host.end, memory_order_relaxed);
+}

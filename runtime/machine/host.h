@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host memory that kernels can read: pinned, registered, mapped and managed. The host may write a pointer
+ * there at any time without a call that the shim sees, so a kernel that is given such memory may reach
+ * anything.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_HOST_H
+#define METASHARD_RUNTIME_MACHINE_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* [address, address + bytes) is such memory from now on; or no longer, by its first address. Ranges that
+ * nobody could file make every address suspicious. */
+void ms_host_note(uint64_t address, size_t bytes);
+void ms_host_forget(uint64_t address);
+
+/* A global variable of some module is such memory: kernels reach it without an argument. */
+void ms_host_note_global(void);
+bool ms_host_has_globals(void);
+
+bool ms_host_holds(uint64_t address);
+
+/* The range outside of which ms_host_holds is false. */
+void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out);
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/pressure.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/machine/space.h"
+#include "runtime/machine/step.h"
+
+enum { MAX_CANDIDATES = 256, PATIENCE = 10000 };
+
+/* Reads that were prepared and have perhaps not reached the driver yet. */
+static _Atomic uint32_t reads_in_call;
+
+void ms_read_begin(void)
+{
+    atomic_fetch_add(&reads_in_call, 1);
+}
+
+void ms_read_end(void)
+{
+    atomic_fetch_sub(&reads_in_call, 1);
+}
+
+struct candidate {
+    CUdeviceptr address;
+    uint64_t id, reads;
+    CUcontext context;
+};
+
+static bool has_something(const struct ms_block *block)
+{
+    return block->backing.backed_bytes > 0 && block->lineage.resident_bytes < block->lineage.bytes;
+}
+
+static size_t find_candidates(struct candidate *candidates)
+{
+    size_t count = 0;
+    CUdeviceptr at = 0;
+    struct ms_block_facts facts;
+    while (count < MAX_CANDIDATES && ms_space_first_behind(at, &facts)) {
+        at = facts.address + facts.bytes;
+        struct ms_block *block = ms_space_try_claim(facts.address);
+        if (block == NULL)
+            continue;
+        if (has_something(block))
+            candidates[count++] = (struct candidate){.address = block->address,
+                                                     .id = block->id,
+                                                     .reads = block->reads,
+                                                     .context = block->context};
+        ms_space_release(block);
+    }
+    return count;
+}
+
+/* Reads that were prepared before now are queued when this returns true. */
+static bool reads_are_queued(void)
+{
+    for (int i = 0; i < PATIENCE; i++) {
+        if (atomic_load(&reads_in_call) == 0)
+            return true;
+        sched_yield();
+    }
+    return false;
+}
+
+static bool wait_for(CUcontext context)
+{
+    struct ms_driver_scope scope;
+    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return false;
+    const CUresult result = ms_driver.ctx_synchronize();
+    ms_driver_leave(&scope);
+    return result == CUDA_SUCCESS;
+}
+
+static bool wait_for_contexts(const struct candidate *candidates, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const bool done = i > 0 && candidates[i].context == candidates[i - 1].context;
+        if (!done && !wait_for(candidates[i].context))
+            return false;
+    }
+    return true;
+}
+
+/* A file that has changed can no longer restore what was read from it. */
+static void keep_what_is_lost(struct ms_block *block)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    for (size_t at = 0; at < block->bytes;) {
+        const struct ms_extent extent = ms_lineage_at(&block->lineage, at);
+        at = extent.end;
+        if (extent.content.cached && !ms_content_is_current(&extent.content))
+            ms_lineage_set(&block->lineage, extent.begin, extent.end, &resident);
+    }
+}
+
+/* The runs in which nothing is resident. */
+static size_t evict(struct ms_block *block)
+{
+    size_t freed = 0;
+    keep_what_is_lost(block);
+    ms_lineage_drop_caches(&block->lineage);
+    size_t begin = 0;
+    for (size_t i = 0; i < block->lineage.count; i++) {
+        const struct ms_extent *extent = &block->lineage.extents[i];
+        if (extent->content.kind != MS_RESIDENT)
+            continue;
+        freed += ms_backing_uncover(&block->backing, begin, extent->begin);
+        begin = extent->end;
+    }
+    /* The last granule reaches behind the end of the block. */
+    return freed + ms_backing_uncover(&block->backing, begin, block->backing.bytes);
+}
+
+bool ms_relieve(void)
+{
+    struct candidate candidates[MAX_CANDIDATES];
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    const size_t count = find_candidates(candidates);
+    if (count == 0 || !reads_are_queued() || !wait_for_contexts(candidates, count))
+        return false;
+    size_t freed = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct ms_block *block = ms_space_try_claim(candidates[i].address);
+        if (block != NULL && block->id == candidates[i].id && block->reads == candidates[i].reads)
+            freed += evict(block);
+        ms_space_release(block);
+    }
+    ms_count(MS_COUNT_EVICTED_BYTES, freed);
+    if (freed > 0)
+        ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
+               freed);
+    return freed > 0;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/settle.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "runtime/start.h"
+
+/* Fewer launches than this are no sign that the program has moved on, however long they take. */
+enum { MIN_LAUNCHES = 64 };
+
+static _Atomic uint64_t last_event_ms;
+static _Atomic uint32_t launches_since;
+
+/* Coarse: a read of memory, not a system call. */
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+void ms_settle_postpone(void)
+{
+    atomic_store_explicit(&last_event_ms, now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&launches_since, 0, memory_order_relaxed);
+}
+
+void ms_settle_now(const char *why)
+{
+    if (!ms_defers_any())
+        return;
+    ms_log(MS_DEBUG, "settling: %s", why);
+    ms_count(MS_COUNT_SETTLES, 1);
+    if (ms_prepare_touch_all() != CUDA_SUCCESS)
+        ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
+}
+
+void ms_settle_consider(void)
+{
+    const uint32_t launches =
+        atomic_fetch_add_explicit(&launches_since, 1, memory_order_relaxed) + 1;
+    if (ms_config.settle_ms == 0 || launches < MIN_LAUNCHES)
+        return;
+    const uint64_t last = atomic_load_explicit(&last_event_ms, memory_order_relaxed);
+    if (now_ms() - last < ms_config.settle_ms)
+        return;
+    ms_settle_postpone(); /* whatever comes of it, not again at once */
+    ms_settle_now("the program launches work and allocates and loads nothing");
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/step.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/heap.h"
+
+struct ms_step *ms_step_take(struct ms_step *step)
+{
+    atomic_fetch_add_explicit(&step->references, 1, memory_order_relaxed);
+    return step;
+}
+
+/* Recursion ends at MS_MAX_STEP_DEPTH. */
+void ms_step_drop(struct ms_step *step)
+{
+    if (atomic_fetch_sub(&step->references, 1) != 1)
+        return;
+    ms_lineage_cleanup(&step->before);
+    ms_launch_destroy(step->launch);
+    ms_heap_free(step);
+}
+
+uint32_t ms_step_depth_over(const struct ms_lineage *lineage)
+{
+    uint32_t depth = 0;
+    for (size_t i = 0; i < lineage->count; i++) {
+        const struct ms_content *content = &lineage->extents[i].content;
+        if (content->kind == MS_LAUNCHED && content->step->depth > depth)
+            depth = content->step->depth;
+    }
+    return depth + 1;
+}
+
+bool ms_content_is_current(const struct ms_content *content)
+{
+    if (content->kind == MS_SOURCE)
+        return ms_source_is_current(content->source);
+    if (content->kind != MS_LAUNCHED)
+        return true;
+    const struct ms_lineage *before = &content->step->before;
+    for (size_t i = 0; i < before->count; i++) {
+        if (!ms_content_is_current(&before->extents[i].content))
+            return false;
+    }
+    return true;
+}

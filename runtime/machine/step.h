@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Steps: recorded launches in the lineage of a block. A step is one launch together with the
+ * lineage that its block had before it:
+ *
+ *     block:   | launched by S                | file F      |      the file was copied later
+ *     S:       runs kernel K over what was
+ *              | fill 0        | undefined                  |
+ *
+ * Each byte that K writes depends on the old value of that byte alone (rules.h), so a range of the
+ * result needs only that range of what was before. A step does not care where its block is today, or
+ * whether it still exists. When nothing refers to it any more, it and all it needed go.
+ *
+ * By reference count; immutable after creation; usable from any thread.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_STEP_H
+#define METASHARD_RUNTIME_MACHINE_STEP_H
+
+#include "runtime/launch/launch.h"
+#include "runtime/machine/lineage.h"
+
+enum { MS_MAX_STEP_DEPTH = 16 };
+
+struct ms_step {
+    _Atomic uint32_t references;
+    uint32_t depth;      /* 1 + the greatest depth of a step in before; at most MS_MAX_STEP_DEPTH */
+    uint64_t block_id;   /* of the block it was recorded on */
+    CUdeviceptr address; /* of that block then; where the launch's pointers point */
+    CUcontext context;
+    CUdevice device;
+    struct ms_lineage before; /* nothing of it is present */
+    struct ms_launch *launch;
+};
+
+struct ms_step *ms_step_take(struct ms_step *step);
+void ms_step_drop(struct ms_step *step);
+
+/* The depth that a step over this lineage would have. */
+uint32_t ms_step_depth_over(const struct ms_lineage *lineage);
+
+/* True when playing the content would still give the same: no file behind it has changed. */
+bool ms_content_is_current(const struct ms_content *content);
+
+#endif

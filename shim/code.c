@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Code that comes and goes: which handles are kernels, and recorded launches before their code goes. */
+#include "runtime/hot.h"
+#include "runtime/launch/layout.h"
+#include "runtime/machine/machine.h"
+#include "shim/entries.h"
+
+CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
+{
+    const CUresult result = MS_REAL(cuLibraryGetKernel)(pKernel, library, name);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_layout_note_kernel(*pKernel, library);
+    return result;
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib)
+{
+    const CUresult result = MS_REAL(cuLibraryEnumerateKernels)(kernels, numKernels, lib);
+    unsigned count = 0;
+    if (result == CUDA_SUCCESS && ms_is_started() &&
+        MS_REAL(cuLibraryGetKernelCount)(&count, lib) == CUDA_SUCCESS) {
+        for (unsigned i = 0; i < numKernels && i < count; i++)
+            ms_layout_note_kernel(kernels[i], lib);
+    }
+    return result;
+}
+
+CUresult cuModuleUnload(CUmodule hmod)
+{
+    const CUresult result = ms_is_started() ? ms_prepare_unload(NULL) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS ? result : MS_REAL(cuModuleUnload)(hmod);
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+    const CUresult result = ms_is_started() ? ms_prepare_unload(library) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS ? result : MS_REAL(cuLibraryUnload)(library);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Entries with arguments on the stack. The exported symbol is a thunk in assembly that jumps to the
+ * driver while nothing is deferred, and otherwise here, with the arguments as the program passed them.
+ */
+#ifndef METASHARD_SHIM_GUARDED_H
+#define METASHARD_SHIM_GUARDED_H
+
+#include "shim/entries.h"
+
+extern __typeof__(cuLaunchKernel) ms_guarded_cuLaunchKernel;
+extern __typeof__(cuLaunchKernel_ptsz) ms_guarded_cuLaunchKernel_ptsz;
+extern __typeof__(cuLaunchCooperativeKernel) ms_guarded_cuLaunchCooperativeKernel;
+extern __typeof__(cuLaunchCooperativeKernel_ptsz) ms_guarded_cuLaunchCooperativeKernel_ptsz;
+
+#endif

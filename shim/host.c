@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host memory that kernels can read: noted, because addresses may hide there. */
+#include "runtime/hot.h"
+#include "runtime/machine/host.h"
+#include "runtime/machine/query.h"
+#include "shim/entries.h"
+
+static CUresult noted(CUresult result, void *const *address, size_t bytes)
+{
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_host_note((uintptr_t)*address, bytes);
+    return result;
+}
+
+CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
+{
+    return noted(MS_REAL(cuMemAllocHost)(pp, bytesize), pp, bytesize);
+}
+
+CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
+{
+    return noted(MS_REAL(cuMemAllocHost_v2)(pp, bytesize), pp, bytesize);
+}
+
+CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
+{
+    return noted(MS_REAL(cuMemHostAlloc)(pp, bytesize, Flags), pp, bytesize);
+}
+
+CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
+{
+    return noted(MS_REAL(cuMemHostRegister)(p, bytesize, Flags), &p, bytesize);
+}
+
+CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
+{
+    return noted(MS_REAL(cuMemHostRegister_v2)(p, bytesize, Flags), &p, bytesize);
+}
+
+CUresult cuMemFreeHost(void *p)
+{
+    const CUresult result = MS_REAL(cuMemFreeHost)(p);
+    if (result == CUDA_SUCCESS)
+        ms_host_forget((uintptr_t)p);
+    return result;
+}
+
+CUresult cuMemHostUnregister(void *p)
+{
+    const CUresult result = MS_REAL(cuMemHostUnregister)(p);
+    if (result == CUDA_SUCCESS)
+        ms_host_forget((uintptr_t)p);
+    return result;
+}
+
+/* Freed by cuMemFree. */
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
+{
+    const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_host_note(*dptr, bytesize);
+    return result;
+}
+
+/* A global variable that the host can write too. Outputs may be NULL. */
+static CUresult noted_global(CUresult result, const CUdeviceptr *address)
+{
+    if (result == CUDA_SUCCESS && address != NULL && ms_is_started() && ms_is_managed(*address))
+        ms_host_note_global();
+    return result;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+{
+    return noted_global(MS_REAL(cuModuleGetGlobal_v2)(dptr, bytes, hmod, name), dptr);
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    return noted_global(MS_REAL(cuLibraryGetGlobal)(dptr, bytes, library, name), dptr);
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    const CUresult result = MS_REAL(cuLibraryGetManaged)(dptr, bytes, library, name);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_host_note_global();
+    return result;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Launches. Those with arguments on the stack are entered through a thunk in assembly (C cannot jump on
+ * without copying them), which comes here only while something is deferred.
+ */
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "shim/entries.h"
+#include "shim/guarded.h"
+#include "shim/stream.h"
+
+/* True when the call is answered. */
+static bool launch(struct ms_call *call, CUstream default_stream, CUresult *result_out)
+{
+    if (!ms_defers_any()) {
+        ms_note_gate();
+        return false;
+    }
+    call->stream = ms_stream(call->stream, default_stream);
+    return ms_launch(call, result_out);
+}
+
+#define LAUNCH(symbol, default_stream)                                                           \
+    CUresult ms_guarded_##symbol(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,     \
+                                 unsigned int gridDimZ, unsigned int blockDimX,                  \
+                                 unsigned int blockDimY, unsigned int blockDimZ,                 \
+                                 unsigned int sharedMemBytes, CUstream hStream,                  \
+                                 void **kernelParams, void **extra)                              \
+    {                                                                                            \
+        CUresult result;                                                                         \
+        struct ms_call call = {.function = f,                                                    \
+                               .grid = {gridDimX, gridDimY, gridDimZ},                           \
+                               .block = {blockDimX, blockDimY, blockDimZ},                       \
+                               .shared_bytes = sharedMemBytes,                                   \
+                               .stream = hStream,                                                \
+                               .params = kernelParams,                                           \
+                               .extra = extra};                                                  \
+        if (launch(&call, default_stream, &result))                                              \
+            return result;                                                                       \
+        return MS_REAL(symbol)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, \
+                               sharedMemBytes, hStream, kernelParams, extra);                    \
+    }
+LAUNCH(cuLaunchKernel, CU_STREAM_LEGACY)
+LAUNCH(cuLaunchKernel_ptsz, CU_STREAM_PER_THREAD)
+
+#define LAUNCH_COOPERATIVE(symbol, default_stream)                                               \
+    CUresult ms_guarded_##symbol(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,     \
+                                 unsigned int gridDimZ, unsigned int blockDimX,                  \
+                                 unsigned int blockDimY, unsigned int blockDimZ,                 \
+                                 unsigned int sharedMemBytes, CUstream hStream,                  \
+                                 void **kernelParams)                                            \
+    {                                                                                            \
+        CUresult result;                                                                         \
+        struct ms_call call = {.function = f,                                                    \
+                               .grid = {gridDimX, gridDimY, gridDimZ},                           \
+                               .block = {blockDimX, blockDimY, blockDimZ},                       \
+                               .shared_bytes = sharedMemBytes,                                   \
+                               .stream = hStream,                                                \
+                               .cooperative = true,                                              \
+                               .params = kernelParams};                                          \
+        if (launch(&call, default_stream, &result))                                              \
+            return result;                                                                       \
+        return MS_REAL(symbol)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, \
+                               sharedMemBytes, hStream, kernelParams);                           \
+    }
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, CU_STREAM_LEGACY)
+LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, CU_STREAM_PER_THREAD)
+
+static bool launch_ex(const CUlaunchConfig *config, CUfunction f, void **params, void **extra,
+                      CUstream default_stream, CUresult *result_out)
+{
+    if (config == NULL)
+        return false;
+    struct ms_call call = {.function = f,
+                           .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                           .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                           .shared_bytes = config->sharedMemBytes,
+                           .stream = config->hStream,
+                           .attributes = config->attrs,
+                           .attribute_count = config->numAttrs,
+                           .params = params,
+                           .extra = extra};
+    return launch(&call, default_stream, result_out);
+}
+
+#define LAUNCH_EX(symbol, default_stream)                                                     \
+    MS_SLOW(symbol,                                                                           \
+            (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra))  \
+    {                                                                                         \
+        CUresult result;                                                                      \
+        if (launch_ex(config, f, kernelParams, extra, default_stream, &result))               \
+            return result;                                                                    \
+        return MS_REAL(symbol)(config, f, kernelParams, extra);                               \
+    }                                                                                         \
+    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                                       \
+             (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra), \
+             (config, f, kernelParams, extra))
+LAUNCH_EX(cuLaunchKernelEx, CU_STREAM_LEGACY)
+LAUNCH_EX(cuLaunchKernelEx_ptsz, CU_STREAM_PER_THREAD)

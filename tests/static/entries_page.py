@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""entries_page.py [--write]: docs/entry-points.md, made from shim/entries.def.
+
+Without --write it compares, and fails when the committed page is stale.
+"""
+import collections
+import os
+import sys
+
+from check_entries import SOURCE, read_rows
+
+PAGE = os.path.join(SOURCE, "docs", "entry-points.md")
+CLASSES = {
+    "OWN": "the shim answers or transforms the call for deferred ranges",
+    "OBSERVE": "the shim materialises what the call can touch, or takes note of it, then forwards it",
+    "SEAL": "not modelled: everything deferred is materialised, then the driver is called",
+    "PASS": "the program gets the driver's own function",
+}
+HEAD = """# Entry points
+
+Every symbol that `libcuda.so.1` of CUDA 13.0 exports has one class, and a reason for it; a function
+that is not listed here is sealed when a program looks it up. The page is made from
+`shim/entries.def`, the one table that the shim's entry points are made from too
+(`tests/static/entries_page.py --write`). Symbols that differ in their suffix only and are treated
+alike share a row, where the later ones are given by their suffix.
+
+"""
+
+
+def count_table(rows):
+    symbols = collections.Counter(row.class_ for row in rows)
+    lines = ["| class | symbols | names | what it means |\n|---|---|---|---|\n"]
+    for class_, meaning in CLASSES.items():
+        names = {row.base for row in rows if row.class_ == class_}
+        lines.append(f"| {class_.lower()} | {symbols[class_]} | {len(names)} | {meaning} |\n")
+    lines.append(f"| all | {len(rows)} | {len({row.base for row in rows})} | a name whose versions "
+                 "differ in class counts in each |\n")
+    return "".join(lines)
+
+
+def symbols_of(twins):
+    """`cuX_v2`, `_v2_ptsz`: the first in full. One without a suffix is always the first."""
+    twins = sorted(twins, key=lambda row: row.symbol != row.base)
+    names = [twins[0].symbol] + [row.symbol[len(row.base):] for row in twins[1:]]
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def chapter_table(rows):
+    groups = {}
+    for row in rows:
+        groups.setdefault((row.base, row.class_, row.reason), []).append(row)
+    lines = ["| symbol | class | reason |\n|---|---|---|\n"]
+    lines += [f"| {symbols_of(twins)} | {class_.lower()} | {reason} |\n"
+              for (_, class_, reason), twins in groups.items()]
+    return "".join(lines)
+
+
+def page():
+    rows = read_rows()
+    chapters = {}
+    for row in rows:
+        chapters.setdefault(row.chapter, []).append(row)
+    parts = [HEAD + count_table(rows)]
+    parts += [f"## {chapter}\n\n{chapter_table(members)}" for chapter, members in chapters.items()]
+    return "\n".join(parts)
+
+
+def main():
+    if "--write" in sys.argv:
+        with open(PAGE, "w") as file:
+            file.write(page())
+        return 0
+    fresh = False
+    if os.path.exists(PAGE):
+        with open(PAGE) as file:
+            fresh = file.read() == page()
+    print("docs/entry-points.md is " + ("as the table says" if fresh else
+          "stale: run tests/static/entries_page.py --write"))
+    return not fresh
+
+
+if __name__ == "__main__":
+    sys.exit(main())
