@@ -48,6 +48,14 @@ RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
 RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
 RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
+CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
+{
+    const CUresult result = MS_REAL(cuCtxFromGreenCtx)(pContext, hCtx);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_note_green_context(*pContext);
+    return result;
+}
+
 /* The device of a context that need not be current. */
 static bool device_of(CUcontext context, CUdevice *device_out)
 {

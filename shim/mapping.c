@@ -6,6 +6,7 @@
  */
 #include "runtime/base/log.h"
 #include "runtime/hot.h"
+#include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
@@ -27,7 +28,10 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    return MS_REAL(cuMemUnmap)(ptr, size);
+    const CUresult result = MS_REAL(cuMemUnmap)(ptr, size);
+    if (result == CUDA_SUCCESS)
+        ms_host_forget(ptr);
+    return result;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
@@ -37,11 +41,24 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     return MS_REAL(cuMemAddressFree)(ptr, size);
 }
 
+/* Mappings that the host may write too: addresses may hide there. */
+static bool host_may_write(const CUmemAccessDesc *desc, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            return true;
+    }
+    return false;
+}
+
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    return MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
+    const CUresult result = MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
+    if (result == CUDA_SUCCESS && ms_is_started() && host_may_write(desc, count))
+        ms_host_note(ptr, size);
+    return result;
 }
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)

@@ -7,6 +7,12 @@
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
 
+/* True when memory was out and some was given back. */
+static bool try_again(CUresult result)
+{
+    return result == CUDA_ERROR_OUT_OF_MEMORY && ms_defers_any() && ms_relieve();
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     CUresult result;
@@ -14,9 +20,38 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
         return result;
     do
         result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_defers_any() && ms_relieve());
+    while (try_again(result));
     return result;
 }
+
+/* Other ways to get memory: the driver's, after what can be restored has made room. */
+#define ALLOCATE(symbol, parameters, arguments) \
+    CUresult symbol parameters                  \
+    {                                           \
+        CUresult result;                        \
+        do                                      \
+            result = MS_REAL(symbol) arguments; \
+        while (try_again(result));              \
+        return result;                          \
+    }
+ALLOCATE(cuMemAllocPitch_v2,
+         (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+          unsigned int ElementSizeBytes),
+         (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes))
+ALLOCATE(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
+         (dptr, bytesize, hStream))
+ALLOCATE(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
+         (dptr, bytesize, hStream))
+ALLOCATE(cuMemAllocFromPoolAsync,
+         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
+         (dptr, bytesize, pool, hStream))
+ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
+         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
+         (dptr, bytesize, pool, hStream))
+ALLOCATE(cuMemCreate,
+         (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,
+          unsigned long long flags),
+         (handle, size, prop, flags))
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {

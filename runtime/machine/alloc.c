@@ -59,6 +59,29 @@ static void destroy_block(struct ms_block *block)
     ms_heap_free(block);
 }
 
+/* Green contexts by the handle that cuCtxFromGreenCtx gave. They share the memory of their device's
+ * primary context and may go before it, so allocations made in one are left to the driver. */
+enum { MAX_GREEN = 64 };
+static _Atomic(CUcontext) green[MAX_GREEN];
+static _Atomic int green_count;
+
+void ms_note_green_context(CUcontext context)
+{
+    const int at = atomic_fetch_add(&green_count, 1);
+    atomic_store(&green[at % MAX_GREEN], context);
+}
+
+/* With more of them than can be remembered, every context is suspect. */
+static bool is_green(CUcontext context)
+{
+    const int count = atomic_load_explicit(&green_count, memory_order_relaxed);
+    for (int i = 0; i < count && i < MAX_GREEN; i++) {
+        if (atomic_load(&green[i]) == context)
+            return true;
+    }
+    return count > MAX_GREEN;
+}
+
 /* A program that allocates until it fails must fail. */
 static bool is_overcommitted(CUdevice device, size_t bytes)
 {
@@ -78,7 +101,8 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return false;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
-        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS || !can_map_memory(device))
+        is_green(context) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        !can_map_memory(device))
         return false;
 
     if (is_overcommitted(device, bytes)) {

@@ -45,18 +45,31 @@ static bool may_move(const struct copy *copy, const struct ms_content *content)
     return content->kind != MS_LAUNCHED || copy->destination->context == content->step->context;
 }
 
-/* A deferred piece goes to a destination range that is all resident, or not ours, or all deferred. */
-static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
-                             const struct ms_content *content, bool resident)
+/* A deferred piece into memory, in stream order. What is there already, or must be played in its own
+ * place first, is copied by the driver. */
+static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
+                               const struct ms_content *content)
 {
-    const size_t from = ms_offset(copy->source, copy->source_address + at);
-    /* What is in memory, or must be played there first, is copied by the driver. */
-    if ((resident && (content->cached || content->kind == MS_LAUNCHED)) ||
-        (!resident && !may_move(copy, content)))
+    if (content->cached || content->kind == MS_LAUNCHED)
+        return copy_resident(copy, at, bytes);
+    const CUresult result = back_destination(copy, at, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
+    return ms_play(content, ms_offset(copy->source, copy->source_address + at),
+                   copy->destination_address + at, bytes, copy->stream);
+}
+
+/* A deferred piece goes to a destination range that is all present, or not ours, or all deferred. */
+static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
+                             const struct ms_content *content, bool present)
+{
+    if (present)
+        return copy_to_memory(copy, at, bytes, content);
+    if (!may_move(copy, content))
         return copy_resident(copy, at, bytes);
     ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
-    if (resident)
-        return ms_play(content, from, copy->destination_address + at, bytes, copy->stream);
+    const size_t from = ms_offset(copy->source, copy->source_address + at);
     const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     struct ms_content moved = *content;
     moved.cached = false;
@@ -66,24 +79,24 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* A deferred piece, cut where the destination changes between deferred and resident. */
+/* A deferred piece, cut where the destination changes between deferred and present. */
 static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *extent)
 {
     const size_t start = ms_offset(copy->source, copy->source_address);
     for (size_t from = extent->begin; from < extent->end;) {
         const size_t at = from - start;
         size_t bytes = extent->end - from;
-        bool resident = true;
+        bool present = true;
         if (copy->destination != NULL) {
             const size_t to = ms_offset(copy->destination, copy->destination_address + at);
             const struct ms_extent there = ms_lineage_at(&copy->destination->lineage, to);
             if (there.end - to < bytes)
                 bytes = there.end - to;
-            resident = there.content.kind == MS_RESIDENT;
+            present = ms_content_is_present(&there.content);
         }
         struct ms_content content = extent->content;
         content.source_offset += from - extent->begin;
-        const CUresult result = copy_lineage(copy, at, bytes, &content, resident);
+        const CUresult result = copy_lineage(copy, at, bytes, &content, present);
         if (result != CUDA_SUCCESS)
             return result;
         from += bytes;

@@ -104,7 +104,6 @@ static bool add_step(struct ms_block *block, struct ms_step *step)
         return false;
     }
     step->before = block->lineage;
-    ms_lineage_drop_caches(&step->before);
     block->lineage = after;
     return true;
 }
@@ -112,7 +111,7 @@ static bool add_step(struct ms_block *block, struct ms_step *step)
 static bool record_in(struct ms_block *block, const struct ms_call *call, struct ms_layout *layout,
                       const struct ms_packed *packed, const struct ms_reach *reach)
 {
-    if (block->lineage.resident_bytes > 0 ||
+    if (!ms_lineage_is_absent(&block->lineage, 0, block->bytes) ||
         ms_step_depth_over(&block->lineage) > MS_MAX_STEP_DEPTH)
         return false;
     struct ms_step *step = create_step(block, call, layout, packed, reach);

@@ -83,18 +83,13 @@ bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size
     return extent->content.kind == MS_RESIDENT && extent->end >= end;
 }
 
-static bool is_present(const struct ms_extent *extent)
-{
-    return extent->content.kind == MS_RESIDENT || extent->content.cached;
-}
-
 /* Whether all extents of [begin, end) are present, or none, as wanted. */
 static bool all_are(const struct ms_lineage *lineage, size_t begin, size_t end, bool wanted)
 {
     for (size_t i = find(lineage, begin); i < lineage->count; i++) {
         if (lineage->extents[i].begin >= end)
             break;
-        if (is_present(&lineage->extents[i]) != wanted)
+        if (ms_content_is_present(&lineage->extents[i].content) != wanted)
             return false;
     }
     return true;

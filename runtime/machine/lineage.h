@@ -44,6 +44,11 @@ struct ms_content {
     uint64_t source_offset;   /* of the extent's first byte, in the source or the step's block */
 };
 
+static inline bool ms_content_is_present(const struct ms_content *content)
+{
+    return content->kind == MS_RESIDENT || content->cached;
+}
+
 struct ms_extent {
     size_t begin, end;
     struct ms_content content;

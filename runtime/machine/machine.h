@@ -88,6 +88,9 @@ bool ms_overruns(CUdeviceptr address, size_t bytes);
 /* Everything of a context is gone (the driver has destroyed it). */
 void ms_context_destroyed(CUcontext context);
 
+/* The context belongs to a green context: nothing is deferred in it. */
+void ms_note_green_context(CUcontext context);
+
 /* Blocks of device may be reached from peer, or no longer. */
 CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled);
 

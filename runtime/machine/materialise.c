@@ -6,11 +6,6 @@
 #include "runtime/machine/play.h"
 #include "runtime/machine/step.h"
 
-static bool is_present(const struct ms_content *content)
-{
-    return content->kind == MS_RESIDENT || content->cached;
-}
-
 /* Plays what is not present of [begin, end), piece by piece. */
 static CUresult play_missing(const struct ms_block *block, size_t begin, size_t end,
                              CUstream stream)
@@ -19,7 +14,7 @@ static CUresult play_missing(const struct ms_block *block, size_t begin, size_t 
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         const struct ms_extent extent = ms_lineage_at(&block->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
-        if (!is_present(&extent.content) && extent.content.kind != MS_UNDEFINED)
+        if (!ms_content_is_present(&extent.content) && extent.content.kind != MS_UNDEFINED)
             result = ms_play_anything(&extent.content, at, block->address + at, stop - at, stream);
         at = stop;
     }
@@ -124,7 +119,7 @@ static CUresult set_present(struct ms_block *block, size_t begin, size_t end)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         struct ms_content content = extents[i].content;
-        if (is_present(&content))
+        if (ms_content_is_present(&content))
             continue;
         ms_count(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
         if (!can_be_cached(&content))

@@ -74,8 +74,9 @@ void ms_note_capture(bool begun)
 }
 
 /*
- * Writes content to [begin, end): recorded where the block is deferred, played in stream order
- * where it is resident.
+ * Writes content to [begin, end): recorded where the block is deferred, played in stream order where
+ * it is present. What is cached becomes resident then: queued work may still read it, so it must not be
+ * played over out of order later.
  */
 static CUresult write_range(struct ms_block *block, size_t begin, size_t end,
                             const struct ms_content *content, CUstream stream)
@@ -88,11 +89,15 @@ static CUresult write_range(struct ms_block *block, size_t begin, size_t end,
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         struct ms_content part = *content;
         part.source_offset += old[i].begin - begin;
-        if (old[i].content.kind == MS_RESIDENT)
+        if (!ms_content_is_present(&old[i].content)) {
+            if (!ms_lineage_set(&block->lineage, old[i].begin, old[i].end, &part))
+                result = CUDA_ERROR_OUT_OF_MEMORY;
+            continue;
+        }
+        result = ms_materialise(block, old[i].begin, old[i].end, MS_WRITE);
+        if (result == CUDA_SUCCESS)
             result = ms_play(&part, old[i].begin, block->address + old[i].begin,
                              old[i].end - old[i].begin, stream);
-        else if (!ms_lineage_set(&block->lineage, old[i].begin, old[i].end, &part))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     ms_extents_free(old, count);
     return result;
@@ -108,14 +113,16 @@ static struct ms_block *claim_for_write(CUdeviceptr address, size_t bytes, CUres
     *result_out = CUDA_SUCCESS;
     if (block == NULL)
         return NULL;
+    const size_t begin = ms_offset(block, address);
     if (!ms_fits(block, address, bytes))
         *result_out = CUDA_ERROR_INVALID_VALUE;
     else
         *result_out = ms_bound_lineage(block);
-    if (*result_out == CUDA_SUCCESS &&
-        !ms_lineage_is_resident(&block->lineage, ms_offset(block, address),
-                                ms_offset(block, address) + bytes))
-        return block;
+    if (*result_out == CUDA_SUCCESS) {
+        if (!ms_lineage_is_present(&block->lineage, begin, begin + bytes))
+            return block;
+        *result_out = ms_materialise(block, begin, begin + bytes, MS_WRITE);
+    }
     ms_space_release(block);
     return NULL;
 }
