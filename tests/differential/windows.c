@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * windows KERNELS SCENARIO FILE: what ends a window of deferral, and what happens when memory runs out.
+ * Prints what it observes; windows.py runs it without and with the shim and reads the dump.
+ */
+#include <cuda.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+static const char *kernels_path, *data_path;
+
+static void check(CUresult result, const char *call, int line)
+{
+    if (result != CUDA_SUCCESS) {
+        printf("line %d: %s is %d\n", line, call, (int)result);
+        exit(1);
+    }
+}
+#define OK(call) check(call, #call, __LINE__)
+
+static CUdeviceptr allocate(size_t bytes)
+{
+    CUdeviceptr address;
+    OK(cuMemAlloc(&address, bytes));
+    return address;
+}
+
+static void print_bytes(const char *name, CUdeviceptr address, size_t bytes)
+{
+    unsigned char *host = malloc(bytes);
+    const CUresult result = cuMemcpyDtoH(host, address, bytes);
+    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a */
+    for (size_t i = 0; i < bytes && result == CUDA_SUCCESS; i++)
+        hash = (hash ^ host[i]) * UINT64_C(1099511628211);
+    printf("%s: result %d, hash %016llx\n", name, (int)result, (unsigned long long)hash);
+    free(host);
+}
+
+static CUmodule module;
+
+static CUfunction function(const char *name)
+{
+    CUfunction found;
+    if (module == NULL)
+        OK(cuModuleLoad(&module, kernels_path));
+    OK(cuModuleGetFunction(&found, module, name));
+    return found;
+}
+
+static void fill(CUdeviceptr address, uint32_t value, uint64_t count)
+{
+    void *params[] = {&address, &value, &count};
+    OK(cuLaunchKernel(function("fill32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+static void uniform(CUdeviceptr address, uint64_t count, uint64_t seed)
+{
+    uint64_t offset = 5;
+    void *params[] = {&address, &count, &seed, &offset};
+    OK(cuLaunchKernel(function("uniform32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+/* A file of distinct bytes, mapped. */
+static void *map_file(size_t bytes)
+{
+    unsigned char *content = malloc(bytes);
+    for (size_t i = 0; i < bytes; i++)
+        content[i] = (unsigned char)(i * 2654435761U >> 13);
+    const int file = open(data_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
+        exit(2);
+    free(content);
+    void *mapped = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    return mapped;
+}
+
+static void overwrite_file(size_t bytes)
+{
+    unsigned char *content = calloc(1, bytes);
+    const int file = open(data_path, O_WRONLY);
+    if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
+        exit(2);
+    close(file);
+    free(content);
+}
+
+static CUdeviceptr load_file(size_t bytes)
+{
+    const CUdeviceptr block = allocate(bytes);
+    OK(cuMemcpyHtoD(block, map_file(bytes), bytes));
+    return block;
+}
+
+/* Work that has nothing to do with deferred memory, for longer than windows.py makes a window. */
+static void work(void)
+{
+    const CUdeviceptr small = allocate(4096);
+    for (int i = 0; i < 150; i++) {
+        fill(small, (uint32_t)i, 1024);
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    OK(cuCtxSynchronize());
+    OK(cuMemFree(small));
+}
+
+static void overwrite_after(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB);
+    work();
+    overwrite_file(8 * MIB);
+    print_bytes("after settling", block, 8 * MIB);
+}
+
+static void overwrite_before(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB);
+    overwrite_file(8 * MIB);
+    print_bytes("before settling", block, 8 * MIB);
+    CUdeviceptr other = allocate(4 * MIB);
+    OK(cuMemsetD8(other, 7, 4 * MIB));
+    print_bytes("another", other, 4 * MIB);
+}
+
+/* What a capture or a graph will use is materialised in time. */
+static void overwrite_captured(void)
+{
+    CUstream stream;
+    CUgraph graph;
+    const CUdeviceptr block = load_file(8 * MIB);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuStreamEndCapture(stream, &graph));
+    overwrite_file(8 * MIB);
+    print_bytes("after a capture", block, 8 * MIB);
+}
+
+/* Bytes that were read stay as they were read. */
+static void overwrite_read(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB);
+    print_bytes("read", block, 8 * MIB);
+    overwrite_file(8 * MIB);
+    print_bytes("read again", block, 8 * MIB);
+    work();
+    print_bytes("settled", block, 8 * MIB);
+}
+
+static void second_window(void)
+{
+    overwrite_after();
+    const CUdeviceptr second = allocate(16 * MIB);
+    uniform(second, 4 * MIB, 3);
+    print_bytes("a part of the second model", second + MIB, MIB);
+    OK(cuMemFree(second));
+}
+
+/* Recorded launches must outlive their code. */
+static void unload(void)
+{
+    const CUdeviceptr block = allocate(8 * MIB);
+    uniform(block, 2 * MIB, 1);
+    OK(cuModuleUnload(module));
+    module = NULL;
+    print_bytes("after the code went", block, 8 * MIB);
+}
+
+/* Reads of more than the device has; what was read before can be played again. */
+static void pressure(void)
+{
+    CUdeviceptr blocks[4];
+    for (unsigned i = 0; i < 4; i++) {
+        blocks[i] = allocate(24 * MIB);
+        uniform(blocks[i], 6 * MIB, i);
+        OK(cuMemsetD32(blocks[i] + 4 * MIB, 0x01020304 * i, MIB));
+    }
+    for (unsigned i = 0; i < 8; i++)
+        print_bytes("read under pressure", blocks[i % 4], 24 * MIB);
+    for (unsigned i = 0; i < 4; i++)
+        OK(cuMemFree(blocks[i]));
+}
+
+/* The program's own requests find room as well. */
+static void pressure_for_others(void)
+{
+    CUdeviceptr read = allocate(40 * MIB);
+    CUdeviceptr pooled;
+    OK(cuMemsetD8(read, 0x11, 40 * MIB));
+    print_bytes("read", read, 40 * MIB);
+    OK(cuMemAllocAsync(&pooled, 40 * MIB, NULL));
+    OK(cuMemsetD8(pooled, 0x22, 40 * MIB));
+    print_bytes("pooled", pooled, 40 * MIB);
+    OK(cuMemFree(pooled));
+    print_bytes("read again", read, 40 * MIB);
+}
+
+/* Resident memory is nobody's to take. */
+static void out_of_memory(void)
+{
+    CUdeviceptr first = allocate(40 * MIB);
+    CUdeviceptr second = allocate(40 * MIB);
+    CUfunction kernel = function("add_in_place32");
+    struct {
+        CUdeviceptr address;
+        uint64_t count;
+        uint32_t value;
+    } add = {first, 10 * MIB, 5};
+    void *params[] = {&add};
+    OK(cuMemsetD8(first, 1, 40 * MIB));
+    OK(cuMemsetD8(second, 2, 40 * MIB));
+    OK(cuLaunchKernel(kernel, 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    add.address = second;
+    const CUresult result = cuLaunchKernel(kernel, 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL);
+    printf("the second launch: %d\n", (int)result);
+    print_bytes("first", first, 40 * MIB);
+    OK(cuMemFree(first));
+    if (result != CUDA_SUCCESS) /* once there is room, it runs */
+        OK(cuLaunchKernel(kernel, 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    print_bytes("second", second, 40 * MIB);
+}
+
+static void allocate_until_failure(void)
+{
+    enum { MOST = 1000 };
+    static CUdeviceptr blocks[MOST];
+    int count = 0;
+    CUresult result = CUDA_SUCCESS;
+    while (count < MOST && (result = cuMemAlloc(&blocks[count], 8 * MIB)) == CUDA_SUCCESS)
+        count++;
+    printf("allocated %d, then %d\n", count, (int)result);
+    OK(cuMemFree(blocks[0]));
+    OK(cuMemAlloc(&blocks[0], 8 * MIB));
+}
+
+static const struct scenario {
+    const char *name;
+    void (*run)(void);
+} scenarios[] = {
+    {"overwrite_after", overwrite_after},
+    {"overwrite_before", overwrite_before},
+    {"overwrite_captured", overwrite_captured},
+    {"overwrite_read", overwrite_read},
+    {"second_window", second_window},
+    {"unload", unload},
+    {"pressure", pressure},
+    {"pressure_for_others", pressure_for_others},
+    {"out_of_memory", out_of_memory},
+    {"allocate_until_failure", allocate_until_failure},
+};
+
+int main(int count, char **arguments)
+{
+    CUcontext context;
+    if (count != 4)
+        return 2;
+    kernels_path = arguments[1];
+    data_path = arguments[3];
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
+        if (strcmp(scenarios[i].name, arguments[2]) == 0) {
+            scenarios[i].run();
+            return 0;
+        }
+    }
+    return 2;
+}

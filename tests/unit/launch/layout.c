@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/launch/layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/launch/launch.h"
+#include "tests/harness/test.h"
+
+/* A driver with two functions, `three` (int, pointer, int) and `unknown`, and a kernel of one int. */
+enum { THREE = 16, UNKNOWN = 32, KERNEL = 48 };
+static int questions, names;
+
+static CUresult func_get_param_info(CUfunction function, size_t index, size_t *offset, size_t *size)
+{
+    static const size_t offsets[] = {0, 8, 16};
+    static const size_t sizes[] = {4, 8, 4};
+    questions++;
+    if ((uintptr_t)function != THREE)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (index >= 3)
+        return CUDA_ERROR_INVALID_VALUE;
+    *offset = offsets[index];
+    *size = sizes[index];
+    return CUDA_SUCCESS;
+}
+
+static CUresult kernel_get_param_info(CUkernel kernel, size_t index, size_t *offset, size_t *size)
+{
+    questions++;
+    CHECK_EQ((uintptr_t)kernel, KERNEL);
+    if (index >= 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    *offset = 0;
+    *size = 4;
+    return CUDA_SUCCESS;
+}
+
+static CUresult func_get_name(const char **name, CUfunction function)
+{
+    names++;
+    *name = (uintptr_t)function == THREE ? "three" : "unknown";
+    return CUDA_SUCCESS;
+}
+
+static CUresult kernel_get_name(const char **name, CUkernel kernel)
+{
+    CHECK_EQ((uintptr_t)kernel, KERNEL);
+    *name = "kernel";
+    return CUDA_SUCCESS;
+}
+
+static void start(void)
+{
+    ms_driver.func_get_param_info = func_get_param_info;
+    ms_driver.kernel_get_param_info = kernel_get_param_info;
+    ms_driver.func_get_name = func_get_name;
+    ms_driver.kernel_get_name = kernel_get_name;
+    ms_rules_read("");
+}
+
+MS_TEST(a_layout_is_asked_for_once)
+{
+    start();
+    struct ms_layout *layout = ms_layout_take((CUfunction)THREE);
+    CHECK(layout->known);
+    CHECK_EQ(layout->count, 3);
+    CHECK_EQ(layout->bytes, 20);
+    CHECK_EQ(layout->params[1].offset, 8);
+    CHECK_EQ(layout->params[1].bytes, 8);
+    CHECK_EQ(strcmp(layout->name, "three"), 0);
+    const int asked = questions;
+    CHECK(ms_layout_take((CUfunction)THREE) == layout);
+    CHECK_EQ(questions, asked);
+}
+
+MS_TEST(not_to_know_is_remembered_too)
+{
+    start();
+    CHECK(!ms_layout_take((CUfunction)UNKNOWN)->known);
+    const int asked = questions;
+    CHECK(!ms_layout_take((CUfunction)UNKNOWN)->known);
+    CHECK_EQ(questions, asked);
+}
+
+MS_TEST(unloading_forgets)
+{
+    start();
+    struct ms_layout *before = ms_layout_take((CUfunction)THREE);
+    ms_layout_forget(NULL);
+    const int asked = questions;
+    struct ms_layout *after = ms_layout_take((CUfunction)THREE);
+    CHECK(questions > asked);
+    CHECK_EQ(before->count, after->count); /* who held it still may */
+    ms_layout_drop(before);
+    ms_layout_drop(after);
+}
+
+MS_TEST(a_kernel_handle_is_asked_as_a_kernel)
+{
+    start();
+    ms_layout_note_kernel((CUkernel)KERNEL, (CUlibrary)1);
+    struct ms_layout *layout = ms_layout_take((CUfunction)KERNEL);
+    CHECK(layout->is_kernel);
+    CHECK_EQ(layout->count, 1);
+    ms_layout_forget((CUlibrary)2);
+    CHECK(ms_layout_take((CUfunction)KERNEL)->is_kernel);
+    /* The handle may mean a function once its library is gone. */
+    ms_layout_forget((CUlibrary)1);
+    CHECK(!ms_layout_take((CUfunction)KERNEL)->is_kernel);
+}
+
+MS_TEST(many_handles_are_kept_apart)
+{
+    start();
+    for (uintptr_t i = 1; i < 3000; i++)
+        ms_layout_note_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
+    CHECK_EQ(ms_layout_take((CUfunction)THREE)->count, 3);
+    for (uintptr_t i = 1; i < 3000; i++)
+        ms_layout_forget((CUlibrary)i);
+    CHECK_EQ(ms_layout_take((CUfunction)THREE)->count, 3);
+}
+
+MS_TEST(parameters_are_packed_as_the_device_sees_them)
+{
+    start();
+    struct ms_layout *layout = ms_layout_take((CUfunction)THREE);
+    uint32_t first = 0x11111111;
+    uint64_t second = UINT64_C(0x2222222222222222);
+    uint32_t third = 0x33333333;
+    void *params[] = {&first, &second, &third};
+    const struct ms_call call = {.function = (CUfunction)THREE, .params = params};
+    struct ms_packed packed;
+    CHECK(ms_pack(&call, layout, &packed));
+    const unsigned char wanted[20] = {0x11, 0x11, 0x11, 0x11, 0,    0,    0,    0,    0x22, 0x22,
+                                      0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x33, 0x33, 0x33, 0x33};
+    CHECK_EQ(packed.count, sizeof(wanted));
+    CHECK_BYTES(packed.bytes, wanted, sizeof(wanted));
+    ms_pack_cleanup(&packed);
+}
+
+MS_TEST(a_packed_buffer_needs_no_layout)
+{
+    start();
+    struct ms_layout *layout = ms_layout_take((CUfunction)UNKNOWN);
+    unsigned char buffer[24] = {1, 2, 3};
+    size_t size = sizeof(buffer);
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                     CU_LAUNCH_PARAM_END};
+    struct ms_call call = {.function = (CUfunction)UNKNOWN, .extra = extra};
+    struct ms_packed packed;
+    CHECK(ms_pack(&call, layout, &packed));
+    CHECK_EQ(packed.count, size);
+    CHECK(packed.bytes == buffer);
+    call.extra = NULL;
+    CHECK(!ms_pack(&call, layout, &packed));
+    void *strange[] = {(void *)7, buffer, CU_LAUNCH_PARAM_END};
+    call.extra = strange;
+    CHECK(!ms_pack(&call, layout, &packed));
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/launch/rules.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/harness/test.h"
+
+#define FILL                                                                                   \
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEESt5arrayIPcLm1EEEE" \
+    "viT0_T1_"
+#define MUL                                                                                 \
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13AUnaryFunctorIfffNS0_15binary_" \
+    "internal10MulFunctorIfEEEESt5arrayIPcLm2EEEEviT0_T1_"
+#define ADD_OF_TWO                                                                              \
+    "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3E" \
+    "EEEviT0_T1_"
+#define UNIFORM                                                                                \
+    "_ZN2at6native57_GLOBAL__N__0f5d9e1d_21_DistributionUniform_cu_0d1c2b3a43distribution_"    \
+    "elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda21uniform_and_transformIffPNS_17" \
+    "CUDAGeneratorImplEEEvRNS_18TensorIteratorBaseET1_T2_EUlP25curandStatePhilox4_32_10E0_EEv"
+#define REDUCE \
+    "_ZN2at6native13reduce_kernelILi512ELi1ENS0_8ReduceOpIfNS0_14func_wrapper_tIfEEEEEEvT1_"
+
+/* A rules file with this text; removed by the caller. */
+static const char *write_rules(const char *text)
+{
+    static char path[64];
+    snprintf(path, sizeof(path), "/tmp/metashard-rules-XXXXXX");
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    CHECK_EQ(write(file, text, strlen(text)), strlen(text));
+    close(file);
+    return path;
+}
+
+/* Reads the rules with stderr in a file, and returns what was complained of. */
+static const char *complaints_of(const char *path)
+{
+    static char text[4096];
+    FILE *file = tmpfile();
+    const int saved = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    ms_rules_read(path);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    const ssize_t got = pread(fileno(file), text, sizeof(text) - 1, 0);
+    CHECK(got >= 0);
+    text[got] = '\0';
+    fclose(file);
+    return text;
+}
+
+MS_TEST(built_in_rules_know_the_families_of_pytorch)
+{
+    CHECK_EQ(strlen(complaints_of("")), 0);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
+    CHECK_EQ(ms_rules_match(UNIFORM), MS_RULE_WRITE_ONLY);
+    CHECK_EQ(ms_rules_match(MUL), MS_RULE_IN_PLACE);
+    CHECK_EQ(ms_rules_match("_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_"
+                            "nocastEEEviT1_"),
+             MS_RULE_IN_PLACE);
+}
+
+MS_TEST(other_kernels_run)
+{
+    ms_rules_read("");
+    CHECK_EQ(ms_rules_match(ADD_OF_TWO), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match(REDUCE), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match("?"), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match(""), MS_RULE_RUN);
+}
+
+MS_TEST(rules_of_the_user_come_first)
+{
+    const char *path = write_rules("# mine\n\n\twrite-only  my_*_kernel \nrun *FillFunctor*\r\n");
+    CHECK_EQ(strlen(complaints_of(path)), 0);
+    unlink(path);
+    CHECK_EQ(ms_rules_match("my_first_kernel"), MS_RULE_WRITE_ONLY);
+    CHECK_EQ(ms_rules_match("my_kernel"), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match(MUL), MS_RULE_IN_PLACE);
+}
+
+MS_TEST(bad_lines_are_named_and_left_out)
+{
+    const char *path = write_rules("write-only good\nwriteonly x\nin-place\nin-place a b\n"
+                                   "in-place last");
+    const char *text = complaints_of(path);
+    char expected[128];
+    for (int line = 2; line <= 4; line++) {
+        snprintf(expected, sizeof(expected), "%s:%d: expected ", path, line);
+        CHECK(strstr(text, expected) != NULL);
+    }
+    CHECK(strstr(text, ":1:") == NULL);
+    CHECK(strstr(text, ":5:") == NULL);
+    unlink(path);
+    CHECK_EQ(ms_rules_match("good"), MS_RULE_WRITE_ONLY);
+    CHECK_EQ(ms_rules_match("x"), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match("last"), MS_RULE_IN_PLACE);
+}
+
+MS_TEST(a_file_that_is_not_there_is_one_line)
+{
+    const char *text = complaints_of("/nowhere/rules");
+    CHECK(strstr(text, "METASHARD_KERNEL_RULES: cannot read /nowhere/rules") != NULL);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
+}
