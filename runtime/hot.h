@@ -50,6 +50,15 @@ static inline bool ms_is_gated(void)
     return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) != 0;
 }
 
+/* Nothing is deferred, and the gate flag is set: a call may go straight to the driver. One load of both. */
+static inline bool ms_is_quiet(void)
+{
+    typedef uint64_t __attribute__((may_alias)) both;
+    /* Both architectures are little-endian. */
+    return __atomic_load_n((const both *)&ms_hot, __ATOMIC_RELAXED) == UINT64_C(1)
+                                                                           << (8 * MS_HOT_GATED);
+}
+
 static inline bool ms_defers_any(void)
 {
     return atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) != 0;

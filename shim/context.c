@@ -15,6 +15,17 @@
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
 
+/* The last reference destroys the context. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    unsigned version;
+    const CUresult result = MS_REAL(cuCtxDetach)(ctx);
+    if (result == CUDA_SUCCESS && ms_is_started() &&
+        MS_REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS)
+        ms_context_destroyed(ctx);
+    return result;
+}
+
 static bool is_primary_active(CUdevice device)
 {
     unsigned flags;

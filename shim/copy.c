@@ -2,6 +2,9 @@
 /*
  * Linear copies. Those to the device and within it are the machine's; those from the device materialise
  * what they read. Each macro is one entry point and its per-thread twin has the other default stream.
+ *
+ * Whatever the driver queues sets the gate: any of these may write host memory, from which a later copy
+ * reads, since an address of either side may be one of pinned memory.
  */
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
@@ -17,10 +20,10 @@
         if (ms_defers_any() &&                                                               \
             ms_copy_from_host(dstDevice, srcHost, ByteCount, default_stream, true, &result)) \
             return result;                                                                   \
+        ms_note_gate();                                                                      \
         return MS_REAL(symbol)(dstDevice, srcHost, ByteCount);                               \
     }                                                                                        \
-    MS_QUICK(symbol, !ms_defers_any(),                                                       \
-             (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),                 \
+    MS_QUICK(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),         \
              (dstDevice, srcHost, ByteCount))
 FROM_HOST(cuMemcpyHtoD_v2, CU_STREAM_LEGACY)
 FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
@@ -34,9 +37,10 @@ FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
             ms_copy_from_host(dstDevice, srcHost, ByteCount, ms_stream(hStream, default_stream), \
                               false, &result))                                                   \
             return result;                                                                       \
+        ms_note_gate();                                                                          \
         return MS_REAL(symbol)(dstDevice, srcHost, ByteCount, hStream);                          \
     }                                                                                            \
-    MS_QUICK(symbol, !ms_defers_any(),                                                           \
+    MS_QUICK(symbol,                                                                             \
              (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),   \
              (dstDevice, srcHost, ByteCount, hStream))
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2, CU_STREAM_LEGACY)
@@ -49,10 +53,10 @@ FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
         if (ms_defers_any() &&                                                           \
             ms_copy_on_device(dstDevice, srcDevice, ByteCount, default_stream, &result)) \
             return result;                                                               \
+        ms_note_gate();                                                                  \
         return MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                         \
     }                                                                                    \
-    MS_QUICK(symbol, !ms_defers_any(),                                                   \
-             (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),           \
+    MS_QUICK(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),   \
              (dstDevice, srcDevice, ByteCount))
 ON_DEVICE(cuMemcpyDtoD_v2, CU_STREAM_LEGACY)
 ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
@@ -65,13 +69,22 @@ ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
         if (ms_defers_any() && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                \
                                                  ms_stream(hStream, default_stream), &result))   \
             return result;                                                                       \
+        ms_note_gate();                                                                          \
         return MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                        \
     }                                                                                            \
-    MS_QUICK(symbol, !ms_defers_any(),                                                           \
+    MS_QUICK(symbol,                                                                             \
              (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), \
              (dstDevice, srcDevice, ByteCount, hStream))
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2, CU_STREAM_LEGACY)
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
+
+/* The destination of a copy to the host, should it be one of ours: whether that is allowed is the
+ * driver's to say. */
+static CUresult prepare_host(const void *destination, size_t bytes)
+{
+    const CUdeviceptr address = (CUdeviceptr)(uintptr_t)destination;
+    return ms_is_block(address) ? ms_prepare_touch(address, bytes) : CUDA_SUCCESS;
+}
 
 /* What a copy from the device reads; an overrun is the driver's refusal, also where the granule
  * behind the block would let it through. On success, ms_read_end must follow the driver's call. */
@@ -82,34 +95,38 @@ static CUresult prepare_read(CUdeviceptr address, size_t bytes)
     return ms_prepare_read(address, bytes);
 }
 
-#define TO_HOST(symbol)                                                                          \
-    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))                    \
-    {                                                                                            \
-        CUresult result = prepare_read(srcDevice, ByteCount);                                    \
-        if (result == CUDA_SUCCESS) {                                                            \
-            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                             \
-            ms_read_end();                                                                       \
-        }                                                                                        \
-        return result;                                                                           \
-    }                                                                                            \
-    MS_QUICK(symbol, !ms_defers_any(), (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
+#define TO_HOST(symbol)                                                        \
+    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))  \
+    {                                                                          \
+        ms_note_gate();                                                        \
+        CUresult result = prepare_host(dstHost, ByteCount);                    \
+        if (result == CUDA_SUCCESS)                                            \
+            result = prepare_read(srcDevice, ByteCount);                       \
+        if (result == CUDA_SUCCESS) {                                          \
+            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);           \
+            ms_read_end();                                                     \
+        }                                                                      \
+        return result;                                                         \
+    }                                                                          \
+    MS_QUICK(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
              (dstHost, srcDevice, ByteCount))
 TO_HOST(cuMemcpyDtoH_v2)
 TO_HOST(cuMemcpyDtoH_v2_ptds)
 
-#define TO_HOST_ASYNC(symbol)                                                                   \
-    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)) \
-    {                                                                                           \
-        ms_note_gate();                                                                         \
-        CUresult result = prepare_read(srcDevice, ByteCount);                                   \
-        if (result == CUDA_SUCCESS) {                                                           \
-            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                   \
-            ms_read_end();                                                                      \
-        }                                                                                       \
-        return result;                                                                          \
-    }                                                                                           \
-    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                                         \
-             (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),        \
+#define TO_HOST_ASYNC(symbol)                                                                    \
+    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream))  \
+    {                                                                                            \
+        ms_note_gate();                                                                          \
+        CUresult result = prepare_host(dstHost, ByteCount);                                      \
+        if (result == CUDA_SUCCESS)                                                              \
+            result = prepare_read(srcDevice, ByteCount);                                         \
+        if (result == CUDA_SUCCESS) {                                                            \
+            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                    \
+            ms_read_end();                                                                       \
+        }                                                                                        \
+        return result;                                                                           \
+    }                                                                                            \
+    MS_QUICK(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), \
              (dstHost, srcDevice, ByteCount, hStream))
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2)
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz)
@@ -128,15 +145,18 @@ static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, 
     if (!ms_defers_any() || bytes == 0)
         return false;
     const bool to_block = ms_is_block(destination);
-    if (ms_is_block(source) || (to_block && ms_is_device_memory(source)))
+    if (ms_is_block(source) || (to_block && !ms_is_host_memory(source)))
         return ms_copy_on_device(destination, source, bytes, stream, result_out);
     if (!to_block && !ms_is_device_memory(destination))
         return false;
+    if (!ms_is_host_memory(source)) {
+        *result_out = ms_prepare_foreign(source);
+        return *result_out != CUDA_SUCCESS;
+    }
     return ms_copy_from_host(destination, (const void *)(uintptr_t)source, bytes, stream, blocking,
                              result_out);
 }
 
-/* One that the driver makes may write host memory, hence the gate. */
 #define ANY(symbol, default_stream)                                             \
     MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount))       \
     {                                                                           \
@@ -156,33 +176,31 @@ static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, 
         }                                                                       \
         return result;                                                          \
     }                                                                           \
-    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                         \
-             (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount))
+    MS_QUICK(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount))
 ANY(cuMemcpy, CU_STREAM_LEGACY)
 ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
 
-#define ANY_ASYNC(symbol, default_stream)                                                   \
-    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)) \
-    {                                                                                       \
-        CUresult result;                                                                    \
-        const bool reads = reads_block(dst, src);                                           \
-        if (reads)                                                                          \
-            result = prepare_read(src, ByteCount);                                          \
-        else if (!copy_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false,  \
-                           &result))                                                        \
-            result = CUDA_SUCCESS;                                                          \
-        else                                                                                \
-            return result;                                                                  \
-        ms_note_gate();                                                                     \
-        if (result == CUDA_SUCCESS) {                                                       \
-            result = MS_REAL(symbol)(dst, src, ByteCount, hStream);                         \
-            if (reads)                                                                      \
-                ms_read_end();                                                              \
-        }                                                                                   \
-        return result;                                                                      \
-    }                                                                                       \
-    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                                     \
-             (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),        \
+#define ANY_ASYNC(symbol, default_stream)                                                    \
+    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream))  \
+    {                                                                                        \
+        CUresult result;                                                                     \
+        const bool reads = reads_block(dst, src);                                            \
+        if (reads)                                                                           \
+            result = prepare_read(src, ByteCount);                                           \
+        else if (!copy_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false,   \
+                           &result))                                                         \
+            result = CUDA_SUCCESS;                                                           \
+        else                                                                                 \
+            return result;                                                                   \
+        ms_note_gate();                                                                      \
+        if (result == CUDA_SUCCESS) {                                                        \
+            result = MS_REAL(symbol)(dst, src, ByteCount, hStream);                          \
+            if (reads)                                                                       \
+                ms_read_end();                                                               \
+        }                                                                                    \
+        return result;                                                                       \
+    }                                                                                        \
+    MS_QUICK(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), \
              (dst, src, ByteCount, hStream))
 ANY_ASYNC(cuMemcpyAsync, CU_STREAM_LEGACY)
 ANY_ASYNC(cuMemcpyAsync_ptsz, CU_STREAM_PER_THREAD)

@@ -33,11 +33,17 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
                                 CUstream stream)
 {
     const unsigned char *host = side->host;
-    if (side->type == CU_MEMORYTYPE_UNIFIED && !ms_is_device_memory(side->device) &&
-        !ms_is_block(side->device))
+    if (side->type == CU_MEMORYTYPE_DEVICE || side->type == CU_MEMORYTYPE_UNIFIED) {
+        if (ms_is_block(side->device))
+            return CUDA_SUCCESS;
+        if (!ms_is_host_memory(side->device))
+            return ms_prepare_foreign(side->device);
+        if (side->type == CU_MEMORYTYPE_DEVICE && !ms_is_pinned_memory(side->device))
+            return ms_prepare_foreign(side->device);
         host = (const unsigned char *)(uintptr_t)side->device;
-    else if (side->type != CU_MEMORYTYPE_HOST)
+    } else if (side->type != CU_MEMORYTYPE_HOST) {
         return CUDA_SUCCESS;
+    }
     const size_t pitch = side->pitch != 0 ? side->pitch : side->x_bytes + width;
     const size_t slice = pitch * (side->height != 0 ? side->height : height);
     if (host == NULL)
@@ -103,11 +109,11 @@ static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream)
 #define SHAPED(symbol, prepare, type, default_stream)                    \
     MS_SLOW(symbol, (const type *pCopy))                                 \
     {                                                                    \
+        ms_note_gate();                                                  \
         const CUresult result = prepare(pCopy, default_stream);          \
-        ms_note_gate(); /* it may write host memory */                   \
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy); \
     }                                                                    \
-    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(), (const type *pCopy), (pCopy))
+    MS_QUICK(symbol, (const type *pCopy), (pCopy))
 SHAPED(cuMemcpy2D_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
 SHAPED(cuMemcpy2D_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
 SHAPED(cuMemcpy2DUnaligned_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
@@ -115,15 +121,14 @@ SHAPED(cuMemcpy2DUnaligned_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THR
 SHAPED(cuMemcpy3D_v2, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
 SHAPED(cuMemcpy3D_v2_ptds, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
 
-#define SHAPED_ASYNC(symbol, prepare, type, default_stream)                                    \
-    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                                     \
-    {                                                                                          \
-        const CUresult result = prepare(pCopy, ms_stream(hStream, default_stream));            \
-        ms_note_gate(); /* it may write host memory */                                         \
-        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy, hStream);              \
-    }                                                                                          \
-    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(), (const type *pCopy, CUstream hStream), \
-             (pCopy, hStream))
+#define SHAPED_ASYNC(symbol, prepare, type, default_stream)                         \
+    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                          \
+    {                                                                               \
+        ms_note_gate();                                                             \
+        const CUresult result = prepare(pCopy, ms_stream(hStream, default_stream)); \
+        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy, hStream);   \
+    }                                                                               \
+    MS_QUICK(symbol, (const type *pCopy, CUstream hStream), (pCopy, hStream))
 SHAPED_ASYNC(cuMemcpy2DAsync_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
 SHAPED_ASYNC(cuMemcpy2DAsync_v2_ptsz, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
 SHAPED_ASYNC(cuMemcpy3DAsync_v2, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
@@ -142,12 +147,13 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,       \
                      CUcontext srcContext, size_t ByteCount))                                  \
     {                                                                                          \
+        ms_note_gate();                                                                        \
         const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);                 \
         return result != CUDA_SUCCESS                                                          \
                    ? result                                                                    \
                    : MS_REAL(symbol)(dstDevice, dstContext, srcDevice, srcContext, ByteCount); \
     }                                                                                          \
-    MS_QUICK(symbol, !ms_defers_any(),                                                         \
+    MS_QUICK(symbol,                                                                           \
              (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,              \
               CUcontext srcContext, size_t ByteCount),                                         \
              (dstDevice, dstContext, srcDevice, srcContext, ByteCount))
@@ -158,12 +164,13 @@ PEER(cuMemcpyPeer_ptds)
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,  \
                      CUcontext srcContext, size_t ByteCount, CUstream hStream))           \
     {                                                                                     \
+        ms_note_gate();                                                                   \
         const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);            \
         return result != CUDA_SUCCESS ? result                                            \
                                       : MS_REAL(symbol)(dstDevice, dstContext, srcDevice, \
                                                         srcContext, ByteCount, hStream);  \
     }                                                                                     \
-    MS_QUICK(symbol, !ms_defers_any(),                                                    \
+    MS_QUICK(symbol,                                                                      \
              (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,         \
               CUcontext srcContext, size_t ByteCount, CUstream hStream),                  \
              (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream))
@@ -173,12 +180,13 @@ PEER_ASYNC(cuMemcpyPeerAsync_ptsz)
 #define TO_ARRAY(symbol)                                                                           \
     MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)) \
     {                                                                                              \
+        ms_note_gate();                                                                            \
         const CUresult result = prepare_both(srcDevice, srcDevice, ByteCount);                     \
         return result != CUDA_SUCCESS                                                              \
                    ? result                                                                        \
                    : MS_REAL(symbol)(dstArray, dstOffset, srcDevice, ByteCount);                   \
     }                                                                                              \
-    MS_QUICK(symbol, !ms_defers_any(),                                                             \
+    MS_QUICK(symbol,                                                                               \
              (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount),        \
              (dstArray, dstOffset, srcDevice, ByteCount))
 TO_ARRAY(cuMemcpyDtoA_v2)
@@ -187,12 +195,13 @@ TO_ARRAY(cuMemcpyDtoA_v2_ptds)
 #define FROM_ARRAY(symbol)                                                                         \
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)) \
     {                                                                                              \
+        ms_note_gate();                                                                            \
         const CUresult result = prepare_both(dstDevice, dstDevice, ByteCount);                     \
         return result != CUDA_SUCCESS                                                              \
                    ? result                                                                        \
                    : MS_REAL(symbol)(dstDevice, srcArray, srcOffset, ByteCount);                   \
     }                                                                                              \
-    MS_QUICK(symbol, !ms_defers_any(),                                                             \
+    MS_QUICK(symbol,                                                                               \
              (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount),        \
              (dstDevice, srcArray, srcOffset, ByteCount))
 FROM_ARRAY(cuMemcpyAtoD_v2)
@@ -201,14 +210,14 @@ FROM_ARRAY(cuMemcpyAtoD_v2_ptds)
 #define HOST_TO_ARRAY(symbol, default_stream)                                                     \
     MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount))  \
     {                                                                                             \
+        ms_note_gate();                                                                           \
         const CUresult result =                                                                   \
             ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount, default_stream)       \
                             : CUDA_SUCCESS;                                                       \
         return result != CUDA_SUCCESS ? result                                                    \
                                       : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount); \
     }                                                                                             \
-    MS_QUICK(symbol, !ms_defers_any(),                                                            \
-             (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),         \
+    MS_QUICK(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount), \
              (dstArray, dstOffset, srcHost, ByteCount))
 HOST_TO_ARRAY(cuMemcpyHtoA_v2, CU_STREAM_LEGACY)
 HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, CU_STREAM_PER_THREAD)
@@ -217,6 +226,7 @@ HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, CU_STREAM_PER_THREAD)
     MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, \
                      CUstream hStream))                                                         \
     {                                                                                           \
+        ms_note_gate();                                                                         \
         const CUresult result =                                                                 \
             ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount,                     \
                                                         ms_stream(hStream, default_stream))     \
@@ -225,7 +235,7 @@ HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, CU_STREAM_PER_THREAD)
                    ? result                                                                     \
                    : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount, hStream);         \
     }                                                                                           \
-    MS_QUICK(symbol, !ms_defers_any(),                                                          \
+    MS_QUICK(symbol,                                                                            \
              (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,        \
               CUstream hStream),                                                                \
              (dstArray, dstOffset, srcHost, ByteCount, hStream))
@@ -248,13 +258,14 @@ static CUresult prepare_rows(CUdeviceptr address, size_t pitch, uint32_t value, 
     MS_SLOW(symbol,                                                                             \
             (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height))  \
     {                                                                                           \
+        ms_note_gate();                                                                         \
         const CUresult result =                                                                 \
             prepare_rows(dstDevice, dstPitch, value, sizeof(type), Width, Height);              \
         return result != CUDA_SUCCESS                                                           \
                    ? result                                                                     \
                    : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height);                \
     }                                                                                           \
-    MS_QUICK(symbol, !ms_defers_any(),                                                          \
+    MS_QUICK(symbol,                                                                            \
              (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height), \
              (dstDevice, dstPitch, value, Width, Height))
 SET_ROWS(cuMemsetD2D8_v2, unsigned char)
@@ -268,13 +279,14 @@ SET_ROWS(cuMemsetD2D32_v2_ptds, unsigned int)
     MS_SLOW(symbol, (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,         \
                      size_t Height, CUstream hStream))                                         \
     {                                                                                          \
+        ms_note_gate();                                                                        \
         const CUresult result =                                                                \
             prepare_rows(dstDevice, dstPitch, value, sizeof(type), Width, Height);             \
         return result != CUDA_SUCCESS                                                          \
                    ? result                                                                    \
                    : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height, hStream);      \
     }                                                                                          \
-    MS_QUICK(symbol, !ms_defers_any(),                                                         \
+    MS_QUICK(symbol,                                                                           \
              (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height, \
               CUstream hStream),                                                               \
              (dstDevice, dstPitch, value, Width, Height, hStream))

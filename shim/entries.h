@@ -15,6 +15,8 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/hot.h"
+
 enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_PASS };
 
 enum ms_entry {
@@ -59,15 +61,15 @@ static inline void *ms_real_fast(enum ms_entry entry)
 }
 
 /*
- * An entry that jumps to the driver when `quick` holds and the driver is known, and otherwise to
- * slow_<symbol>, which is defined before it. Apart, so that the quick way needs no frame.
+ * An entry that jumps to the driver when nothing is deferred, and otherwise to slow_<symbol>, which is
+ * defined before it. Apart, so that the quick way needs no frame.
  */
-#define MS_QUICK(symbol, quick, parameters, arguments)                                           \
+#define MS_QUICK(symbol, parameters, arguments)                                                  \
     CUresult symbol parameters                                                                   \
     {                                                                                            \
         const __typeof__(&symbol) real =                                                         \
             (__typeof__(&symbol))__atomic_load_n(&ms_real[MS_ENTRY_##symbol], __ATOMIC_ACQUIRE); \
-        if (__builtin_expect((quick) && real != NULL, 1))                                        \
+        if (__builtin_expect(ms_is_quiet() && real != NULL, 1))                                  \
             return real arguments;                                                               \
         return slow_##symbol arguments;                                                          \
     }

@@ -92,7 +92,7 @@ static bool launch_ex(const CUlaunchConfig *config, CUfunction f, void **params,
             return result;                                                                    \
         return MS_REAL(symbol)(config, f, kernelParams, extra);                               \
     }                                                                                         \
-    MS_QUICK(symbol, !ms_defers_any() && ms_is_gated(),                                       \
+    MS_QUICK(symbol,                                                                          \
              (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra), \
              (config, f, kernelParams, extra))
 LAUNCH_EX(cuLaunchKernelEx, CU_STREAM_LEGACY)

@@ -108,7 +108,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     if (ms_owns_any() && ms_is_block(dptr)) {
         ms_log(MS_WARN,
                "cuIpcGetMemHandle: the allocation at 0x%llx is mapped memory and cannot be "
-               "shared this way; METASHARD_MIN_BYTES above its size leaves it alone",
+               "shared this way; METASHARD_EXCLUDE with its size leaves it to the driver",
                dptr);
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -64,6 +64,18 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     return result;
 }
 
+/* In no order but after everything: the free of cuMemFree is one that the program cannot tell apart. */
+#define FREE_ASYNC(symbol)                              \
+    CUresult symbol(CUdeviceptr dptr, CUstream hStream) \
+    {                                                   \
+        CUresult result;                                \
+        if (ms_owns_any() && ms_free(dptr, &result))    \
+            return result;                              \
+        return MS_REAL(symbol)(dptr, hStream);          \
+    }
+FREE_ASYNC(cuMemFreeAsync)
+FREE_ASYNC(cuMemFreeAsync_ptsz)
+
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);

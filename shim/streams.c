@@ -94,3 +94,10 @@ CALLBACK(cuStreamAddCallback_ptsz)
     }
 EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync)
 EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync_ptsz)
+
+/* A stream that waits for it waits for another process, which may wait for us. */
+CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
+{
+    ms_note_gate();
+    return MS_REAL(cuIpcOpenEventHandle)(phEvent, handle);
+}

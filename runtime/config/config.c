@@ -22,24 +22,50 @@ static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
     return NULL;
 }
 
+/* A number of bytes at *text, which is moved behind it. */
+static bool read_bytes(const char **text, uint64_t *value_out)
+{
+    static const char units[] = "KMGT";
+    if (!isdigit((unsigned char)**text))
+        return false;
+    char *end;
+    const unsigned long long number = strtoull(*text, &end, 10);
+    const char *unit = *end != '\0' ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    const int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
+    if (number > UINT64_MAX >> shift)
+        return false;
+    *value_out = (uint64_t)number << shift;
+    *text = end + (unit != NULL);
+    return true;
+}
+
 static const char *parse_BYTES(const char *text, ms_type_BYTES *value_out)
 {
-    static const char expected[] = "a number of bytes such as 65536, 512K, 2M or 1G";
-    if (!isdigit((unsigned char)text[0]))
-        return expected;
-    char *end;
-    const unsigned long long number = strtoull(text, &end, 10);
-    static const char units[] = "KMGT";
-    int shift = 0;
-    if (*end != '\0') {
-        const char *unit = strchr(units, toupper((unsigned char)*end));
-        if (unit == NULL || end[1] != '\0')
+    uint64_t value;
+    if (!read_bytes(&text, &value) || *text != '\0')
+        return "a number of bytes such as 65536, 512K, 2M or 1G";
+    *value_out = value;
+    return NULL;
+}
+
+static const char *parse_SIZES(const char *text, ms_type_SIZES *value_out)
+{
+    static const char expected[] =
+        "at most 16 sizes or ranges of sizes, such as 20M or 2M-20M, with commas between them";
+    struct ms_sizes sizes = {0};
+    for (const char *at = text; *at != '\0'; at += *at == ',') {
+        uint64_t first, last;
+        if (sizes.count == MS_MAX_SIZES || !read_bytes(&at, &first))
             return expected;
-        shift = 10 * (int)(unit - units + 1);
+        last = first;
+        if (*at == '-' && (at++, !read_bytes(&at, &last)))
+            return expected;
+        if ((*at != ',' && *at != '\0') || last < first)
+            return expected;
+        sizes.ranges[sizes.count].first = first;
+        sizes.ranges[sizes.count++].last = last;
     }
-    if (number > UINT64_MAX >> shift)
-        return expected;
-    *value_out = (uint64_t)number << shift;
+    *value_out = sizes;
     return NULL;
 }
 
@@ -154,6 +180,15 @@ void ms_config_read(struct ms_config *config, char **environment)
 #include "runtime/config/options.def"
 #undef MS_OPTION
     warn_about_unknown_names(environment);
+}
+
+bool ms_sizes_hold(const struct ms_sizes *sizes, uint64_t bytes)
+{
+    for (int i = 0; i < sizes->count; i++) {
+        if (bytes >= sizes->ranges[i].first && bytes <= sizes->ranges[i].last)
+            return true;
+    }
+    return false;
 }
 
 bool ms_config_is_off(void)

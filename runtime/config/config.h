@@ -21,9 +21,19 @@ struct ms_log_setting {
     char path[MS_PATH_BYTES]; /* empty: stderr */
 };
 
+/* Sizes in bytes, ends included. */
+enum { MS_MAX_SIZES = 16 };
+struct ms_sizes {
+    int count;
+    struct {
+        uint64_t first, last;
+    } ranges[MS_MAX_SIZES];
+};
+
 typedef bool ms_type_SWITCH;
 typedef uint64_t ms_type_BYTES;
 typedef uint64_t ms_type_NUMBER;
+typedef struct ms_sizes ms_type_SIZES;
 typedef struct ms_log_setting ms_type_LOG;
 typedef char ms_type_PATH[MS_PATH_BYTES];
 
@@ -38,6 +48,8 @@ struct ms_config {
  * logged after the log is open.
  */
 void ms_config_read(struct ms_config *config, char **environment);
+
+bool ms_sizes_hold(const struct ms_sizes *sizes, uint64_t bytes);
 
 /* True when METASHARD in the environment is a valid "off". Prints nothing; for the constructor. */
 bool ms_config_is_off(void);

@@ -10,6 +10,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
+#include "runtime/machine/settle.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/step.h"
 #include "runtime/source/source.h"
@@ -116,6 +117,9 @@ static void print_dump(FILE *file)
     fprintf(file, "  \"backed_bytes\": %" PRIu64 ",\n  \"backed_bytes_peak\": %" PRIu64 ",\n",
             ms_backed_bytes(), ms_backed_bytes_peak());
     fprintf(file, "  \"snapshot_bytes\": %" PRIu64 ",\n", ms_source_snapshot_bytes());
+    fprintf(file, "  \"settle_cause\": ");
+    print_string(file, ms_settle_last_cause());
+    fprintf(file, ",\n");
     const uint64_t deferred_bytes = print_blocks(file);
     fprintf(file, "  \"deferred_bytes\": %" PRIu64 "\n}\n", deferred_bytes);
 }

@@ -8,7 +8,7 @@
 /*
  * The dump is one JSON object, "format": "metashard-dump/1". All sizes are in bytes. Members: pid,
  * version, the counters of counters.def by name, backed_bytes, backed_bytes_peak (physical memory
- * behind deferred allocations, now and at most), snapshot_bytes, deferred_bytes (live bytes that
+ * behind deferred allocations, now and at most), snapshot_bytes, settle_cause (why everything was materialised last), deferred_bytes (live bytes that
  * are not in device memory), and blocks: a list of live blocks, each with id, address, device,
  * bytes, backed_bytes and lineage, a list of [begin, end, kind, detail]. A kind that begins with "cached"
  * is in device memory and could be played again.

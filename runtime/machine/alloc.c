@@ -98,6 +98,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
     CUcontext context = NULL;
     CUdevice device;
     if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
+        ms_sizes_hold(&ms_config.excluded, bytes) ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return false;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||

@@ -6,6 +6,7 @@
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
+#include "runtime/machine/query.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/step.h"
@@ -164,6 +165,8 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         *result_out = ms_bound_lineage(copy->destination);
         if (*result_out != CUDA_SUCCESS)
             return true;
+    } else {
+        ms_note_gate(); /* it may be pinned memory */
     }
     /* What an overlapping copy does is the driver's to say. */
     if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes) && ms_may_record(copy->stream)) {
@@ -194,6 +197,14 @@ bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes
 {
     if (bytes == 0)
         return false;
+    if (!ms_is_block(source)) {
+        if (ms_is_pinned_memory(source))
+            return ms_copy_from_host(destination, (const void *)(uintptr_t)source, bytes, stream,
+                                     false, result_out);
+        *result_out = ms_prepare_foreign(source);
+        if (*result_out != CUDA_SUCCESS)
+            return true;
+    }
     bool answered;
     do
         answered = copy_on_device(destination, source, bytes, stream, result_out);

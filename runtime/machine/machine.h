@@ -59,7 +59,11 @@ struct ms_box {
 };
 CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream);
 
-/* The same for a linear copy, and for a memset with a value of `width` bytes. */
+/* The call will copy from memory that is no block, and that may not be read here: what the host can write
+ * may hold any address. */
+CUresult ms_prepare_foreign(CUdeviceptr source);
+
+/* As ms_prepare_payload for a linear copy, and for a memset with a value of `width` bytes. */
 CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream);
 CUresult ms_prepare_payload_value(uint32_t value, unsigned width);
 

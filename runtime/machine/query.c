@@ -108,12 +108,32 @@ bool ms_is_block(CUdeviceptr address)
     return ms_space_look_up(address, &facts);
 }
 
+/* What the driver knows of an address: a memory type, or 0; false when it cannot say. */
+static bool ask_type(CUdeviceptr address, unsigned *type_out)
+{
+    const CUresult result =
+        ms_driver.pointer_get_attribute(type_out, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        *type_out = 0;
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE;
+}
+
 bool ms_is_device_memory(CUdeviceptr address)
 {
-    unsigned type = 0;
-    return ms_driver.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
-               CUDA_SUCCESS &&
-           type == CU_MEMORYTYPE_DEVICE;
+    unsigned type;
+    return ask_type(address, &type) && type == CU_MEMORYTYPE_DEVICE;
+}
+
+bool ms_is_host_memory(CUdeviceptr address)
+{
+    unsigned type;
+    return ask_type(address, &type) && (type == 0 || type == CU_MEMORYTYPE_HOST);
+}
+
+bool ms_is_pinned_memory(CUdeviceptr address)
+{
+    unsigned type;
+    return ask_type(address, &type) && type == CU_MEMORYTYPE_HOST;
 }
 
 bool ms_is_managed(CUdeviceptr address)

@@ -30,6 +30,13 @@ bool ms_is_block(CUdeviceptr address);
 /* True for device memory that is not a block, as the driver knows it. */
 bool ms_is_device_memory(CUdeviceptr address);
 
+/* True for memory that this process can read: pinned, or unknown to the driver. False also when the
+ * driver cannot say. */
+bool ms_is_host_memory(CUdeviceptr address);
+
+/* True for host memory that the driver knows. */
+bool ms_is_pinned_memory(CUdeviceptr address);
+
 /* True for managed memory, as the driver knows it. */
 bool ms_is_managed(CUdeviceptr address);
 

@@ -18,6 +18,14 @@ enum { MIN_LAUNCHES = 64 };
 static _Atomic uint64_t last_event_ms;
 static _Atomic uint32_t launches_since;
 
+static _Atomic(const char *) last_cause;
+
+const char *ms_settle_last_cause(void)
+{
+    const char *cause = atomic_load(&last_cause);
+    return cause != NULL ? cause : "";
+}
+
 /* Coarse: a read of memory, not a system call. */
 static uint64_t now_ms(void)
 {
@@ -37,6 +45,7 @@ void ms_settle_now(const char *why)
     if (!ms_defers_any())
         return;
     ms_log(MS_DEBUG, "settling: %s", why);
+    atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
     if (ms_prepare_touch_all() != CUDA_SUCCESS)
         ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");

@@ -208,12 +208,18 @@ static CUresult expose_source(const void *source, size_t bytes, const struct ms_
     return ms_reach_expose(source, bytes);
 }
 
+CUresult ms_prepare_foreign(CUdeviceptr source)
+{
+    const bool is_plain = ms_is_device_memory(source) && !ms_is_managed(source);
+    return is_plain ? CUDA_SUCCESS : ms_prepare_touch_all();
+}
+
 CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream)
 {
     if (box->begin == NULL || box->width == 0)
         return CUDA_SUCCESS;
     /* Memory that this process cannot read, or that changes before it is copied, may hold anything. */
-    if (ms_is_device_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
+    if (!ms_is_host_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
         return ms_prepare_touch_all();
     CUresult result = CUDA_SUCCESS;
     for (size_t z = 0; z < box->depth; z++) {
@@ -254,11 +260,18 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
                            CUstream stream, bool blocking, CUresult *result_out)
 {
     struct ms_block_facts facts;
-    if (bytes == 0 || source == NULL || ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts))
+    if (bytes == 0 || source == NULL)
         return false;
+    if (ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts)) {
+        /* Not host memory: whether that is allowed is the driver's to say. */
+        *result_out = ms_prepare_touch((CUdeviceptr)(uintptr_t)source, bytes);
+        if (*result_out == CUDA_SUCCESS)
+            *result_out = ms_prepare_touch(destination, bytes);
+        return *result_out != CUDA_SUCCESS;
+    }
     struct ms_content content = {.kind = MS_SOURCE};
     if (ms_space_look_up(destination, &facts) &&
-        !ms_is_device_memory((CUdeviceptr)(uintptr_t)source) && ms_may_record(stream))
+        ms_is_host_memory((CUdeviceptr)(uintptr_t)source) && ms_may_record(stream))
         content.source = find_source(source, bytes, &content.source_offset);
     if (content.source == NULL)
         return back_for_copy(destination, source, bytes, stream, result_out);

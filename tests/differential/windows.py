@@ -67,7 +67,8 @@ def main():
             return seen, dump
 
         seen, dump = both("overwrite_after")
-        test.check("settled once", dump["settles"] == 1, dump)
+        test.check("settled once, and why", dump["settles"] == 1 and
+                   "launches work" in dump["settle_cause"], dump)
         test.check("a bad rule is one line with its place", [
             line.split("rules:")[1].split(":")[0] for line in seen.stderr.splitlines()
             if "rules:" in line] == ["5", "6"], seen.stderr)
@@ -81,7 +82,8 @@ def main():
         test.check("and nothing else fails", "another: result 0" in seen.stdout, seen.stdout)
 
         _, dump = both("overwrite_captured")
-        test.check("settled for the capture", dump["settles"] == 1, dump)
+        test.check("settled for the capture", dump["settles"] == 1 and
+                   "capture" in dump["settle_cause"], dump)
         both("overwrite_read")
 
         _, dump = both("second_window")

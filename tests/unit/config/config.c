@@ -46,6 +46,9 @@ MS_TEST(defaults)
     CHECK(config.enabled);
     CHECK_EQ(config.min_bytes, 2 << 20);
     CHECK_EQ(config.snapshot_bytes, 256 << 20);
+    CHECK_EQ(config.overcommit, 16);
+    CHECK_EQ(config.settle_ms, 1000);
+    CHECK_EQ(config.excluded.count, 0);
     CHECK_EQ(config.log.level, MS_WARN);
     CHECK_EQ(config.dump_path[0], '\0');
     CHECK_EQ(lines(complaints), 0);
@@ -56,6 +59,8 @@ MS_TEST(values)
     char *environment[] = {(char *)"METASHARD=Off",
                            (char *)"METASHARD_MIN_BYTES=512k",
                            (char *)"METASHARD_SNAPSHOT_BYTES=1G",
+                           (char *)"METASHARD_EXCLUDE=20M,1K-2k",
+                           (char *)"METASHARD_OVERCOMMIT=3",
                            (char *)"METASHARD_LOG=debug",
                            (char *)"METASHARD_DUMP=/tmp/%p.json",
                            NULL};
@@ -63,6 +68,11 @@ MS_TEST(values)
     CHECK(!config.enabled);
     CHECK_EQ(config.min_bytes, 512 << 10);
     CHECK_EQ(config.snapshot_bytes, 1 << 30);
+    CHECK_EQ(config.overcommit, 3);
+    CHECK(ms_sizes_hold(&config.excluded, 20 << 20));
+    CHECK(!ms_sizes_hold(&config.excluded, (20 << 20) + 1));
+    CHECK(ms_sizes_hold(&config.excluded, 1024) && ms_sizes_hold(&config.excluded, 2048));
+    CHECK(!ms_sizes_hold(&config.excluded, 1023) && !ms_sizes_hold(&config.excluded, 2049));
     CHECK_EQ(config.log.level, MS_DEBUG);
     char expected[64];
     snprintf(expected, sizeof(expected), "/tmp/%d.json", (int)getpid());
@@ -78,6 +88,10 @@ MS_TEST(a_wrong_value_is_one_line_and_the_default)
                             (char *)"METASHARD_MIN_BYTES=",
                             (char *)"METASHARD_MIN_BYTES=2MB",
                             (char *)"METASHARD_LOG=loud",
+                            (char *)"METASHARD_OVERCOMMIT=2x",
+                            (char *)"METASHARD_EXCLUDE=2M-1M",
+                            (char *)"METASHARD_EXCLUDE=1M;2M",
+                            (char *)"METASHARD_EXCLUDE=1M-",
                             (char *)"METASHARD_MIN_BYTES=99999999999G"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         char *environment[] = {wrong[i], NULL};
