@@ -139,7 +139,8 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
 {
     if (!ms_defers_any() || bytes == 0)
         return CUDA_SUCCESS;
-    const CUresult result = ms_prepare_touch(source, bytes);
+    const CUresult result =
+        ms_is_block(source) ? ms_prepare_touch(source, bytes) : ms_prepare_foreign(source);
     return result != CUDA_SUCCESS ? result : ms_prepare_touch(destination, bytes);
 }
 
