@@ -13,6 +13,7 @@
 #include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
@@ -229,7 +230,7 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
     return answered;
 }
 
-CUresult ms_prepare_unload(CUlibrary library)
+static CUresult materialise_all_launched(void)
 {
     CUresult result = CUDA_SUCCESS;
     CUdeviceptr at = 0;
@@ -239,6 +240,15 @@ CUresult ms_prepare_unload(CUlibrary library)
         result = ms_materialise_launched(block);
         ms_space_release(block);
     }
+    return result;
+}
+
+CUresult ms_prepare_unload(CUlibrary library)
+{
+    CUresult result;
+    do
+        result = materialise_all_launched();
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
     if (result == CUDA_SUCCESS)
         ms_layout_forget(library);
     return result;
