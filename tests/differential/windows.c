@@ -240,6 +240,26 @@ static void allocate_until_failure(void)
     OK(cuMemAlloc(&blocks[0], 8 * MIB));
 }
 
+/* A kernel that follows a table in ordinary host memory, where the device can read it. */
+static void pageable_table(void)
+{
+    uint64_t count = 2;
+    uint32_t out[2];
+    CUdeviceptr result = allocate(4096);
+    const CUdeviceptr block = allocate(8 * MIB);
+    CUdeviceptr *table = malloc(2 * sizeof(*table));
+    OK(cuMemsetD32(block, 0x12345678, 2 * MIB));
+    OK(cuMemsetD32(block + 4 * MIB, 0x87654321, MIB));
+    table[0] = block + MIB;
+    table[1] = block + 5 * MIB;
+    CUdeviceptr from = (CUdeviceptr)(uintptr_t)table;
+    void *params[] = {&result, &from, &count};
+    OK(cuLaunchKernel(function("gather32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    OK(cuMemcpyDtoH(out, result, sizeof(out)));
+    printf("gathered %x %x\n", out[0], out[1]);
+    free(table);
+}
+
 static const struct scenario {
     const char *name;
     void (*run)(void);
@@ -253,6 +273,7 @@ static const struct scenario {
     {"pressure", pressure},
     {"pressure_for_others", pressure_for_others},
     {"out_of_memory", out_of_memory},
+    {"pageable_table", pageable_table},
     {"allocate_until_failure", allocate_until_failure},
 };
 

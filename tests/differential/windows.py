@@ -99,6 +99,8 @@ def main():
         test.check("what was read was given back", dump["evicted_bytes"] > 0, dump)
         both("pressure_for_others", with_shim=SMALL)
 
+        both("pageable_table", {"SIMCUDA_PAGEABLE": "1"})
+
         seen, _ = run(folder, program, kernels, "out_of_memory", SMALL, shim)
         alone, _ = run(folder, program, kernels, "out_of_memory", {})
         test.check("a launch without memory says so", "the second launch: 2" in seen.stdout,

@@ -180,6 +180,11 @@ static void configure(void)
     char path[PATH_MAX_BYTES];
     sim_config.devices = (int)setting("SIMCUDA_DEVICES", 1, SIM_DEVICES_MAX, 1);
     sim_config.memory_bytes = setting("SIMCUDA_MEMORY_MIB", 2, (size_t)1 << 20, 8192) << 20;
+    sim_config.granule_bytes = (size_t)64 << 10;
+    const size_t wanted = setting("SIMCUDA_GRANULE_KIB", 64, 2048, 2048) << 10;
+    while (sim_config.granule_bytes < wanted)
+        sim_config.granule_bytes *= 2;
+    sim_config.pageable = setting("SIMCUDA_PAGEABLE", 0, 1, 0) == 1;
     sim_config.poison = setting("SIMCUDA_POISON", 0, 1, 0) == 1;
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);
     read_faults();

@@ -174,6 +174,8 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
         *pi = dev + 1;
     else if (attrib == CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD_GROUP_ID)
         *pi = dev;
+    else if (attrib == CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
+        *pi = sim_config.pageable;
     else
         *pi = attributes[attrib];
     return CUDA_SUCCESS;

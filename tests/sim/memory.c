@@ -218,8 +218,10 @@ bool sim_can_touch_locked(CUdevice device, CUdeviceptr address, size_t bytes, bo
         return false;
     while (address < end) {
         const struct sim_memory *memory = sim_memory_find_locked(address);
+        if (memory == NULL)
+            return sim_config.pageable; /* memory of the process */
         const struct sim_region *region = &memory->region;
-        if (memory == NULL || !memory_allows(memory, device, write))
+        if (!memory_allows(memory, device, write))
             return false;
         if (memory->kind == SIM_RESERVED) {
             const struct sim_mapping *mapping =

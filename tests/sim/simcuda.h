@@ -12,6 +12,9 @@
  *
  *   SIMCUDA_DEVICES=<n>        number of devices, 1 to 16; default 1
  *   SIMCUDA_MEMORY_MIB=<n>     memory of each device; default 8192
+ *   SIMCUDA_GRANULE_KIB=<n>    allocation granularity, 64 to 2048, rounded up to a power of two; default
+ *                              2048, which real devices have
+ *   SIMCUDA_PAGEABLE=1         kernels can read pageable host memory (else it is an illegal access)
  *   SIMCUDA_POISON=1           fresh device memory is filled with 0xCB (else it is not specified)
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
  *                              makes missing synchronisation visible; default 0
@@ -29,7 +32,7 @@
  * (memory unmapped or released under work that still used it), live_handles and live_reservations
  * (VMM objects the program has not released).
  *
- * Memory. Granularity is 2 MiB. cuMemAlloc of 2 MiB and more takes whole granules; smaller ones
+ * Memory. cuMemAlloc of a granule and more takes whole granules; smaller ones
  * share granules, aligned to 512 bytes. A device address is also a valid address of the process, so
  * host-function kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it
  * is free (not in builds with ThreadSanitizer). Work that touches device memory which is unmapped or

@@ -10,7 +10,6 @@
 #include "tests/sim/sim.h"
 
 enum { SIM_DEVICES_MAX = 16 };
-#define SIM_GRANULE ((size_t)2 << 20)
 #define SIM_SMALL_ALIGNMENT ((size_t)512)
 
 static inline size_t sim_round_up(size_t value, size_t unit)
@@ -23,10 +22,13 @@ static inline size_t sim_round_up(size_t value, size_t unit)
 struct sim_config {
     int devices;
     size_t memory_bytes;
+    size_t granule_bytes; /* a power of two */
+    bool pageable;
     bool poison;
     unsigned delay_us;
 };
 extern struct sim_config sim_config;
+#define SIM_GRANULE (sim_config.granule_bytes)
 
 /* What the thread is doing. */
 struct sim_thread {

@@ -247,3 +247,19 @@ MS_TEST(a_fork_before_init_is_harmless)
     run(use_the_driver, NULL);
     run(use_the_driver, NULL);
 }
+
+static void check_granule(void)
+{
+    size_t granularity;
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    OK(cuInit(0));
+    OK(cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    CHECK_EQ(granularity, 128 << 10);
+}
+
+MS_TEST(the_granule_can_be_smaller)
+{
+    setenv("SIMCUDA_GRANULE_KIB", "100", 1);
+    run(check_granule, path_of("errors"));
+}
