@@ -39,12 +39,24 @@ static uint64_t load(const unsigned char *bytes)
     return word;
 }
 
-/* Whether one of the words that begin in these 64 bytes is in bounds; without a branch a word. */
-static bool any_in(const struct bounds *bounds, const unsigned char *bytes)
+/*
+ * Whether one of the words that begin in these 64 bytes may be in bounds, by its upper half: plain loops
+ * over 4-byte words, which compilers turn into vector instructions.
+ */
+static bool any_near(const struct bounds *bounds, const unsigned char *bytes)
 {
-    unsigned found = 0;
-    for (size_t i = 0; i < 64; i += 4)
-        found |= is_in(bounds, load(bytes + i));
+    const uint32_t begin = (uint32_t)(bounds->begin >> 32);
+    const uint32_t span = (uint32_t)((bounds->begin + bounds->bytes) >> 32) - begin;
+    const uint32_t host_begin = (uint32_t)(bounds->host_begin >> 32);
+    const uint32_t host_span =
+        (uint32_t)((bounds->host_begin + bounds->host_bytes) >> 32) - host_begin;
+    uint32_t halves[16];
+    uint32_t found = 0;
+    memcpy(halves, bytes + 4, sizeof(halves));
+    for (int i = 0; i < 16; i++)
+        found |= halves[i] - begin <= span;
+    for (int i = 0; i < 16 && bounds->host_bytes > 0; i++)
+        found |= halves[i] - host_begin <= host_span;
     return found != 0;
 }
 
@@ -53,14 +65,15 @@ static size_t next_word(const struct bounds *bounds, const unsigned char *bytes,
                         size_t count, uint64_t *word_out)
 {
     while (at + 8 <= count) {
-        if (at + 72 <= count && !any_in(bounds, bytes + at)) {
-            at += 64;
-            continue;
+        const bool is_group = at + 72 <= count;
+        const size_t end = is_group ? at + 64 : count - 7;
+        if (is_group && !any_near(bounds, bytes + at))
+            at = end;
+        for (; at < end; at += 4) {
+            *word_out = load(bytes + at);
+            if (is_in(bounds, *word_out))
+                return at;
         }
-        *word_out = load(bytes + at);
-        if (is_in(bounds, *word_out))
-            return at;
-        at += 4;
     }
     return count;
 }

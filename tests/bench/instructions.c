@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define ROUNDS 16
-#define BLOCK_BYTES ((size_t)2 << 20)
+#define BLOCK_BYTES ((size_t)128 << 10)
 #define PARAMETER_BYTES_MAX 4096
 
 static void must(CUresult result)
@@ -93,10 +93,12 @@ static void materialise(CUdeviceptr address)
     must(cuMemcpyDtoH(bytes, address, sizeof(bytes)));
 }
 
-/* Every kind of call finds the blocks in the same state, whatever the one before it did. */
+/* Every kind of call finds the blocks in the same state, whatever the one before it did: a call
+ * materialises all of them or none. */
 static void renew_blocks(void)
 {
-    for (long i = 0; i < block_count; i++) {
+    const bool unchanged = block_count > 0 && blocks[0] != 0 && !is_backed(blocks[0]);
+    for (long i = 0; i < block_count && !unchanged; i++) {
         if (blocks[i] != 0 && (resident || !is_backed(blocks[i])))
             continue;
         if (blocks[i] != 0)

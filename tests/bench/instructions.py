@@ -19,8 +19,10 @@ import sys
 import tempfile
 
 LIMIT = 12
-# Each takes granules of addresses, and under valgrind a process has 128 GiB of them.
-BLOCKS = ("0", "1", "20000")
+BLOCKS = ("0", "1", "100000")
+# Each block takes three granules of addresses, and under valgrind a process has 128 GiB of them.
+SMALL_GRANULES = {"SIMCUDA_GRANULE_KIB": "64", "METASHARD_MIN_BYTES": str(128 << 10),
+                  "METASHARD_SETTLE_MS": "0", "METASHARD_OVERCOMMIT": "1000"}
 NAME = re.compile(r"^(ob|fn|cob|cfn)=(.*)$")
 
 
@@ -73,7 +75,7 @@ def count(files, *state):
              "--dump-after=measured", "--compress-strings=no", "--compress-pos=no",
              f"--callgrind-out-file={out}", program, kernels, *state],
             env=dict(os.environ, LD_PRELOAD=shim, LD_LIBRARY_PATH=folder,
-                     METASHARD_MIN_BYTES=str(2 << 20), METASHARD_SETTLE_MS="0"),
+                     **SMALL_GRANULES),
             capture_output=True, text=True)
         if run.returncode != 0:
             sys.exit(f"{program} {' '.join(state)}: exit {run.returncode}\n{run.stderr}")
