@@ -1,104 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * windows KERNELS SCENARIO FILE: what ends a window of deferral, and what happens when memory runs out.
- * Prints what it observes; windows.py runs it without and with the shim and reads the dump.
- */
-#include <cuda.h>
-#include <fcntl.h>
-#include <stdint.h>
+/* What ends a window of deferral, and what happens when memory runs out. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
-#define MIB ((size_t)1 << 20)
-
-static const char *kernels_path, *data_path;
-
-static void check(CUresult result, const char *call, int line)
-{
-    if (result != CUDA_SUCCESS) {
-        printf("line %d: %s is %d\n", line, call, (int)result);
-        exit(1);
-    }
-}
-#define OK(call) check(call, #call, __LINE__)
-
-static CUdeviceptr allocate(size_t bytes)
-{
-    CUdeviceptr address;
-    OK(cuMemAlloc(&address, bytes));
-    return address;
-}
-
-static void print_bytes(const char *name, CUdeviceptr address, size_t bytes)
-{
-    unsigned char *host = malloc(bytes);
-    const CUresult result = cuMemcpyDtoH(host, address, bytes);
-    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a */
-    for (size_t i = 0; i < bytes && result == CUDA_SUCCESS; i++)
-        hash = (hash ^ host[i]) * UINT64_C(1099511628211);
-    printf("%s: result %d, hash %016llx\n", name, (int)result, (unsigned long long)hash);
-    free(host);
-}
-
-static CUmodule module;
-
-static CUfunction function(const char *name)
-{
-    CUfunction found;
-    if (module == NULL)
-        OK(cuModuleLoad(&module, kernels_path));
-    OK(cuModuleGetFunction(&found, module, name));
-    return found;
-}
-
-static void fill(CUdeviceptr address, uint32_t value, uint64_t count)
-{
-    void *params[] = {&address, &value, &count};
-    OK(cuLaunchKernel(function("fill32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
-}
-
-static void uniform(CUdeviceptr address, uint64_t count, uint64_t seed)
-{
-    uint64_t offset = 5;
-    void *params[] = {&address, &count, &seed, &offset};
-    OK(cuLaunchKernel(function("uniform32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
-}
-
-/* A file of distinct bytes, mapped. */
-static void *map_file(size_t bytes)
-{
-    unsigned char *content = malloc(bytes);
-    for (size_t i = 0; i < bytes; i++)
-        content[i] = (unsigned char)(i * 2654435761U >> 13);
-    const int file = open(data_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
-        exit(2);
-    free(content);
-    void *mapped = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
-    close(file);
-    return mapped;
-}
-
-static void overwrite_file(size_t bytes)
-{
-    unsigned char *content = calloc(1, bytes);
-    const int file = open(data_path, O_WRONLY);
-    if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
-        exit(2);
-    close(file);
-    free(content);
-}
-
-static CUdeviceptr load_file(size_t bytes)
-{
-    const CUdeviceptr block = allocate(bytes);
-    OK(cuMemcpyHtoD(block, map_file(bytes), bytes));
-    return block;
-}
+#include "tests/differential/scenario.h"
 
 /* Work that has nothing to do with deferred memory, for longer than windows.py makes a window. */
 static void work(void)
@@ -168,8 +74,7 @@ static void unload(void)
 {
     const CUdeviceptr block = allocate(8 * MIB);
     uniform(block, 2 * MIB, 1);
-    OK(cuModuleUnload(module));
-    module = NULL;
+    unload_kernels();
     print_bytes("after the code went", block, 8 * MIB);
 }
 
@@ -260,10 +165,7 @@ static void pageable_table(void)
     free(table);
 }
 
-static const struct scenario {
-    const char *name;
-    void (*run)(void);
-} scenarios[] = {
+const struct scenario scenarios[] = {
     {"overwrite_after", overwrite_after},
     {"overwrite_before", overwrite_before},
     {"overwrite_captured", overwrite_captured},
@@ -275,23 +177,5 @@ static const struct scenario {
     {"out_of_memory", out_of_memory},
     {"pageable_table", pageable_table},
     {"allocate_until_failure", allocate_until_failure},
+    {NULL, NULL},
 };
-
-int main(int count, char **arguments)
-{
-    CUcontext context;
-    if (count != 4)
-        return 2;
-    kernels_path = arguments[1];
-    data_path = arguments[3];
-    OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
-    OK(cuCtxSetCurrent(context));
-    for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
-        if (strcmp(scenarios[i].name, arguments[2]) == 0) {
-            scenarios[i].run();
-            return 0;
-        }
-    }
-    return 2;
-}

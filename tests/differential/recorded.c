@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recorded launches, and bytes that were read and could be played again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/differential/scenario.h"
+
+/* A chain of launches, with other writes between and behind them, read in parts and whole. */
+static void chain(void)
+{
+    const CUdeviceptr block = allocate(16 * MIB);
+    uniform(block, 4 * MIB, 1);
+    OK(cuMemsetD8(block + 3 * MIB + 5, 0x77, MIB));
+    fill(block + 6 * MIB, 0x3f800000, MIB / 2);
+    OK(cuMemsetD32(block + 7 * MIB, 0x12345678, MIB / 4));
+    uniform(block + 10 * MIB, MIB, 2);
+    print_bytes("a part", block + 5 * MIB + 3, 3 * MIB);
+    print_bytes("another part", block + MIB, 3 * MIB);
+    print_bytes("all", block, 16 * MIB);
+    fill(block + MIB, 7, 100);
+    print_bytes("all again", block, 16 * MIB);
+}
+
+/* A rank's rows, of which the whole is freed before they are needed. */
+static void moved(void)
+{
+    const CUdeviceptr whole = allocate(32 * MIB);
+    const CUdeviceptr rows = allocate(8 * MIB);
+    uniform(whole, 8 * MIB, 5);
+    OK(cuMemcpyDtoD(rows, whole + 9 * MIB + 1024, 8 * MIB));
+    OK(cuMemFree(whole));
+    print_bytes("rows of a freed tensor", rows + MIB, 2 * MIB);
+    print_bytes("all rows", rows, 8 * MIB);
+    fill(rows + 4 * MIB, 9, MIB);
+    print_bytes("rows written on", rows, 8 * MIB);
+}
+
+/* Copies of copies, with launches on each. */
+static void moved_twice(void)
+{
+    CUdeviceptr blocks[3];
+    for (int i = 0; i < 3; i++)
+        blocks[i] = allocate(8 * MIB);
+    uniform(blocks[0], 2 * MIB, 1);
+    OK(cuMemcpyDtoD(blocks[1] + MIB, blocks[0] + 2 * MIB, 4 * MIB));
+    fill(blocks[1] + 2 * MIB, 3, MIB / 2);
+    OK(cuMemcpyDtoD(blocks[2], blocks[1] + MIB + 512, 4 * MIB - 512));
+    uniform(blocks[2] + 4 * MIB - 512, MIB, 8);
+    OK(cuMemcpyDtoD(blocks[0] + 2 * MIB, blocks[2], 4 * MIB));
+    print_bytes("third", blocks[2], 5 * MIB);
+    print_bytes("first", blocks[0], 8 * MIB);
+    print_bytes("second", blocks[1] + MIB, 4 * MIB);
+}
+
+/* The rule says write-only, but this launch has an input: its bytes must be those of now. */
+static void has_an_input(void)
+{
+    uint64_t count = MIB;
+    CUdeviceptr block = allocate(4 * MIB);
+    CUdeviceptr input = allocate(MIB); /* the driver's own */
+    OK(cuMemsetD8(input, 1, MIB));
+    count = MIB / 4;
+    void *params[] = {&block, &input, &count};
+    OK(cuMemsetD8(block, 9, 4 * MIB));
+    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    OK(cuMemsetD8(input, 2, MIB));
+    print_bytes("copied before the input changed", block, 4 * MIB);
+}
+
+/* What the driver refuses is refused, and leaves everything as it was. */
+static void refused(void)
+{
+    CUdeviceptr block = allocate(4 * MIB);
+    uint32_t value = 5;
+    uint64_t count = 1000;
+    void *params[] = {&block, &value, &count};
+    const CUfunction kernel = function("fill32");
+    OK(cuMemsetD8(block, 3, 4 * MIB));
+    printf("no threads: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 1, 1, 0, 1, 1, 0, NULL, params, NULL));
+    printf("too many threads: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 1, 1, 2000, 1, 1, 0, NULL, params, NULL));
+    printf("too large a grid: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 70000, 1, 1, 1, 1, 0, NULL, params, NULL));
+    printf("too much shared memory: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 1 << 30, NULL, params, NULL));
+    printf("no stream: %d\n", (int)cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0,
+                                                  (CUstream)(uintptr_t)0x1234, params, NULL));
+    print_bytes("untouched", block, 4 * MIB);
+}
+
+/* A copy to the host that is still under way when the bytes are written again. */
+static void read_while_written(void)
+{
+    CUstream stream;
+    unsigned char *pinned;
+    const CUdeviceptr block = allocate(4 * MIB);
+    OK(cuMemAllocHost((void **)&pinned, 4 * MIB));
+    OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    OK(cuMemsetD32(block, 0x01020304, MIB));
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, stream));
+    OK(cuMemsetD8(block, 0xee, 4 * MIB)); /* waits for the copy: the stream blocks */
+    print_bytes("written", block, 4 * MIB);
+    OK(cuStreamSynchronize(stream));
+    print_host("read before", pinned, 4 * MIB);
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, stream));
+    uniform(block, MIB, 4);
+    print_bytes("launched", block, 4 * MIB);
+    OK(cuStreamSynchronize(stream));
+    print_host("read before the launch", pinned, 4 * MIB);
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, stream));
+    OK(cuMemFree(block));
+    OK(cuStreamSynchronize(stream));
+    print_host("read before it was freed", pinned, 4 * MIB);
+}
+
+/* What nobody has written is anything, but always the same. */
+static void undefined_is_stable(void)
+{
+    unsigned char *first = malloc(8 * MIB);
+    unsigned char *second = malloc(8 * MIB);
+    const CUdeviceptr block = allocate(8 * MIB);
+    const CUdeviceptr slice = allocate(4 * MIB);
+    uniform(block, MIB / 2, 1); /* the rest of the block stays as it is */
+    OK(cuMemcpyDtoD(slice, block + 4 * MIB, 4 * MIB));
+    OK(cuMemcpyDtoH(first, block, 8 * MIB));
+    /* More than the device has: what was read is given back. */
+    for (int i = 0; i < 4; i++) {
+        const CUdeviceptr other = allocate(40 * MIB);
+        OK(cuMemsetD8(other, (unsigned char)i, 40 * MIB));
+        print_bytes("other", other, 40 * MIB);
+        OK(cuMemFree(other));
+    }
+    OK(cuMemcpyDtoH(second, block, 8 * MIB));
+    printf("second read: %s\n", memcmp(first, second, 8 * MIB) == 0 ? "same" : "different");
+    OK(cuMemcpyDtoH(second, slice, 4 * MIB));
+    printf("slice: %s\n", memcmp(first + 4 * MIB, second, 4 * MIB) == 0 ? "same" : "different");
+    free(first);
+    free(second);
+}
+
+/* A file that has changed can no longer restore what was read from it. */
+static void lost_file_under_pressure(void)
+{
+    const CUdeviceptr block = load_file(24 * MIB);
+    print_bytes("read", block, 24 * MIB);
+    overwrite_file(24 * MIB);
+    const CUdeviceptr other = allocate(24 * MIB);
+    OK(cuMemsetD8(other, 1, 24 * MIB));
+    print_bytes("other", other, 24 * MIB);
+    const CUdeviceptr third = allocate(24 * MIB);
+    OK(cuMemsetD8(third, 2, 24 * MIB));
+    print_bytes("third", third, 24 * MIB);
+    print_bytes("read again", block, 24 * MIB);
+}
+
+const struct scenario scenarios[] = {
+    {"chain", chain},
+    {"moved", moved},
+    {"moved_twice", moved_twice},
+    {"has_an_input", has_an_input},
+    {"refused", refused},
+    {"read_while_written", read_while_written},
+    {"undefined_is_stable", undefined_is_stable},
+    {"lost_file_under_pressure", lost_file_under_pressure},
+    {NULL, NULL},
+};

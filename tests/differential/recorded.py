@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""recorded.py PROGRAM KERNELS SHIM: recorded launches, played in place, in parts and elsewhere."""
+from scenarios import SMALL, main
+
+SLOW = {"SIMCUDA_DELAY_US": "3000"}
+
+
+def recorded(test):
+    _, dump = test.both("chain")
+    test.check("all launches of the chain but the last were recorded",
+               dump["recorded_launches"] == 3, dump)
+    _, dump = test.both("moved")
+    test.check("no more than the rows and their scratch had memory",
+               dump["backed_bytes_peak"] <= (8 + 10) << 20, dump)
+    _, dump = test.both("moved_twice")
+    test.check("launches on moved bytes were recorded", dump["recorded_launches"] == 3, dump)
+    _, dump = test.both("has_an_input")
+    test.check("a launch with an input is not recorded", dump["recorded_launches"] == 0, dump)
+    test.both("refused")
+    test.both("undefined_is_stable", SMALL)
+    _, dump = test.both("lost_file_under_pressure", {"SIMCUDA_MEMORY_MIB": "96"})
+    for settings in ({}, SLOW):
+        test.both("read_while_written", settings)
+    for scenario in ("chain", "moved", "moved_twice", "has_an_input"):
+        test.both(scenario, dict(SLOW, METASHARD_MIN_BYTES="1"))
+
+
+main(recorded)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the scenarios of a program (scenario.h) without and with the shim, and reports as TAP."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+RULES = """# for the tests
+write-only fill32
+write-only  uniform32
+
+writeonly other
+in-place
+write-only copy32
+"""
+SMALL = {"SIMCUDA_MEMORY_MIB": "64"}
+
+
+class Scenarios:
+    """PROGRAM KERNELS SHIM from the command line; every check is a line of TAP."""
+
+    def __init__(self, folder):
+        self.program, self.kernels, self.shim = sys.argv[1:4]
+        self.folder = folder
+        self.number = self.failed = 0
+        with open(os.path.join(folder, "rules"), "w") as file:
+            file.write(RULES)
+
+    def check(self, name, condition, detail=""):
+        self.number += 1
+        self.failed += not condition
+        print(f"{'ok' if condition else 'not ok'} {self.number} {name}")
+        if not condition:
+            print("# " + str(detail).replace("\n", "\n# "))
+
+    def run(self, scenario, settings=None, with_shim=True):
+        """The finished process, and the dump of the shim or nothing."""
+        environment = dict(os.environ, SIMCUDA_POISON="1")
+        if with_shim:
+            environment.update(LD_PRELOAD=self.shim,
+                               METASHARD_DUMP=os.path.join(self.folder, "dump"),
+                               METASHARD_KERNEL_RULES=os.path.join(self.folder, "rules"),
+                               METASHARD_SETTLE_MS="100")
+        environment.update(settings or {})
+        done = subprocess.run([self.program, self.kernels, scenario,
+                               os.path.join(self.folder, "data")],
+                              env=environment, capture_output=True, text=True, timeout=120)
+        if not with_shim:
+            return done, {}
+        with open(os.path.join(self.folder, "dump")) as file:
+            return done, json.load(file)
+
+    def both(self, scenario, settings=None, alone=None):
+        """Runs it with the shim, and alone with the same settings or others; outputs are compared."""
+        wanted, _ = self.run(scenario, settings if alone is None else alone, with_shim=False)
+        seen, dump = self.run(scenario, settings)
+        self.check(f"{scenario}: same output", wanted.returncode == 0 and
+                   (wanted.returncode, wanted.stdout) == (seen.returncode, seen.stdout),
+                   f"{wanted.stdout}\n{seen.stdout}{seen.stderr}")
+        return seen, dump
+
+
+def main(scenarios):
+    with tempfile.TemporaryDirectory() as folder:
+        test = Scenarios(folder)
+        scenarios(test)
+        print(f"1..{test.number}")
+        sys.exit(test.failed > 0)
