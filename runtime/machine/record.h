@@ -9,7 +9,7 @@
  * Lineage is in the order of the program's calls; streams may run in another order, but only when
  * queued work waits for something that comes later: a host function, a memory value, a kernel. And
  * the bytes a copy reads from the host may still be on their way there. So a write on a stream is
- * recorded when no such work was ever queued, or when the stream is idle. Ordinary work is over soon, so
+ * recorded when no such work was ever queued, or when nothing is before it. Ordinary work is over soon, so
  * a busy stream is given a moment, unless the last one given was in vain.
  * Never during a capture: the call is then a node of a graph.
  */

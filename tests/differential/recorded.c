@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/differential/scenario.h"
 
@@ -90,21 +91,26 @@ static void refused(void)
     print_bytes("untouched", block, 4 * MIB);
 }
 
-/* A copy to the host that is still under way when the bytes are written again. */
+/* A copy to the host that is still under way when the bytes are written again: the stream of the second
+ * call waits for the legacy stream, although there is nothing in it. */
 static void read_while_written(void)
 {
     CUstream stream;
     unsigned char *pinned;
     const CUdeviceptr block = allocate(4 * MIB);
+    const CUdeviceptr other = allocate(4 * MIB);
     OK(cuMemAllocHost((void **)&pinned, 4 * MIB));
     OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
     OK(cuMemsetD32(block, 0x01020304, MIB));
     OK(cuCtxSynchronize());
-    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, stream));
-    OK(cuMemsetD8(block, 0xee, 4 * MIB)); /* waits for the copy: the stream blocks */
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, NULL));
+    OK(cuMemsetD8Async(block, 0xee, 4 * MIB, stream));
     print_bytes("written", block, 4 * MIB);
     OK(cuStreamSynchronize(stream));
     print_host("read before", pinned, 4 * MIB);
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, NULL));
+    OK(cuMemcpyHtoDAsync(other, pinned, 4 * MIB, stream));
+    print_bytes("copied on", other, 4 * MIB);
     OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, stream));
     uniform(block, MIB, 4);
     print_bytes("launched", block, 4 * MIB);
@@ -114,6 +120,58 @@ static void read_while_written(void)
     OK(cuMemFree(block));
     OK(cuStreamSynchronize(stream));
     print_host("read before it was freed", pinned, 4 * MIB);
+}
+
+static void CUDA_CB wait_for_flag(void *flag)
+{
+    while (__atomic_load_n((int *)flag, __ATOMIC_ACQUIRE) == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Work that waits for what comes later runs after it, although it was queued before. */
+static void behind_a_host_function(void)
+{
+    static int flag;
+    CUstream stream, other;
+    CUdeviceptr block = allocate(4 * MIB);
+    uint64_t count = MIB;
+    uint64_t seed = 1;
+    uint64_t offset = 2;
+    void *params[] = {&block, &count, &seed, &offset};
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    const CUfunction kernel = function("uniform32");
+    OK(cuLaunchHostFunc(stream, wait_for_flag, &flag));
+    OK(cuLaunchKernel(kernel, 16, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+    OK(cuMemsetD8Async(block, 0x44, 4 * MIB, other));
+    OK(cuStreamSynchronize(other));
+    __atomic_store_n(&flag, 1, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(stream));
+    print_bytes("the launch came last", block, 4 * MIB);
+}
+
+/* A copy of bytes that are in memory already, into a block that is not. */
+static void copy_of_read(void)
+{
+    const CUdeviceptr whole = allocate(8 * MIB);
+    const CUdeviceptr slice = allocate(4 * MIB);
+    uniform(whole, 2 * MIB, 6);
+    OK(cuMemsetD8(whole + 4 * MIB, 0x10, MIB));
+    print_bytes("read", whole + 2 * MIB, 4 * MIB);
+    OK(cuMemcpyDtoD(slice, whole + 3 * MIB, 4 * MIB));
+    OK(cuMemFree(whole));
+    print_bytes("slice", slice, 4 * MIB);
+}
+
+/* A launch is played into a granule that holds other bytes already. */
+static void beside_resident(void)
+{
+    const CUdeviceptr block = allocate(8 * MIB);
+    uniform(block, 2 * MIB, 6);
+    print_bytes("read", block, MIB / 2);
+    OK(cuMemsetD8(block, 0x55, MIB / 2)); /* the driver's, as the bytes are in memory */
+    print_bytes("the rest of the granule", block + MIB / 2, 2 * MIB);
+    print_bytes("all", block, 8 * MIB);
 }
 
 /* What nobody has written is anything, but always the same. */
@@ -128,9 +186,9 @@ static void undefined_is_stable(void)
     OK(cuMemcpyDtoH(first, block, 8 * MIB));
     /* More than the device has: what was read is given back. */
     for (int i = 0; i < 4; i++) {
-        const CUdeviceptr other = allocate(40 * MIB);
-        OK(cuMemsetD8(other, (unsigned char)i, 40 * MIB));
-        print_bytes("other", other, 40 * MIB);
+        const CUdeviceptr other = allocate(58 * MIB);
+        OK(cuMemsetD8(other, (unsigned char)i, 58 * MIB));
+        print_bytes("other", other, 58 * MIB);
         OK(cuMemFree(other));
     }
     OK(cuMemcpyDtoH(second, block, 8 * MIB));
@@ -160,6 +218,9 @@ const struct scenario scenarios[] = {
     {"chain", chain},
     {"moved", moved},
     {"moved_twice", moved_twice},
+    {"behind_a_host_function", behind_a_host_function},
+    {"beside_resident", beside_resident},
+    {"copy_of_read", copy_of_read},
     {"has_an_input", has_an_input},
     {"refused", refused},
     {"read_while_written", read_while_written},

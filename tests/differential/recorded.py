@@ -18,8 +18,13 @@ def recorded(test):
     _, dump = test.both("has_an_input")
     test.check("a launch with an input is not recorded", dump["recorded_launches"] == 0, dump)
     test.both("refused")
-    test.both("undefined_is_stable", SMALL)
-    _, dump = test.both("lost_file_under_pressure", {"SIMCUDA_MEMORY_MIB": "96"})
+    _, dump = test.both("undefined_is_stable", dict(SMALL, SIMCUDA_POISON="2"), alone={})
+    test.check("what was read was given back", dump["evicted_bytes"] > 0, dump)
+    _, dump = test.both("lost_file_under_pressure", SMALL, alone={})
+    test.check("and so was what could be", dump["evicted_bytes"] > 0, dump)
+    test.both("behind_a_host_function")
+    test.both("beside_resident")
+    test.both("copy_of_read")
     for settings in ({}, SLOW):
         test.both("read_while_written", settings)
     for scenario in ("chain", "moved", "moved_twice", "has_an_input"):

@@ -60,6 +60,18 @@ static void overwrite_read(void)
     print_bytes("settled", block, 8 * MIB);
 }
 
+/* A few launches in a long time are no sign that the program has moved on. */
+static void slow_work(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB);
+    const CUdeviceptr small = allocate(4096);
+    for (int i = 0; i < 10; i++) {
+        fill(small, (uint32_t)i, 1024);
+        nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+    }
+    print_bytes("loaded", block, 8 * MIB);
+}
+
 static void second_window(void)
 {
     overwrite_after();
@@ -171,6 +183,7 @@ const struct scenario scenarios[] = {
     {"overwrite_captured", overwrite_captured},
     {"overwrite_read", overwrite_read},
     {"second_window", second_window},
+    {"slow_work", slow_work},
     {"unload", unload},
     {"pressure", pressure},
     {"pressure_for_others", pressure_for_others},

@@ -18,6 +18,9 @@ def settling(test):
     _, dump = test.run("overwrite_after", {"METASHARD_SETTLE_MS": "0"})
     test.check("settling can be switched off", dump["settles"] == 0, dump)
 
+    _, dump = test.both("slow_work")
+    test.check("a few launches do not settle", dump["settles"] == 0, dump)
+
     seen, dump = test.run("overwrite_before")
     test.check("overwritten too early is an error of the call that reads",
                f"before settling: result {OPERATING_SYSTEM_ERROR}" in seen.stdout, seen.stdout)

@@ -185,7 +185,7 @@ static void configure(void)
     while (sim_config.granule_bytes < wanted)
         sim_config.granule_bytes *= 2;
     sim_config.pageable = setting("SIMCUDA_PAGEABLE", 0, 1, 0) == 1;
-    sim_config.poison = setting("SIMCUDA_POISON", 0, 1, 0) == 1;
+    sim_config.poison = (unsigned)setting("SIMCUDA_POISON", 0, 2, 0);
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);
     read_faults();
     if (expand_path("SIMCUDA_LOG", path)) {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { POISON = 0xCB, PITCH_UNIT = 512 };
+enum { PITCH_UNIT = 512 };
 
 /* A granule that small allocations of one context share. */
 struct sim_slab {
@@ -137,7 +137,7 @@ CUresult sim_memory_create_locked(struct CUctx_st *context, enum sim_kind kind, 
     memory->physical = physical;
     memory->backed_bytes = backed;
     if (sim_config.poison)
-        memset((void *)begin, POISON, backed);
+        memset((void *)begin, sim_poison_byte_locked(), backed);
     *out = memory;
     return CUDA_SUCCESS;
 }

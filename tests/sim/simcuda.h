@@ -15,7 +15,8 @@
  *   SIMCUDA_GRANULE_KIB=<n>    allocation granularity, 64 to 2048, rounded up to a power of two; default
  *                              2048, which real devices have
  *   SIMCUDA_PAGEABLE=1         kernels can read pageable host memory (else it is an illegal access)
- *   SIMCUDA_POISON=1           fresh device memory is filled with 0xCB (else it is not specified)
+ *   SIMCUDA_POISON=1           fresh device memory is filled with 0xCB (else it is not specified);
+ *                              2: with another byte each time
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
  *                              makes missing synchronisation visible; default 0
  *   SIMCUDA_PROFILE=12|13      12 hides the functions that CUDA 13 added from cuGetProcAddress;

@@ -24,11 +24,18 @@ struct sim_config {
     size_t memory_bytes;
     size_t granule_bytes; /* a power of two */
     bool pageable;
-    bool poison;
+    unsigned poison; /* 0: none, 1: always the same byte, 2: another one each time */
     unsigned delay_us;
 };
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)
+
+/* The byte that fresh memory is filled with. Called with the lock held. */
+static inline unsigned char sim_poison_byte_locked(void)
+{
+    static unsigned char next = 0xCB;
+    return sim_config.poison == 2 ? next++ : 0xCB;
+}
 
 /* What the thread is doing. */
 struct sim_thread {
