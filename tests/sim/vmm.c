@@ -115,7 +115,7 @@ static void poison_locked(struct sim_physical *physical)
     if (sim_space_take_locked(physical->bytes, SIM_GRANULE, 0, &address) != CUDA_SUCCESS)
         return;
     if (sim_space_map_locked(address, physical, physical->bytes, true)) {
-        memset((void *)address, 0xCB, physical->bytes);
+        memset((void *)address, sim_poison_byte_locked(), physical->bytes);
         sim_space_unmap_locked(address, physical->bytes);
         physical->mappings--;
     }
