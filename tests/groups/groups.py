@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""groups.py PROGRAM KERNELS SHIM UNHOOKED ENTRIES [--compare]: every entry, and what it is without its hook.
+
+Compares: each scenario (groups.h) prints the same alone and under the shim, also when everything is
+deferred, and on a slow device. Proves: with the one hook taken away (unhook.c) something else is seen; so each
+row of the table that is not PASS has a test that needs it, or is in EXCEPTIONS. --compare does the first
+only. TAP.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+MIB = 1 << 20
+
+# What the shim answers otherwise, on purpose (docs/design.md): memory behind a block is mapped memory.
+OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemRetainAllocationHandle",
+             "cuMemGetHandleForAddressRange"}
+
+# Without the hook more memory is needed, and nothing else is different.
+SAVES = {"cuMemAlloc_v2", "cuInit", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuMemFreeHost",
+         "cuMemHostUnregister"}
+
+# The device is too small for what is cached and what is asked for.
+SMALL = {"cuMemAllocPitch_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
+         "cuMemAllocFromPoolAsync_ptsz", "cuMemCreate"}
+
+NOT_SIMULATED = "the simulated driver does not have it"
+EXCEPTIONS = {
+    "cuPointerSetAttribute": "the driver gives the same answer for mapped memory",
+    "cuIpcGetMemHandle": "the driver refuses mapped memory too; the shim says why",
+    "cuMemAllocHost": NOT_SIMULATED,
+    "cuMulticastBindAddr": NOT_SIMULATED,
+    "cuCtxFromGreenCtx": NOT_SIMULATED,
+    "cuCtxDetach": NOT_SIMULATED,
+    "cuStreamBeginCaptureToGraph": NOT_SIMULATED,
+    "cuStreamBeginCaptureToGraph_ptsz": NOT_SIMULATED,
+    "cuIpcOpenEventHandle": NOT_SIMULATED,
+    "cuWaitExternalSemaphoresAsync": NOT_SIMULATED,
+    "cuWaitExternalSemaphoresAsync_ptsz": NOT_SIMULATED,
+    "cuModuleGetGlobal_v2": "simulated modules have no managed variables",
+    "cuLibraryGetGlobal": "simulated modules have no managed variables",
+    "cuLibraryGetManaged": "simulated modules have no managed variables",
+    "cuLibraryGetKernel": "the simulated driver takes a kernel for a function everywhere",
+    "cuLibraryEnumerateKernels": "the simulated driver takes a kernel for a function everywhere",
+}
+
+
+class Groups:
+    def __init__(self, folder):
+        self.program, self.kernels, self.shim, self.unhooked, entries = sys.argv[1:6]
+        self.folder = folder
+        self.rules = os.path.join(folder, "rules")
+        with open(self.rules, "w") as file:
+            file.write("write-only uniform32\n")
+        with open(entries) as file:
+            rows = re.findall(r"^MS_ENTRY\((\w+), (\w+),", file.read(), re.M)
+        self.classes = {symbol: class_ for class_, symbol in rows}
+        listed = subprocess.run([self.program, "list"], capture_output=True, text=True, check=True)
+        self.scenarios = dict((line.split(" ", 1) for line in listed.stdout.splitlines()))
+
+    def run(self, arguments, preload, **settings):
+        """What is observed: exit status, output, and whether the device needed 8 and 64 MiB."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            stats = os.path.join(folder, "stats")
+            environment = dict(os.environ, SIMCUDA_STATS=stats, SIMCUDA_DEVICES="2",
+                               SIMCUDA_POISON="1", GROUPS_KERNELS=self.kernels,
+                               METASHARD_KERNEL_RULES=self.rules, METASHARD_LOG="error")
+            if preload is not None:
+                environment["LD_PRELOAD"] = preload
+            environment.update(settings)
+            done = subprocess.run([self.program, self.kernels, *arguments], env=environment,
+                                  capture_output=True, text=True, timeout=120)
+            peak = 0
+            if os.path.exists(stats):
+                with open(stats) as file:
+                    peak = json.load(file)["physical_bytes_peak"]
+            return done.returncode, done.stdout, peak >= 8 * MIB, peak >= 64 * MIB
+
+    def hooked(self, scenario):
+        small = {"SIMCUDA_MEMORY_MIB": "64"} if scenario in SMALL else {}
+        return self.run([scenario], self.shim, **small)
+
+    def compare(self, scenario):
+        """A reason why it is not as it should be, or None."""
+        if scenario in OTHERWISE:
+            return None
+        wanted = self.run([scenario], None)
+        if wanted[0] != 0:
+            return f"alone: exit status {wanted[0]}\n{wanted[1]}"
+        settings = [{}, {"METASHARD_MIN_BYTES": "1"}]
+        settings.append({"METASHARD_MIN_BYTES": "1", "SIMCUDA_DELAY_US": "1500"})
+        for setting in settings:
+            if scenario in SMALL:
+                setting = dict(setting, SIMCUDA_MEMORY_MIB="64")
+            seen = self.run([scenario], self.shim, **setting)
+            if seen[:2] != wanted[:2]:
+                return f"{setting}: exit status {seen[0]}\n{wanted[1]}{seen[1]}"
+        return None
+
+    def needs_hook(self, scenario):
+        """True when taking the hook away changes what is seen."""
+        symbol = scenario.split(":")[0]
+        gone = ",".join(filter(None, [symbol, self.scenarios[scenario]]))
+        small = {"SIMCUDA_MEMORY_MIB": "64"} if scenario in SMALL else {}
+        hooked = self.hooked(scenario)
+        without = self.run([scenario], self.unhooked, SIM_UNHOOK=gone, **small)
+        if scenario in SAVES:
+            return not hooked[3] and without[3]
+        return hooked[:2] != without[:2]
+
+    def seals(self, symbol):
+        """True when the call materialises what is deferred, and without its hook does not."""
+        hooked = self.run([symbol, "seal"], self.shim)
+        without = self.run([symbol, "seal"], self.unhooked, SIM_UNHOOK=symbol)
+        return hooked[2] and not without[2]
+
+
+def main():
+    number = failed = 0
+
+    def report(name, good, detail=""):
+        nonlocal number, failed
+        number += 1
+        failed += not good
+        print(f"{'ok' if good else 'not ok'} {number} {name}")
+        if not good and detail:
+            print("# " + str(detail).replace("\n", "\n# "))
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        groups = Groups(folder)
+        for scenario, fault in zip(groups.scenarios, pool.map(groups.compare, groups.scenarios)):
+            report(f"{scenario}: same", fault is None, fault)
+        if "--compare" not in sys.argv:
+            proofs = dict(zip(groups.scenarios, pool.map(groups.needs_hook, groups.scenarios)))
+            sealed = [symbol for symbol, class_ in groups.classes.items() if class_ == "SEAL"]
+            proofs.update(zip((f"{symbol}:seal" for symbol in sealed), pool.map(groups.seals, sealed)))
+            proved = {name.split(":")[0] for name, good in proofs.items() if good}
+            for symbol, class_ in groups.classes.items():
+                if class_ != "PASS" and symbol not in EXCEPTIONS:
+                    report(f"{symbol}: the hook is needed", symbol in proved)
+            for name, good in proofs.items():
+                if ":" in name:
+                    report(f"{name}: the hook is needed", good)
+            for symbol in EXCEPTIONS:
+                report(f"{symbol}: still an exception",
+                       groups.classes.get(symbol, "PASS") != "PASS" and symbol not in proved)
+    print(f"1..{number}")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

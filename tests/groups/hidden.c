@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses that no launch shows: in tables that were copied, set, or written by the host. */
+#include "tests/groups/groups.h"
+
+enum { COUNT = 4 };
+
+static void fill_table(CUdeviceptr *table)
+{
+    const CUdeviceptr first = make_block(1);
+    const CUdeviceptr second = make_block(2);
+    table[0] = first + 4;
+    table[1] = second + 3 * MIB;
+    table[2] = first + BLOCK_BYTES - 4;
+    table[3] = second;
+}
+
+static CUdeviceptr device_table(void)
+{
+    CUdeviceptr table;
+    MUST(cuMemAlloc_v2(&table, COUNT * sizeof(table)));
+    return table;
+}
+
+static void copied(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoD_v2)(table, host, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+static void copied_async(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoDAsync_v2)(table, host, sizeof(host), NULL));
+    print_gathered(table, COUNT);
+}
+
+static void copied_anyhow(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpy)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+static void copied_anyhow_async(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyAsync)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host), NULL));
+    print_gathered(table, COUNT);
+}
+
+/* A copy between devices whose source is pinned memory. */
+static void copied_from_pinned(void)
+{
+    CUdeviceptr *pinned;
+    const CUdeviceptr table = device_table();
+    MUST(cuMemAllocHost_v2((void **)&pinned, COUNT * sizeof(table)));
+    fill_table(pinned);
+    SEEN(TESTED(cuMemcpyDtoD_v2)(table, (CUdeviceptr)(uintptr_t)pinned, COUNT * sizeof(table)));
+    print_gathered(table, COUNT);
+}
+
+static void copied_in_rows(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = host,
+                                .srcPitch = sizeof(host[0]),
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = table,
+                                .dstPitch = sizeof(host[0]),
+                                .WidthInBytes = sizeof(host[0]),
+                                .Height = COUNT};
+    SEEN(TESTED(cuMemcpy2D_v2)(&copy));
+    print_gathered(table, COUNT);
+}
+
+static void copied_in_a_box(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = host,
+                                .srcPitch = sizeof(host[0]),
+                                .srcHeight = 2,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = table,
+                                .dstPitch = sizeof(host[0]),
+                                .dstHeight = 2,
+                                .WidthInBytes = sizeof(host[0]),
+                                .Height = 2,
+                                .Depth = 2};
+    SEEN(TESTED(cuMemcpy3D_v2)(&copy));
+    print_gathered(table, COUNT);
+}
+
+/* Two halves make an address. */
+static void set_in_halves(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    for (int i = 0; i < COUNT; i++) {
+        MUST(TESTED(cuMemsetD32_v2)(table + 8 * (unsigned)i, (unsigned)host[i], 1));
+        MUST(TESTED(cuMemsetD32_v2)(table + 8 * (unsigned)i + 4, (unsigned)(host[i] >> 32), 1));
+    }
+    print_gathered(table, COUNT);
+}
+
+static void through_an_array(void)
+{
+    CUarray array;
+    CUdeviceptr host[COUNT];
+    const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = sizeof(host),
+                                              .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                              .NumChannels = 1};
+    const CUdeviceptr table = device_table();
+    MUST(cuArrayCreate_v2(&array, &descriptor));
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoA_v2)(array, 0, host, sizeof(host)));
+    MUST(cuMemcpyAtoD_v2(table, array, 0, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+static void through_an_array_async(void)
+{
+    CUarray array;
+    CUdeviceptr host[COUNT];
+    const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = sizeof(host),
+                                              .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                              .NumChannels = 1};
+    const CUdeviceptr table = device_table();
+    MUST(cuArrayCreate_v2(&array, &descriptor));
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoAAsync_v2)(array, 0, host, sizeof(host), NULL));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyAtoD_v2(table, array, 0, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+/* Memory that the kernel reads and the host writes. */
+static void in_pinned(void)
+{
+    CUdeviceptr *pinned;
+    SEEN(TESTED(cuMemAllocHost_v2)((void **)&pinned, 4096));
+    fill_table(pinned);
+    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
+}
+
+static void in_mapped(void)
+{
+    CUdeviceptr *pinned;
+    SEEN(TESTED(cuMemHostAlloc)((void **)&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    fill_table(pinned);
+    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
+}
+
+static void in_registered(void)
+{
+    CUdeviceptr *host = aligned_alloc(4096, 4096);
+    SEEN(TESTED(cuMemHostRegister_v2)(host, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+    fill_table(host);
+    print_gathered((CUdeviceptr)(uintptr_t)host, COUNT);
+}
+
+static void in_managed(void)
+{
+    CUdeviceptr managed;
+    SEEN(TESTED(cuMemAllocManaged)(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+    fill_table((CUdeviceptr *)(uintptr_t)managed);
+    print_gathered(managed, COUNT);
+}
+
+/* Host memory that is gone: its address is a number again. groups.py looks at the device's memory. */
+static void pass_number(CUdeviceptr number)
+{
+    CUdeviceptr block, small;
+    uint64_t count = 0;
+    MUST(cuMemAlloc_v2(&block, 64 * MIB));
+    MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
+    MUST(cuMemAlloc_v2(&small, 4096));
+    void *params[] = {&small, &number, &count};
+    MUST(cuLaunchKernel(find_kernel("copy32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    MUST(cuCtxSynchronize());
+}
+
+static void freed_pinned(void)
+{
+    void *pinned;
+    MUST(cuMemAllocHost_v2(&pinned, 4096));
+    SEEN(TESTED(cuMemFreeHost)(pinned));
+    pass_number((CUdeviceptr)(uintptr_t)pinned);
+}
+
+static void unregistered(void)
+{
+    void *host = aligned_alloc(4096, 4096);
+    MUST(cuMemHostRegister_v2(host, 4096, 0));
+    SEEN(TESTED(cuMemHostUnregister)(host));
+    pass_number((CUdeviceptr)(uintptr_t)host);
+}
+
+/* A launch that is only recorded must not lose its code. */
+static void unloaded(void)
+{
+    CUdeviceptr block;
+    uint64_t count = 2 * MIB;
+    uint64_t seed = 1;
+    uint64_t offset = 2;
+    CUmodule module;
+    CUfunction kernel;
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuModuleLoad(&module, getenv("GROUPS_KERNELS")));
+    MUST(cuModuleGetFunction(&kernel, module, "uniform32"));
+    void *params[] = {&block, &count, &seed, &offset};
+    MUST(cuLaunchKernel(kernel, 8, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    SEEN(TESTED(cuModuleUnload)(module));
+    print_device("block", block, BLOCK_BYTES);
+}
+
+static void library_unloaded(void)
+{
+    CUdeviceptr block;
+    uint64_t count = 2 * MIB;
+    uint64_t seed = 1;
+    uint64_t offset = 2;
+    CUlibrary library;
+    CUkernel kernel;
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuLibraryLoadFromFile(&library, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
+    MUST(cuLibraryGetKernel(&kernel, library, "uniform32"));
+    void *params[] = {&block, &count, &seed, &offset};
+    MUST(cuLaunchKernel((CUfunction)kernel, 8, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    SEEN(TESTED(cuLibraryUnload)(library));
+    print_device("block", block, BLOCK_BYTES);
+}
+
+const struct scenario hidden_scenarios[] = {
+    {"cuMemAllocHost_v2", in_pinned, NULL},
+    {"cuMemHostAlloc", in_mapped, NULL},
+    {"cuMemHostRegister", in_registered, NULL},
+    {"cuMemHostRegister_v2", in_registered, NULL},
+    {"cuMemAllocManaged", in_managed, NULL},
+    {"cuMemFreeHost", freed_pinned, NULL},
+    {"cuMemHostUnregister", unregistered, NULL},
+    {"cuModuleUnload", unloaded, NULL},
+    {"cuLibraryUnload", library_unloaded, NULL},
+    {"cuMemcpyHtoA_v2", through_an_array, NULL},
+    {"cuMemcpyHtoA_v2_ptds", through_an_array, NULL},
+    {"cuMemcpyHtoAAsync_v2", through_an_array_async, NULL},
+    {"cuMemcpyHtoAAsync_v2_ptsz", through_an_array_async, NULL},
+    /* A second scenario of an entry has a name behind a colon. */
+    {"cuMemcpyHtoD_v2:table", copied, NULL},
+    {"cuMemcpyHtoD_v2_ptds:table", copied, NULL},
+    {"cuMemcpyHtoDAsync_v2:table", copied_async, NULL},
+    {"cuMemcpyHtoDAsync_v2_ptsz:table", copied_async, NULL},
+    {"cuMemcpy:table", copied_anyhow, NULL},
+    {"cuMemcpy_ptds:table", copied_anyhow, NULL},
+    {"cuMemcpyAsync:table", copied_anyhow_async, NULL},
+    {"cuMemcpyAsync_ptsz:table", copied_anyhow_async, NULL},
+    {"cuMemcpyDtoD_v2:table", copied_from_pinned, NULL},
+    {"cuMemcpy2D_v2:table", copied_in_rows, NULL},
+    {"cuMemcpy2DUnaligned_v2:table", copied_in_rows, NULL},
+    {"cuMemcpy3D_v2:table", copied_in_a_box, NULL},
+    {"cuMemsetD32_v2:table", set_in_halves, NULL},
+    {NULL, NULL, NULL},
+};
