@@ -7,15 +7,7 @@
 
 enum { MAX_BLOCKS = 10 };
 
-/* A device allocation and its model. */
-struct block {
-    CUdeviceptr address;
-    size_t bytes;
-    unsigned char *model;   /* what each byte must be */
-    unsigned char *defined; /* 1 where the byte was ever written */
-};
-
-static struct block blocks[MAX_BLOCKS];
+static struct program_block blocks[MAX_BLOCKS];
 static int operation_number;
 static uint64_t random_state;
 
@@ -75,31 +67,30 @@ static size_t random_size(size_t limit)
     return size < limit ? size : limit;
 }
 
-/* A range of a live block; false when there is none. */
-struct range {
-    struct block *block;
-    size_t at, bytes;
-};
-
-static bool random_range(struct range *range_out, size_t limit)
+bool program_range(struct program_range *range_out, size_t limit)
 {
-    struct block *block = &blocks[program_below(MAX_BLOCKS)];
+    struct program_block *block = &blocks[program_below(MAX_BLOCKS)];
     if (block->address == 0)
         return false;
     const size_t most = block->bytes < limit ? block->bytes : limit;
     const size_t bytes = program_one_in(6) ? most : random_size(most);
-    *range_out = (struct range){.block = block,
-                                .at = program_below(block->bytes - bytes + 1),
-                                .bytes = bytes};
+    *range_out = (struct program_range){.block = block,
+                                        .at = program_below(block->bytes - bytes + 1),
+                                        .bytes = bytes};
     return true;
 }
 
-static CUdeviceptr address_of(const struct range *range)
+CUdeviceptr program_address(const struct program_range *range)
 {
     return range->block->address + range->at;
 }
 
-static void define(const struct range *range, const void *bytes)
+bool program_is_disjoint(const struct program_range *a, const struct program_range *b)
+{
+    return a->block != b->block || a->at + a->bytes <= b->at || b->at + b->bytes <= a->at;
+}
+
+static void define(const struct program_range *range, const void *bytes)
 {
     memcpy(range->block->model + range->at, bytes, range->bytes);
     memset(range->block->defined + range->at, 1, range->bytes);
@@ -107,7 +98,7 @@ static void define(const struct range *range, const void *bytes)
 
 static void allocate(void)
 {
-    struct block *block = &blocks[program_below(MAX_BLOCKS)];
+    struct program_block *block = &blocks[program_below(MAX_BLOCKS)];
     if (block->address != 0)
         return;
     const size_t bytes = random_size(PROGRAM_BUFFER_BYTES);
@@ -120,20 +111,20 @@ static void allocate(void)
 
 static void release(void)
 {
-    struct block *block = &blocks[program_below(MAX_BLOCKS)];
+    struct program_block *block = &blocks[program_below(MAX_BLOCKS)];
     if (block->address == 0)
         return;
     program_must(cuMemFree(block->address), "cuMemFree");
     free(block->model);
     free(block->defined);
-    *block = (struct block){0};
+    *block = (struct program_block){0};
     printf("free\n");
 }
 
 static void set(void)
 {
-    struct range range;
-    if (!random_range(&range, SIZE_MAX))
+    struct program_range range;
+    if (!program_range(&range, SIZE_MAX))
         return;
     const unsigned width = 1u << program_below(3);
     const uint32_t value = program_one_in(3) ? 0 : (uint32_t)program_random();
@@ -145,11 +136,11 @@ static void set(void)
     CUstream stream = program_next_stream();
     CUresult result;
     if (width == 1)
-        result = cuMemsetD8Async(address_of(&range), (unsigned char)value, count, stream);
+        result = cuMemsetD8Async(program_address(&range), (unsigned char)value, count, stream);
     else if (width == 2)
-        result = cuMemsetD16Async(address_of(&range), (unsigned short)value, count, stream);
+        result = cuMemsetD16Async(program_address(&range), (unsigned short)value, count, stream);
     else
-        result = cuMemsetD32Async(address_of(&range), value, count, stream);
+        result = cuMemsetD32Async(program_address(&range), value, count, stream);
     program_must(result, "memset");
     for (size_t i = 0; i < range.bytes; i++) {
         range.block->model[range.at + i] = (unsigned char)(value >> 8 * (i % width));
@@ -160,8 +151,8 @@ static void set(void)
 
 static void copy_from_host(void)
 {
-    struct range range;
-    if (!random_range(&range, PROGRAM_BUFFER_BYTES))
+    struct program_range range;
+    if (!program_range(&range, PROGRAM_BUFFER_BYTES))
         return;
     const enum program_buffer buffer = (enum program_buffer)program_below(BUFFER_COUNT);
     const unsigned char *source =
@@ -169,14 +160,14 @@ static void copy_from_host(void)
     CUresult result;
     if (program_one_in(3)) {
         program_streams_wait();
-        result = program_one_in(2)
-                     ? cuMemcpyHtoD(address_of(&range), source, range.bytes)
-                     : cuMemcpy(address_of(&range), (CUdeviceptr)(uintptr_t)source, range.bytes);
+        result = program_one_in(2) ? cuMemcpyHtoD(program_address(&range), source, range.bytes)
+                                   : cuMemcpy(program_address(&range),
+                                              (CUdeviceptr)(uintptr_t)source, range.bytes);
     } else {
         CUstream stream = program_next_stream();
         result = program_one_in(2)
-                     ? cuMemcpyHtoDAsync(address_of(&range), source, range.bytes, stream)
-                     : cuMemcpyAsync(address_of(&range), (CUdeviceptr)(uintptr_t)source,
+                     ? cuMemcpyHtoDAsync(program_address(&range), source, range.bytes, stream)
+                     : cuMemcpyAsync(program_address(&range), (CUdeviceptr)(uintptr_t)source,
                                      range.bytes, stream);
     }
     program_must(result, "copy from the host");
@@ -184,24 +175,19 @@ static void copy_from_host(void)
     printf("copy %zu from %s memory\n", range.bytes, program_buffer_names[buffer]);
 }
 
-static bool is_disjoint(const struct range *a, const struct range *b)
-{
-    return a->block != b->block || a->at + a->bytes <= b->at || b->at + b->bytes <= a->at;
-}
-
 static void copy_on_device(void)
 {
-    struct range from, to;
-    if (!random_range(&from, SIZE_MAX) || !random_range(&to, SIZE_MAX))
+    struct program_range from, to;
+    if (!program_range(&from, SIZE_MAX) || !program_range(&to, SIZE_MAX))
         return;
     from.bytes = to.bytes = from.bytes < to.bytes ? from.bytes : to.bytes;
-    if (!is_disjoint(&from, &to))
+    if (!program_is_disjoint(&from, &to))
         return;
     CUstream stream = program_next_stream();
     const CUresult result =
         program_one_in(2)
-            ? cuMemcpyDtoDAsync(address_of(&to), address_of(&from), from.bytes, stream)
-            : cuMemcpyAsync(address_of(&to), address_of(&from), from.bytes, stream);
+            ? cuMemcpyDtoDAsync(program_address(&to), program_address(&from), from.bytes, stream)
+            : cuMemcpyAsync(program_address(&to), program_address(&from), from.bytes, stream);
     program_must(result, "copy on the device");
     memcpy(to.block->model + to.at, from.block->model + from.at, from.bytes);
     memcpy(to.block->defined + to.at, from.block->defined + from.at, from.bytes);
@@ -211,16 +197,18 @@ static void copy_on_device(void)
 /* Device to pinned memory to device, in one stream: the host bytes come late. */
 static void bounce(void)
 {
-    struct range from, to;
-    if (!random_range(&from, 1 << 20) || !random_range(&to, 1 << 20))
+    struct program_range from, to;
+    if (!program_range(&from, 1 << 20) || !program_range(&to, 1 << 20))
         return;
     from.bytes = to.bytes = from.bytes < to.bytes ? from.bytes : to.bytes;
-    if (!is_disjoint(&from, &to) || memchr(from.block->defined + from.at, 0, from.bytes) != NULL)
+    if (!program_is_disjoint(&from, &to) ||
+        memchr(from.block->defined + from.at, 0, from.bytes) != NULL)
         return;
     unsigned char *host = program_buffer(BUFFER_PINNED) + program_below(1000);
     CUstream stream = program_next_stream();
-    program_must(cuMemcpyDtoHAsync(host, address_of(&from), from.bytes, stream), "bounce down");
-    program_must(cuMemcpyHtoDAsync(address_of(&to), host, from.bytes, stream), "bounce up");
+    program_must(cuMemcpyDtoHAsync(host, program_address(&from), from.bytes, stream),
+                 "bounce down");
+    program_must(cuMemcpyHtoDAsync(program_address(&to), host, from.bytes, stream), "bounce up");
     program_streams_wait();
     define(&to, from.block->model + from.at);
     printf("bounce %zu\n", from.bytes);
@@ -228,8 +216,8 @@ static void bounce(void)
 
 static void copy_rows(void)
 {
-    struct range from, to;
-    if (!random_range(&from, 1 << 20) || !random_range(&to, 1 << 20) || from.block == to.block)
+    struct program_range from, to;
+    if (!program_range(&from, 1 << 20) || !program_range(&to, 1 << 20) || from.block == to.block)
         return;
     const size_t bytes = from.bytes < to.bytes ? from.bytes : to.bytes;
     const size_t pitch = 1 + program_below(bytes);
@@ -239,10 +227,10 @@ static void copy_rows(void)
         return;
     const CUDA_MEMCPY2D copy = {
         .srcMemoryType = CU_MEMORYTYPE_DEVICE,
-        .srcDevice = address_of(&from),
+        .srcDevice = program_address(&from),
         .srcPitch = pitch,
         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-        .dstDevice = address_of(&to),
+        .dstDevice = program_address(&to),
         .dstPitch = pitch,
         .WidthInBytes = width,
         .Height = height,
@@ -259,7 +247,7 @@ static void copy_rows(void)
 }
 
 /* Bytes that were never written may be anything; they are left out. */
-static void compare(const struct range *range, unsigned char *seen)
+static void compare(const struct program_range *range, unsigned char *seen)
 {
     const unsigned char *model = range->block->model + range->at;
     const unsigned char *defined = range->block->defined + range->at;
@@ -276,17 +264,17 @@ static void compare(const struct range *range, unsigned char *seen)
            (unsigned long long)program_hash(seen, range->bytes));
 }
 
-static void read_range(const struct range *range)
+static void read_range(const struct program_range *range)
 {
     static unsigned char *seen;
     if (seen == NULL)
         seen = malloc(PROGRAM_BUFFER_BYTES);
     if (program_one_in(2)) {
         program_streams_wait();
-        program_must(cuMemcpyDtoH(seen, address_of(range), range->bytes), "cuMemcpyDtoH");
+        program_must(cuMemcpyDtoH(seen, program_address(range), range->bytes), "cuMemcpyDtoH");
     } else {
         CUstream stream = program_next_stream();
-        program_must(cuMemcpyDtoHAsync(seen, address_of(range), range->bytes, stream),
+        program_must(cuMemcpyDtoHAsync(seen, program_address(range), range->bytes, stream),
                      "cuMemcpyDtoHAsync");
         program_streams_wait();
     }
@@ -295,44 +283,46 @@ static void read_range(const struct range *range)
 
 static void read_back(void)
 {
-    struct range range;
-    if (random_range(&range, PROGRAM_BUFFER_BYTES))
+    struct program_range range;
+    if (program_range(&range, PROGRAM_BUFFER_BYTES))
         read_range(&range);
 }
 
 static void ask(void)
 {
-    struct range range;
-    if (!random_range(&range, SIZE_MAX))
+    struct program_range range;
+    if (!program_range(&range, SIZE_MAX))
         return;
     CUdeviceptr base, start;
     size_t bytes, size;
     unsigned type;
     int ordinal;
-    program_must(cuMemGetAddressRange(&base, &bytes, address_of(&range)), "cuMemGetAddressRange");
+    program_must(cuMemGetAddressRange(&base, &bytes, program_address(&range)),
+                 "cuMemGetAddressRange");
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                         CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void *data[] = {&type, &start, &size, &ordinal};
-    program_must(cuPointerGetAttributes(4, attributes, data, address_of(&range)),
+    program_must(cuPointerGetAttributes(4, attributes, data, program_address(&range)),
                  "cuPointerGetAttributes");
     printf("ask: offset %llu of %zu, type %u, start %llu, size %zu, device %d\n",
-           (unsigned long long)(address_of(&range) - base), bytes, type,
-           (unsigned long long)(address_of(&range) - start), size, ordinal);
+           (unsigned long long)(program_address(&range) - base), bytes, type,
+           (unsigned long long)(program_address(&range) - start), size, ordinal);
 }
 
 /* Calls that must be refused, or do nothing. */
 static void misuse(void)
 {
-    struct range range;
+    struct program_range range;
     unsigned char byte = 0;
-    if (!random_range(&range, SIZE_MAX))
+    if (!program_range(&range, SIZE_MAX))
         return;
     const CUdeviceptr end = range.block->address + range.block->bytes;
     printf("misuse: free inside %d, copy of nothing %d, set of nothing %d, copy over the end %d\n",
-           cuMemFree(address_of(&range) + (range.at == 0)),
-           cuMemcpyHtoD(address_of(&range), &byte, 0), cuMemsetD8(address_of(&range), 1, 0),
+           cuMemFree(program_address(&range) + (range.at == 0)),
+           cuMemcpyHtoD(program_address(&range), &byte, 0),
+           cuMemsetD8(program_address(&range), 1, 0),
            cuMemcpyDtoD(range.block->address, end - 1, (size_t)64 << 20));
 }
 
@@ -353,11 +343,11 @@ static void hold(void)
 /* A memset and a copy become a graph, which then runs twice. */
 static void capture(void)
 {
-    struct range from, to;
-    if (!random_range(&from, 1 << 20) || !random_range(&to, 1 << 20))
+    struct program_range from, to;
+    if (!program_range(&from, 1 << 20) || !program_range(&to, 1 << 20))
         return;
     from.bytes = to.bytes = from.bytes < to.bytes ? from.bytes : to.bytes;
-    if (!is_disjoint(&from, &to))
+    if (!program_is_disjoint(&from, &to))
         return;
     static CUstream stream;
     if (stream == NULL)
@@ -366,8 +356,10 @@ static void capture(void)
     CUgraph graph;
     CUgraphExec executable;
     program_must(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "begin capture");
-    program_must(cuMemsetD8Async(address_of(&from), 0x5a, from.bytes, stream), "captured memset");
-    program_must(cuMemcpyDtoDAsync(address_of(&to), address_of(&from), from.bytes, stream),
+    program_must(cuMemsetD8Async(program_address(&from), 0x5a, from.bytes, stream),
+                 "captured memset");
+    program_must(cuMemcpyDtoDAsync(program_address(&to), program_address(&from), from.bytes,
+                                   stream),
                  "captured copy");
     program_must(cuStreamEndCapture(stream, &graph), "end capture");
     program_must(cuGraphInstantiate(&executable, graph, 0), "cuGraphInstantiate");
@@ -383,75 +375,30 @@ static void capture(void)
     printf("capture %zu\n", from.bytes);
 }
 
-/* A kernel that adds to every word of a range, or copies words from one range to another. */
-static CUmodule kernels;
-
-static CUfunction kernel(const char *name)
-{
-    CUfunction function;
-    program_must(cuModuleGetFunction(&function, kernels, name), name);
-    return function;
-}
-
-static void add_by_kernel(void)
-{
-    struct range range;
-    if (!random_range(&range, 1 << 20))
-        return;
-    range.at -= range.at % 4;
-    struct {
-        CUdeviceptr address;
-        uint64_t count;
-        uint32_t value;
-    } add = {.address = address_of(&range),
-             .count = range.bytes / 4,
-             .value = (uint32_t)program_random()};
-    void *arguments[] = {&add};
-    CUstream stream = program_next_stream();
-    program_must(cuLaunchKernel(kernel("add_in_place32"), 1, 1, 1, 1, 1, 1, 0, stream, arguments,
-                                NULL),
-                 "cuLaunchKernel");
-    for (size_t i = 0; i < add.count; i++) {
-        uint32_t word;
-        unsigned char *model = range.block->model + range.at + 4 * i;
-        unsigned char *defined = range.block->defined + range.at + 4 * i;
-        memcpy(&word, model, 4);
-        word += add.value;
-        memcpy(model, &word, 4);
-        const unsigned char all = defined[0] & defined[1] & defined[2] & defined[3];
-        memset(defined, all, 4);
-    }
-    printf("add to %zu words\n", (size_t)add.count);
-}
-
-static void copy_by_kernel(void)
-{
-    struct range from, to;
-    if (!random_range(&from, 1 << 20) || !random_range(&to, 1 << 20))
-        return;
-    from.at -= from.at % 4;
-    to.at -= to.at % 4;
-    uint64_t count = (from.bytes < to.bytes ? from.bytes : to.bytes) / 4;
-    from.bytes = to.bytes = 4 * count;
-    if (count == 0 || !is_disjoint(&from, &to))
-        return;
-    CUdeviceptr source = address_of(&from), destination = address_of(&to);
-    void *arguments[] = {&destination, &source, &count};
-    CUstream stream = program_next_stream();
-    program_must(cuLaunchKernel(kernel("copy32"), 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL),
-                 "cuLaunchKernel");
-    memcpy(to.block->model + to.at, from.block->model + from.at, from.bytes);
-    memcpy(to.block->defined + to.at, from.block->defined + from.at, from.bytes);
-    printf("copy %zu words by a kernel\n", (size_t)count);
-}
-
 static const struct {
     void (*run)(void);
     unsigned weight;
 } operations[] = {
-    {allocate, 12}, {release, 4},    {set, 12},   {copy_from_host, 20}, {copy_on_device, 20},
-    {copy_rows, 3}, {read_back, 12}, {ask, 4},    {misuse, 2},          {change_buffer, 3},
-    {hold, 2},      {capture, 1},    {bounce, 4}, {add_by_kernel, 1},   {copy_by_kernel, 1},
+    {allocate, 12},
+    {release, 4},
+    {set, 12},
+    {copy_from_host, 20},
+    {copy_on_device, 20},
+    {copy_rows, 3},
+    {read_back, 12},
+    {ask, 4},
+    {misuse, 2},
+    {change_buffer, 3},
+    {hold, 2},
+    {capture, 1},
+    {bounce, 4},
+    {program_add, 1},
+    {program_copy_words, 1},
+    {program_initialise, 12},
+    {program_change_in_place, 8},
+    {program_follow_table, 2},
+    {program_reload_kernels, 1},
+    {program_work_in_threads, 2},
 };
 
 static void run_one(void)
@@ -471,15 +418,15 @@ static void read_everything(void)
     for (int i = 0; i < MAX_BLOCKS; i++) {
         if (blocks[i].address == 0)
             continue;
-        const struct range whole = {.block = &blocks[i], .bytes = blocks[i].bytes};
+        const struct program_range whole = {.block = &blocks[i], .bytes = blocks[i].bytes};
         read_range(&whole);
     }
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 5) {
-        fprintf(stderr, "usage: %s SEED OPERATIONS FILE KERNELS\n", argv[0]);
+    if (argc != 6) {
+        fprintf(stderr, "usage: %s SEED OPERATIONS FILE KERNELS TORCH-KERNELS\n", argv[0]);
         return 2;
     }
     random_state = strtoull(argv[1], NULL, 10);
@@ -490,7 +437,7 @@ int main(int argc, char **argv)
     program_must(cuDeviceGet(&device, 0), "cuDeviceGet");
     program_must(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
     program_must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    program_must(cuModuleLoad(&kernels, argv[4]), "cuModuleLoad");
+    program_kernels_init(argv[4], argv[5]);
     program_buffers_init(argv[3]);
     program_streams_init();
     for (operation_number = 1; operation_number <= count; operation_number++)

@@ -4,7 +4,7 @@
  * be, compares all it reads with the model, and prints one line per operation with everything it
  * observed (results, sizes, hashes; no addresses), so that two runs can be compared too.
  *
- * Files: program.c (the loop, the operations on memory), program_host.c (host buffers: a clean file
+ * Files: program.c (the loop, the operations on memory), program_kernels.c (launches), program_host.c (host buffers: a clean file
  * mapping, a written private mapping, pinned and plain memory), program_order.c (streams, and the
  * ways in which they are held back).
  */
@@ -25,6 +25,34 @@ bool program_one_in(unsigned chances);
 void program_must(CUresult result, const char *what);
 
 uint64_t program_hash(const void *bytes, size_t length);
+
+/* A device allocation and its model. */
+struct program_block {
+    CUdeviceptr address;
+    size_t bytes;
+    unsigned char *model;   /* what each byte must be */
+    unsigned char *defined; /* 1 where the byte was ever written */
+};
+
+struct program_range {
+    struct program_block *block;
+    size_t at, bytes;
+};
+
+/* A range of a live block, of at most `limit` bytes; false when there is none. */
+bool program_range(struct program_range *range_out, size_t limit);
+CUdeviceptr program_address(const struct program_range *range);
+bool program_is_disjoint(const struct program_range *a, const struct program_range *b);
+
+/* Operations with kernels: of tests/sim/kernels/test_kernels.c and torch_kernels.c. */
+void program_kernels_init(const char *kernels, const char *torch_kernels);
+void program_add(void);
+void program_copy_words(void);
+void program_initialise(void);
+void program_change_in_place(void);
+void program_follow_table(void);
+void program_reload_kernels(void);
+void program_work_in_threads(void);
 
 /* Host memory to copy from. */
 enum program_buffer {

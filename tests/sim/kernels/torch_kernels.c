@@ -28,15 +28,6 @@ KERNEL(TORCH_FILL_LONG)
 }
 PARAMS(TORCH_FILL_LONG, {0, 4}, {8, 8}, {16, 8});
 
-/* One step of SplitMix64 (Vigna, public domain). */
-static uint64_t mix(uint64_t x)
-{
-    x += UINT64_C(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
 /* The generator's place: its numbers, or where a captured launch finds them. */
 static bool read_philox(const struct simcuda_launch *launch, const struct torch_philox *philox,
                         uint64_t *seed_out, uint64_t *offset_out)
@@ -54,11 +45,6 @@ static bool read_philox(const struct simcuda_launch *launch, const struct torch_
     return true;
 }
 
-/*
- * The grid-stride loop of distribution_elementwise_grid_stride_kernel: each step of a thread draws four
- * values, which go to elements that lie a whole grid apart. So a value depends on seed, offset, the
- * number of threads, and the element.
- */
 static void draw(const struct simcuda_launch *launch, void **args, CUdeviceptr address, float low,
                  float high, bool is_normal)
 {
@@ -68,15 +54,8 @@ static void draw(const struct simcuda_launch *launch, void **args, CUdeviceptr a
     if (!read_philox(launch, args[1], &seed, &offset))
         return;
     float *out = launch->touch(launch, address, (size_t)count * 4);
-    for (uint64_t i = 0; out != NULL && i < (uint64_t)count; i++) {
-        const uint64_t thread = i % threads;
-        const uint64_t step = i / threads;
-        const uint64_t word = mix(mix(seed ^ mix(thread)) + 4 * offset + step);
-        const float uniform = (float)(word >> 40) * 0x1p-24F;
-        /* A sum of two draws has at least the right shape. */
-        const float normal = (uniform + (float)(word & 0xffffff) * 0x1p-24F - 1.0F) * 2.4494897F;
-        out[i] = is_normal ? low + high * normal : low + (high - low) * uniform;
-    }
+    for (uint64_t i = 0; out != NULL && i < (uint64_t)count; i++)
+        out[i] = torch_draw(seed, offset, threads, i, low, high, is_normal);
 }
 
 KERNEL(TORCH_UNIFORM)

@@ -3,6 +3,9 @@
  * Kernels with the names and the parameters of those that PyTorch initialises tensors with
  * (aten/src/ATen/native/cuda: CUDALoops.cuh, DistributionTemplates.h, FillKernel.cu, RangeFactories.cu):
  * names as identifiers, and parameters as structs where they are passed as one.
+ *
+ * As there, a thread does a fixed number of elements: a grid that is too small leaves the rest as it
+ * was. No kernel touches an element at or behind its count.
  */
 #ifndef METASHARD_TESTS_SIM_KERNELS_TORCH_KERNELS_H
 #define METASHARD_TESTS_SIM_KERNELS_TORCH_KERNELS_H
@@ -10,6 +13,14 @@
 #include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Elements of a thread, by family; the random ones loop over the grid instead. */
+enum {
+    TORCH_VECTORIZED_WORK = 8,
+    TORCH_UNROLLED_WORK = 8,
+    TORCH_PLAIN_WORK = 4,
+    TORCH_INDEX_WORK = 4
+};
 
 /* (int numel, float value, array<char *, 1>) and (int numel, int64_t value, array<char *, 1>) */
 #define TORCH_FILL \
@@ -19,25 +30,33 @@
 
 /* (int64_t numel, torch_philox, char dist, torch_transform or torch_strided_transform) */
 #define TORCH_UNIFORM \
-    _ZN2at6native12_GLOBAL__N_143distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda21uniform_and_transformIffPNS_17CUDAGeneratorImplEEEvRNS_18TensorIteratorBaseET1_T2_EUlfE_EEvlNS_15PhiloxCudaStateET1_T2_
-#define TORCH_NORMAL \
-    _ZN2at6native12_GLOBAL__N_143distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda20normal_and_transformIffPNS_17CUDAGeneratorImplEEEvRNS_18TensorIteratorBaseET1_T2_EUlfE_EEvlNS_15PhiloxCudaStateET1_T2_
+    _ZN2at6native55_GLOBAL__N__a0b1c2d3_22_DistributionUniform_cu_4e5f607143distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda21uniform_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_14uniform_kernelIS7_EEvRNS_18TensorIteratorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvSA_T1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SJ_SE_EEvSA_SF_RKT3_T4_EUlifE_EEvlNS_15PhiloxCudaStateESF_SG_
 #define TORCH_UNIFORM_STRIDED \
-    _ZN2at6native12_GLOBAL__N_143distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda21uniform_and_transformIffPNS_17CUDAGeneratorImplEEEvRNS_18TensorIteratorBaseET1_T2_EUlfE0_EEvlNS_15PhiloxCudaStateET1_T2_
+    _ZN2at6native55_GLOBAL__N__a0b1c2d3_22_DistributionUniform_cu_4e5f607143distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda21uniform_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_14uniform_kernelIS7_EEvRNS_18TensorIteratorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvSA_T1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SJ_SE_EEvSA_SF_RKT3_T4_EUlifE0_EEvlNS_15PhiloxCudaStateESF_SG_
+#define TORCH_NORMAL \
+    _ZN2at6native54_GLOBAL__N__d8ceb000_21_DistributionNormal_cu_0c5b6e8543distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda20normal_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_13normal_kernelIS7_EEvRKNS_10TensorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvRNS_18TensorIteratorBaseET1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SM_SF_EEvSH_SJ_RKT3_T4_EUlifE_EEvlNS_15PhiloxCudaStateESI_SJ_
+#define TORCH_NORMAL_STRIDED \
+    _ZN2at6native54_GLOBAL__N__d8ceb000_21_DistributionNormal_cu_0c5b6e8543distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda20normal_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_13normal_kernelIS7_EEvRKNS_10TensorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvRNS_18TensorIteratorBaseET1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SM_SF_EEvSH_SJ_RKT3_T4_EUlifE0_EEvlNS_15PhiloxCudaStateESI_SJ_
 
-/* (int numel, float operand, array<char *, 2> {out, in}) */
+/* (int numel, torch_unary, array<char *, 2> {out, in}): in * operand */
 #define TORCH_MUL \
     _ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13AUnaryFunctorIfffNS0_15binary_internal10MulFunctorIfEEEESt5arrayIPcLm2EEEEviT0_T1_
+
+/* (int numel, torch_add, array<char *, 2> {out, in}, four empty objects): in + other * alpha */
 #define TORCH_ADD \
-    _ZN2at6native27unrolled_elementwise_kernelINS0_22CUDAFunctorOnSelf_addIfEESt5arrayIPcLm2EELi4EEEviT_T0_
+    _ZN2at6native27unrolled_elementwise_kernelINS0_22CUDAFunctorOnSelf_addIfEESt5arrayIPcLm2EELi8E23TrivialOffsetCalculatorILi1EjES8_NS0_6memory15LoadWithoutCastENS9_16StoreWithoutCastEEEviT_T0_T2_T3_T4_T5_
 
 /* (int numel, torch_clamp) */
 #define TORCH_CLAMP \
-    _ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZNS0_17clamp_scalar_implEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_
+    _ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_19launch_clamp_scalarERNS_18TensorIteratorBaseEN3c106ScalarES5_NS0_6detail11ClampLimitsEENKUlvE_clEvENKUlvE5_clEvEUlfE_EEvS3_RKT_EUliE_EEviT1_
 
-/* (int numel, torch_range {start, step}, char *out) */
+/* (int numel, torch_copy): in as it is, from where the offsets say */
+#define TORCH_COPY \
+    _ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEENKUlvE1_clEvENKUlvE5_clEvEUlfE_EEvS4_RKT_EUliE_EEviT1_
+
+/* (int numel, torch_range, char *out) */
 #define TORCH_ARANGE \
-    _ZN2at6native12_GLOBAL__N_127elementwise_kernel_with_indexIiZNS0_15arange_cuda_outEEEvT_T0_PN15function_traitsIS3_E11result_typeE
+    _ZN2at6native53_GLOBAL__N__b1c2d3e4_17_RangeFactories_cu_5f60718227elementwise_kernel_with_indexIiZZZNS0_15arange_cuda_outERKN3c106ScalarES6_S6_RNS_6TensorEENKUlvE_clEvENKUlvE5_clEvEUllE_EEvT_T0_PN15function_traitsISC_E11result_typeE
 
 /* (char *out, const char *in, int rows, int columns): a reduction, which no rule names */
 #define TORCH_ROW_SUM \
@@ -47,10 +66,26 @@
 struct torch_philox {
     union {
         uint64_t value;
-        CUdeviceptr place;
+        CUdeviceptr place; /* of an int64_t */
     } seed, offset;
-    uint32_t offset_intragraph;
+    uint32_t offset_intragraph; /* with places only: added to the offset */
     bool captured;
+};
+
+/* OffsetCalculator: sizes, the fastest dimension first, and strides in bytes. */
+enum { TORCH_MAX_DIMS = 25 };
+struct torch_divider {
+    uint32_t divisor, magic, shift; /* only the first is looked at */
+};
+struct torch_offsets {
+    int dims;
+    struct torch_divider sizes[TORCH_MAX_DIMS];
+    uint32_t strides[TORCH_MAX_DIMS];
+};
+struct torch_offsets2 {
+    int dims;
+    struct torch_divider sizes[TORCH_MAX_DIMS];
+    uint32_t strides[TORCH_MAX_DIMS][2]; /* of out, of in */
 };
 
 struct torch_transform {
@@ -58,22 +93,61 @@ struct torch_transform {
     float low, high; /* mean and deviation of the normal distribution */
 };
 
-/* With an OffsetCalculator, for tensors that are not dense; here they are. */
 struct torch_strided_transform {
     CUdeviceptr out;
-    uint32_t calculator[100];
+    struct torch_offsets offsets;
     float low, high;
+};
+
+struct torch_unary {
+    char functor;
+    float operand;
+};
+
+struct torch_add {
+    float other, alpha;
 };
 
 struct torch_clamp {
     CUdeviceptr data[2]; /* out, in */
-    uint32_t calculator[100];
+    struct torch_offsets2 offsets;
     float low, high;
+};
+
+struct torch_copy {
+    CUdeviceptr data[2]; /* out, in */
+    struct torch_offsets2 offsets;
 };
 
 struct torch_range {
     float start, step;
 };
+
+/* One step of SplitMix64 (Vigna, public domain). */
+static inline uint64_t torch_mix(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+/*
+ * Element `i` of a draw by so many threads. In the grid-stride loop of
+ * distribution_elementwise_grid_stride_kernel each step of a thread draws four values, which go to
+ * elements that lie a whole grid apart. So a value depends on seed, offset, the number of threads,
+ * and the element.
+ */
+static inline float torch_draw(uint64_t seed, uint64_t offset, uint64_t threads, uint64_t i,
+                               float low, float high, bool is_normal)
+{
+    const uint64_t word =
+        torch_mix(torch_mix(seed ^ torch_mix(i % threads)) + 4 * offset + i / threads);
+    const float uniform = (float)(word >> 40) * 0x1p-24F;
+    /* A sum of two draws has at least the right shape. */
+    const float normal = (uniform + (float)(word & 0xffffff) * 0x1p-24F - 1.0F) * 2.4494897F;
+    return is_normal ? low + high * normal : low + (high - low) * uniform;
+}
 
 #define TORCH_NAME(kernel) TORCH_NAME_OF(kernel)
 #define TORCH_NAME_OF(kernel) #kernel
