@@ -107,6 +107,8 @@ static void allocate(void)
     block->model = calloc(1, bytes);
     block->defined = calloc(1, bytes);
     printf("allocate %zu\n", bytes);
+    if (program_one_in(2))
+        program_build(block);
 }
 
 static void release(void)

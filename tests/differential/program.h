@@ -48,6 +48,7 @@ bool program_is_disjoint(const struct program_range *a, const struct program_ran
 void program_kernels_init(const char *kernels, const char *torch_kernels);
 void program_add(void);
 void program_copy_words(void);
+void program_build(struct program_block *block);
 void program_initialise(void);
 void program_change_in_place(void);
 void program_follow_table(void);

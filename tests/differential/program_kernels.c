@@ -130,32 +130,24 @@ static void count_up(const struct program_range *range)
     }
 }
 
-void program_initialise(void)
+static void initialise(const struct program_range *range)
 {
     static void (*const ways[])(const struct program_range *) = {draw, draw, fill, count_up};
-    struct program_range range;
-    if (!float_range(&range))
-        return;
     const size_t way = program_below(4);
-    ways[way](&range);
-    memset(range.block->defined + range.at, 1, range.bytes);
-    printf("initialise %zu, way %zu\n", range.bytes, way);
+    ways[way](range);
+    memset(range->block->defined + range->at, 1, range->bytes);
+    printf("initialise %zu, way %zu\n", range->bytes, way);
 }
 
-/* Elements from `in` to `out`; usually the same. */
-void program_change_in_place(void)
+void program_initialise(void)
 {
-    struct program_range out, in;
-    if (!float_range(&out))
-        return;
-    in = out;
-    if (program_one_in(5)) {
-        if (!float_range(&in))
-            return;
-        out.bytes = in.bytes = out.bytes < in.bytes ? out.bytes : in.bytes;
-        if (!program_is_disjoint(&in, &out))
-            return;
-    }
+    struct program_range range;
+    if (float_range(&range))
+        initialise(&range);
+}
+
+static void change(struct program_range out, struct program_range in)
+{
     const bool adds = program_one_in(2);
     int count = (int)(out.bytes / 4);
     float operand = 0.25F * (float)(1 + program_below(8));
@@ -174,6 +166,34 @@ void program_change_in_place(void)
                defined[0] & defined[1] & defined[2] & defined[3], 4);
     }
     printf("change %d in place\n", count);
+}
+
+/* Elements from one range to another, or usually the same. */
+void program_change_in_place(void)
+{
+    struct program_range out, in;
+    if (!float_range(&out))
+        return;
+    in = out;
+    if (program_one_in(5)) {
+        if (!float_range(&in))
+            return;
+        out.bytes = in.bytes = out.bytes < in.bytes ? out.bytes : in.bytes;
+        if (!program_is_disjoint(&in, &out))
+            return;
+    }
+    change(out, in);
+}
+
+/* A new tensor, as constructors make it: drawn, and changed a few times. */
+void program_build(struct program_block *block)
+{
+    const struct program_range whole = {.block = block, .bytes = block->bytes / 4 * 4};
+    if (whole.bytes == 0)
+        return;
+    initialise(&whole);
+    for (size_t changes = program_below(4); changes > 0; changes--)
+        change(whole, whole);
 }
 
 /* Words that a kernel reaches through addresses in memory: in a device table, or in pinned memory. */
