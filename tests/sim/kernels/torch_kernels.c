@@ -11,16 +11,15 @@
 #define KERNEL(name) SIMCUDA_KERNEL(name)
 #define PARAMS(name, ...) SIMCUDA_PARAMS(name, __VA_ARGS__)
 
-/* How many of `count` elements the grid does, with so many a thread. */
-static size_t covered(const struct simcuda_launch *launch, int count, unsigned work)
+/* A number of elements; a negative one means none. */
+static size_t count_of(int64_t numel)
 {
-    const size_t most = (size_t)launch->grid[0] * launch->block[0] * work;
-    return count < 0 ? 0 : (size_t)count < most ? (size_t)count : most;
+    return numel > 0 ? (size_t)numel : 0;
 }
 
 KERNEL(TORCH_FILL)
 {
-    const size_t count = covered(launch, SIMCUDA_ARG(args, 0, int), TORCH_VECTORIZED_WORK);
+    const size_t count = count_of(SIMCUDA_ARG(args, 0, int));
     const float value = SIMCUDA_ARG(args, 1, float);
     float *out = launch->touch(launch, SIMCUDA_ARG(args, 2, CUdeviceptr), count * sizeof(*out));
     for (size_t i = 0; out != NULL && i < count; i++)
@@ -30,45 +29,13 @@ PARAMS(TORCH_FILL, {0, 4}, {4, 4}, {8, 8});
 
 KERNEL(TORCH_FILL_LONG)
 {
-    const size_t count = covered(launch, SIMCUDA_ARG(args, 0, int), TORCH_VECTORIZED_WORK);
+    const size_t count = count_of(SIMCUDA_ARG(args, 0, int));
     const int64_t value = SIMCUDA_ARG(args, 1, int64_t);
     int64_t *out = launch->touch(launch, SIMCUDA_ARG(args, 2, CUdeviceptr), count * sizeof(*out));
     for (size_t i = 0; out != NULL && i < count; i++)
         out[i] = value;
 }
 PARAMS(TORCH_FILL_LONG, {0, 4}, {8, 8}, {16, 8});
-
-/* One block of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). */
-static void philox_block(uint64_t seed, uint64_t thread, uint64_t block, uint32_t out[4])
-{
-    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32);
-    uint32_t c = (uint32_t)thread, d = (uint32_t)(thread >> 32);
-    for (int round = 0; round < 10; round++) {
-        const uint64_t even = UINT64_C(0xD2511F53) * a;
-        const uint64_t odd = UINT64_C(0xCD9E8D57) * c;
-        a = (uint32_t)(odd >> 32) ^ b ^ key[0];
-        b = (uint32_t)odd;
-        c = (uint32_t)(even >> 32) ^ d ^ key[1];
-        d = (uint32_t)even;
-        key[0] += UINT32_C(0x9E3779B9);
-        key[1] += UINT32_C(0xBB67AE85);
-    }
-    out[0] = a;
-    out[1] = b;
-    out[2] = c;
-    out[3] = d;
-}
-
-/* Four numbers of a thread's sequence, from the one at `place` on. */
-static void philox(uint64_t seed, uint64_t thread, uint64_t place, uint32_t out[4])
-{
-    uint32_t words[8] = {0};
-    philox_block(seed, thread, place / 4, words);
-    if (place % 4 != 0)
-        philox_block(seed, thread, place / 4 + 1, words + 4);
-    memcpy(out, words + place % 4, 4 * sizeof(*out));
-}
 
 /* The generator's place: its numbers, or where a captured launch finds them. */
 static bool read_philox(const struct simcuda_launch *launch, const struct torch_philox *state,
@@ -86,18 +53,6 @@ static bool read_philox(const struct simcuda_launch *launch, const struct torch_
     *seed_out = (uint64_t)*seed;
     *offset_out = (uint64_t)*offset + state->offset_intragraph;
     return true;
-}
-
-/* In (0, 1], as curand_uniform's. */
-static float uniform(uint32_t word)
-{
-    return (float)word * 0x1p-32F + 0x1p-33F;
-}
-
-/* Mean 0 and deviation 1; triangular, which is near enough to a normal distribution for a test. */
-static float normal(uint32_t word)
-{
-    return ((float)((word >> 16) + (word & 0xffff)) * 0x1p-16F - 1.0F) * 2.4494897F;
 }
 
 /* The place of an element in bytes; without a calculator the tensor is dense. */
@@ -133,35 +88,18 @@ struct draw {
     bool is_normal;
 };
 
-static void store(unsigned char *out, const struct draw *draw, size_t index, uint32_t word)
-{
-    const float value = draw->is_normal ? draw->low + draw->high * normal(word)
-                                        : draw->low + (draw->high - draw->low) * uniform(word);
-    memcpy(out + place_of(draw->offsets, index), &value, sizeof(value));
-}
-
-/*
- * The grid-stride loop of distribution_elementwise_grid_stride_kernel: each step of a thread draws four
- * numbers, which go to elements that lie a whole grid apart. So a value depends on seed, offset, the
- * number of threads, and the element.
- */
 static void distribute(const struct simcuda_launch *launch, void **args, const struct draw *draw)
 {
-    const int64_t numel = SIMCUDA_ARG(args, 0, int64_t);
-    const size_t count = numel > 0 ? (size_t)numel : 0;
+    const size_t count = count_of(SIMCUDA_ARG(args, 0, int64_t));
     const size_t threads = (size_t)launch->grid[0] * launch->block[0];
     uint64_t seed, offset;
     if (!read_philox(launch, args[1], &seed, &offset))
         return;
     unsigned char *out = launch->touch(launch, draw->out, reach_of(draw->offsets, count));
-    for (size_t first = 0; out != NULL && first < count; first += 4 * threads, offset += 4) {
-        for (size_t thread = 0; thread < threads && first + thread < count; thread++) {
-            uint32_t words[4];
-            philox(seed, thread, offset, words);
-            size_t index = first + thread;
-            for (int i = 0; i < 4 && index < count; i++, index += threads)
-                store(out, draw, index, words[i]);
-        }
+    for (size_t i = 0; out != NULL && i < count; i++) {
+        const float value =
+            torch_draw(seed, offset, threads, i, draw->low, draw->high, draw->is_normal);
+        memcpy(out + place_of(draw->offsets, i), &value, sizeof(value));
     }
 }
 
@@ -202,30 +140,29 @@ static bool touch_both(const struct simcuda_launch *launch, const CUdeviceptr *d
 
 KERNEL(TORCH_MUL)
 {
-    const size_t count = covered(launch, SIMCUDA_ARG(args, 0, int), TORCH_VECTORIZED_WORK);
-    const struct torch_unary *mul = args[1];
+    const size_t count = count_of(SIMCUDA_ARG(args, 0, int));
+    const float operand = SIMCUDA_ARG(args, 1, float);
     float *out;
     const float *in;
     if (!touch_both(launch, args[2], count, &out, &in))
         return;
     for (size_t i = 0; i < count; i++)
-        out[i] = in[i] * mul->operand;
+        out[i] = in[i] * operand;
 }
-PARAMS(TORCH_MUL, {0, 4}, {4, sizeof(struct torch_unary)}, {16, 16});
+PARAMS(TORCH_MUL, {0, 4}, {4, 4}, {8, 16});
 
 KERNEL(TORCH_ADD)
 {
-    const size_t count = covered(launch, SIMCUDA_ARG(args, 0, int), TORCH_UNROLLED_WORK);
-    const struct torch_add *add = args[1];
+    const size_t count = count_of(SIMCUDA_ARG(args, 0, int));
+    const float operand = SIMCUDA_ARG(args, 1, float);
     float *out;
     const float *in;
     if (!touch_both(launch, args[2], count, &out, &in))
         return;
     for (size_t i = 0; i < count; i++)
-        out[i] = in[i] + add->other * add->alpha;
+        out[i] = in[i] + operand;
 }
-PARAMS(TORCH_ADD, {0, 4}, {4, sizeof(struct torch_add)}, {16, 16}, {32, 1}, {33, 1}, {34, 1},
-       {35, 1});
+PARAMS(TORCH_ADD, {0, 4}, {4, 4}, {8, 16});
 
 /* One side of a calculator for two tensors. */
 static struct torch_offsets side_of(const struct torch_offsets2 *both, int side)
@@ -242,7 +179,7 @@ static struct torch_offsets side_of(const struct torch_offsets2 *both, int side)
 static void map_strided(const struct simcuda_launch *launch, int numel, const CUdeviceptr *data,
                         const struct torch_offsets2 *offsets, float low, float high)
 {
-    const size_t count = covered(launch, numel, TORCH_PLAIN_WORK);
+    const size_t count = count_of(numel);
     const struct torch_offsets outs = side_of(offsets, 0);
     const struct torch_offsets ins = side_of(offsets, 1);
     const unsigned char *in = launch->touch(launch, data[1], reach_of(&ins, count));
@@ -272,7 +209,7 @@ PARAMS(TORCH_COPY, {0, 4}, {8, sizeof(struct torch_copy)});
 
 KERNEL(TORCH_ARANGE)
 {
-    const size_t count = covered(launch, SIMCUDA_ARG(args, 0, int), TORCH_INDEX_WORK);
+    const size_t count = count_of(SIMCUDA_ARG(args, 0, int));
     const struct torch_range *range = args[1];
     float *out = launch->touch(launch, SIMCUDA_ARG(args, 2, CUdeviceptr), count * sizeof(*out));
     for (size_t i = 0; out != NULL && i < count; i++)

@@ -4,8 +4,7 @@
  * (aten/src/ATen/native/cuda: CUDALoops.cuh, DistributionTemplates.h, FillKernel.cu, RangeFactories.cu):
  * names as identifiers, and parameters as structs where they are passed as one.
  *
- * As there, a thread does a fixed number of elements: a grid that is too small leaves the rest as it
- * was. No kernel touches an element at or behind its count.
+ * No kernel touches an element at or behind its count. Only the random ones look at the grid.
  */
 #ifndef METASHARD_TESTS_SIM_KERNELS_TORCH_KERNELS_H
 #define METASHARD_TESTS_SIM_KERNELS_TORCH_KERNELS_H
@@ -13,14 +12,6 @@
 #include <cuda.h>
 #include <stdbool.h>
 #include <stdint.h>
-
-/* Elements of a thread, by family; the random ones loop over the grid instead. */
-enum {
-    TORCH_VECTORIZED_WORK = 8,
-    TORCH_UNROLLED_WORK = 8,
-    TORCH_PLAIN_WORK = 4,
-    TORCH_INDEX_WORK = 1
-};
 
 /* (int numel, float value, array<char *, 1>) and (int numel, int64_t value, array<char *, 1>) */
 #define TORCH_FILL \
@@ -38,15 +29,13 @@ enum {
 #define TORCH_NORMAL_STRIDED \
     _ZN2at6native54_GLOBAL__N__d8ceb000_21_DistributionNormal_cu_0c5b6e8543distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda20normal_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_13normal_kernelIS7_EEvRKNS_10TensorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvRNS_18TensorIteratorBaseET1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SM_SF_EEvSH_SJ_RKT3_T4_EUlifE0_EEvlNS_15PhiloxCudaStateESI_SJ_
 
-/* (int numel, torch_unary, array<char *, 2> {out, in}): in * operand */
+/* (int numel, float operand, array<char *, 2> {out, in}): vectorized, unrolled */
 #define TORCH_MUL \
     _ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13AUnaryFunctorIfffNS0_15binary_internal10MulFunctorIfEEEESt5arrayIPcLm2EEEEviT0_T1_
-
-/* (int numel, torch_add, array<char *, 2> {out, in}, four empty objects): in + other * alpha */
 #define TORCH_ADD \
     _ZN2at6native27unrolled_elementwise_kernelINS0_21CUDAFunctorOnSelf_addIfEESt5arrayIPcLm2EELi8E23TrivialOffsetCalculatorILi1EjES8_NS0_6memory15LoadWithoutCastENS9_16StoreWithoutCastEEEviT_T0_T2_T3_T4_T5_
 
-/* (int numel, torch_clamp) */
+/* (int numel, torch_clamp): plain */
 #define TORCH_CLAMP \
     _ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_19launch_clamp_scalarERNS_18TensorIteratorBaseEN3c106ScalarES6_NS0_6detail11ClampLimitsEENKUlvE_clEvENKUlvE5_clEvEUlfE_EEvS4_RKT_EUliE_EEviT1_
 
@@ -99,15 +88,6 @@ struct torch_strided_transform {
     float low, high;
 };
 
-struct torch_unary {
-    char functor;
-    float operand;
-};
-
-struct torch_add {
-    float other, alpha;
-};
-
 struct torch_clamp {
     CUdeviceptr data[2]; /* out, in */
     struct torch_offsets2 offsets;
@@ -133,16 +113,16 @@ static inline uint64_t torch_mix(uint64_t x)
 }
 
 /*
- * Element `i` of a draw by so many threads. In the grid-stride loop of
- * distribution_elementwise_grid_stride_kernel each step of a thread draws four values, which go to
- * elements that lie a whole grid apart. So a value depends on seed, offset, the number of threads,
- * and the element.
+ * An element's value. In distribution_elementwise_grid_stride_kernel each thread has a sequence of its
+ * own, begins at `offset` in it, and draws four numbers a step, for elements that lie a whole grid
+ * apart. So a value depends on seed, offset, the number of threads, and the element.
  */
-static inline float torch_draw(uint64_t seed, uint64_t offset, uint64_t threads, uint64_t i,
+static inline float torch_draw(uint64_t seed, uint64_t offset, uint64_t threads, uint64_t element,
                                float low, float high, bool is_normal)
 {
-    const uint64_t word =
-        torch_mix(torch_mix(seed ^ torch_mix(i % threads)) + 4 * offset + i / threads);
+    const uint64_t thread = element % threads;
+    const uint64_t place = offset + element / threads;
+    const uint64_t word = torch_mix(torch_mix(seed ^ torch_mix(thread)) + place);
     const float uniform = (float)(word >> 40) * 0x1p-24F;
     /* A sum of two draws has at least the right shape. */
     const float normal = (uniform + (float)(word & 0xffffff) * 0x1p-24F - 1.0F) * 2.4494897F;
