@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/machine.h"
 
-#include <sched.h>
-#include <time.h>
-
 #include "runtime/diag/counters.h"
-#include "runtime/hot.h"
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
@@ -14,85 +10,11 @@
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 
-/* What is between us and the end of the wait: spinning first, because most work is over at once. */
-static CUresult poll(CUevent event, bool patient)
-{
-    enum { SPINS = 64, STEP_NS = 50 * 1000, STEPS = 400 }; /* 20 ms and more */
-    CUresult state = ms_driver.event_query(event);
-    for (int i = 0; i < SPINS + STEPS && patient && state == CUDA_ERROR_NOT_READY; i++) {
-        if (i < SPINS)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
-        state = ms_driver.event_query(event);
-    }
-    return state;
-}
-
-/*
- * CUDA_SUCCESS when work that is queued on the stream now could start at once. An event tells, and a query
- * of the stream does not: it says nothing of the other streams that work on the legacy stream, or on a
- * stream that blocks with it, would wait for.
- *
- * Waits a little for a busy stream. It may wait for this very thread, so the wait ends; and when it was in
- * vain, the next one is not tried until some stream was found idle.
- */
-static CUresult wait_a_moment(CUstream stream)
-{
-    static _Atomic bool in_vain;
-    CUevent event;
-    CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
-    if (state != CUDA_SUCCESS)
-        return state;
-    state = ms_driver.event_record(event, stream);
-    if (state == CUDA_SUCCESS) {
-        state = poll(event, !atomic_load(&in_vain));
-        atomic_store(&in_vain, state == CUDA_ERROR_NOT_READY);
-    }
-    ms_driver.event_destroy(event);
-    return state;
-}
-
-bool ms_may_record(CUstream stream)
-{
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
-        return false;
-    if (ms_is_gated())
-        return wait_a_moment(stream) == CUDA_SUCCESS;
-    /* The query also finds handles that are no streams, and errors of earlier work: those calls go to
-     * the driver, which refuses them. */
-    const CUresult state = ms_driver.stream_query(stream);
-    return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
-}
-
-bool ms_host_may_change(CUstream stream)
-{
-    return ms_is_gated() && (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
-                             wait_a_moment(stream) != CUDA_SUCCESS);
-}
-
 CUresult ms_bound_lineage(struct ms_block *block)
 {
     enum { MAX_EXTENTS = 16384 };
     return block->lineage.count <= MAX_EXTENTS ? CUDA_SUCCESS
                                                : ms_materialise(block, 0, block->bytes, MS_WRITE);
-}
-
-void ms_note_gate(void)
-{
-    if (!ms_is_gated() && ms_is_started())
-        atomic_store_explicit(&ms_hot.gated, 1, memory_order_relaxed);
-}
-
-void ms_note_capture(bool begun)
-{
-    if (begun) {
-        atomic_fetch_add(&ms_hot.captures, 1);
-        return;
-    }
-    uint32_t now = atomic_load(&ms_hot.captures);
-    while (now > 0 && !atomic_compare_exchange_weak(&ms_hot.captures, &now, now - 1))
-        ;
 }
 
 /*
