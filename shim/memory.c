@@ -7,32 +7,28 @@
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
 
-/* True when memory was out and some was given back. */
-static bool try_again(CUresult result)
-{
-    return result == CUDA_ERROR_OUT_OF_MEMORY && ms_defers_any() && ms_relieve();
-}
-
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
+    int attempts = 0;
     CUresult result;
     if (ms_is_started() && ms_alloc(bytesize, dptr, &result))
         return result;
     do
         result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
-    while (try_again(result));
+    while (ms_try_again(result, &attempts));
     return result;
 }
 
 /* Other ways to get memory: the driver's, after what can be restored has made room. */
-#define ALLOCATE(symbol, parameters, arguments) \
-    CUresult symbol parameters                  \
-    {                                           \
-        CUresult result;                        \
-        do                                      \
-            result = MS_REAL(symbol) arguments; \
-        while (try_again(result));              \
-        return result;                          \
+#define ALLOCATE(symbol, parameters, arguments)  \
+    CUresult symbol parameters                   \
+    {                                            \
+        int attempts = 0;                        \
+        CUresult result;                         \
+        do                                       \
+            result = MS_REAL(symbol) arguments;  \
+        while (ms_try_again(result, &attempts)); \
+        return result;                           \
     }
 ALLOCATE(cuMemAllocPitch_v2,
          (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,

@@ -205,10 +205,11 @@ bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes
         if (*result_out != CUDA_SUCCESS)
             return true;
     }
+    int attempts = 0;
     bool answered;
     do
         answered = copy_on_device(destination, source, bytes, stream, result_out);
-    while (answered && *result_out == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    while (answered && ms_try_again(*result_out, &attempts));
     if (answered)
         ms_settle_postpone();
     return answered;

@@ -245,10 +245,11 @@ static CUresult materialise_all_launched(void)
 
 CUresult ms_prepare_unload(CUlibrary library)
 {
+    int attempts = 0;
     CUresult result;
     do
         result = materialise_all_launched();
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    while (ms_try_again(result, &attempts));
     if (result == CUDA_SUCCESS)
         ms_layout_forget(library);
     return result;

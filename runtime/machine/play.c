@@ -101,8 +101,8 @@ static CUresult play_step(const struct ms_step *step, CUdeviceptr address, size_
 }
 
 /* A step's bytes [offset, offset + bytes), for another place: run where only they have memory. */
-static CUresult play_moved(const struct ms_step *step, size_t offset, CUdeviceptr address,
-                           size_t bytes, CUstream stream)
+static CUresult play_window(const struct ms_step *step, size_t offset, CUdeviceptr address,
+                            size_t bytes, CUstream stream)
 {
     struct ms_backing scratch;
     CUresult result = ms_backing_reserve(&scratch, step->device, step->before.bytes);
@@ -124,6 +124,25 @@ static CUresult play_moved(const struct ms_step *step, size_t offset, CUdevicept
 release:
     ms_backing_release(&scratch);
     return result;
+}
+
+/* All at once, or, where there is no room for that, in windows, for each of which the launch runs again. */
+static CUresult play_moved(const struct ms_step *step, size_t offset, CUdeviceptr address,
+                           size_t bytes, CUstream stream)
+{
+    static const size_t min_window = (size_t)8 << 20;
+    size_t window = bytes;
+    for (size_t done = 0; done < bytes;) {
+        const size_t now = bytes - done < window ? bytes - done : window;
+        const CUresult result = play_window(step, offset + done, address + done, now, stream);
+        if (result == CUDA_SUCCESS)
+            done += now;
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY && window > min_window)
+            window = (window / 2 + min_window - 1) / min_window * min_window;
+        else
+            return result;
+    }
+    return CUDA_SUCCESS;
 }
 
 CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdeviceptr address,

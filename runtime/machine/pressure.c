@@ -118,7 +118,7 @@ static size_t evict(struct ms_block *block)
     return freed + ms_backing_uncover(&block->backing, begin, block->backing.bytes);
 }
 
-bool ms_relieve(void)
+static bool relieve(void)
 {
     struct candidate candidates[MAX_CANDIDATES];
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
@@ -138,4 +138,11 @@ bool ms_relieve(void)
         ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
                freed);
     return freed > 0;
+}
+
+bool ms_try_again(CUresult result, int *attempts)
+{
+    enum { MAX_ATTEMPTS = 3 };
+    return result == CUDA_ERROR_OUT_OF_MEMORY && ms_defers_any() && ++*attempts < MAX_ATTEMPTS &&
+           relieve();
 }

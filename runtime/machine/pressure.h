@@ -8,11 +8,14 @@
 
 #include <stdbool.h>
 
+#include "runtime/driver.h"
+
 /*
- * Waits for the device and unmaps what lineage can restore. True when some memory was given back, and
- * the call that failed is worth another try. The caller holds no claim.
+ * True when `result` says that memory is out and another try is worth while: the device was waited for,
+ * and what lineage can restore was unmapped. *attempts counts the tries and starts at 0; they end, because
+ * what is given back may be what the try itself had taken. The caller holds no claim.
  */
-bool ms_relieve(void);
+bool ms_try_again(CUresult result, int *attempts);
 
 /*
  * A bracket around the preparation of a read (ms_prepare_read opens it) and the call itself: between them

@@ -31,23 +31,25 @@ static CUresult materialise_range(CUdeviceptr address, size_t bytes, enum ms_acc
 
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
 {
+    int attempts = 0;
     CUresult result;
     do
         result = materialise_range(address, bytes, MS_WRITE);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    while (ms_try_again(result, &attempts));
     return result;
 }
 
 /* What can be taken away again is held for the call; not while we wait for memory ourselves. */
 CUresult ms_prepare_read(CUdeviceptr address, size_t bytes)
 {
+    int attempts = 0;
     CUresult result;
     do {
         ms_read_begin();
         result = materialise_range(address, bytes, MS_READ);
         if (result != CUDA_SUCCESS)
             ms_read_end();
-    } while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    } while (ms_try_again(result, &attempts));
     return result;
 }
 
@@ -71,10 +73,11 @@ static CUresult export_block(CUdeviceptr address, bool *one_handle_out)
 
 CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out)
 {
+    int attempts = 0;
     CUresult result;
     do
         result = export_block(address, one_handle_out);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    while (ms_try_again(result, &attempts));
     return result;
 }
 

@@ -116,10 +116,11 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
 bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
              CUresult *result_out)
 {
+    int attempts = 0;
     bool answered;
     do
         answered = fill(address, value, width, count, stream, result_out);
-    while (answered && *result_out == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    while (answered && ms_try_again(*result_out, &attempts));
     return answered;
 }
 
@@ -243,9 +244,10 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
 bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
                        bool blocking, CUresult *result_out)
 {
+    int attempts = 0;
     bool answered;
     do
         answered = copy_from_host(destination, source, bytes, stream, blocking, result_out);
-    while (answered && *result_out == CUDA_ERROR_OUT_OF_MEMORY && ms_relieve());
+    while (answered && ms_try_again(*result_out, &attempts));
     return answered;
 }

@@ -37,6 +37,17 @@ static void moved(void)
     print_bytes("rows written on", rows, 8 * MIB);
 }
 
+/* Rows that fit, but not twice: there is no room to play them all at once. */
+static void little_room(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    const CUdeviceptr rows = allocate(44 * MIB);
+    uniform(whole, 16 * MIB, 5);
+    OK(cuMemcpyDtoD(rows, whole + 9 * MIB + 1024, 44 * MIB));
+    OK(cuMemFree(whole));
+    print_bytes("rows", rows, 44 * MIB);
+}
+
 /* Copies of copies, with launches on each. */
 static void moved_twice(void)
 {
@@ -217,6 +228,7 @@ static void lost_file_under_pressure(void)
 const struct scenario scenarios[] = {
     {"chain", chain},
     {"moved", moved},
+    {"little_room", little_room},
     {"moved_twice", moved_twice},
     {"behind_a_host_function", behind_a_host_function},
     {"beside_resident", beside_resident},

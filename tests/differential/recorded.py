@@ -13,6 +13,7 @@ def recorded(test):
     _, dump = test.both("moved")
     test.check("no more than the rows and their scratch had memory",
                dump["backed_bytes_peak"] <= (8 + 10) << 20, dump)
+    test.both("little_room", SMALL, alone={})
     _, dump = test.both("moved_twice")
     test.check("launches on moved bytes were recorded", dump["recorded_launches"] == 3, dump)
     _, dump = test.both("has_an_input")

@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * from_scratch KERNELS RANK RANKS [DIM LAYERS VOCAB]: one rank of a program that initialises a model of
- * the shape of Llama 3 8B, scaled, on the device and then shards it by rows. Every parameter is
- * allocated whole, initialised by kernels over the whole tensor, this rank's rows are copied into an
- * allocation of their own, and the whole is freed; so values do not depend on the number of
- * ranks. A plain CUDA program: it knows nothing of the shim.
+ * from_scratch --kernels FILE [--rank R --ranks N] [--dim D] [--layers L] [--vocab V] [--end]
  *
- * Prints the rank's bytes, the largest shard's bytes, and a hash of every shard.
+ * One rank of a program that initialises a model of the shape of Llama 3 8B, scaled, on the device and
+ * then shards it by rows. Every parameter is allocated whole, initialised by kernels over the whole
+ * tensor, this rank's rows are copied into an allocation of their own, and the whole is freed; so
+ * values do not depend on the number of ranks. A plain CUDA program: it knows nothing of the shim.
+ *
+ * Prints the shards' bytes, the largest one's, and with --end reads every shard back and prints a
+ * hash of each.
  */
 #include <cuda.h>
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/kernels/torch_kernels.h"
 
-enum { MAX_TENSORS = 1024, THREADS = 256, MAX_GRID = 1056 };
+enum { MAX_TENSORS = 1024, MAX_GRID = 1056 };
 
 static void check(CUresult result, const char *call, int line)
 {
@@ -37,22 +40,35 @@ static CUfunction function(const char *name)
     return found;
 }
 
-/* The grid that the framework takes: no more blocks than the device runs at once. */
-static void launch(const char *name, uint64_t count, void **params)
+static void launch(const char *name, uint64_t grid, unsigned block, void **params)
 {
-    const uint64_t blocks = (count + THREADS - 1) / THREADS;
-    const unsigned grid = (unsigned)(blocks < MAX_GRID ? blocks : MAX_GRID);
-    OK(cuLaunchKernel(function(name), grid, 1, 1, THREADS, 1, 1, 0, stream, params, NULL));
+    OK(cuLaunchKernel(function(name), (unsigned)grid, 1, 1, block, 1, 1, 0, stream, params, NULL));
 }
 
+static uint64_t divide_up(uint64_t count, uint64_t by)
+{
+    return (count + by - 1) / by;
+}
+
+/* An elementwise loop: each thread of the framework's kernels does a few elements. */
+static void launch_over(const char *name, int64_t count, unsigned block, unsigned work,
+                        void **params)
+{
+    launch(name, divide_up((uint64_t)count, (uint64_t)block * work), block, params);
+}
+
+/* Random kernels have no more blocks than the device runs at once, and loop over the rest. */
 static void draw(const char *name, CUdeviceptr tensor, int64_t count, float low, float high)
 {
+    enum { BLOCK = 256 };
+    const uint64_t blocks = divide_up((uint64_t)count, BLOCK);
+    const uint64_t grid = blocks < MAX_GRID ? blocks : MAX_GRID;
     struct torch_philox philox = {.seed.value = 1234, .offset.value = philox_offset};
     struct torch_transform transform = {.out = tensor, .low = low, .high = high};
     char dist = 0;
     void *params[] = {&count, &philox, &dist, &transform};
-    launch(name, (uint64_t)count, params);
-    philox_offset += 4;
+    launch(name, grid, BLOCK, params);
+    philox_offset += 4 * divide_up((uint64_t)count, 4 * BLOCK * grid);
 }
 
 static void in_place(const char *name, CUdeviceptr tensor, int64_t count, float operand)
@@ -60,15 +76,18 @@ static void in_place(const char *name, CUdeviceptr tensor, int64_t count, float 
     int numel = (int)count;
     CUdeviceptr data[2] = {tensor, tensor};
     void *params[] = {&numel, &operand, data};
-    launch(name, (uint64_t)count, params);
+    launch_over(name, count, 128, 8, params);
 }
 
 static void clamp(CUdeviceptr tensor, int64_t count, float low, float high)
 {
     int numel = (int)count;
-    struct torch_clamp limits = {.data = {tensor, tensor}, .low = low, .high = high};
+    struct torch_clamp limits = {.data = {tensor, tensor},
+                                 .offsets = torch_dense((uint32_t)count),
+                                 .low = low,
+                                 .high = high};
     void *params[] = {&numel, &limits};
-    launch(TORCH_NAME(TORCH_CLAMP), (uint64_t)count, params);
+    launch_over(TORCH_NAME(TORCH_CLAMP), count, 128, 4, params);
 }
 
 static void init_normal(CUdeviceptr tensor, int64_t count)
@@ -96,7 +115,7 @@ static void init_ones(CUdeviceptr tensor, int64_t count)
     int numel = (int)count;
     float value = 1.0F;
     void *params[] = {&numel, &value, &tensor};
-    launch(TORCH_NAME(TORCH_FILL), (uint64_t)count, params);
+    launch_over(TORCH_NAME(TORCH_FILL), count, 128, 8, params);
 }
 
 typedef void init(CUdeviceptr tensor, int64_t count);
@@ -108,7 +127,7 @@ struct shard {
 };
 static struct shard shards[MAX_TENSORS];
 static int shard_count;
-static int64_t rank, ranks;
+static int64_t rank, ranks = 1;
 
 /* torch.chunk's rule: equal parts, rounded up; the last ones are shorter or empty. */
 static void shard_rows(struct shard *shard, CUdeviceptr whole, int64_t rows, int64_t columns)
@@ -127,9 +146,11 @@ static void shard_rows(struct shard *shard, CUdeviceptr whole, int64_t rows, int
 static void parameter(const char *name, int layer, int64_t rows, int64_t columns, init *initialise)
 {
     CUdeviceptr whole;
+    if (shard_count == MAX_TENSORS) {
+        fprintf(stderr, "from_scratch: more than %d tensors\n", MAX_TENSORS);
+        exit(1);
+    }
     struct shard *shard = &shards[shard_count++];
-    if (shard_count == MAX_TENSORS)
-        exit(2);
     snprintf(shard->name, sizeof(shard->name), "layers.%d.%s", layer, name);
     OK(cuMemAlloc(&whole, (size_t)(rows * columns) * sizeof(float)));
     initialise(whole, rows * columns);
@@ -137,14 +158,14 @@ static void parameter(const char *name, int layer, int64_t rows, int64_t columns
     OK(cuMemFree(whole));
 }
 
+/* FNV-1a over the elements' bits. */
 static uint64_t hash_of(const unsigned char *bytes, size_t count)
 {
-    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a over words */
-    for (size_t i = 0; i + 8 <= count; i += 8) {
-        uint64_t word;
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i + sizeof(uint32_t) <= count; i += sizeof(uint32_t)) {
+        uint32_t word;
         memcpy(&word, bytes + i, sizeof(word));
         hash = (hash ^ word) * UINT64_C(1099511628211);
-        hash ^= hash >> 29;
     }
     return hash;
 }
@@ -160,9 +181,9 @@ static void rotary_table(int columns)
     OK(cuMemAlloc(&table, (size_t)count * sizeof(float)));
     OK(cuMemAlloc(&sums, sizeof(host)));
     void *params[] = {&count, &range, &table};
-    launch(TORCH_NAME(TORCH_ARANGE), (uint64_t)count, params);
+    launch_over(TORCH_NAME(TORCH_ARANGE), count, 64, 1, params);
     void *sum_params[] = {&sums, &table, &rows, &columns};
-    launch(TORCH_NAME(TORCH_ROW_SUM), (uint64_t)rows, sum_params);
+    launch(TORCH_NAME(TORCH_ROW_SUM), (uint64_t)rows, 128, sum_params);
     OK(cuMemcpyDtoHAsync(host, sums, sizeof(host), stream));
     OK(cuStreamSynchronize(stream));
     printf("rotary %.1f %.1f\n", (double)host[0], (double)host[1]);
@@ -176,22 +197,23 @@ static void build(int64_t dim, int layers, int64_t vocab)
     const int64_t kv = dim / 4; /* 8 of 32 heads */
     parameter("tok_embeddings", -1, vocab, dim, init_normal);
     for (int layer = 0; layer < layers; layer++) {
-        parameter("attention_norm", layer, 1, dim, init_ones);
+        parameter("attention_norm", layer, dim, 1, init_ones);
         parameter("wq", layer, dim, dim, init_truncated);
         parameter("wk", layer, kv, dim, init_truncated);
         parameter("wv", layer, kv, dim, init_truncated);
         parameter("wo", layer, dim, dim, init_truncated);
-        parameter("ffn_norm", layer, 1, dim, init_ones);
+        parameter("ffn_norm", layer, dim, 1, init_ones);
         parameter("w1", layer, hidden, dim, init_uniform);
         parameter("w2", layer, dim, hidden, init_uniform);
         parameter("w3", layer, hidden, dim, init_normal);
         rotary_table(128);
     }
-    parameter("norm", layers, 1, dim, init_ones);
+    parameter("norm", layers, dim, 1, init_ones);
     parameter("output", layers, vocab, dim, init_truncated);
 }
 
-static void report(void)
+/* Returns the largest shard's bytes. */
+static size_t report_sizes(void)
 {
     size_t total = 0;
     size_t largest = 0;
@@ -201,36 +223,80 @@ static void report(void)
             largest = shards[i].bytes;
     }
     printf("bytes %zu largest %zu\n", total, largest);
+    return largest;
+}
+
+static void report_values(size_t largest)
+{
     unsigned char *host = malloc(largest + 1);
+    if (host == NULL)
+        exit(1);
     for (int i = 0; i < shard_count; i++) {
         if (shards[i].bytes > 0)
             OK(cuMemcpyDtoH(host, shards[i].address, shards[i].bytes));
         printf("%s %016llx\n", shards[i].name, (unsigned long long)hash_of(host, shards[i].bytes));
     }
+    free(host);
+}
+
+static void free_shards(void)
+{
     for (int i = 0; i < shard_count; i++) {
         if (shards[i].bytes > 0)
             OK(cuMemFree(shards[i].address));
     }
-    free(host);
+}
+
+struct settings {
+    const char *kernels;
+    int64_t dim, layers, vocab;
+    bool reads_back;
+};
+
+static bool parse(int count, char **arguments, struct settings *settings)
+{
+    static const struct option options[] = {
+        {"kernels", required_argument, NULL, 'k'}, {"rank", required_argument, NULL, 'r'},
+        {"ranks", required_argument, NULL, 'n'},   {"dim", required_argument, NULL, 'd'},
+        {"layers", required_argument, NULL, 'l'},  {"vocab", required_argument, NULL, 'v'},
+        {"end", no_argument, NULL, 'e'},           {NULL, 0, NULL, 0}};
+    int64_t *const numbers[] = {&rank, &ranks, &settings->dim, &settings->layers, &settings->vocab};
+    static const char letters[] = "rndlv";
+    for (int letter; (letter = getopt_long(count, arguments, "", options, NULL)) != -1;) {
+        const char *known = strchr(letters, letter);
+        if (known != NULL)
+            *numbers[known - letters] = atoll(optarg);
+        else if (letter == 'k')
+            settings->kernels = optarg;
+        else if (letter == 'e')
+            settings->reads_back = true;
+        else
+            return false;
+    }
+    return optind == count && settings->kernels != NULL && ranks > 0 && rank >= 0 && rank < ranks &&
+           settings->dim > 0 && settings->dim % 4 == 0 && settings->layers >= 0 &&
+           settings->vocab > 0;
 }
 
 int main(int count, char **arguments)
 {
+    /* A third of a GiB, in tensors of which an eighth is still half a granule. */
+    struct settings settings = {.dim = 1024, .layers = 4, .vocab = 16032};
     CUcontext context;
-    if (count != 4 && count != 7) {
-        fprintf(stderr, "usage: from_scratch KERNELS RANK RANKS [DIM LAYERS VOCAB]\n");
+    if (!parse(count, arguments, &settings)) {
+        fprintf(stderr, "usage: from_scratch --kernels FILE [--rank R --ranks N] [--dim D] "
+                        "[--layers L] [--vocab V] [--end]\n");
         return 2;
     }
-    rank = atoll(arguments[2]);
-    ranks = atoll(arguments[3]);
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
-    OK(cuModuleLoad(&module, arguments[1]));
-    if (count == 7)
-        build(atoll(arguments[4]), atoi(arguments[5]), atoll(arguments[6]));
-    else
-        build(1024, 4, 16032);
-    report();
+    OK(cuModuleLoad(&module, settings.kernels));
+    build(settings.dim, (int)settings.layers, settings.vocab);
+    const size_t largest = report_sizes();
+    if (settings.reads_back)
+        report_values(largest);
+    free_shards();
+    OK(cuModuleUnload(module));
     return 0;
 }

@@ -103,6 +103,14 @@ struct torch_range {
     float start, step;
 };
 
+/* The calculator of two dense tensors. */
+static inline struct torch_offsets2 torch_dense(uint32_t count)
+{
+    return (struct torch_offsets2){.dims = 1,
+                                   .sizes[0].divisor = count,
+                                   .strides[0] = {sizeof(float), sizeof(float)}};
+}
+
 /* One step of SplitMix64 (Vigna, public domain). */
 static inline uint64_t torch_mix(uint64_t x)
 {
