@@ -61,11 +61,11 @@ static size_t place_of(const struct torch_offsets *offsets, size_t index)
     if (offsets == NULL)
         return index * sizeof(float);
     size_t place = 0;
-    for (int i = 0; i < offsets->dims; i++) {
+    for (int i = 0; i + 1 < offsets->dims; i++) {
         place += index % offsets->sizes[i].divisor * offsets->strides[i];
         index /= offsets->sizes[i].divisor;
     }
-    return place;
+    return place + index * offsets->strides[offsets->dims - 1];
 }
 
 /* Bytes from the first element's place to the end of the last one's. */
