@@ -82,12 +82,10 @@ static void in_place(const char *name, CUdeviceptr tensor, int64_t count, float 
 static void clamp(CUdeviceptr tensor, int64_t count, float low, float high)
 {
     int numel = (int)count;
-    struct torch_clamp limits = {.data = {tensor, tensor},
-                                 .offsets = torch_dense((uint32_t)count),
-                                 .low = low,
-                                 .high = high};
-    void *params[] = {&numel, &limits};
-    launch_over(TORCH_NAME(TORCH_CLAMP), count, 128, 4, params);
+    struct torch_limits limits = {low, high};
+    CUdeviceptr data[2] = {tensor, tensor};
+    void *params[] = {&numel, &limits, data};
+    launch_over(TORCH_NAME(TORCH_CLAMP_DENSE), count, 128, 8, params);
 }
 
 static void init_normal(CUdeviceptr tensor, int64_t count)

@@ -305,6 +305,12 @@ struct scaled {
     CUdeviceptr data[2];
 };
 
+struct clamped_dense {
+    int numel;
+    struct torch_limits limits;
+    CUdeviceptr data[2];
+};
+
 struct clamped {
     int numel;
     struct torch_clamp clamp;
@@ -357,6 +363,8 @@ MS_TEST(clamp)
         wanted[i] = i < 260 ? -10 : i > 698 ? 99.5F : value;
     }
     check_map(&LAUNCH(TORCH_CLAMP, 2, 128, params), params.clamp.data, wanted);
+    struct clamped_dense dense = {.numel = COUNT, .limits = {-10, 99.5F}};
+    check_map(&LAUNCH(TORCH_CLAMP_DENSE, 2, 128, dense), dense.data, wanted);
 }
 
 /* w[:] = w[0]: both pointers are the same, and every row is the first one. */
@@ -435,8 +443,9 @@ MS_TEST(every_kernel_is_listed)
         TORCH_NAME(TORCH_UNIFORM), TORCH_NAME(TORCH_UNIFORM_STRIDED),
         TORCH_NAME(TORCH_NORMAL),  TORCH_NAME(TORCH_NORMAL_STRIDED),
         TORCH_NAME(TORCH_MUL),     TORCH_NAME(TORCH_ADD),
-        TORCH_NAME(TORCH_CLAMP),   TORCH_NAME(TORCH_COPY),
-        TORCH_NAME(TORCH_ARANGE),  TORCH_NAME(TORCH_ROW_SUM)};
+        TORCH_NAME(TORCH_CLAMP),   TORCH_NAME(TORCH_CLAMP_DENSE),
+        TORCH_NAME(TORCH_COPY),    TORCH_NAME(TORCH_ARANGE),
+        TORCH_NAME(TORCH_ROW_SUM)};
     unsigned count;
     CUfunction function;
     start();

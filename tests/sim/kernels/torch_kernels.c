@@ -164,6 +164,19 @@ KERNEL(TORCH_ADD)
 }
 PARAMS(TORCH_ADD, {0, 4}, {4, 4}, {8, 16});
 
+KERNEL(TORCH_CLAMP_DENSE)
+{
+    const size_t count = count_of(SIMCUDA_ARG(args, 0, int));
+    const struct torch_limits *limits = args[1];
+    float *out;
+    const float *in;
+    if (!touch_both(launch, args[2], count, &out, &in))
+        return;
+    for (size_t i = 0; i < count; i++)
+        out[i] = in[i] < limits->low ? limits->low : in[i] > limits->high ? limits->high : in[i];
+}
+PARAMS(TORCH_CLAMP_DENSE, {0, 4}, {4, sizeof(struct torch_limits)}, {16, 16});
+
 /* One side of a calculator for two tensors. */
 static struct torch_offsets side_of(const struct torch_offsets2 *both, int side)
 {
@@ -237,5 +250,5 @@ PARAMS(TORCH_ROW_SUM, {0, 8}, {8, 8}, {16, 4}, {20, 4});
 SIMCUDA_KERNEL_LIST(TORCH_NAME(TORCH_FILL), TORCH_NAME(TORCH_FILL_LONG), TORCH_NAME(TORCH_UNIFORM),
                     TORCH_NAME(TORCH_NORMAL), TORCH_NAME(TORCH_UNIFORM_STRIDED),
                     TORCH_NAME(TORCH_NORMAL_STRIDED), TORCH_NAME(TORCH_MUL), TORCH_NAME(TORCH_ADD),
-                    TORCH_NAME(TORCH_CLAMP), TORCH_NAME(TORCH_COPY), TORCH_NAME(TORCH_ARANGE),
-                    TORCH_NAME(TORCH_ROW_SUM));
+                    TORCH_NAME(TORCH_CLAMP_DENSE), TORCH_NAME(TORCH_CLAMP), TORCH_NAME(TORCH_COPY),
+                    TORCH_NAME(TORCH_ARANGE), TORCH_NAME(TORCH_ROW_SUM));

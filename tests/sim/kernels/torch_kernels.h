@@ -35,6 +35,10 @@
 #define TORCH_ADD \
     _ZN2at6native27unrolled_elementwise_kernelINS0_21CUDAFunctorOnSelf_addIfEESt5arrayIPcLm2EELi8E23TrivialOffsetCalculatorILi1EjES8_NS0_6memory15LoadWithoutCastENS9_16StoreWithoutCastEEEviT_T0_T2_T3_T4_T5_
 
+/* (int numel, torch_limits, array<char *, 2> {out, in}): vectorized, of dense tensors */
+#define TORCH_CLAMP_DENSE \
+    _ZN2at6native29vectorized_elementwise_kernelILi4EZZZNS0_19launch_clamp_scalarERNS_18TensorIteratorBaseEN3c106ScalarES5_NS0_6detail11ClampLimitsEENKUlvE_clEvENKUlvE5_clEvEUlfE_St5arrayIPcLm2EEEEviT0_T1_
+
 /* (int numel, torch_clamp): plain */
 #define TORCH_CLAMP \
     _ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZZZNS0_19launch_clamp_scalarERNS_18TensorIteratorBaseEN3c106ScalarES6_NS0_6detail11ClampLimitsEENKUlvE_clEvENKUlvE5_clEvEUlfE_EEvS4_RKT_EUliE_EEviT1_
@@ -85,6 +89,10 @@ struct torch_transform {
 struct torch_strided_transform {
     CUdeviceptr out;
     struct torch_offsets offsets;
+    float low, high;
+};
+
+struct torch_limits {
     float low, high;
 };
 

@@ -51,7 +51,7 @@ MS_TEST(built_in_rules_know_the_families_of_pytorch)
         TORCH_NAME(TORCH_UNIFORM), TORCH_NAME(TORCH_UNIFORM_STRIDED),
         TORCH_NAME(TORCH_NORMAL),  TORCH_NAME(TORCH_ARANGE)};
     static const char *const in_place[] = {TORCH_NAME(TORCH_MUL), TORCH_NAME(TORCH_ADD),
-                                           TORCH_NAME(TORCH_CLAMP)};
+                                           TORCH_NAME(TORCH_CLAMP_DENSE)};
     for (size_t i = 0; i < sizeof(write_only) / sizeof(write_only[0]); i++)
         CHECK_EQ(ms_rules_match(write_only[i]), MS_RULE_WRITE_ONLY);
     for (size_t i = 0; i < sizeof(in_place) / sizeof(in_place[0]); i++)
@@ -64,6 +64,7 @@ MS_TEST(other_kernels_run)
     CHECK_EQ(ms_rules_match(ADD_OF_TWO), MS_RULE_RUN);
     CHECK_EQ(ms_rules_match(TORCH_NAME(TORCH_ROW_SUM)), MS_RULE_RUN);
     CHECK_EQ(ms_rules_match(TORCH_NAME(TORCH_COPY)), MS_RULE_RUN);
+    CHECK_EQ(ms_rules_match(TORCH_NAME(TORCH_CLAMP)), MS_RULE_RUN);
     CHECK_EQ(ms_rules_match("?"), MS_RULE_RUN);
     CHECK_EQ(ms_rules_match(""), MS_RULE_RUN);
 }
