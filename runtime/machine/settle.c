@@ -10,6 +10,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/space.h"
 #include "runtime/start.h"
 
 /* Fewer launches than this are no sign that the program has moved on, however long they take. */
@@ -17,6 +18,7 @@ enum { MIN_LAUNCHES = 64 };
 
 static _Atomic uint64_t last_event_ms;
 static _Atomic uint32_t launches_since;
+static _Atomic bool in_vain; /* settling left something; not again before something new comes */
 
 static _Atomic(const char *) last_cause;
 
@@ -34,10 +36,29 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-void ms_settle_postpone(void)
+static void start_waiting(void)
 {
     atomic_store_explicit(&last_event_ms, now_ms(), memory_order_relaxed);
     atomic_store_explicit(&launches_since, 0, memory_order_relaxed);
+}
+
+void ms_settle_postpone(void)
+{
+    start_waiting();
+    atomic_store_explicit(&in_vain, false, memory_order_relaxed);
+}
+
+/* Block by block: one whose bytes are lost does not keep the others deferred. */
+static bool materialise_all(void)
+{
+    bool all = true;
+    CUdeviceptr at = 0;
+    struct ms_block_facts facts;
+    while (ms_space_first_behind(at, &facts)) {
+        at = facts.address + facts.bytes;
+        all = ms_prepare_touch(facts.address, facts.bytes) == CUDA_SUCCESS && all;
+    }
+    return all;
 }
 
 void ms_settle_now(const char *why)
@@ -47,19 +68,22 @@ void ms_settle_now(const char *why)
     ms_log(MS_DEBUG, "settling: %s", why);
     atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
-    if (ms_prepare_touch_all() != CUDA_SUCCESS)
-        ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
+    if (materialise_all())
+        return;
+    atomic_store_explicit(&in_vain, true, memory_order_relaxed);
+    ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
 }
 
 void ms_settle_consider(void)
 {
     const uint32_t launches =
         atomic_fetch_add_explicit(&launches_since, 1, memory_order_relaxed) + 1;
-    if (ms_config.settle_ms == 0 || launches < MIN_LAUNCHES)
+    if (ms_config.settle_ms == 0 || launches < MIN_LAUNCHES ||
+        atomic_load_explicit(&in_vain, memory_order_relaxed))
         return;
     const uint64_t last = atomic_load_explicit(&last_event_ms, memory_order_relaxed);
     if (now_ms() - last < ms_config.settle_ms)
         return;
-    ms_settle_postpone(); /* whatever comes of it, not again at once */
+    start_waiting(); /* other threads need not come here too */
     ms_settle_now("the program launches work and allocates and loads nothing");
 }

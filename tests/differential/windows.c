@@ -60,6 +60,19 @@ static void overwrite_read(void)
     print_bytes("settled", block, 8 * MIB);
 }
 
+/* One block is lost; the other is not, and nobody is told twice. */
+static void overwrite_one(void)
+{
+    const CUdeviceptr lost = load_file(8 * MIB);
+    const CUdeviceptr kept = allocate(8 * MIB);
+    uniform(kept, 2 * MIB, 3);
+    overwrite_file(8 * MIB);
+    work();
+    work();
+    print_bytes("lost", lost, 8 * MIB);
+    print_bytes("kept", kept, 8 * MIB);
+}
+
 /* A few launches in a long time are no sign that the program has moved on. */
 static void slow_work(void)
 {
@@ -181,6 +194,7 @@ const struct scenario scenarios[] = {
     {"overwrite_after", overwrite_after},
     {"overwrite_before", overwrite_before},
     {"overwrite_captured", overwrite_captured},
+    {"overwrite_one", overwrite_one},
     {"overwrite_read", overwrite_read},
     {"second_window", second_window},
     {"slow_work", slow_work},

@@ -8,6 +8,11 @@ from scenarios import SMALL, main
 OPERATING_SYSTEM_ERROR = 304
 
 
+def is_deferred(dump):
+    """Of each live block, whether some of it is not in memory."""
+    return [any(extent[2] == "file" for extent in block["lineage"]) for block in dump["blocks"]]
+
+
 def settling(test):
     seen, dump = test.both("overwrite_after")
     test.check("settled once, and why", dump["settles"] == 1 and
@@ -26,6 +31,13 @@ def settling(test):
                f"before settling: result {OPERATING_SYSTEM_ERROR}" in seen.stdout, seen.stdout)
     test.check("and tells the file", os.path.join(test.folder, "data") in seen.stderr, seen.stderr)
     test.check("and nothing else fails", "another: result 0" in seen.stdout, seen.stdout)
+
+    seen, dump = test.run("overwrite_one")
+    test.check("settling goes on behind a block that is lost", dump["settles"] == 1 and
+               is_deferred(dump) == [True, False], dump)
+    test.check("it is told when settling, and when it is read", seen.stderr.count("changed after") == 2,
+               seen.stderr)
+    test.check("and the other is right", "kept: result 0" in seen.stdout, seen.stdout)
 
     _, dump = test.both("overwrite_captured")
     test.check("settled for the capture", dump["settles"] == 1 and
