@@ -8,12 +8,13 @@
 #include "runtime/machine/machine.h"
 #include "runtime/machine/record.h"
 
-/* Spinning first, because most work is over at once. */
+/* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient, sleeps. */
 static CUresult poll(CUevent event, bool patient)
 {
     enum { SPINS = 64, STEP_NS = 50 * 1000, STEPS = 400 }; /* 20 ms and more */
+    const int most = patient ? SPINS + STEPS : SPINS;
     CUresult state = ms_driver.event_query(event);
-    for (int i = 0; i < SPINS + STEPS && patient && state == CUDA_ERROR_NOT_READY; i++) {
+    for (int i = 0; i < most && state == CUDA_ERROR_NOT_READY; i++) {
         if (i < SPINS)
             sched_yield();
         else
@@ -29,7 +30,7 @@ static CUresult poll(CUevent event, bool patient)
  * stream that blocks with it, would wait for.
  *
  * Waits a little for a busy stream. It may wait for this very thread, so the wait ends; and when it was in
- * vain, the next one is not tried until some stream was found idle.
+ * vain, the next one is short until some stream was found idle.
  */
 static CUresult wait_a_moment(CUstream stream)
 {
