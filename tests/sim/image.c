@@ -77,6 +77,7 @@ CUresult sim_module_open_data(const void *data, bool is_library, struct sim_modu
     memcpy(&magic, data, sizeof magic);
     if (magic == fatbin_magic || magic == fatbin_wrapper_magic) {
         *module_out = open_module(NULL, is_library);
+        (*module_out)->is_fatbin = true;
         return CUDA_SUCCESS;
     }
     if (strncmp(data, file_prefix, strlen(file_prefix)) != 0)
@@ -89,6 +90,7 @@ struct sim_module *sim_module_open_inner_locked(struct sim_module *library)
     if (library->inner == NULL) {
         library->inner = open_module_locked(library->image, false);
         library->inner->library = library;
+        library->inner->is_fatbin = library->is_fatbin;
     }
     return library->inner;
 }
@@ -180,13 +182,20 @@ static void set_attributes(struct sim_function *function)
 static CUresult make_function_locked(struct sim_module *module, const char *name,
                                      struct sim_function **function_out)
 {
-    void *symbol = find_symbol(module, "", name, "");
-    if (symbol == NULL)
+    const struct simcuda_param *params;
+    simcuda_kernel *run;
+    if (module->is_fatbin) {
+        run = sim_fatbin_find(name, &params);
+    } else {
+        run = (simcuda_kernel *)find_symbol(module, "", name, "");
+        params = find_symbol(module, "", name, "_params");
+    }
+    if (run == NULL)
         return CUDA_ERROR_NOT_FOUND;
     struct sim_function *function = sim_zalloc(sizeof *function + strlen(name) + 1);
     strcpy(function->name, name);
-    function->run = (simcuda_kernel *)symbol;
-    set_layout(function, find_symbol(module, "", name, "_params"));
+    function->run = run;
+    set_layout(function, params);
     set_attributes(function);
     function->module = module;
     function->references = 1;

@@ -54,6 +54,12 @@ struct simcuda_param {
     size_t size;
 };
 
+/*
+ * A kernel library of host versions for the kernels in fat binaries exports simcuda_find: the function for
+ * a mangled name, or NULL (fatbin.c).
+ */
+typedef simcuda_kernel *simcuda_find_kernel(const char *name);
+
 #define SIMCUDA_EXPORT __attribute__((visibility("default")))
 
 #define SIMCUDA_KERNEL(kernel)                                               \

@@ -47,7 +47,8 @@ struct sim_global {
 /* A CUmodule or a CUlibrary; everything here is guarded by sim_lock. */
 struct sim_module {
     struct sim_module *next;
-    void *image; /* of dlopen; NULL: no kernels. Never unmapped, launches may outlive the module */
+    void *image;    /* of dlopen. Never unmapped, launches may outlive the module */
+    bool is_fatbin; /* then it has no image, and its kernels are those that fatbin.c finds */
     bool is_library;
     struct sim_module *library; /* of the module that a library has: that library */
     struct sim_module *inner;   /* of a library: its module, or NULL until somebody asks */
@@ -74,6 +75,10 @@ CUresult sim_module_global(const void *handle, bool is_library, const char *name
 /* Up to `room` functions of the module's list of kernels; count_out says how many there are. */
 CUresult sim_module_list_locked(struct sim_module *module, unsigned room, void **handles,
                                 unsigned *count_out);
+
+/* The host version of a kernel in a fat binary, and its layout; NULL, after a complaint, when there is
+ * none. */
+simcuda_kernel *sim_fatbin_find(const char *name, const struct simcuda_param **params_out);
 
 void sim_function_drop(struct sim_function *function);
 

@@ -25,6 +25,8 @@
  *                              the nth call (from 1) of this export does nothing and returns the
  *                              CUresult with this number, as in cuMemCreate:3=2
  *   SIMCUDA_LOG=<path>         one line for every driver call; %p in the path is the process id
+ *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
+ *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
  *   SIMCUDA_STATS=<path>       statistics as a JSON object, written when the process ends; %p too
  *
  * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What PyTorch links with and no test needs: says so once, and fails. */
+#include <stdio.h>
+
+#define ABSENT(name)                                                      \
+    int name(void);                                                       \
+    int name(void)                                                        \
+    {                                                                     \
+        fputs("cudart stand-in: " #name " is not implemented\n", stderr); \
+        return 801; /* cudaErrorNotSupported */                           \
+    }
+
+ABSENT(cudaDeviceGetGraphMemAttribute)
+ABSENT(cudaDeviceSetGraphMemAttribute)
+ABSENT(cudaGetSymbolAddress)
+ABSENT(cudaGraphAddNode)
+ABSENT(cudaGraphConditionalHandleCreate)
+ABSENT(cudaGraphNodeGetDependencies)
+ABSENT(cudaGraphRetainUserObject)
+ABSENT(cudaKernelSetAttributeForDevice)
+ABSENT(cudaLibraryGetGlobal)
+ABSENT(cudaLibraryGetKernel)
+ABSENT(cudaLibraryGetKernelCount)
+ABSENT(cudaLibraryGetManaged)
+ABSENT(cudaLibraryGetUnifiedFunction)
+ABSENT(cudaLibraryLoadData)
+ABSENT(cudaLibraryLoadFromFile)
+ABSENT(cudaLibraryUnload)
+ABSENT(cudaMallocManaged)
+ABSENT(cudaMemcpyToSymbol)
+ABSENT(cudaStreamBeginCaptureToGraph)
+ABSENT(cudaStreamUpdateCaptureDependencies)
+ABSENT(cudaUserObjectCreate)
+ABSENT(cudaUserObjectRelease)
