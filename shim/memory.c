@@ -6,13 +6,16 @@
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
+#include "shim/observer.h"
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     int attempts = 0;
     CUresult result;
-    if (ms_is_started() && ms_alloc(bytesize, dptr, &result))
+    if (ms_is_started() && ms_alloc(bytesize, dptr, &result)) {
+        ms_observer_expect();
         return result;
+    }
     do
         result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
     while (ms_try_again(result, &attempts));

@@ -73,16 +73,17 @@ static void print_extent(FILE *file, const struct ms_extent *extent)
     fprintf(file, "]");
 }
 
-static void print_block(FILE *file, const struct ms_block *block)
+static void print_block(FILE *file, const struct ms_allocation *allocation)
 {
     fprintf(file,
             "    {\"id\": %" PRIu64 ", \"address\": \"0x%llx\", \"device\": %d, \"bytes\": %zu, "
             "\"backed_bytes\": %zu, \"lineage\": [",
-            block->id, block->address, block->device, block->bytes, block->backing.backed_bytes);
-    for (size_t i = 0; i < block->lineage.count; i++) {
+            allocation->id, allocation->address, allocation->device, allocation->bytes,
+            allocation->backing.backed_bytes);
+    for (size_t i = 0; i < allocation->lineage.count; i++) {
         if (i > 0)
             fprintf(file, ", ");
-        print_extent(file, &block->lineage.extents[i]);
+        print_extent(file, &allocation->lineage.extents[i]);
     }
     fprintf(file, "]}");
 }
@@ -93,14 +94,14 @@ static uint64_t print_blocks(FILE *file)
     fprintf(file, "  \"blocks\": [");
     const char *separator = "\n";
     CUdeviceptr at = 0;
-    for (struct ms_block *block; (block = ms_space_claim_next(at)) != NULL;) {
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         fprintf(file, "%s", separator);
-        print_block(file, block);
+        print_block(file, allocation);
         separator = ",\n";
-        at = block->address + block->bytes;
-        deferred_bytes +=
-            block->lineage.bytes - block->lineage.resident_bytes - block->lineage.cached_bytes;
-        ms_space_release(block);
+        at = allocation->address + allocation->bytes;
+        deferred_bytes += allocation->lineage.bytes - allocation->lineage.resident_bytes -
+                          allocation->lineage.cached_bytes;
+        ms_space_release(allocation);
     }
     fprintf(file, "\n  ],\n");
     return deferred_bytes;

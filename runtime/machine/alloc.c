@@ -23,40 +23,41 @@ static bool can_map_memory(CUdevice device)
            supported != 0;
 }
 
-static struct ms_block *create_block(CUcontext context, CUdevice device, size_t bytes)
+static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes)
 {
     static _Atomic uint64_t next_id = 1;
-    struct ms_block *block = ms_heap_zalloc(sizeof(*block));
-    if (block == NULL)
+    struct ms_allocation *allocation = ms_heap_zalloc(sizeof(*allocation));
+    if (allocation == NULL)
         return NULL;
-    if (!ms_lineage_init(&block->lineage, bytes))
+    if (!ms_lineage_init(&allocation->lineage, bytes))
         goto err_free;
-    if (ms_backing_reserve(&block->backing, device, bytes) != CUDA_SUCCESS)
+    if (ms_backing_reserve(&allocation->backing, device, bytes) != CUDA_SUCCESS)
         goto err_lineage;
-    block->address = block->backing.address;
-    block->bytes = bytes;
-    block->context = context;
-    block->device = device;
-    block->id = atomic_fetch_add(&next_id, 1);
-    if (!ms_space_add(block))
+    allocation->address = allocation->backing.address;
+    allocation->bytes = bytes;
+    allocation->context = context;
+    allocation->device = device;
+    allocation->id = atomic_fetch_add(&next_id, 1);
+    if (!ms_space_add(allocation))
         goto err_backing;
-    return block;
+    return allocation;
 
 err_backing:
-    ms_backing_release(&block->backing);
+    ms_backing_release(&allocation->backing);
 err_lineage:
-    ms_lineage_cleanup(&block->lineage);
+    ms_lineage_cleanup(&allocation->lineage);
 err_free:
-    ms_heap_free(block);
+    ms_heap_free(allocation);
     return NULL;
 }
 
-static void destroy_block(struct ms_block *block)
+static void destroy_allocation(struct ms_allocation *allocation)
 {
-    ms_space_remove(block);
-    ms_backing_release(&block->backing);
-    ms_lineage_cleanup(&block->lineage);
-    ms_heap_free(block);
+    ms_space_remove(allocation);
+    ms_backing_release(&allocation->backing);
+    ms_lineage_cleanup(&allocation->lineage);
+    ms_heap_free(allocation->blocks.ranges);
+    ms_heap_free(allocation);
 }
 
 /* Green contexts by the handle that cuCtxFromGreenCtx gave. They share the memory of their device's
@@ -115,14 +116,14 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
         return true;
     }
     /* When it cannot be deferred, the driver decides what the program gets. */
-    const struct ms_block *block = create_block(context, device, bytes);
-    if (block == NULL)
+    const struct ms_allocation *allocation = create_allocation(context, device, bytes);
+    if (allocation == NULL)
         return false;
     ms_count(MS_COUNT_ALLOCATIONS, 1);
     ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
-    ms_settle_postpone();
-    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, block->address);
-    *address_out = block->address;
+    ms_settle_open();
+    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
+    *address_out = allocation->address;
     *result_out = CUDA_SUCCESS;
     return true;
 }
@@ -153,16 +154,16 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
         facts.address == address ? wait_for_device(facts.context) : CUDA_ERROR_INVALID_VALUE;
     if (*result_out != CUDA_SUCCESS)
         return true;
-    struct ms_block *block = ms_space_claim(address);
-    if (block == NULL || block->id != facts.id) {
+    struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL || allocation->id != facts.id) {
         /* Another thread has freed it meanwhile. */
-        ms_space_release(block);
+        ms_space_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
-    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", block->bytes, address,
-           block->backing.backed_bytes);
-    destroy_block(block);
+    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
+           allocation->backing.backed_bytes);
+    destroy_allocation(allocation);
     ms_count(MS_COUNT_FREES, 1);
     return true;
 }
@@ -172,12 +173,12 @@ void ms_context_destroyed(CUcontext context)
     ms_fill_stream_forget(context);
     ms_layout_forget(NULL);
     CUdeviceptr at = 0;
-    for (struct ms_block *block; (block = ms_space_claim_next(at)) != NULL;) {
-        at = block->address + block->bytes;
-        if (block->context == context)
-            destroy_block(block);
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        if (allocation->context == context)
+            destroy_allocation(allocation);
         else
-            ms_space_release(block);
+            ms_space_release(allocation);
     }
 }
 
@@ -185,12 +186,12 @@ CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled)
 {
     ms_backing_set_peer(device, peer, enabled);
     CUdeviceptr at = 0;
-    for (struct ms_block *block; (block = ms_space_claim_next(at)) != NULL;) {
-        at = block->address + block->bytes;
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
         CUresult result = CUDA_SUCCESS;
-        if (block->device == device)
-            result = ms_backing_apply_access(&block->backing, peer, enabled);
-        ms_space_release(block);
+        if (allocation->device == device)
+            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+        ms_space_release(allocation);
         if (result != CUDA_SUCCESS)
             return result;
     }

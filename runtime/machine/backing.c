@@ -206,57 +206,68 @@ static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocatio
     return CUDA_SUCCESS;
 }
 
-/* The first gap at or behind `at`. False when there is none. */
-static bool next_gap(const struct ms_backing *backing, size_t at, size_t *begin_out,
+/* The first gap in [at, stop). False when there is none. */
+static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, size_t *begin_out,
                      size_t *end_out)
 {
+    size_t end = stop;
     for (size_t i = 0; i < backing->count; i++) {
         if (backing->chunks[i].end <= at)
             continue;
         if (at < backing->chunks[i].begin) {
-            *begin_out = at;
-            *end_out = backing->chunks[i].begin;
-            return true;
+            end = backing->chunks[i].begin;
+            break;
         }
         at = backing->chunks[i].end;
     }
     *begin_out = at;
-    *end_out = backing->bytes;
-    return at < backing->bytes;
+    *end_out = end < stop ? end : stop;
+    return at < stop;
 }
 
-/* Takes the sink away from the gaps before `stop`. */
-static void unsink_until(const struct ms_backing *backing, size_t stop)
+static size_t round_down(const struct ms_backing *backing, size_t offset)
+{
+    return offset / backing->granule * backing->granule;
+}
+
+static size_t round_up(const struct ms_backing *backing, size_t offset)
+{
+    return round_down(backing, offset + backing->granule - 1);
+}
+
+/* Takes the sink away from the gaps of whole granules. */
+static void unsink_granules(const struct ms_backing *backing, size_t from, size_t stop)
 {
     size_t begin;
-    size_t end = 0;
-    while (next_gap(backing, end, &begin, &end)) {
-        for (size_t at = begin; at < end && at < stop; at += backing->granule)
+    for (size_t end = from; next_gap(backing, end, stop, &begin, &end);) {
+        for (size_t at = begin; at < end; at += backing->granule)
             unmap(backing->address + at, backing->granule);
     }
 }
 
-CUresult ms_backing_sink(const struct ms_backing *backing)
+CUresult ms_backing_sink(const struct ms_backing *backing, size_t begin, size_t end)
 {
+    const size_t from = round_down(backing, begin);
+    const size_t stop = round_up(backing, end);
     CUmemGenericAllocationHandle sink;
-    size_t begin;
-    size_t end = 0;
-    if (!next_gap(backing, 0, &begin, &end))
+    size_t gap, gap_end;
+    if (!next_gap(backing, from, stop, &gap, &gap_end))
         return CUDA_SUCCESS;
     CUresult result = get_sink(backing, &sink);
-    for (end = 0; result == CUDA_SUCCESS && next_gap(backing, end, &begin, &end);) {
-        for (size_t at = begin; at < end && result == CUDA_SUCCESS; at += backing->granule) {
+    for (gap_end = from;
+         result == CUDA_SUCCESS && next_gap(backing, gap_end, stop, &gap, &gap_end);) {
+        for (size_t at = gap; at < gap_end && result == CUDA_SUCCESS; at += backing->granule) {
             result = map_handle(backing, sink, backing->address + at, backing->granule);
             if (result != CUDA_SUCCESS)
-                unsink_until(backing, at);
+                unsink_granules(backing, from, at);
         }
     }
     return result;
 }
 
-void ms_backing_unsink(const struct ms_backing *backing)
+void ms_backing_unsink(const struct ms_backing *backing, size_t begin, size_t end)
 {
-    unsink_until(backing, backing->bytes);
+    unsink_granules(backing, round_down(backing, begin), round_up(backing, end));
 }
 
 bool ms_backing_is_one_chunk(const struct ms_backing *backing)

@@ -53,11 +53,11 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end);
 
 /*
- * Maps the device's sink, one throw-away granule, under everything that is not backed, so that a kernel
- * may write all of the block; and takes it away again. The device must be done with it then.
+ * Maps the device's sink, one throw-away granule, under every granule of [begin, end) that is not backed,
+ * so that a kernel may write all of it; and takes it away again. The device must be done with it then.
  */
-CUresult ms_backing_sink(const struct ms_backing *backing);
-void ms_backing_unsink(const struct ms_backing *backing);
+CUresult ms_backing_sink(const struct ms_backing *backing, size_t begin, size_t end);
+void ms_backing_unsink(const struct ms_backing *backing, size_t begin, size_t end);
 
 /* True when one chunk holds the whole block. */
 bool ms_backing_is_one_chunk(const struct ms_backing *backing);

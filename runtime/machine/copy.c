@@ -13,7 +13,7 @@
 
 /* One copy under way. source and destination are claimed; either may be NULL: not ours. */
 struct copy {
-    struct ms_block *source, *destination;
+    struct ms_allocation *source, *destination;
     CUdeviceptr source_address, destination_address;
     CUstream stream;
 };
@@ -117,7 +117,7 @@ static CUresult copy_extents(const struct copy *copy, size_t bytes)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         const struct ms_extent *extent = &extents[i];
-        if (extent->content.kind == MS_UNDEFINED || extent->content.kind == MS_RESIDENT)
+        if (ms_content_is_nothing(&extent->content) || extent->content.kind == MS_RESIDENT)
             result = copy_resident(copy, extent->begin - start, extent->end - extent->begin);
         else
             result = copy_deferred(copy, extent);

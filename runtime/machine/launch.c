@@ -71,7 +71,7 @@ static bool pointers_fit(const struct ms_reach *reach, enum ms_rule rule)
            hits[1].offset == hits[0].offset + 8;
 }
 
-static struct ms_step *create_step(const struct ms_block *block, const struct ms_call *call,
+static struct ms_step *create_step(const struct ms_block_facts *block, const struct ms_call *call,
                                    struct ms_layout *layout, const struct ms_packed *packed,
                                    const struct ms_reach *reach)
 {
@@ -85,7 +85,6 @@ static struct ms_step *create_step(const struct ms_block *block, const struct ms
         return NULL;
     }
     atomic_init(&step->references, 1);
-    step->depth = ms_step_depth_over(&block->lineage);
     step->block_id = block->id;
     step->address = block->address;
     step->context = block->context;
@@ -93,38 +92,34 @@ static struct ms_step *create_step(const struct ms_block *block, const struct ms
     return step;
 }
 
-/* The lineage of the block becomes what was before the step, and the block the step's result. */
-static bool add_step(struct ms_block *block, struct ms_step *step)
+/* [begin, end) becomes the step's result, and what it was before is the step's. */
+static bool add_step(struct ms_allocation *allocation, size_t begin, size_t end,
+                     struct ms_step *step)
 {
-    struct ms_lineage after;
-    if (!ms_lineage_init(&after, block->bytes))
-        return false;
     const struct ms_content launched = {.kind = MS_LAUNCHED, .step = step};
-    if (!ms_lineage_set(&after, 0, block->bytes, &launched)) {
-        ms_lineage_cleanup(&after);
-        return false;
-    }
-    step->before = block->lineage;
-    block->lineage = after;
-    return true;
+    step->depth = ms_step_depth_over(&allocation->lineage, begin, end);
+    return ms_lineage_extract(&allocation->lineage, begin, end, &step->before) &&
+           ms_lineage_set(&allocation->lineage, begin, end, &launched);
 }
 
-static bool record_in(struct ms_block *block, const struct ms_call *call, struct ms_layout *layout,
-                      const struct ms_packed *packed, const struct ms_reach *reach)
+/* What a pointer reaches may have been returned meanwhile: then it is no block any more, but still a range
+ * of the allocation. */
+static bool record_in(struct ms_allocation *allocation, const struct ms_call *call,
+                      struct ms_layout *layout, const struct ms_packed *packed,
+                      const struct ms_reach *reach)
 {
-    if (!ms_lineage_is_absent(&block->lineage, 0, block->bytes) ||
-        ms_step_depth_over(&block->lineage) > MS_MAX_STEP_DEPTH)
+    const struct ms_block_facts *block = &reach->hits[0].block;
+    const size_t begin = ms_offset(allocation, block->address);
+    const size_t end = begin + block->bytes;
+    if (!ms_lineage_is_absent(&allocation->lineage, begin, end) ||
+        ms_step_depth_over(&allocation->lineage, begin, end) > MS_MAX_STEP_DEPTH)
         return false;
     struct ms_step *step = create_step(block, call, layout, packed, reach);
     if (step == NULL)
         return false;
-    if (!add_step(block, step)) {
-        ms_launch_destroy(step->launch);
-        ms_heap_free(step);
-        return false;
-    }
+    const bool added = add_step(allocation, begin, end, step);
     ms_step_drop(step); /* the lineage has its own reference */
-    return true;
+    return added;
 }
 
 static bool record(const struct ms_call *call, struct ms_layout *layout,
@@ -138,10 +133,10 @@ static bool record(const struct ms_call *call, struct ms_layout *layout,
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != facts->context ||
         !ms_launch_may_wait(call, layout, facts->device) || !ms_may_record(call->stream))
         return false;
-    struct ms_block *block = ms_space_claim(facts->address);
-    const bool recorded =
-        block != NULL && block->id == facts->id && record_in(block, call, layout, packed, reach);
-    ms_space_release(block);
+    struct ms_allocation *allocation = ms_space_claim(facts->address);
+    const bool recorded = allocation != NULL && allocation->id == facts->id &&
+                          record_in(allocation, call, layout, packed, reach);
+    ms_space_release(allocation);
     if (recorded) {
         ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
         ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, facts->address);
@@ -199,8 +194,7 @@ static bool launch_packed(const struct ms_call *call, struct ms_layout *layout,
         *result_out = CUDA_SUCCESS;
         return true;
     }
-    if (reach.count == 0)
-        ms_settle_consider();
+    ms_settle_consider();
     *result_out = touch_reached(layout, packed, &reach);
     return *result_out != CUDA_SUCCESS;
 }
@@ -234,11 +228,11 @@ static CUresult materialise_all_launched(void)
 {
     CUresult result = CUDA_SUCCESS;
     CUdeviceptr at = 0;
-    for (struct ms_block *block;
-         result == CUDA_SUCCESS && (block = ms_space_claim_next(at)) != NULL;) {
-        at = block->address + block->bytes;
-        result = ms_materialise_launched(block);
-        ms_space_release(block);
+    for (struct ms_allocation *allocation;
+         result == CUDA_SUCCESS && (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        result = ms_materialise_launched(allocation);
+        ms_space_release(allocation);
     }
     return result;
 }

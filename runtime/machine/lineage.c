@@ -6,8 +6,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/machine/step.h"
 
-const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "fill", "source", "launch",
-                                                  "resident"};
+const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",
+                                                  "source",    "launch", "resident"};
 
 static void hold(const struct ms_extent *extent)
 {
@@ -131,6 +131,8 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
     const size_t change = added ? extent->end - extent->begin : extent->begin - extent->end;
     if (extent->content.kind == MS_RESIDENT)
         lineage->resident_bytes += change;
+    else if (extent->content.kind == MS_DEAD)
+        lineage->dead_bytes += change;
     else if (extent->content.kind != MS_UNDEFINED)
         lineage->deferred_bytes += change;
     if (extent->content.cached)
@@ -205,6 +207,53 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
     return true;
 }
 
+bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead)
+{
+    const struct ms_content wanted = {.kind = dead ? MS_DEAD : MS_UNDEFINED};
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (ms_content_is_nothing(&extent.content) && !ms_lineage_set(lineage, at, stop, &wanted))
+            return false;
+        at = stop;
+    }
+    return true;
+}
+
+bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    static const struct ms_content dead = {.kind = MS_DEAD};
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        const bool present = ms_content_is_present(&extent.content);
+        if (!ms_lineage_set(lineage, at, stop, present ? &resident : &dead))
+            return false;
+        at = stop;
+    }
+    return true;
+}
+
+bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
+                        struct ms_lineage *part_out)
+{
+    if (!ms_lineage_init(part_out, end - begin))
+        return false;
+    for (size_t at = begin; at < end;) {
+        struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (extent.content.kind == MS_FILL)
+            extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
+        if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
+            ms_lineage_cleanup(part_out);
+            return false;
+        }
+        at = stop;
+    }
+    return true;
+}
+
 /* Neighbours that differed in nothing else become one. */
 void ms_lineage_drop_caches(struct ms_lineage *lineage)
 {
@@ -260,6 +309,7 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
     size_t resident = 0;
     size_t deferred = 0;
     size_t cached = 0;
+    size_t dead = 0;
     for (size_t i = 0; i < lineage->count; i++) {
         const struct ms_extent *extent = &lineage->extents[i];
         if (extent->begin != at || extent->end <= extent->begin)
@@ -269,11 +319,14 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
         at = extent->end;
         if (extent->content.kind == MS_RESIDENT)
             resident += extent->end - extent->begin;
+        else if (extent->content.kind == MS_DEAD)
+            dead += extent->end - extent->begin;
         else if (extent->content.kind != MS_UNDEFINED)
             deferred += extent->end - extent->begin;
         if (extent->content.cached)
             cached += extent->end - extent->begin;
     }
     return at == lineage->bytes && resident == lineage->resident_bytes &&
-           deferred == lineage->deferred_bytes && cached == lineage->cached_bytes;
+           deferred == lineage->deferred_bytes && cached == lineage->cached_bytes &&
+           dead == lineage->dead_bytes;
 }

@@ -9,6 +9,9 @@
  * An extent that was read is *cached*: in device memory too, though its lineage still holds. A byte is
  * *present* when it is resident or cached.
  *
+ * Where an allocation is carved into blocks (space.h), what lies in none of them is *dead*: nobody wrote it
+ * and nobody will read it, so it is never deferred.
+ *
  * Not thread-safe: guarded by the claim on the block. Owns the references of its sources and steps.
  * Functions that fail (out of memory) leave the lineage as it was.
  */
@@ -25,6 +28,7 @@ struct ms_step;
 
 enum ms_kind {
     MS_UNDEFINED, /* never written; any content is right, but it must stay the same once seen */
+    MS_DEAD,      /* the same, and in no block */
     MS_FILL,      /* a pattern */
     MS_SOURCE,    /* bytes of a file or a snapshot */
     MS_LAUNCHED,  /* what a recorded launch left in its block (step.h) */
@@ -44,6 +48,12 @@ struct ms_content {
     uint64_t source_offset;   /* of the extent's first byte, in the source or the step's block */
 };
 
+/* Nothing has to be played. */
+static inline bool ms_content_is_nothing(const struct ms_content *content)
+{
+    return content->kind == MS_UNDEFINED || content->kind == MS_DEAD;
+}
+
 static inline bool ms_content_is_present(const struct ms_content *content)
 {
     return content->kind == MS_RESIDENT || content->cached;
@@ -58,9 +68,10 @@ struct ms_lineage {
     struct ms_extent *extents;
     size_t count, capacity;
     size_t bytes;
-    size_t deferred_bytes; /* bytes that are neither resident nor undefined */
+    size_t deferred_bytes; /* bytes that are neither resident nor undefined nor dead */
     size_t resident_bytes;
     size_t cached_bytes;
+    size_t dead_bytes;
 };
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
@@ -81,6 +92,16 @@ bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_
 
 /* True when no byte of [begin, end) is present. */
 bool ms_lineage_is_absent(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* What was never written and lies in [begin, end) becomes dead, or undefined again; the rest stays. */
+bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead);
+
+/* Content that is not in memory is forgotten: [begin, end) becomes dead, and what is present resident. */
+bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* A lineage of [begin, end) alone, which begins at 0. */
+bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
+                        struct ms_lineage *part_out);
 
 /* Nothing is cached any more. */
 void ms_lineage_drop_caches(struct ms_lineage *lineage);

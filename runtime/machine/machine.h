@@ -22,11 +22,20 @@
 #include "runtime/launch/launch.h"
 
 /* An allocation in the current context. Deferred when it is large enough and the device can map
- * memory; *address_out is then the address of the block. */
+ * memory; *address_out is then the address of the allocation. */
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
 
-/* Frees the block that starts at address, after waiting for the device as cuMemFree does. */
+/* Frees the allocation that starts at address, after waiting for the device as cuMemFree does. */
 bool ms_free(CUdeviceptr address, CUresult *result_out);
+
+/*
+ * A caching allocator has handed out, or taken back, part of an allocation: a block. From the first of them
+ * on, the allocation is carved: its blocks are units of their own, and what lies in none is dead. Work
+ * that is queued may still use a block that was taken back. Nothing happens when the address is in no
+ * allocation of ours.
+ */
+void ms_block_taken(CUdeviceptr address, size_t bytes);
+void ms_block_returned(CUdeviceptr address);
 
 /* A memset of `count` elements of `width` bytes (1, 2 or 4). */
 bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
@@ -37,7 +46,7 @@ bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, 
 bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
                        bool blocking, CUresult *result_out);
 
-/* A copy between device addresses; at least one of them lies in a block. */
+/* A copy between device addresses; at least one of them lies in an allocation. */
 bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                        CUresult *result_out);
 
@@ -59,7 +68,7 @@ struct ms_box {
 };
 CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream);
 
-/* The call will copy from memory that is no block, and that may not be read here: what the host can write
+/* The call will copy from memory that is no allocation, and that may not be read here: what the host can write
  * may hold any address. */
 CUresult ms_prepare_foreign(CUdeviceptr source);
 
@@ -73,20 +82,23 @@ CUresult ms_prepare_read(CUdeviceptr address, size_t bytes);
 
 /*
  * The call will read, or read and write, what it can reach in [address, address + bytes):
- * materialises the part of it that lies in blocks.
+ * materialises the part of it that lies in allocations.
  */
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
 
-/* As ms_prepare_touch for whole blocks, every one of them. For calls that are not modelled. */
+/* The same without what is dead. */
+CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes);
+
+/* As ms_prepare_touch_live for whole allocations, every one of them. For calls that are not modelled. */
 CUresult ms_prepare_touch_all(void);
 
 /*
- * The call wants physical memory of the block that holds address: materialises all of it, in one
+ * The call wants physical memory of the allocation that holds address: materialises all of it, in one
  * handle if nothing of it was backed before. *one_handle_out tells whether it is in one handle.
  */
 CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out);
 
-/* A copy whose range overruns its block: the driver would refuse it, so it must not be deferred. */
+/* A copy whose range overruns its allocation: the driver would refuse it, so it must not be deferred. */
 bool ms_overruns(CUdeviceptr address, size_t bytes);
 
 /* Everything of a context is gone (the driver has destroyed it). */

@@ -4,100 +4,142 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/play.h"
+#include "runtime/machine/record.h"
+#include "runtime/machine/settle.h"
 #include "runtime/machine/step.h"
 
 /* Plays what is not present of [begin, end), piece by piece. */
-static CUresult play_missing(const struct ms_block *block, size_t begin, size_t end,
+static CUresult play_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
                              CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&block->lineage, at);
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
-        if (!ms_content_is_present(&extent.content) && extent.content.kind != MS_UNDEFINED)
-            result = ms_play_anything(&extent.content, at, block->address + at, stop - at, stream);
+        if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content))
+            result =
+                ms_play_anything(&extent.content, at, allocation->address + at, stop - at, stream);
         at = stop;
     }
     return result;
 }
 
-static CUresult cover(struct ms_block *block, size_t begin, size_t end)
+static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const CUresult result = ms_backing_cover(&block->backing, begin, end);
+    const CUresult result = ms_backing_cover(&allocation->backing, begin, end);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         ms_log(MS_INFO,
                "out of device memory while backing bytes %zu to %zu of the allocation of "
                "%zu bytes at 0x%llx",
-               begin, end, block->bytes, block->address);
+               begin, end, allocation->bytes, allocation->address);
     return result;
 }
 
-static CUresult play_pieces(struct ms_block *block, size_t begin, size_t end)
+static CUresult play_pieces(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    CUresult result = cover(block, begin, end);
-    if (result != CUDA_SUCCESS || block->lineage.deferred_bytes == 0)
+    CUresult result = cover(allocation, begin, end);
+    if (result != CUDA_SUCCESS || allocation->lineage.deferred_bytes == 0)
         return result;
     CUstream stream;
-    result = ms_fill_stream(block->context, &stream);
+    result = ms_fill_stream(allocation->context, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    result = play_missing(block, begin, end, stream);
+    result = play_missing(allocation, begin, end, stream);
     /* Also after a failure: queued pieces must not outlive this call. */
     const CUresult waited = ms_driver.stream_synchronize(stream);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-/* Launches run over the block's own addresses: [begin, end) in memory, the rest on the sink. */
-static CUresult play_launches(struct ms_block *block, size_t begin, size_t end)
+/* A step that can run at its own place, for a part of it: [begin, end) of the allocation. */
+struct in_place {
+    const struct ms_step *step;
+    size_t step_begin, step_end; /* of all that its launch writes */
+    size_t begin, end;
+};
+
+/*
+ * Where the launch wrote is where it writes again: in place is right only while nothing of that is
+ * present. Then the part grows to whole granules, as far as the launch writes them.
+ */
+static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
+                             size_t begin, size_t end, struct in_place *run_out)
 {
-    CUstream stream;
-    CUresult result = cover(block, begin, end);
-    if (result == CUDA_SUCCESS)
-        result = ms_fill_stream(block->context, &stream);
-    if (result == CUDA_SUCCESS)
-        result = ms_backing_sink(&block->backing);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_play_in_place(&block->lineage, block->id, block->address, begin, end, stream);
-    const CUresult waited = ms_driver.stream_synchronize(stream);
-    ms_backing_unsink(&block->backing);
-    return result != CUDA_SUCCESS ? result : waited;
+    const struct ms_step *step = extent->content.step;
+    if (extent->content.kind != MS_LAUNCHED ||
+        !ms_step_stands_at(&extent->content, allocation->id, allocation->address + extent->begin) ||
+        step->address < allocation->address)
+        return false;
+    const size_t granule = allocation->backing.granule;
+    const size_t step_begin = ms_offset(allocation, step->address);
+    const size_t step_end = step_begin + step->before.bytes;
+    if (step_end > allocation->bytes ||
+        !ms_lineage_is_absent(&allocation->lineage, step_begin, step_end))
+        return false;
+    begin = begin / granule * granule;
+    end = (end + granule - 1) / granule * granule;
+    *run_out = (struct in_place){.step = step,
+                                 .step_begin = step_begin,
+                                 .step_end = step_end,
+                                 .begin = begin > step_begin ? begin : step_begin,
+                                 .end = end < step_end ? end : step_end};
+    return true;
 }
 
-/* Whether something in [begin, end) was launched on this very block. */
-static bool has_launches(const struct ms_block *block, size_t begin, size_t end)
+static bool find_in_place(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          struct in_place *run_out)
 {
     for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(&block->lineage, at);
-        if (extent.content.kind == MS_LAUNCHED && extent.content.step->block_id == block->id &&
-            extent.content.source_offset == at)
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        if (may_run_in_place(allocation, &extent, begin, end, run_out))
             return true;
         at = extent.end;
     }
     return false;
 }
 
-/*
- * In place is right only while nothing of the block is present: a launch writes whole granules. Then the
- * range grows to whole granules, all of which are played.
- */
-static bool may_play_in_place(const struct ms_block *block, size_t *begin, size_t *end)
+/* Everything of the part that the launch does not leave there. */
+static CUresult play_around(const struct ms_allocation *allocation, const struct in_place *run,
+                            CUstream stream)
 {
-    if (!ms_lineage_is_absent(&block->lineage, 0, block->bytes) ||
-        !has_launches(block, *begin, *end))
-        return false;
-    const size_t granule = block->backing.granule;
-    *begin = *begin / granule * granule;
-    *end = (*end + granule - 1) / granule * granule;
-    if (*end > block->bytes)
-        *end = block->bytes;
-    return true;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = run->begin; at < run->end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < run->end ? extent.end : run->end;
+        const bool is_there = extent.content.kind == MS_LAUNCHED &&
+                              extent.content.step == run->step &&
+                              extent.content.source_offset == at - run->step_begin;
+        if (!is_there && !ms_content_is_nothing(&extent.content))
+            result =
+                ms_play_anything(&extent.content, at, allocation->address + at, stop - at, stream);
+        at = stop;
+    }
+    return result;
 }
 
-static CUresult set_resident(struct ms_block *block, size_t begin, size_t end)
+/* The launch runs over all it writes: the part in memory, the rest on the sink. */
+static CUresult play_in_place(struct ms_allocation *allocation, const struct in_place *run)
+{
+    CUstream stream;
+    CUresult result = cover(allocation, run->begin, run->end);
+    if (result == CUDA_SUCCESS)
+        result = ms_fill_stream(allocation->context, &stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_sink(&allocation->backing, run->step_begin, run->step_end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_play_step(run->step, allocation->address + run->step_begin,
+                          run->begin - run->step_begin, run->end - run->step_begin, stream);
+    if (result == CUDA_SUCCESS)
+        result = play_around(allocation, run, stream);
+    const CUresult waited = ms_driver.stream_synchronize(stream);
+    ms_backing_unsink(&allocation->backing, run->step_begin, run->step_end);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+static CUresult set_resident(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
-    if (!ms_lineage_set(&block->lineage, begin, end, &resident))
+    if (!ms_lineage_set(&allocation->lineage, begin, end, &resident))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
 }
@@ -110,10 +152,10 @@ static bool can_be_cached(const struct ms_content *content)
 }
 
 /* All of [begin, end) is in memory now. */
-static CUresult set_present(struct ms_block *block, size_t begin, size_t end)
+static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     size_t count;
-    struct ms_extent *extents = ms_lineage_copy(&block->lineage, begin, end, &count);
+    struct ms_extent *extents = ms_lineage_copy(&allocation->lineage, begin, end, &count);
     if (extents == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -126,64 +168,109 @@ static CUresult set_present(struct ms_block *block, size_t begin, size_t end)
             content = (struct ms_content){.kind = MS_RESIDENT};
         else
             content.cached = true;
-        if (!ms_lineage_set(&block->lineage, extents[i].begin, extents[i].end, &content))
+        if (!ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     ms_extents_free(extents, count);
     return result;
 }
 
-static CUresult play(struct ms_block *block, size_t begin, size_t end)
+static CUresult play_range(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_driver_scope scope;
-    CUresult result = ms_driver_enter(block->context, &scope);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (may_play_in_place(block, &begin, &end))
-        result = play_launches(block, begin, end);
-    else
-        result = play_pieces(block, begin, end);
-    ms_driver_leave(&scope);
-    return result == CUDA_SUCCESS ? set_present(block, begin, end) : result;
+    const CUresult result = begin < end ? play_pieces(allocation, begin, end) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS && begin < end ? set_present(allocation, begin, end) : result;
 }
 
-CUresult ms_materialise(struct ms_block *block, size_t begin, size_t end, enum ms_access access)
+/* Launch by launch, with what lies before and between them. */
+static CUresult play_all(struct ms_allocation *allocation, size_t begin, size_t end)
 {
+    struct in_place run;
     CUresult result = CUDA_SUCCESS;
-    if (access == MS_READ)
-        block->reads++;
-    if (!ms_lineage_is_present(&block->lineage, begin, end))
-        result = play(block, begin, end);
-    if (result == CUDA_SUCCESS && access == MS_WRITE &&
-        !ms_lineage_is_resident(&block->lineage, begin, end))
-        result = set_resident(block, begin, end);
+    while (result == CUDA_SUCCESS && begin < end && find_in_place(allocation, begin, end, &run)) {
+        result = play_range(allocation, begin, run.begin);
+        if (result == CUDA_SUCCESS)
+            result = play_in_place(allocation, &run);
+        if (result == CUDA_SUCCESS)
+            result = set_present(allocation, run.begin, run.end);
+        begin = run.end;
+    }
+    return result == CUDA_SUCCESS ? play_range(allocation, begin, end) : result;
+}
+
+static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(allocation->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* At once: what is materialised together lies in one handle. */
+    result = cover(allocation, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = play_all(allocation, begin, end);
+    ms_driver_leave(&scope);
     return result;
 }
 
-CUresult ms_materialise_launched(struct ms_block *block)
+CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_access access)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t at = 0; at < block->bytes && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&block->lineage, at);
+    if (access == MS_READ)
+        allocation->reads++;
+    if (!ms_lineage_is_present(&allocation->lineage, begin, end)) {
+        ms_settle_postpone();
+        result = play(allocation, begin, end);
+    }
+    if (result == CUDA_SUCCESS && access == MS_WRITE &&
+        !ms_lineage_is_resident(&allocation->lineage, begin, end))
+        result = set_resident(allocation, begin, end);
+    return result;
+}
+
+CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        size_t stop = at;
+        while (stop < end && ms_lineage_at(&allocation->lineage, stop).content.kind != MS_DEAD)
+            stop = ms_lineage_at(&allocation->lineage, stop).end;
+        if (stop > end)
+            stop = end;
+        if (stop > at)
+            result = ms_materialise(allocation, at, stop, access);
+        else
+            stop = ms_lineage_at(&allocation->lineage, at).end;
+        at = stop;
+    }
+    return result;
+}
+
+CUresult ms_materialise_launched(struct ms_allocation *allocation)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = 0; at < allocation->bytes && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         if (extent.content.kind == MS_LAUNCHED)
-            result = ms_materialise(block, at, extent.end, MS_WRITE);
+            result = ms_materialise(allocation, at, extent.end, MS_WRITE);
         at = extent.end;
     }
     return result;
 }
 
-CUresult ms_back_for_overwrite(struct ms_block *block, size_t begin, size_t end)
+CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (ms_lineage_is_resident(&block->lineage, begin, end))
+    if (ms_lineage_is_resident(&allocation->lineage, begin, end))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
-    CUresult result = ms_driver_enter(block->context, &scope);
+    CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = cover(block, begin, end);
+    result = cover(allocation, begin, end);
     ms_driver_leave(&scope);
     if (result != CUDA_SUCCESS)
         return result;
+    ms_settle_postpone();
     ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin);
-    return set_resident(block, begin, end);
+    return set_resident(allocation, begin, end);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Materialising: backing granules and playing the lineage into them. The caller holds the claim on
- * the block. On failure nothing that was deferred is lost: the lineage is as before.
+ * the allocation. On failure nothing that was deferred is lost: the lineage is as before.
  */
 #ifndef METASHARD_RUNTIME_MACHINE_MATERIALISE_H
 #define METASHARD_RUNTIME_MACHINE_MATERIALISE_H
@@ -14,12 +14,17 @@ enum ms_access {
 };
 
 /* Afterwards [begin, end) is present, and holds what the program wrote. Waits for the device. */
-CUresult ms_materialise(struct ms_block *block, size_t begin, size_t end, enum ms_access access);
+CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_access access);
 
-/* Everything of the block that a recorded launch made becomes resident. */
-CUresult ms_materialise_launched(struct ms_block *block);
+/* The same without what is dead. */
+CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access);
+
+/* Everything of the allocation that a recorded launch made becomes resident. */
+CUresult ms_materialise_launched(struct ms_allocation *allocation);
 
 /* As ms_materialise, for a range that the program is about to overwrite whole: nothing is played. */
-CUresult ms_back_for_overwrite(struct ms_block *block, size_t begin, size_t end);
+CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end);
 
 #endif

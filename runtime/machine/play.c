@@ -85,11 +85,14 @@ CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr ad
     }
 }
 
-/* Runs a step over the block that now lies at address, of which [begin, end) is real. */
-static CUresult play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
-                          CUstream stream)
+/* What the block held before a step. */
+static CUresult play_before(const struct ms_step *step, CUdeviceptr address, size_t begin,
+                            size_t end, CUstream stream);
+
+CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
+                      CUstream stream)
 {
-    CUresult result = ms_play_in_place(&step->before, step->block_id, address, begin, end, stream);
+    CUresult result = play_before(step, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = ms_launch_run(step->launch, address - step->address, stream);
     if (result == CUDA_SUCCESS)
@@ -111,16 +114,16 @@ static CUresult play_window(const struct ms_step *step, size_t offset, CUdevicep
     result = ms_backing_cover(&scratch, offset, offset + bytes);
     if (result != CUDA_SUCCESS)
         goto release;
-    result = ms_backing_sink(&scratch);
+    result = ms_backing_sink(&scratch, 0, scratch.bytes);
     if (result != CUDA_SUCCESS)
         goto release;
-    result = play_step(step, scratch.address, offset, offset + bytes, stream);
+    result = ms_play_step(step, scratch.address, offset, offset + bytes, stream);
     if (result == CUDA_SUCCESS)
         result = ms_driver.memcpy_dtod_async(address, scratch.address + offset, bytes, stream);
     const CUresult waited = ms_driver.stream_synchronize(stream);
     if (result == CUDA_SUCCESS)
         result = waited;
-    ms_backing_unsink(&scratch);
+    ms_backing_unsink(&scratch, 0, scratch.bytes);
 release:
     ms_backing_release(&scratch);
     return result;
@@ -153,15 +156,16 @@ CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdev
     return ms_play(content, offset, address, bytes, stream);
 }
 
-/* The step whose result stands in its own place somewhere in [begin, end), or NULL. */
-static const struct ms_step *find_own_step(const struct ms_lineage *lineage, uint64_t block_id,
-                                           size_t begin, size_t end)
+/* The step over the same block whose result stands in its own place somewhere in [begin, end), or NULL. */
+static const struct ms_step *find_own_step(const struct ms_step *above, size_t begin, size_t end)
 {
     for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const struct ms_extent extent = ms_lineage_at(&above->before, at);
         const struct ms_content *content = &extent.content;
-        if (content->kind == MS_LAUNCHED && content->step->block_id == block_id &&
-            content->source_offset == at && content->step->before.bytes == lineage->bytes)
+        if (content->kind == MS_LAUNCHED &&
+            ms_step_stands_at(content, above->block_id, above->address + at) &&
+            content->step->address == above->address &&
+            content->step->before.bytes == above->before.bytes)
             return content->step;
         at = extent.end;
     }
@@ -169,11 +173,11 @@ static const struct ms_step *find_own_step(const struct ms_lineage *lineage, uin
 }
 
 /* What was never written before a launch becomes zero there, so that playing twice gives the same. */
-static CUresult play_extent_in_place(const struct ms_extent *extent, const struct ms_step *own,
-                                     CUdeviceptr address, size_t bytes, CUstream stream)
+static CUresult play_extent(const struct ms_extent *extent, const struct ms_step *own,
+                            CUdeviceptr address, size_t bytes, CUstream stream)
 {
     const struct ms_content *content = &extent->content;
-    if (content->kind == MS_UNDEFINED) {
+    if (ms_content_is_nothing(content)) {
         static const struct ms_content zero = {.kind = MS_FILL};
         return ms_play(&zero, 0, address, bytes, stream);
     }
@@ -183,17 +187,17 @@ static CUresult play_extent_in_place(const struct ms_extent *extent, const struc
     return ms_play_anything(content, extent->begin, address, bytes, stream);
 }
 
-CUresult ms_play_in_place(const struct ms_lineage *lineage, uint64_t block_id, CUdeviceptr address,
-                          size_t begin, size_t end, CUstream stream)
+static CUresult play_before(const struct ms_step *step, CUdeviceptr address, size_t begin,
+                            size_t end, CUstream stream)
 {
-    const struct ms_step *own = find_own_step(lineage, block_id, begin, end);
+    const struct ms_step *own = find_own_step(step, begin, end);
     CUresult result = CUDA_SUCCESS;
     if (own != NULL)
-        result = play_step(own, address, begin, end, stream);
+        result = ms_play_step(own, address, begin, end, stream);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const struct ms_extent extent = ms_lineage_at(&step->before, at);
         const size_t stop = extent.end < end ? extent.end : end;
-        result = play_extent_in_place(&extent, own, address + at, stop - at, stream);
+        result = play_extent(&extent, own, address + at, stop - at, stream);
         at = stop;
     }
     return result;

@@ -24,12 +24,12 @@ CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdev
                           size_t bytes, CUstream stream);
 
 /*
- * Plays [begin, end) of a lineage in place: byte o goes to address + o. All of the block at address can
- * be written, and [begin, end), in whole granules, is memory of which nothing is needed. Launches that
- * were recorded on block_id run there, over the whole block. May wait for stream.
+ * Runs a step over its block, which now lies at address: first what the block held before, of
+ * [begin, end), then the launch. All of the block can be written, and of [begin, end), which is memory,
+ * nothing is needed. May wait for stream.
  */
-CUresult ms_play_in_place(const struct ms_lineage *lineage, uint64_t block_id, CUdeviceptr address,
-                          size_t begin, size_t end, CUstream stream);
+CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
+                      CUstream stream);
 
 /*
  * The stream on which the shim fills memory of its own accord: one per context, blocking on nothing

@@ -28,13 +28,15 @@ void ms_read_end(void)
 
 struct candidate {
     CUdeviceptr address;
-    uint64_t id, reads;
+    uint64_t id, reads, changes;
     CUcontext context;
 };
 
-static bool has_something(const struct ms_block *block)
+static bool has_something(const struct ms_allocation *allocation)
 {
-    return block->backing.backed_bytes > 0 && block->lineage.resident_bytes < block->lineage.bytes;
+    return allocation->backing.backed_bytes > 0 &&
+           (allocation->lineage.resident_bytes < allocation->lineage.bytes ||
+            (allocation->blocks.carved && !allocation->keeps_dead));
 }
 
 static size_t find_candidates(struct candidate *candidates)
@@ -44,15 +46,16 @@ static size_t find_candidates(struct candidate *candidates)
     struct ms_block_facts facts;
     while (count < MAX_CANDIDATES && ms_space_first_behind(at, &facts)) {
         at = facts.address + facts.bytes;
-        struct ms_block *block = ms_space_try_claim(facts.address);
-        if (block == NULL)
+        struct ms_allocation *allocation = ms_space_try_claim(facts.address);
+        if (allocation == NULL)
             continue;
-        if (has_something(block))
-            candidates[count++] = (struct candidate){.address = block->address,
-                                                     .id = block->id,
-                                                     .reads = block->reads,
-                                                     .context = block->context};
-        ms_space_release(block);
+        if (has_something(allocation))
+            candidates[count++] = (struct candidate){.address = allocation->address,
+                                                     .id = allocation->id,
+                                                     .reads = allocation->reads,
+                                                     .changes = allocation->changes,
+                                                     .context = allocation->context};
+        ms_space_release(allocation);
     }
     return count;
 }
@@ -89,33 +92,55 @@ static bool wait_for_contexts(const struct candidate *candidates, size_t count)
 }
 
 /* A file that has changed can no longer restore what was read from it. */
-static void keep_what_is_lost(struct ms_block *block)
+static void keep_what_is_lost(struct ms_allocation *allocation)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
-    for (size_t at = 0; at < block->bytes;) {
-        const struct ms_extent extent = ms_lineage_at(&block->lineage, at);
+    for (size_t at = 0; at < allocation->bytes;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         at = extent.end;
         if (extent.content.cached && !ms_content_is_current(&extent.content))
-            ms_lineage_set(&block->lineage, extent.begin, extent.end, &resident);
+            ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident);
     }
 }
 
-/* The runs in which nothing is resident. */
-static size_t evict(struct ms_block *block)
+/* The memory of blocks that were returned. */
+static void give_up_dead(struct ms_allocation *allocation)
+{
+    static const struct ms_content dead = {.kind = MS_DEAD};
+    const struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved || allocation->keeps_dead)
+        return;
+    for (size_t i = 0; i <= blocks->count; i++) {
+        const size_t end = i < blocks->count ? blocks->ranges[i].begin : allocation->bytes;
+        size_t at = i > 0 ? blocks->ranges[i - 1].end : 0;
+        while (at < end) {
+            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+            const size_t stop = extent.end < end ? extent.end : end;
+            if (extent.content.kind == MS_RESIDENT)
+                ms_lineage_set(&allocation->lineage, at, stop, &dead);
+            at = stop;
+        }
+    }
+}
+
+/* The runs in which nothing is resident. The device has been waited for since the last change of its blocks,
+ * and since what is cached was read last. */
+static size_t evict(struct ms_allocation *allocation)
 {
     size_t freed = 0;
-    keep_what_is_lost(block);
-    ms_lineage_drop_caches(&block->lineage);
+    give_up_dead(allocation);
+    keep_what_is_lost(allocation);
+    ms_lineage_drop_caches(&allocation->lineage);
     size_t begin = 0;
-    for (size_t i = 0; i < block->lineage.count; i++) {
-        const struct ms_extent *extent = &block->lineage.extents[i];
+    for (size_t i = 0; i < allocation->lineage.count; i++) {
+        const struct ms_extent *extent = &allocation->lineage.extents[i];
         if (extent->content.kind != MS_RESIDENT)
             continue;
-        freed += ms_backing_uncover(&block->backing, begin, extent->begin);
+        freed += ms_backing_uncover(&allocation->backing, begin, extent->begin);
         begin = extent->end;
     }
-    /* The last granule reaches behind the end of the block. */
-    return freed + ms_backing_uncover(&block->backing, begin, block->backing.bytes);
+    /* The last granule reaches behind the end of the allocation. */
+    return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
 }
 
 static bool relieve(void)
@@ -128,10 +153,12 @@ static bool relieve(void)
         return false;
     size_t freed = 0;
     for (size_t i = 0; i < count; i++) {
-        struct ms_block *block = ms_space_try_claim(candidates[i].address);
-        if (block != NULL && block->id == candidates[i].id && block->reads == candidates[i].reads)
-            freed += evict(block);
-        ms_space_release(block);
+        struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
+        if (allocation != NULL && allocation->id == candidates[i].id &&
+            allocation->reads == candidates[i].reads &&
+            allocation->changes == candidates[i].changes)
+            freed += evict(allocation);
+        ms_space_release(allocation);
     }
     ms_count(MS_COUNT_EVICTED_BYTES, freed);
     if (freed > 0)
@@ -143,6 +170,6 @@ static bool relieve(void)
 bool ms_try_again(CUresult result, int *attempts)
 {
     enum { MAX_ATTEMPTS = 3 };
-    return result == CUDA_ERROR_OUT_OF_MEMORY && ms_defers_any() && ++*attempts < MAX_ATTEMPTS &&
+    return result == CUDA_ERROR_OUT_OF_MEMORY && ms_owns_any() && ++*attempts < MAX_ATTEMPTS &&
            relieve();
 }

@@ -16,23 +16,24 @@
 bool ms_may_record(CUstream stream);
 
 /*
- * A block written in very many small pieces is materialised whole, before its lineage costs more
- * than its bytes. Called with the block claimed, before something is recorded in it.
+ * An allocation written in very many small pieces is materialised whole, before its lineage costs more
+ * than its bytes. Called with the allocation claimed, before something is recorded in it.
  */
-CUresult ms_bound_lineage(struct ms_block *block);
+CUresult ms_bound_lineage(struct ms_allocation *allocation);
 
 /* True when work of the stream may still write the host memory that a call is about to read. */
 bool ms_host_may_change(CUstream stream);
 
-/* The range of a block that [address, address + bytes) is; the caller has checked that it fits. */
-static inline size_t ms_offset(const struct ms_block *block, CUdeviceptr address)
+/* The range of an allocation that [address, address + bytes) is; the caller has checked that it fits. */
+static inline size_t ms_offset(const struct ms_allocation *allocation, CUdeviceptr address)
 {
-    return (size_t)(address - block->address);
+    return (size_t)(address - allocation->address);
 }
 
-static inline bool ms_fits(const struct ms_block *block, CUdeviceptr address, size_t bytes)
+static inline bool ms_fits(const struct ms_allocation *allocation, CUdeviceptr address,
+                           size_t bytes)
 {
-    return bytes <= block->bytes - ms_offset(block, address);
+    return bytes <= allocation->bytes - ms_offset(allocation, address);
 }
 
 #endif

@@ -20,7 +20,20 @@ static _Atomic uint64_t last_event_ms;
 static _Atomic uint32_t launches_since;
 static _Atomic bool in_vain; /* settling left something; not again before something new comes */
 
+static _Atomic bool is_settled; /* and no allocation was deferred since */
+
 static _Atomic(const char *) last_cause;
+
+bool ms_settle_is_over(void)
+{
+    return atomic_load_explicit(&is_settled, memory_order_relaxed);
+}
+
+void ms_settle_open(void)
+{
+    atomic_store_explicit(&is_settled, false, memory_order_relaxed);
+    ms_settle_postpone();
+}
 
 const char *ms_settle_last_cause(void)
 {
@@ -48,7 +61,7 @@ void ms_settle_postpone(void)
     atomic_store_explicit(&in_vain, false, memory_order_relaxed);
 }
 
-/* Block by block: one whose bytes are lost does not keep the others deferred. */
+/* Block by allocation: one whose bytes are lost does not keep the others deferred. */
 static bool materialise_all(void)
 {
     bool all = true;
@@ -56,7 +69,7 @@ static bool materialise_all(void)
     struct ms_block_facts facts;
     while (ms_space_first_behind(at, &facts)) {
         at = facts.address + facts.bytes;
-        all = ms_prepare_touch(facts.address, facts.bytes) == CUDA_SUCCESS && all;
+        all = ms_prepare_touch_live(facts.address, facts.bytes) == CUDA_SUCCESS && all;
     }
     return all;
 }
@@ -68,6 +81,7 @@ void ms_settle_now(const char *why)
     ms_log(MS_DEBUG, "settling: %s", why);
     atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
+    atomic_store(&is_settled, true);
     if (materialise_all())
         return;
     atomic_store_explicit(&in_vain, true, memory_order_relaxed);

@@ -8,10 +8,18 @@
 #ifndef METASHARD_RUNTIME_MACHINE_SETTLE_H
 #define METASHARD_RUNTIME_MACHINE_SETTLE_H
 
-/* A block was made, or something was recorded in one: the window stays open. */
+#include <stdbool.h>
+
+/* An allocation was deferred: a window opens. */
+void ms_settle_open(void);
+
+/* Something was recorded or materialised: the window stays open. */
 void ms_settle_postpone(void);
 
-/* The program launched work that had nothing to do with deferred memory. May settle. */
+/* The last window has ended by settling: what is handed out now should have memory. */
+bool ms_settle_is_over(void);
+
+/* The program launched work. May settle. */
 void ms_settle_consider(void);
 
 /* Settles now. `why` is a clause for the log and the dump, and is kept. What cannot be materialised stays deferred,

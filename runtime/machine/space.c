@@ -12,22 +12,22 @@
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t released;
-    struct ms_block **blocks; /* by address, guarded by lock */
-    size_t count, capacity;   /* guarded by lock */
+    struct ms_allocation **allocations; /* by address, guarded by lock */
+    size_t count, capacity;             /* guarded by lock */
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
     _Atomic uint64_t live_bytes[MS_MAX_DEVICES];
-    _Atomic CUdeviceptr begin, end; /* around all blocks and their guards */
+    _Atomic CUdeviceptr begin, end; /* around all allocations and their guards */
 } space = {.lock = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER};
 
-/* Index of the first block that ends behind address. */
+/* Index of the first allocation that ends behind address. */
 static size_t lower_bound_locked(CUdeviceptr address)
 {
     size_t low = 0;
     size_t high = space.count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (space.blocks[middle]->address + space.blocks[middle]->bytes <= address)
+        if (space.allocations[middle]->address + space.allocations[middle]->bytes <= address)
             low = middle + 1;
         else
             high = middle;
@@ -35,62 +35,64 @@ static size_t lower_bound_locked(CUdeviceptr address)
     return low;
 }
 
-static struct ms_block *find_locked(CUdeviceptr address)
+static struct ms_allocation *find_locked(CUdeviceptr address)
 {
     const size_t at = lower_bound_locked(address);
-    if (at < space.count && space.blocks[at]->address <= address)
-        return space.blocks[at];
+    if (at < space.count && space.allocations[at]->address <= address)
+        return space.allocations[at];
     return NULL;
 }
 
-static void count_unbacked_locked(struct ms_block *block)
+static void count_unbacked_locked(struct ms_allocation *allocation)
 {
-    const size_t unbacked = block->backing.bytes - block->backing.backed_bytes;
-    atomic_fetch_add(&space.unbacked_bytes[block->device],
-                     (int64_t)unbacked - (int64_t)block->counted_unbacked);
-    block->counted_unbacked = unbacked;
+    const size_t unbacked = allocation->backing.bytes - allocation->backing.backed_bytes;
+    atomic_fetch_add(&space.unbacked_bytes[allocation->device],
+                     (int64_t)unbacked - (int64_t)allocation->counted_unbacked);
+    allocation->counted_unbacked = unbacked;
 }
 
-/* The addresses that only this block's pointers can have. */
-static CUdeviceptr reach_begin(const struct ms_block *block)
+/* The addresses that only this allocation's pointers can have. */
+static CUdeviceptr reach_begin(const struct ms_allocation *allocation)
 {
-    return block->address - block->backing.granule;
+    return allocation->address - allocation->backing.granule;
 }
 
-static CUdeviceptr reach_end(const struct ms_block *block)
+static CUdeviceptr reach_end(const struct ms_allocation *allocation)
 {
-    return block->address + block->backing.bytes + block->backing.granule;
+    return allocation->address + allocation->backing.bytes + allocation->backing.granule;
 }
 
 static void set_bounds_locked(void)
 {
     const bool any = space.count > 0;
-    atomic_store(&space.begin, any ? reach_begin(space.blocks[0]) : 0);
-    atomic_store(&space.end, any ? reach_end(space.blocks[space.count - 1]) : 0);
+    atomic_store(&space.begin, any ? reach_begin(space.allocations[0]) : 0);
+    atomic_store(&space.end, any ? reach_end(space.allocations[space.count - 1]) : 0);
 }
 
-bool ms_space_add(struct ms_block *block)
+bool ms_space_add(struct ms_allocation *allocation)
 {
     pthread_mutex_lock(&space.lock);
     if (space.count == space.capacity) {
         const size_t capacity = 2 * space.capacity + 64;
-        struct ms_block **grown = ms_heap_realloc(space.blocks, capacity * sizeof(*grown));
+        struct ms_allocation **grown =
+            ms_heap_realloc(space.allocations, capacity * sizeof(*grown));
         if (grown == NULL) {
             pthread_mutex_unlock(&space.lock);
             return false;
         }
-        space.blocks = grown;
+        space.allocations = grown;
         space.capacity = capacity;
     }
-    const size_t at = lower_bound_locked(block->address);
-    memmove(&space.blocks[at + 1], &space.blocks[at], (space.count - at) * sizeof(*space.blocks));
-    space.blocks[at] = block;
+    const size_t at = lower_bound_locked(allocation->address);
+    memmove(&space.allocations[at + 1], &space.allocations[at],
+            (space.count - at) * sizeof(*space.allocations));
+    space.allocations[at] = allocation;
     space.count++;
-    block->claimed = false;
-    block->counted_deferred = true;
-    block->counted_unbacked = 0;
-    count_unbacked_locked(block);
-    atomic_fetch_add(&space.live_bytes[block->device], block->bytes);
+    allocation->claimed = false;
+    allocation->counted_deferred = true;
+    allocation->counted_unbacked = 0;
+    count_unbacked_locked(allocation);
+    atomic_fetch_add(&space.live_bytes[allocation->device], allocation->bytes);
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
@@ -98,127 +100,212 @@ bool ms_space_add(struct ms_block *block)
     return true;
 }
 
-void ms_space_remove(struct ms_block *block)
+void ms_space_remove(struct ms_allocation *allocation)
 {
     pthread_mutex_lock(&space.lock);
-    const size_t at = lower_bound_locked(block->address);
-    if (at == space.count || space.blocks[at] != block)
-        ms_fatal("block 0x%llx is not in the index", block->address);
-    memmove(&space.blocks[at], &space.blocks[at + 1],
-            (space.count - at - 1) * sizeof(*space.blocks));
+    const size_t at = lower_bound_locked(allocation->address);
+    if (at == space.count || space.allocations[at] != allocation)
+        ms_fatal("allocation 0x%llx is not in the index", allocation->address);
+    memmove(&space.allocations[at], &space.allocations[at + 1],
+            (space.count - at - 1) * sizeof(*space.allocations));
     space.count--;
-    atomic_fetch_sub(&space.live_bytes[block->device], block->bytes);
+    atomic_fetch_sub(&space.live_bytes[allocation->device], allocation->bytes);
     set_bounds_locked();
-    atomic_fetch_sub(&space.unbacked_bytes[block->device], (int64_t)block->counted_unbacked);
-    if (block->counted_deferred)
+    atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
+                     (int64_t)allocation->counted_unbacked);
+    if (allocation->counted_deferred)
         atomic_fetch_sub(&ms_hot.deferred, 1);
     atomic_fetch_sub(&ms_hot.owned, 1);
     pthread_cond_broadcast(&space.released);
     pthread_mutex_unlock(&space.lock);
 }
 
-/* Waits until find(address) gives an unclaimed block, or none, and claims it. */
-static struct ms_block *claim_locked(struct ms_block *(*find)(CUdeviceptr), CUdeviceptr address)
+/* Waits until find(address) gives an unclaimed allocation, or none, and claims it. */
+static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdeviceptr),
+                                          CUdeviceptr address)
 {
-    struct ms_block *block;
-    while ((block = find(address)) != NULL && block->claimed)
+    struct ms_allocation *allocation;
+    while ((allocation = find(address)) != NULL && allocation->claimed)
         pthread_cond_wait(&space.released, &space.lock);
-    if (block != NULL)
-        block->claimed = true;
-    return block;
+    if (allocation != NULL)
+        allocation->claimed = true;
+    return allocation;
 }
 
-struct ms_block *ms_space_claim(CUdeviceptr address)
+struct ms_allocation *ms_space_claim(CUdeviceptr address)
 {
     pthread_mutex_lock(&space.lock);
-    struct ms_block *block = claim_locked(find_locked, address);
+    struct ms_allocation *allocation = claim_locked(find_locked, address);
     pthread_mutex_unlock(&space.lock);
-    return block;
+    return allocation;
 }
 
-struct ms_block *ms_space_try_claim(CUdeviceptr address)
+struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
 {
     pthread_mutex_lock(&space.lock);
-    struct ms_block *block = find_locked(address);
-    if (block != NULL && block->claimed)
-        block = NULL;
-    if (block != NULL)
-        block->claimed = true;
+    struct ms_allocation *allocation = find_locked(address);
+    if (allocation != NULL && allocation->claimed)
+        allocation = NULL;
+    if (allocation != NULL)
+        allocation->claimed = true;
     pthread_mutex_unlock(&space.lock);
-    return block;
+    return allocation;
 }
 
-void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_block **block_a_out,
-                        struct ms_block **block_b_out)
+void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
+                        struct ms_allocation **b_out)
 {
     pthread_mutex_lock(&space.lock);
     if (a > b) {
-        struct ms_block **swapped = block_a_out;
-        block_a_out = block_b_out;
-        block_b_out = swapped;
+        struct ms_allocation **swapped = a_out;
+        a_out = b_out;
+        b_out = swapped;
         const CUdeviceptr low = b;
         b = a;
         a = low;
     }
-    struct ms_block *first = claim_locked(find_locked, a);
-    *block_a_out = first;
-    /* Both addresses may lie in one block, which must not be claimed twice. */
-    *block_b_out = first != NULL && find_locked(b) == first ? first : claim_locked(find_locked, b);
+    struct ms_allocation *first = claim_locked(find_locked, a);
+    *a_out = first;
+    /* Both addresses may lie in one allocation, which must not be claimed twice. */
+    *b_out = first != NULL && find_locked(b) == first ? first : claim_locked(find_locked, b);
     pthread_mutex_unlock(&space.lock);
 }
 
-static struct ms_block *next_locked(CUdeviceptr address)
+/* --- blocks */
+
+size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    size_t low = 0;
+    size_t high = blocks->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (blocks->ranges[middle].end <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool grow_blocks(struct ms_blocks *blocks)
+{
+    if (blocks->count < blocks->capacity)
+        return true;
+    const size_t capacity = 2 * blocks->capacity + 16;
+    struct ms_range *grown = ms_heap_realloc(blocks->ranges, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    blocks->ranges = grown;
+    blocks->capacity = capacity;
+    return true;
+}
+
+bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    pthread_mutex_lock(&space.lock);
+    const bool room = grow_blocks(blocks);
+    if (room) {
+        const size_t at = ms_space_block_behind(allocation, begin);
+        memmove(&blocks->ranges[at + 1], &blocks->ranges[at],
+                (blocks->count - at) * sizeof(*blocks->ranges));
+        blocks->ranges[at] = (struct ms_range){.begin = begin, .end = end};
+        blocks->count++;
+        blocks->carved = true;
+    }
+    pthread_mutex_unlock(&space.lock);
+    return room;
+}
+
+bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    pthread_mutex_lock(&space.lock);
+    const size_t at = ms_space_block_behind(allocation, begin);
+    const bool found = at < blocks->count && blocks->ranges[at].begin == begin;
+    if (found) {
+        *end_out = blocks->ranges[at].end;
+        memmove(&blocks->ranges[at], &blocks->ranges[at + 1],
+                (blocks->count - at - 1) * sizeof(*blocks->ranges));
+        blocks->count--;
+    }
+    pthread_mutex_unlock(&space.lock);
+    return found;
+}
+
+/* The blocks that a pointer at this offset can mean, as one range. */
+static struct ms_range reach_locked(const struct ms_allocation *allocation, int64_t offset)
+{
+    enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
+    const struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_range whole = {.begin = 0, .end = allocation->bytes};
+    if (!blocks->carved || offset < 0)
+        return whole;
+    const size_t at = ms_space_block_behind(allocation, (size_t)offset);
+    if (at == blocks->count || blocks->ranges[at].begin > (size_t)offset)
+        return whole;
+    struct ms_range found = blocks->ranges[at];
+    if (at + 1 < blocks->count && blocks->ranges[at + 1].begin - (size_t)offset <= BEFORE)
+        found.end = blocks->ranges[at + 1].end;
+    return found;
+}
+
+/* --- looking up */
+
+static struct ms_allocation *next_locked(CUdeviceptr address)
 {
     const size_t at = lower_bound_locked(address);
-    return at < space.count ? space.blocks[at] : NULL;
+    return at < space.count ? space.allocations[at] : NULL;
 }
 
-struct ms_block *ms_space_claim_next(CUdeviceptr address)
+struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
 {
     pthread_mutex_lock(&space.lock);
-    struct ms_block *block = claim_locked(next_locked, address);
+    struct ms_allocation *allocation = claim_locked(next_locked, address);
     pthread_mutex_unlock(&space.lock);
-    return block;
+    return allocation;
 }
 
-void ms_space_release(struct ms_block *block)
+void ms_space_release(struct ms_allocation *allocation)
 {
-    if (block == NULL)
+    if (allocation == NULL)
         return;
-    const bool deferred = block->lineage.resident_bytes < block->lineage.bytes;
+    const struct ms_lineage *lineage = &allocation->lineage;
+    const bool deferred = lineage->resident_bytes + lineage->dead_bytes < lineage->bytes;
     pthread_mutex_lock(&space.lock);
-    if (deferred != block->counted_deferred) {
+    if (deferred != allocation->counted_deferred) {
         if (deferred)
             atomic_fetch_add(&ms_hot.deferred, 1);
         else
             atomic_fetch_sub(&ms_hot.deferred, 1);
-        block->counted_deferred = deferred;
+        allocation->counted_deferred = deferred;
     }
-    count_unbacked_locked(block);
-    block->claimed = false;
+    count_unbacked_locked(allocation);
+    allocation->claimed = false;
     pthread_cond_broadcast(&space.released);
     pthread_mutex_unlock(&space.lock);
 }
 
-static struct ms_block_facts facts_of(const struct ms_block *block)
+static struct ms_block_facts facts_of(const struct ms_allocation *allocation)
 {
-    return (struct ms_block_facts){.address = block->address,
-                                   .bytes = block->bytes,
-                                   .context = block->context,
-                                   .device = block->device,
-                                   .id = block->id};
+    return (struct ms_block_facts){.address = allocation->address,
+                                   .bytes = allocation->bytes,
+                                   .context = allocation->context,
+                                   .device = allocation->device,
+                                   .id = allocation->id};
 }
 
 /* Copies the facts of what find(address) gives. */
-static bool tell(struct ms_block *(*find)(CUdeviceptr), CUdeviceptr address,
+static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
                  struct ms_block_facts *facts_out)
 {
     pthread_mutex_lock(&space.lock);
-    const struct ms_block *block = find(address);
-    if (block != NULL)
-        *facts_out = facts_of(block);
+    const struct ms_allocation *allocation = find(address);
+    if (allocation != NULL)
+        *facts_out = facts_of(allocation);
     pthread_mutex_unlock(&space.lock);
-    return block != NULL;
+    return allocation != NULL;
 }
 
 bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out)
@@ -237,19 +324,23 @@ void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out)
     *end_out = atomic_load_explicit(&space.end, memory_order_relaxed);
 }
 
-/* The guards of neighbours do not overlap, so at most one of two blocks is meant. */
+/* The guards of neighbours do not overlap, so at most one of two allocations is meant. */
 bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
 {
     pthread_mutex_lock(&space.lock);
-    const struct ms_block *found = NULL;
+    const struct ms_allocation *found = NULL;
     size_t at = lower_bound_locked(pointer);
-    if (at > 0 && pointer < reach_end(space.blocks[at - 1]))
+    if (at > 0 && pointer < reach_end(space.allocations[at - 1]))
         at--;
-    if (at < space.count && pointer >= reach_begin(space.blocks[at]) &&
-        pointer < reach_end(space.blocks[at]) && space.blocks[at]->counted_deferred)
-        found = space.blocks[at];
-    if (found != NULL)
+    if (at < space.count && pointer >= reach_begin(space.allocations[at]) &&
+        pointer < reach_end(space.allocations[at]) && space.allocations[at]->counted_deferred)
+        found = space.allocations[at];
+    if (found != NULL) {
+        const struct ms_range range = reach_locked(found, (int64_t)(pointer - found->address));
         *facts_out = facts_of(found);
+        facts_out->address += range.begin;
+        facts_out->bytes = range.end - range.begin;
+    }
     pthread_mutex_unlock(&space.lock);
     return found != NULL;
 }

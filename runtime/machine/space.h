@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The address space: every block the shim owns, by address, and who may work on which.
+ * The address space: every allocation the shim owns, by address, and who may work on which.
  *
  * space.lock guards the index and the claim flags; it is never held across a driver call. A *claim*
- * gives one thread a block: lineage and backing are guarded by it. A claim may be held across our
+ * gives one thread an allocation: lineage and backing are guarded by it. A claim may be held across our
  * own driver calls, none of which runs the program's code; a thread takes two claims only in the
  * order of addresses (ms_space_claim_two). Waiting for a claim holds no lock.
  */
@@ -18,7 +18,17 @@
 #include "runtime/machine/backing.h"
 #include "runtime/machine/lineage.h"
 
-struct ms_block {
+/* The blocks of an allocation that a caching allocator carves: sorted, without overlap. */
+struct ms_range {
+    size_t begin, end; /* offsets in the allocation */
+};
+struct ms_blocks {
+    bool carved; /* else the allocation is one block */
+    struct ms_range *ranges;
+    size_t count, capacity;
+};
+
+struct ms_allocation {
     /* immutable after ms_space_add */
     CUdeviceptr address;
     size_t bytes; /* as the program asked */
@@ -31,35 +41,52 @@ struct ms_block {
     bool counted_deferred;   /* in ms_hot.deferred */
     size_t counted_unbacked; /* in the device's unbacked bytes */
 
+    /* changed under the claim and space.lock, read under either */
+    struct ms_blocks blocks;
+
     /* guarded by the claim */
     struct ms_lineage lineage;
     struct ms_backing backing;
-    uint64_t reads; /* how often it was materialised for reading */
+    uint64_t reads;   /* how often it was materialised for reading */
+    uint64_t changes; /* how often a block was taken or returned */
+    bool
+        uncarvable; /* something was written before the first block was taken: it stays one block */
+    bool keeps_dead; /* a captured graph may use what lies in no block */
 };
 
-/* Files the block, unclaimed. False when memory is out; then the block is still the caller's. */
-bool ms_space_add(struct ms_block *block);
+/*
+ * Makes [begin, end) of a claimed allocation a block, or the block that begins there none. False when memory
+ * is out, or there is no such block.
+ */
+bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end);
+bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
 
-/* Takes a claimed block out of the index; it is the caller's then. */
-void ms_space_remove(struct ms_block *block);
+/* The index of the first block of the allocation that ends behind offset. */
+size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
 
-/* Claims the block that holds address, after waiting for others; NULL when there is none. */
-struct ms_block *ms_space_claim(CUdeviceptr address);
+/* Files the allocation, unclaimed. False when memory is out; then the allocation is still the caller's. */
+bool ms_space_add(struct ms_allocation *allocation);
+
+/* Takes a claimed allocation out of the index; it is the caller's then. */
+void ms_space_remove(struct ms_allocation *allocation);
+
+/* Claims the allocation that holds address, after waiting for others; NULL when there is none. */
+struct ms_allocation *ms_space_claim(CUdeviceptr address);
 
 /* The same without waiting: NULL also when another thread has it. */
-struct ms_block *ms_space_try_claim(CUdeviceptr address);
+struct ms_allocation *ms_space_try_claim(CUdeviceptr address);
 
-/* Claims the blocks that hold two addresses (one may be the other, both may be NULL). */
-void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_block **block_a_out,
-                        struct ms_block **block_b_out);
+/* Claims the allocations that hold two addresses (one may be the other, both may be NULL). */
+void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
+                        struct ms_allocation **b_out);
 
-/* Claims the block with the lowest address >= address; NULL after the last. For walks. */
-struct ms_block *ms_space_claim_next(CUdeviceptr address);
+/* Claims the allocation with the lowest address >= address; NULL after the last. For walks. */
+struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 
-/* Ends a claim, and counts the block as deferred or not. block may be NULL. */
-void ms_space_release(struct ms_block *block);
+/* Ends a claim, and counts the allocation as deferred or not. allocation may be NULL. */
+void ms_space_release(struct ms_allocation *allocation);
 
-/* The immutable part of the block that holds address, copied. False when there is none. */
+/* The immutable part of the allocation that holds address, copied. False when there is none. */
 struct ms_block_facts {
     CUdeviceptr address;
     size_t bytes;
@@ -69,26 +96,27 @@ struct ms_block_facts {
 };
 bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out);
 
-/* The same for the first block that ends behind address. */
+/* The same for the first allocation that ends behind address. */
 bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out);
 
 /*
- * The range of addresses outside of which no pointer means a block; empty when there is none. The guards
- * of blocks are inside. May be out of date when another thread adds or removes a block, which then
+ * The range of addresses outside of which no pointer means an allocation; empty when there is none. The guards
+ * of allocations are inside. May be out of date when another thread adds or removes an allocation, which then
  * orders itself with whoever uses its address.
  */
 void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out);
 
 /*
- * The block that a pointer means, which may lie a little outside of it (in the guards). False when there
- * is none, or all of it is resident.
+ * The block that a pointer means. It may lie a little before a block, and in the guards of an allocation. A
+ * pointer into what is dead means the whole allocation. False when there is none, or nothing of the
+ * allocation is deferred.
  */
 bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out);
 
-/* Bytes of the device's blocks, as the program asked. */
+/* Bytes of the device's allocations, as the program asked. */
 uint64_t ms_space_live_bytes(CUdevice device);
 
-/* Bytes of the device's blocks that have no memory behind them. */
+/* Bytes of the device's allocations that have no memory behind them. */
 uint64_t ms_space_unbacked_bytes(CUdevice device);
 
 #endif

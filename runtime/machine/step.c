@@ -21,13 +21,15 @@ void ms_step_drop(struct ms_step *step)
     ms_heap_free(step);
 }
 
-uint32_t ms_step_depth_over(const struct ms_lineage *lineage)
+uint32_t ms_step_depth_over(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     uint32_t depth = 0;
-    for (size_t i = 0; i < lineage->count; i++) {
-        const struct ms_content *content = &lineage->extents[i].content;
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const struct ms_content *content = &extent.content;
         if (content->kind == MS_LAUNCHED && content->step->depth > depth)
             depth = content->step->depth;
+        at = extent.end;
     }
     return depth + 1;
 }

@@ -24,7 +24,7 @@ enum { MS_MAX_STEP_DEPTH = 16 };
 struct ms_step {
     _Atomic uint32_t references;
     uint32_t depth;      /* 1 + the greatest depth of a step in before; at most MS_MAX_STEP_DEPTH */
-    uint64_t block_id;   /* of the block it was recorded on */
+    uint64_t block_id;   /* of the allocation it was recorded in */
     CUdeviceptr address; /* of that block then; where the launch's pointers point */
     CUcontext context;
     CUdevice device;
@@ -35,8 +35,16 @@ struct ms_step {
 struct ms_step *ms_step_take(struct ms_step *step);
 void ms_step_drop(struct ms_step *step);
 
-/* The depth that a step over this lineage would have. */
-uint32_t ms_step_depth_over(const struct ms_lineage *lineage);
+/* The depth that a step over [begin, end) of this lineage would have. */
+uint32_t ms_step_depth_over(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* True when launched content at this address of that allocation is where its launch wrote it. */
+static inline bool ms_step_stands_at(const struct ms_content *content, uint64_t block_id,
+                                     CUdeviceptr address)
+{
+    const struct ms_step *step = content->step;
+    return step->block_id == block_id && step->address + content->source_offset == address;
+}
 
 /* True when playing the content would still give the same: no file behind it has changed. */
 bool ms_content_is_current(const struct ms_content *content);

@@ -8,35 +8,49 @@
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
 
-static CUresult materialise_range(CUdeviceptr address, size_t bytes, enum ms_access access)
+typedef CUresult materialiser(struct ms_allocation *allocation, size_t begin, size_t end,
+                              enum ms_access access);
+
+static CUresult materialise_range(CUdeviceptr address, size_t bytes, materialiser *materialise,
+                                  enum ms_access access)
 {
     const CUdeviceptr end = bytes <= UINT64_MAX - address ? address + bytes : UINT64_MAX;
     for (CUdeviceptr at = address; at < end;) {
-        struct ms_block *block = ms_space_claim_next(at);
-        if (block == NULL || block->address >= end) {
-            ms_space_release(block);
+        struct ms_allocation *allocation = ms_space_claim_next(at);
+        if (allocation == NULL || allocation->address >= end) {
+            ms_space_release(allocation);
             break;
         }
-        const CUdeviceptr block_end = block->address + block->bytes;
-        const size_t from = block->address > at ? 0 : ms_offset(block, at);
-        const size_t to = block_end < end ? block->bytes : ms_offset(block, end);
-        const CUresult result = ms_materialise(block, from, to, access);
-        ms_space_release(block);
+        const CUdeviceptr allocation_end = allocation->address + allocation->bytes;
+        const size_t from = allocation->address > at ? 0 : ms_offset(allocation, at);
+        const size_t to = allocation_end < end ? allocation->bytes : ms_offset(allocation, end);
+        const CUresult result = materialise(allocation, from, to, access);
+        ms_space_release(allocation);
         if (result != CUDA_SUCCESS)
             return result;
-        at = block_end;
+        at = allocation_end;
     }
     return CUDA_SUCCESS;
 }
 
-CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
+static CUresult touch(CUdeviceptr address, size_t bytes, materialiser *materialise)
 {
     int attempts = 0;
     CUresult result;
     do
-        result = materialise_range(address, bytes, MS_WRITE);
+        result = materialise_range(address, bytes, materialise, MS_WRITE);
     while (ms_try_again(result, &attempts));
     return result;
+}
+
+CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
+{
+    return touch(address, bytes, ms_materialise);
+}
+
+CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes)
+{
+    return touch(address, bytes, ms_materialise_live);
 }
 
 /* What can be taken away again is held for the call; not while we wait for memory ourselves. */
@@ -46,7 +60,7 @@ CUresult ms_prepare_read(CUdeviceptr address, size_t bytes)
     CUresult result;
     do {
         ms_read_begin();
-        result = materialise_range(address, bytes, MS_READ);
+        result = materialise_range(address, bytes, ms_materialise, MS_READ);
         if (result != CUDA_SUCCESS)
             ms_read_end();
     } while (ms_try_again(result, &attempts));
@@ -56,18 +70,18 @@ CUresult ms_prepare_read(CUdeviceptr address, size_t bytes)
 CUresult ms_prepare_touch_all(void)
 {
     ms_count(MS_COUNT_SEALS, 1);
-    return ms_prepare_touch(0, SIZE_MAX);
+    return ms_prepare_touch_live(0, SIZE_MAX);
 }
 
-static CUresult export_block(CUdeviceptr address, bool *one_handle_out)
+static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
 {
-    struct ms_block *block = ms_space_claim(address);
+    struct ms_allocation *allocation = ms_space_claim(address);
     *one_handle_out = true;
-    if (block == NULL)
+    if (allocation == NULL)
         return CUDA_SUCCESS;
-    const CUresult result = ms_materialise(block, 0, block->bytes, MS_WRITE);
-    *one_handle_out = ms_backing_is_one_chunk(&block->backing);
-    ms_space_release(block);
+    const CUresult result = ms_materialise(allocation, 0, allocation->bytes, MS_WRITE);
+    *one_handle_out = ms_backing_is_one_chunk(&allocation->backing);
+    ms_space_release(allocation);
     return result;
 }
 
@@ -76,7 +90,7 @@ CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out)
     int attempts = 0;
     CUresult result;
     do
-        result = export_block(address, one_handle_out);
+        result = export_allocation(address, one_handle_out);
     while (ms_try_again(result, &attempts));
     return result;
 }

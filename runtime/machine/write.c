@@ -10,23 +10,24 @@
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 
-CUresult ms_bound_lineage(struct ms_block *block)
+CUresult ms_bound_lineage(struct ms_allocation *allocation)
 {
     enum { MAX_EXTENTS = 16384 };
-    return block->lineage.count <= MAX_EXTENTS ? CUDA_SUCCESS
-                                               : ms_materialise(block, 0, block->bytes, MS_WRITE);
+    return allocation->lineage.count <= MAX_EXTENTS
+               ? CUDA_SUCCESS
+               : ms_materialise_live(allocation, 0, allocation->bytes, MS_WRITE);
 }
 
 /*
- * Writes content to [begin, end): recorded where the block is deferred, played in stream order where
+ * Writes content to [begin, end): recorded where the allocation is deferred, played in stream order where
  * it is present. What is cached becomes resident then: queued work may still read it, so it must not be
  * played over out of order later.
  */
-static CUresult write_range(struct ms_block *block, size_t begin, size_t end,
+static CUresult write_range(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_content *content, CUstream stream)
 {
     size_t count;
-    struct ms_extent *old = ms_lineage_copy(&block->lineage, begin, end, &count);
+    struct ms_extent *old = ms_lineage_copy(&allocation->lineage, begin, end, &count);
     if (old == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -34,13 +35,13 @@ static CUresult write_range(struct ms_block *block, size_t begin, size_t end,
         struct ms_content part = *content;
         part.source_offset += old[i].begin - begin;
         if (!ms_content_is_present(&old[i].content)) {
-            if (!ms_lineage_set(&block->lineage, old[i].begin, old[i].end, &part))
+            if (!ms_lineage_set(&allocation->lineage, old[i].begin, old[i].end, &part))
                 result = CUDA_ERROR_OUT_OF_MEMORY;
             continue;
         }
-        result = ms_materialise(block, old[i].begin, old[i].end, MS_WRITE);
+        result = ms_materialise(allocation, old[i].begin, old[i].end, MS_WRITE);
         if (result == CUDA_SUCCESS)
-            result = ms_play(&part, old[i].begin, block->address + old[i].begin,
+            result = ms_play(&part, old[i].begin, allocation->address + old[i].begin,
                              old[i].end - old[i].begin, stream);
     }
     ms_extents_free(old, count);
@@ -48,26 +49,27 @@ static CUresult write_range(struct ms_block *block, size_t begin, size_t end,
 }
 
 /*
- * Claims the block for a write of [address, address + bytes). NULL when the call is to be forwarded
+ * Claims the allocation for a write of [address, address + bytes). NULL when the call is to be forwarded
  * (*result_out is CUDA_SUCCESS; the range is resident then) or refused.
  */
-static struct ms_block *claim_for_write(CUdeviceptr address, size_t bytes, CUresult *result_out)
+static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
+                                             CUresult *result_out)
 {
-    struct ms_block *block = ms_space_claim(address);
+    struct ms_allocation *allocation = ms_space_claim(address);
     *result_out = CUDA_SUCCESS;
-    if (block == NULL)
+    if (allocation == NULL)
         return NULL;
-    const size_t begin = ms_offset(block, address);
-    if (!ms_fits(block, address, bytes))
+    const size_t begin = ms_offset(allocation, address);
+    if (!ms_fits(allocation, address, bytes))
         *result_out = CUDA_ERROR_INVALID_VALUE;
     else
-        *result_out = ms_bound_lineage(block);
+        *result_out = ms_bound_lineage(allocation);
     if (*result_out == CUDA_SUCCESS) {
-        if (!ms_lineage_is_present(&block->lineage, begin, begin + bytes))
-            return block;
-        *result_out = ms_materialise(block, begin, begin + bytes, MS_WRITE);
+        if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
+            return allocation;
+        *result_out = ms_materialise(allocation, begin, begin + bytes, MS_WRITE);
     }
-    ms_space_release(block);
+    ms_space_release(allocation);
     return NULL;
 }
 
@@ -89,27 +91,27 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
     *result_out = ms_prepare_payload_value(value, width);
     if (*result_out != CUDA_SUCCESS)
         return true;
-    struct ms_block *block = claim_for_write(address, bytes, result_out);
-    if (block == NULL)
+    struct ms_allocation *allocation = claim_for_write(address, bytes, result_out);
+    if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
     if (address % width != 0) {
-        ms_space_release(block);
+        ms_space_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
 
-    const size_t begin = ms_offset(block, address);
+    const size_t begin = ms_offset(allocation, address);
     bool answered = true;
     if (ms_may_record(stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
-        *result_out = write_range(block, begin, begin + bytes, &fill, stream);
+        *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         ms_settle_postpone();
     } else {
-        *result_out = ms_back_for_overwrite(block, begin, begin + bytes);
+        *result_out = ms_back_for_overwrite(allocation, begin, begin + bytes);
         answered = *result_out != CUDA_SUCCESS;
     }
-    ms_space_release(block);
+    ms_space_release(allocation);
     return answered;
 }
 
@@ -192,12 +194,12 @@ static bool back_for_copy(CUdeviceptr destination, const void *source, size_t by
     *result_out = ms_prepare_payload_linear(source, bytes, stream);
     if (*result_out != CUDA_SUCCESS)
         return true;
-    struct ms_block *block = claim_for_write(destination, bytes, result_out);
-    if (block == NULL)
+    struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
+    if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
-    const size_t begin = ms_offset(block, destination);
-    *result_out = ms_back_for_overwrite(block, begin, begin + bytes);
-    ms_space_release(block);
+    const size_t begin = ms_offset(allocation, destination);
+    *result_out = ms_back_for_overwrite(allocation, begin, begin + bytes);
+    ms_space_release(allocation);
     return *result_out != CUDA_SUCCESS;
 }
 
@@ -221,19 +223,19 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
     if (content.source == NULL)
         return back_for_copy(destination, source, bytes, stream, result_out);
 
-    /* Before the claim: it may be this block that is pointed to. */
+    /* Before the claim: it may be this allocation that is pointed to. */
     *result_out = expose_source(source, bytes, content.source);
-    struct ms_block *block = NULL;
+    struct ms_allocation *allocation = NULL;
     if (*result_out == CUDA_SUCCESS)
-        block = claim_for_write(destination, bytes, result_out);
-    if (block == NULL) {
+        allocation = claim_for_write(destination, bytes, result_out);
+    if (allocation == NULL) {
         ms_source_drop(content.source);
         return *result_out != CUDA_SUCCESS;
     }
-    const size_t begin = ms_offset(block, destination);
-    *result_out = write_range(block, begin, begin + bytes, &content, stream);
+    const size_t begin = ms_offset(allocation, destination);
+    *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
     ms_source_drop(content.source);
-    ms_space_release(block);
+    ms_space_release(allocation);
     ms_settle_postpone();
     /* The driver would have waited for earlier work too, and programs build on that. */
     if (blocking && *result_out == CUDA_SUCCESS)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_binary.py LIBRARY [--sanitized]: the preloaded object as the dynamic linker sees it.
 
-It needs libc alone, exports dlsym and the wrappers of the entry table and nothing else, and none of
+It needs libc alone, exports dlsym, the wrappers of the entry table and the block observer and nothing else, and none of
 these under a symbol version (a version would keep dlsym from being interposed).
 """
 import os
@@ -28,6 +28,8 @@ def main():
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
         wanted = set(re.findall(r"^MS_ENTRY\((?:OWN|OBSERVE|SEAL), (\w+),", file.read(), re.M))
     wanted.add("dlsym")
+    with open(os.path.join(SOURCE, "shim", "observer.c")) as file:
+        wanted |= set(re.findall(r"^#define REPORT\w* (\w+)$", file.read(), re.M))
     exports = {line.split()[-1] for line in
                read("nm", "-D", "--defined-only", library).splitlines()}
     faults += [f"does not export {name}" for name in sorted(wanted - exports)]

@@ -87,7 +87,8 @@ static struct ms_content random_content(void)
         content.step = &steps[rand() % 2];
         content.source_offset = (uint64_t)(rand() % 8);
     }
-    content.cached = content.kind != MS_UNDEFINED && content.kind != MS_RESIDENT && rand() % 3 == 0;
+    content.cached =
+        !ms_content_is_nothing(&content) && content.kind != MS_RESIDENT && rand() % 3 == 0;
     return content;
 }
 

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks: what a caching allocator tells of the parts that it hands out. A freed block's content is dead at
+ * once, but its memory is not: queued work may still use it, so it goes back only under pressure, after
+ * the device was waited for (pressure.c).
+ */
+#include "runtime/machine/machine.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/machine/record.h"
+#include "runtime/machine/settle.h"
+
+/* Cheap for memory that is not ours; host memory is reported as well. */
+static struct ms_allocation *claim(CUdeviceptr address)
+{
+    CUdeviceptr begin, end;
+    if (!ms_owns_any())
+        return NULL;
+    ms_space_bounds(&begin, &end);
+    return address - begin < end - begin ? ms_space_claim(address) : NULL;
+}
+
+static bool is_capturing(void)
+{
+    return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0;
+}
+
+static void note_change(struct ms_allocation *allocation)
+{
+    allocation->changes++;
+    /* A graph uses its addresses whenever it is launched, whether or not they are handed out. */
+    if (is_capturing())
+        allocation->keeps_dead = true;
+}
+
+/* The first block: all else is dead from now on. An allocation that was used as a whole stays whole. */
+static bool carve(struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    if (allocation->blocks.carved)
+        return true;
+    if (lineage->count != 1 || lineage->extents[0].content.kind != MS_UNDEFINED)
+        allocation->uncarvable = true;
+    return !allocation->uncarvable &&
+           ms_lineage_set_dead(&allocation->lineage, 0, allocation->bytes, true);
+}
+
+/* What overlaps a new block was returned without a word. */
+static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    for (;;) {
+        const size_t at = ms_space_block_behind(allocation, begin);
+        if (at == allocation->blocks.count || allocation->blocks.ranges[at].begin >= end)
+            return true;
+        size_t old_end;
+        const size_t old_begin = allocation->blocks.ranges[at].begin;
+        if (!ms_space_remove_block(allocation, old_begin, &old_end) ||
+            !ms_lineage_forget(&allocation->lineage, old_begin, old_end))
+            return false;
+    }
+}
+
+static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    note_change(allocation);
+    if (allocation->uncarvable || !carve(allocation) || !remove_overlaps(allocation, begin, end) ||
+        !ms_space_add_block(allocation, begin, end))
+        return false;
+    ms_count(MS_COUNT_BLOCKS, 1);
+    return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
+}
+
+void ms_block_taken(CUdeviceptr address, size_t bytes)
+{
+    struct ms_allocation *allocation = claim(address);
+    if (allocation == NULL)
+        return;
+    const size_t begin = ms_offset(allocation, address);
+    bool is_deferred = false;
+    if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
+        is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
+    ms_space_release(allocation);
+    /* Where that fails, the launch that uses it tries again, and its program gets the error. */
+    if (is_deferred && (ms_settle_is_over() || is_capturing()))
+        ms_prepare_touch(address, bytes);
+}
+
+void ms_block_returned(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = claim(address);
+    if (allocation == NULL)
+        return;
+    const size_t begin = ms_offset(allocation, address);
+    size_t end;
+    if (ms_space_remove_block(allocation, begin, &end)) {
+        note_change(allocation);
+        ms_lineage_forget(&allocation->lineage, begin, end);
+    }
+    ms_space_release(allocation);
+}

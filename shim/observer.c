@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The block observer. PyTorch's caching allocator never gives memory back to the driver, but for each
+ * block that it hands out or takes back it calls an exported function of libc10 through the PLT, with or
+ * without a profiler (c10/cuda/CUDACachingAllocator.cpp, alloc_found_block and free; c10/core/Allocator.cpp).
+ * These definitions are found first. They tell the runtime and go on to libc10's own.
+ *
+ *     void c10::reportMemoryUsageToProfiler(void *ptr, int64_t alloc_size, size_t total_allocated,
+ *                                           size_t total_reserved, c10::Device device)
+ *
+ * alloc_size is negative when the block is taken back. The allocators of host memory call it too.
+ */
+#include "shim/observer.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/base/log.h"
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "shim/real.h"
+
+struct device { /* c10::Device: passed in one register */
+    int8_t type, index;
+};
+
+typedef void report_function(void *block, int64_t size, size_t allocated, size_t reserved,
+                             struct device device);
+
+/* Its name since 2.1, with unsigned totals, and before. */
+#define REPORT _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+#define REPORT_OF_1_13 _ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE
+
+report_function REPORT, REPORT_OF_1_13;
+
+static _Atomic bool has_reported;
+
+/* Python opens libc10 outside of the global scope, where RTLD_NEXT does not look. */
+static report_function *find_report(const char *name)
+{
+    void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+    return (report_function *)ms_libc_dlsym()(library != NULL ? library : RTLD_NEXT, name);
+}
+
+static void observe(void *block, int64_t size)
+{
+    atomic_store_explicit(&has_reported, true, memory_order_relaxed);
+    if (size > 0)
+        ms_block_taken((CUdeviceptr)(uintptr_t)block, (size_t)size);
+    else
+        ms_block_returned((CUdeviceptr)(uintptr_t)block);
+}
+
+#define DEFINE_REPORT(symbol, name)                                                     \
+    void symbol(void *block, int64_t size, size_t allocated, size_t reserved,           \
+                struct device device)                                                   \
+    {                                                                                   \
+        static _Atomic(report_function *) original;                                     \
+        report_function *go_on = atomic_load_explicit(&original, memory_order_relaxed); \
+        if (go_on == NULL) {                                                            \
+            go_on = find_report(name);                                                  \
+            atomic_store_explicit(&original, go_on, memory_order_relaxed);              \
+        }                                                                               \
+        if (ms_owns_any())                                                              \
+            observe(block, size);                                                       \
+        if (go_on != NULL)                                                              \
+            go_on(block, size, allocated, reserved, device);                            \
+    }
+DEFINE_REPORT(REPORT, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
+DEFINE_REPORT(REPORT_OF_1_13, "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE")
+
+void ms_observer_expect(void)
+{
+    enum { ENOUGH = 16 }; /* deferred allocations: one of them must have been PyTorch's */
+    static _Atomic uint32_t allocations;
+    if (atomic_fetch_add(&allocations, 1) + 1 != ENOUGH ||
+        atomic_load_explicit(&has_reported, memory_order_relaxed))
+        return;
+    void *library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL)
+        return;
+    dlclose(library);
+    ms_log(MS_WARN,
+           "this PyTorch does not report the blocks of its allocator: whole allocations are "
+           "materialised where a block would do");
+}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the programs in this folder share: arguments, a rank without its peers, and the report at the end."""
+import argparse
+import hashlib
+import json
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+
+def parser(description):
+    result = argparse.ArgumentParser(description=description)
+    result.add_argument("--rank", type=int, default=0)
+    result.add_argument("--world", type=int, default=1)
+    result.add_argument("--device", default="cuda")
+    result.add_argument("--out", required=True, help="where to write the hashes, as JSON")
+    result.add_argument("--dump", help="folder for the bytes of every tensor")
+    result.add_argument("--checkpoint")
+    result.add_argument("--scale", type=float, default=1)
+    return result
+
+
+def join(options):
+    """One rank of many, alone: its collectives do nothing, and sharding needs none. None for one rank."""
+    if options.world == 1:
+        return None
+    dist.init_process_group("fake", store=FakeStore(), rank=options.rank, world_size=options.world)
+    return init_device_mesh(torch.device(options.device).type, (options.world,))
+
+
+def shard(model, mesh):
+    """FSDP2, the usual way: each layer, then what is left."""
+    if mesh is not None:
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+
+
+def tensors_of(model):
+    """Parameters and buffers by name, persistent or not; tied ones under each of their names."""
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+
+
+def place(tensor, options):
+    """The part of the whole that this rank holds, as torch.chunk cuts it."""
+    if not isinstance(tensor, DTensor):
+        return {"whole": list(tensor.shape), "dim": None, "offset": 0}
+    placement = tensor.placements[0]
+    if not placement.is_shard():
+        return {"whole": list(tensor.shape), "dim": None, "offset": 0}
+    rows = tensor.shape[placement.dim]
+    offset = min(options.rank * -(-rows // options.world), rows)
+    return {"whole": list(tensor.shape), "dim": placement.dim, "offset": offset}
+
+
+def read_back(name, tensor, options, storages):
+    # A name for the memory, so that tied weights can be counted once.
+    key = (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.nbytes)
+    owner = storages.setdefault(key, name) if tensor.nbytes > 0 else name
+    data = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    if options.dump:
+        os.makedirs(options.dump, exist_ok=True)
+        data.tofile(os.path.join(options.dump, name))
+    return {"sha256": hashlib.sha256(data).hexdigest(), "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."), "bytes": tensor.nbytes, "storage": owner}
+
+
+@torch.no_grad()
+def finish(tensors, options):
+    """Reads the rank's tensors back, one after the other, and writes what they hold."""
+    print("ready", flush=True)
+    result = {"rank": options.rank, "world": options.world, "tensors": {}}
+    if torch.device(options.device).type == "cuda":
+        # What the caching allocator took from the driver.
+        result["reserved_bytes_peak"] = torch.cuda.max_memory_reserved()
+    storages = {}
+    for name, tensor in tensors:
+        where = place(tensor, options)
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        result["tensors"][name] = read_back(name, local, options, storages) | where
+    with open(options.out, "w", encoding="utf-8") as file:
+        json.dump(result, file, indent=1)
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""make_checkpoint.py KIND PATH [--scale S]: a checkpoint for the programs in this folder, made on the CPU.
+
+KIND: safetensors (a folder with several files and an index), torch (one file), dcp (a folder, for
+tensor_parallel.py --variant wide), dcp_small (for --variant small).
+"""
+import argparse
+import json
+import os
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+
+from model import build, shape
+from tensor_parallel import build_small
+
+FILES = 4
+
+
+def save_safetensors(state, folder):
+    os.makedirs(folder, exist_ok=True)
+    total = sum(tensor.nbytes for tensor in state.values())
+    files, filled = [{}], 0
+    for name, tensor in state.items():
+        if filled >= total / FILES:
+            files.append({})
+            filled = 0
+        files[-1][name] = tensor
+        filled += tensor.nbytes
+    index = {}
+    for number, part in enumerate(files, 1):
+        name = f"model-{number:05}-of-{len(files):05}.safetensors"
+        save_file(part, os.path.join(folder, name), metadata={"format": "pt"})
+        index.update(dict.fromkeys(part, name))
+    with open(os.path.join(folder, "model.safetensors.index.json"), "w", encoding="utf-8") as file:
+        json.dump({"metadata": {"total_size": total}, "weight_map": index}, file, indent=1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("kind", choices=["safetensors", "torch", "dcp", "dcp_small"])
+    parser.add_argument("path")
+    parser.add_argument("--scale", type=float, default=1)
+    options = parser.parse_args()
+    # Not the seeds of the programs: a tensor that was not loaded must not look as if it were.
+    torch.manual_seed(4321)
+    if options.kind == "dcp_small":
+        model = build_small("cpu")
+    else:
+        model = build(shape(options.scale, uneven=options.kind == "dcp"), "cpu")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if options.kind == "safetensors":
+        save_safetensors(state, options.path)
+    elif options.kind == "torch":
+        torch.save(state, options.path)
+    else:
+        dcp.save(state, checkpoint_id=options.path, no_dist=True)
+
+
+if __name__ == "__main__":
+    main()
