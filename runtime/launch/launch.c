@@ -11,7 +11,7 @@ struct ms_launch {
     struct ms_call call; /* stream, params and extra are not used; attributes are ours */
     struct ms_layout *layout;
     bool extra; /* the program packed the parameters itself */
-    size_t pointers[2];
+    size_t pointers[MS_MAX_POINTERS];
     size_t pointer_count;
     CUlaunchAttribute *attributes;
     size_t bytes;
@@ -180,7 +180,8 @@ static CUresult run(const struct ms_launch *launch, void **params, void **extra,
 }
 
 /* The driver takes the parameters before the call returns, so they may be temporary. */
-CUresult ms_launch_run(const struct ms_launch *launch, uint64_t delta, CUstream stream)
+CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
+                       CUstream stream)
 {
     unsigned char *bytes = ms_heap_alloc(launch->bytes + 1);
     if (bytes == NULL)
@@ -189,7 +190,7 @@ CUresult ms_launch_run(const struct ms_launch *launch, uint64_t delta, CUstream 
     for (size_t i = 0; i < launch->pointer_count; i++) {
         uint64_t pointer;
         memcpy(&pointer, bytes + launch->pointers[i], sizeof(pointer));
-        pointer += delta;
+        pointer += deltas[i];
         memcpy(bytes + launch->pointers[i], &pointer, sizeof(pointer));
     }
 

@@ -46,15 +46,16 @@ struct ms_launch;
 bool ms_launch_may_wait(const struct ms_call *call, const struct ms_layout *layout,
                         CUdevice device);
 
-/* pointers: offsets in the packed parameters of the (at most two) pointers into the block. NULL when
- * memory is out. */
+/* pointers: offsets in the packed parameters of its pointers. NULL when memory is out. */
+enum { MS_MAX_POINTERS = 2 };
 struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_layout *layout,
                                    const struct ms_packed *packed, const size_t *pointers,
                                    size_t pointer_count);
 void ms_launch_destroy(struct ms_launch *launch);
 
-/* Runs it on stream, with `delta` added to its pointers. Wants its context current. */
-CUresult ms_launch_run(const struct ms_launch *launch, uint64_t delta, CUstream stream);
+/* Runs it on stream, with deltas[i] added to pointer i. Wants its context current. */
+CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
+                       CUstream stream);
 
 const char *ms_launch_name(const struct ms_launch *launch);
 

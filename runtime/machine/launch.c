@@ -56,19 +56,41 @@ static bool has_other_memory(const struct ms_packed *packed, const struct ms_rea
     return false;
 }
 
-/* The pointers are as the rule has them: one, or the same one twice in a row. */
-static bool pointers_fit(const struct ms_reach *reach, enum ms_rule rule)
+/* Where a kernel that a rule names writes, and what else it reads. */
+struct operands {
+    const struct ms_block_facts *out;
+    const struct ms_block_facts *in; /* NULL: nothing */
+};
+
+static bool is_inside(const struct ms_hit *hit)
+{
+    return hit->pointer >= hit->block.address &&
+           hit->pointer < hit->block.address + hit->block.bytes;
+}
+
+static bool is_same_block(const struct ms_block_facts *a, const struct ms_block_facts *b)
+{
+    return a->id == b->id && a->address < b->address + b->bytes &&
+           b->address < a->address + a->bytes;
+}
+
+/* The pointers are as the rule has them: one; or {out, in}, the same one twice or of two blocks. */
+static bool find_operands(const struct ms_reach *reach, enum ms_rule rule,
+                          struct operands *operands_out)
 {
     const struct ms_hit *hits = reach->hits;
-    if (reach->everything || reach->count == 0)
+    if (reach->everything || reach->count == 0 || !is_inside(&hits[0]))
         return false;
-    const CUdeviceptr behind = hits[0].block.address + hits[0].block.bytes;
-    if (hits[0].pointer < hits[0].block.address || hits[0].pointer >= behind)
-        return false;
+    *operands_out = (struct operands){.out = &hits[0].block};
     if (rule == MS_RULE_WRITE_ONLY)
         return reach->count == 1;
-    return rule == MS_RULE_IN_PLACE && reach->count == 2 && hits[1].pointer == hits[0].pointer &&
-           hits[1].offset == hits[0].offset + 8;
+    if (reach->count != 2 || hits[1].offset != hits[0].offset + 8)
+        return false;
+    if (hits[1].pointer == hits[0].pointer)
+        return rule == MS_RULE_IN_PLACE;
+    operands_out->in = &hits[1].block;
+    return is_inside(&hits[1]) && !is_same_block(operands_out->out, operands_out->in) &&
+           operands_out->out->context == operands_out->in->context;
 }
 
 static struct ms_step *create_step(const struct ms_block_facts *block, const struct ms_call *call,
@@ -97,49 +119,100 @@ static bool add_step(struct ms_allocation *allocation, size_t begin, size_t end,
                      struct ms_step *step)
 {
     const struct ms_content launched = {.kind = MS_LAUNCHED, .step = step};
-    step->depth = ms_step_depth_over(&allocation->lineage, begin, end);
     return ms_lineage_extract(&allocation->lineage, begin, end, &step->before) &&
            ms_lineage_set(&allocation->lineage, begin, end, &launched);
 }
 
-/* What a pointer reaches may have been returned meanwhile: then it is no block any more, but still a range
- * of the allocation. */
-static bool record_in(struct ms_allocation *allocation, const struct ms_call *call,
-                      struct ms_layout *layout, const struct ms_packed *packed,
-                      const struct ms_reach *reach)
+/* A block as a range of its claimed allocation. It may have been returned meanwhile: then it is no block any
+ * more, but still a range. */
+struct part {
+    struct ms_allocation *allocation;
+    size_t begin, end;
+};
+
+static struct part part_of(struct ms_allocation *allocation, const struct ms_block_facts *block)
 {
-    const struct ms_block_facts *block = &reach->hits[0].block;
     const size_t begin = ms_offset(allocation, block->address);
-    const size_t end = begin + block->bytes;
-    if (!ms_lineage_is_absent(&allocation->lineage, begin, end) ||
-        ms_step_depth_over(&allocation->lineage, begin, end) > MS_MAX_STEP_DEPTH)
+    return (struct part){allocation, begin, begin + block->bytes};
+}
+
+/* What can be restored for a replay: all but, perhaps, what rounds a block up. */
+static bool can_be_input(const struct part *part)
+{
+    enum { ROUNDING = 512 };
+    const struct ms_lineage *lineage = &part->allocation->lineage;
+    for (size_t at = part->begin; at < part->end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        if (extent.content.kind == MS_RESIDENT ||
+            (ms_content_is_nothing(&extent.content) && part->end - at >= ROUNDING))
+            return false;
+        at = extent.end;
+    }
+    return true;
+}
+
+static bool add_input(struct ms_step *step, const struct part *in)
+{
+    const struct ms_lineage *lineage = &in->allocation->lineage;
+    const uint32_t depth = ms_step_depth_over(lineage, in->begin, in->end);
+    if (depth > MS_MAX_STEP_DEPTH || !can_be_input(in) ||
+        !ms_lineage_extract(lineage, in->begin, in->end, &step->input))
         return false;
-    struct ms_step *step = create_step(block, call, layout, packed, reach);
-    if (step == NULL)
+    ms_lineage_drop_caches(&step->input);
+    step->depth = depth > step->depth ? depth : step->depth;
+    step->input_block_id = in->allocation->id;
+    step->input_address = in->allocation->address + in->begin;
+    return true;
+}
+
+static bool record_in(const struct part *out, const struct part *in, struct ms_step *step)
+{
+    const struct ms_lineage *lineage = &out->allocation->lineage;
+    if (!ms_lineage_is_absent(lineage, out->begin, out->end) ||
+        ms_step_depth_over(lineage, out->begin, out->end) > MS_MAX_STEP_DEPTH)
         return false;
-    const bool added = add_step(allocation, begin, end, step);
-    ms_step_drop(step); /* the lineage has its own reference */
-    return added;
+    step->depth = ms_step_depth_over(lineage, out->begin, out->end);
+    return (in == NULL || add_input(step, in)) &&
+           add_step(out->allocation, out->begin, out->end, step);
+}
+
+/* Claims what the operands lie in, and records when they are still what they were. */
+static bool claim_and_record(const struct operands *operands, struct ms_step *step)
+{
+    const struct ms_block_facts *in_facts = operands->in != NULL ? operands->in : operands->out;
+    struct ms_allocation *out, *in;
+    bool recorded = false;
+    ms_space_claim_two(operands->out->address, in_facts->address, &out, &in);
+    if (out != NULL && in != NULL && out->id == operands->out->id && in->id == in_facts->id) {
+        const struct part out_part = part_of(out, operands->out);
+        const struct part in_part = part_of(in, in_facts);
+        recorded = record_in(&out_part, operands->in != NULL ? &in_part : NULL, step);
+    }
+    ms_space_release(out);
+    if (in != out)
+        ms_space_release(in);
+    return recorded;
 }
 
 static bool record(const struct ms_call *call, struct ms_layout *layout,
                    const struct ms_packed *packed, const struct ms_reach *reach)
 {
-    if (layout->rule == MS_RULE_RUN || !pointers_fit(reach, layout->rule) ||
+    struct operands operands;
+    if (layout->rule == MS_RULE_RUN || !find_operands(reach, layout->rule, &operands) ||
         has_other_memory(packed, reach))
         return false;
-    const struct ms_block_facts *facts = &reach->hits[0].block;
     CUcontext context;
-    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != facts->context ||
-        !ms_launch_may_wait(call, layout, facts->device) || !ms_may_record(call->stream))
+    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||
+        !ms_launch_may_wait(call, layout, operands.out->device) || !ms_may_record(call->stream))
         return false;
-    struct ms_allocation *allocation = ms_space_claim(facts->address);
-    const bool recorded = allocation != NULL && allocation->id == facts->id &&
-                          record_in(allocation, call, layout, packed, reach);
-    ms_space_release(allocation);
+    struct ms_step *step = create_step(operands.out, call, layout, packed, reach);
+    if (step == NULL)
+        return false;
+    const bool recorded = claim_and_record(&operands, step);
+    ms_step_drop(step); /* the lineage has its own reference */
     if (recorded) {
         ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
-        ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, facts->address);
+        ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, operands.out->address);
     }
     return recorded;
 }

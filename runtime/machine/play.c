@@ -85,20 +85,52 @@ CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr ad
     }
 }
 
-/* What the block held before a step. */
-static CUresult play_before(const struct ms_step *step, CUdeviceptr address, size_t begin,
-                            size_t end, CUstream stream);
+/* A lineage and where its block was when it was recorded. */
+struct recorded {
+    const struct ms_lineage *lineage;
+    uint64_t block_id;
+    CUdeviceptr address;
+};
+
+/* [begin, end) of a block that now lies at address, all of which can be written. */
+static CUresult play_recorded(const struct recorded *recorded, CUdeviceptr address, size_t begin,
+                              size_t end, CUstream stream);
+
+/* With its input in scratch memory, whole. */
+static CUresult run_with_input(const struct ms_step *step, uint64_t delta, CUstream stream)
+{
+    const struct recorded input = {&step->input, step->input_block_id, step->input_address};
+    struct ms_backing scratch;
+    CUresult result = ms_backing_reserve(&scratch, step->device, step->input.bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_cover(&scratch, 0, step->input.bytes);
+    if (result == CUDA_SUCCESS)
+        result = play_recorded(&input, scratch.address, 0, step->input.bytes, stream);
+    if (result == CUDA_SUCCESS) {
+        const uint64_t deltas[] = {delta, scratch.address - step->input_address};
+        result = ms_launch_run(step->launch, deltas, stream);
+    }
+    const CUresult waited = ms_driver.stream_synchronize(stream);
+    ms_backing_release(&scratch);
+    return result != CUDA_SUCCESS ? result : waited;
+}
 
 CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
                       CUstream stream)
 {
-    CUresult result = play_before(step, address, begin, end, stream);
+    const struct recorded before = {&step->before, step->block_id, step->address};
+    const uint64_t delta = address - step->address;
+    CUresult result = play_recorded(&before, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
-        result = ms_launch_run(step->launch, address - step->address, stream);
+        result = step->input.bytes > 0
+                     ? run_with_input(step, delta, stream)
+                     : ms_launch_run(step->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
         ms_count(MS_COUNT_REPLAYED_LAUNCHES, 1);
     else
-        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
+        ms_log(result == CUDA_ERROR_OUT_OF_MEMORY ? MS_INFO : MS_ERROR,
+               "the recorded launch of %s cannot be run again: CUDA error %d",
                ms_launch_name(step->launch), (int)result);
     return result;
 }
@@ -156,16 +188,17 @@ CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdev
     return ms_play(content, offset, address, bytes, stream);
 }
 
-/* The step over the same block whose result stands in its own place somewhere in [begin, end), or NULL. */
-static const struct ms_step *find_own_step(const struct ms_step *above, size_t begin, size_t end)
+/* The step whose result stands in its own place, over all of the block, somewhere in [begin, end); or NULL. */
+static const struct ms_step *find_own_step(const struct recorded *recorded, size_t begin,
+                                           size_t end)
 {
     for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(&above->before, at);
+        const struct ms_extent extent = ms_lineage_at(recorded->lineage, at);
         const struct ms_content *content = &extent.content;
         if (content->kind == MS_LAUNCHED &&
-            ms_step_stands_at(content, above->block_id, above->address + at) &&
-            content->step->address == above->address &&
-            content->step->before.bytes == above->before.bytes)
+            ms_step_stands_at(content, recorded->block_id, recorded->address + at) &&
+            content->step->address == recorded->address &&
+            content->step->before.bytes == recorded->lineage->bytes)
             return content->step;
         at = extent.end;
     }
@@ -187,15 +220,15 @@ static CUresult play_extent(const struct ms_extent *extent, const struct ms_step
     return ms_play_anything(content, extent->begin, address, bytes, stream);
 }
 
-static CUresult play_before(const struct ms_step *step, CUdeviceptr address, size_t begin,
-                            size_t end, CUstream stream)
+static CUresult play_recorded(const struct recorded *recorded, CUdeviceptr address, size_t begin,
+                              size_t end, CUstream stream)
 {
-    const struct ms_step *own = find_own_step(step, begin, end);
+    const struct ms_step *own = find_own_step(recorded, begin, end);
     CUresult result = CUDA_SUCCESS;
     if (own != NULL)
         result = ms_play_step(own, address, begin, end, stream);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&step->before, at);
+        const struct ms_extent extent = ms_lineage_at(recorded->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
         result = play_extent(&extent, own, address + at, stop - at, stream);
         at = stop;

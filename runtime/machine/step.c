@@ -17,6 +17,7 @@ void ms_step_drop(struct ms_step *step)
     if (atomic_fetch_sub(&step->references, 1) != 1)
         return;
     ms_lineage_cleanup(&step->before);
+    ms_lineage_cleanup(&step->input);
     ms_launch_destroy(step->launch);
     ms_heap_free(step);
 }
@@ -34,16 +35,20 @@ uint32_t ms_step_depth_over(const struct ms_lineage *lineage, size_t begin, size
     return depth + 1;
 }
 
+static bool is_current(const struct ms_lineage *lineage)
+{
+    for (size_t i = 0; i < lineage->count; i++) {
+        if (!ms_content_is_current(&lineage->extents[i].content))
+            return false;
+    }
+    return true;
+}
+
 bool ms_content_is_current(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
         return ms_source_is_current(content->source);
     if (content->kind != MS_LAUNCHED)
         return true;
-    const struct ms_lineage *before = &content->step->before;
-    for (size_t i = 0; i < before->count; i++) {
-        if (!ms_content_is_current(&before->extents[i].content))
-            return false;
-    }
-    return true;
+    return is_current(&content->step->before) && is_current(&content->step->input);
 }

@@ -8,7 +8,8 @@
  *              | fill 0        | undefined                  |
  *
  * Each byte that K writes depends on the old value of that byte alone (rules.h), so a range of the
- * result needs only that range of what was before. A step does not care where its block is today, or
+ * result needs only that range of what was before, and, for a kernel that copies from another block, all of
+ * what that block held. A step does not care where its block is today, or
  * whether it still exists. When nothing refers to it any more, it and all it needed go.
  *
  * By reference count; immutable after creation; usable from any thread.
@@ -30,6 +31,11 @@ struct ms_step {
     CUdevice device;
     struct ms_lineage before; /* nothing of it is present */
     struct ms_launch *launch;
+
+    /* What the launch reads of another block, whole; nothing of it is present either. No bytes: nothing. */
+    struct ms_lineage input;
+    uint64_t input_block_id;
+    CUdeviceptr input_address;
 };
 
 struct ms_step *ms_step_take(struct ms_step *step);

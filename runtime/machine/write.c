@@ -9,6 +9,7 @@
 #include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
+#include "runtime/source/content.h"
 
 CUresult ms_bound_lineage(struct ms_allocation *allocation)
 {
@@ -134,6 +135,8 @@ static struct ms_source *find_source(const void *source, size_t bytes, uint64_t 
     *offset_out = 0;
     if (bytes >= MIN_FILE_BYTES) {
         struct ms_source *file = ms_source_from_mapping(source, bytes, offset_out);
+        if (file == NULL)
+            file = ms_source_from_content(source, bytes, offset_out);
         if (file != NULL) {
             ms_count(MS_COUNT_RECORDED_FILE_BYTES, bytes);
             return file;

@@ -64,8 +64,9 @@ static bool parse_line(char *text, struct line *line_out)
     return true;
 }
 
-static void visit(struct search *search, char *text)
+static void search_line(void *context, char *text)
 {
+    struct search *search = context;
     struct line line;
     if (!parse_line(text, &line) || line.inode == 0)
         return;
@@ -78,7 +79,7 @@ static void visit(struct search *search, char *text)
             search->shared_count++;
         }
     }
-    if (line.begin > search->begin || line.end < search->end)
+    if (search->found == NULL || line.begin > search->begin || line.end < search->end)
         return;
     struct ms_mapping *mapping = search->found;
     *mapping = (struct ms_mapping){
@@ -93,9 +94,9 @@ static void visit(struct search *search, char *text)
     search->is_found = true;
 }
 
-/* Calls visit() for every line of /proc/self/maps. The kernel gives whole lines per read, but a
+/* Calls visit for every line of /proc/self/maps. The kernel gives whole lines per read, but a
  * read may end early, so a rest is kept. */
-static bool walk_maps(struct search *search)
+static bool walk_maps(void (*visit)(void *context, char *text), void *context)
 {
     const int descriptor = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     if (descriptor < 0)
@@ -112,7 +113,7 @@ static bool walk_maps(struct search *search)
         char *start = text;
         for (char *newline; (newline = strchr(start, '\n')) != NULL; start = newline + 1) {
             *newline = '\0';
-            visit(search, start);
+            visit(context, start);
         }
         kept = (size_t)(text + kept - start);
         memmove(text, start, kept);
@@ -123,16 +124,47 @@ static bool walk_maps(struct search *search)
     return got == 0;
 }
 
-static bool is_written_elsewhere(const struct search *search)
+static bool is_stored_to(const struct search *search, dev_t device, ino_t inode)
 {
     if (search->shared_overflow)
         return true;
     for (int i = 0; i < search->shared_count; i++) {
-        if (search->shared[i].device == search->found->device &&
-            search->shared[i].inode == search->found->inode)
+        if (search->shared[i].device == device && search->shared[i].inode == inode)
             return true;
     }
     return false;
+}
+
+bool ms_mapping_is_stored_to(dev_t device, ino_t inode)
+{
+    struct search search = {0};
+    return !walk_maps(search_line, &search) || is_stored_to(&search, device, inode);
+}
+
+struct visitor {
+    ms_mapping_visitor *visit;
+    void *context;
+};
+
+static void visit_line(void *context, char *text)
+{
+    const struct visitor *visitor = context;
+    struct line line;
+    if (!parse_line(text, &line) || line.inode == 0 || line.offset != 0)
+        return;
+    struct ms_mapping mapping = {.begin = line.begin,
+                                 .end = line.end,
+                                 .device = line.device,
+                                 .inode = line.inode,
+                                 .shared = line.shared};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", line.path);
+    visitor->visit(visitor->context, &mapping);
+}
+
+bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
+{
+    struct visitor visitor = {.visit = visit, .context = context};
+    return walk_maps(visit_line, &visitor);
 }
 
 /* A private page that the program has written, or that was swapped out, is no longer the file's. */
@@ -173,14 +205,15 @@ static bool search_maps(uintptr_t begin, uintptr_t end, struct ms_mapping *mappi
                         struct search *search_out)
 {
     *search_out = (struct search){.begin = begin, .end = end, .found = mapping_out};
-    return walk_maps(search_out) && search_out->is_found;
+    return walk_maps(search_line, search_out) && search_out->is_found;
 }
 
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
     const uintptr_t begin = (uintptr_t)address;
     struct search search;
-    if (!search_maps(begin, begin + bytes, mapping_out, &search) || is_written_elsewhere(&search))
+    if (!search_maps(begin, begin + bytes, mapping_out, &search) ||
+        is_stored_to(&search, mapping_out->device, mapping_out->inode))
         return false;
     return mapping_out->shared || are_pages_clean(begin, begin + bytes);
 }

@@ -30,6 +30,13 @@ struct ms_mapping {
  */
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out);
 
+/* Calls visit for every mapping of a file from its start. False when the list cannot be read. */
+typedef void ms_mapping_visitor(void *context, const struct ms_mapping *mapping);
+bool ms_mapping_visit(ms_mapping_visitor *visit, void *context);
+
+/* True when that file is mapped shared and writable somewhere in this process, or nobody can tell. */
+bool ms_mapping_is_stored_to(dev_t device, ino_t inode);
+
 /* A read-only descriptor of the mapped file, verified by device and inode; -1 when there is no way
  * to open it. */
 int ms_mapping_open(const struct ms_mapping *mapping);

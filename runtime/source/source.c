@@ -102,33 +102,39 @@ static struct ms_source *create_file_locked(int descriptor, const struct stat *s
     return file;
 }
 
+/* Takes the descriptor, also when it fails. */
+static struct ms_source *take_file(int descriptor, const char *path, uint64_t end)
+{
+    struct stat stat;
+    struct ms_source *file = NULL;
+    bool known = false;
+    if (fstat(descriptor, &stat) == 0 && (uint64_t)stat.st_size >= end &&
+        wait_for_distinct_time(descriptor, &stat)) {
+        pthread_mutex_lock(&files_lock);
+        file = find_file_locked(&stat);
+        known = file != NULL;
+        if (!known)
+            file = create_file_locked(descriptor, &stat, path);
+        pthread_mutex_unlock(&files_lock);
+    }
+    if (known || file == NULL)
+        close(descriptor);
+    return file;
+}
+
+struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end)
+{
+    const int descriptor = ms_mapping_open(mapping);
+    return descriptor >= 0 ? take_file(descriptor, mapping->path, end) : NULL;
+}
+
 struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
 {
     struct ms_mapping mapping;
     if (!ms_mapping_find(address, bytes, &mapping))
         return NULL;
-    const int descriptor = ms_mapping_open(&mapping);
-    if (descriptor < 0)
-        return NULL;
-
-    struct stat stat;
-    struct ms_source *file = NULL;
-    if (fstat(descriptor, &stat) == 0 && (uint64_t)stat.st_size >= mapping.file_offset + bytes &&
-        wait_for_distinct_time(descriptor, &stat)) {
-        pthread_mutex_lock(&files_lock);
-        file = find_file_locked(&stat);
-        const bool known = file != NULL;
-        if (!known)
-            file = create_file_locked(descriptor, &stat, mapping.path);
-        pthread_mutex_unlock(&files_lock);
-        if (file != NULL && !known) {
-            *offset_out = mapping.file_offset;
-            return file;
-        }
-    }
-    close(descriptor);
     *offset_out = mapping.file_offset;
-    return file;
+    return ms_source_from_file(&mapping, mapping.file_offset + bytes);
 }
 
 struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
@@ -229,6 +235,16 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
     }
     *bytes_out = buffer;
     return read_file(source, offset, buffer, bytes);
+}
+
+bool ms_source_peek(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)
+{
+    return pread(file->descriptor, buffer, bytes, (off_t)offset) == (ssize_t)bytes;
+}
+
+uint64_t ms_source_file_bytes(const struct ms_source *file)
+{
+    return (uint64_t)file->recorded.st_size;
 }
 
 bool ms_source_is_file(const struct ms_source *source)

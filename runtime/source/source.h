@@ -27,6 +27,14 @@ struct ms_source;
  */
 struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out);
 
+/* All of a mapped file, if it has at least `end` bytes. */
+struct ms_mapping;
+struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end);
+
+/* Bytes of a file source as they are now, without checks and without counting; and its size. */
+bool ms_source_peek(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes);
+uint64_t ms_source_file_bytes(const struct ms_source *file);
+
 /*
  * A host copy of [address, address + bytes). NULL when METASHARD_SNAPSHOT_BYTES would be exceeded
  * or memory is out.

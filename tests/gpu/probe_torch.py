@@ -71,8 +71,19 @@ def run_part(function, extra, limit, recorder):
     return result
 
 
-def run_parts(recorder):
-    result = {"format": "metashard-probe-torch-1"}
+def write(result, path):
+    text = json.dumps(result, indent=2) + "\n"
+    if path is None:
+        sys.stdout.write(text)
+        return
+    # Whole or not at all: who is stopped leaves the parts before.
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".new", path)
+
+
+def run_parts(recorder, path):
+    result = {"format": "metashard-probe-torch-1", "complete": False}
     skipped = reason_to_skip(recorder)
     if skipped is not None:
         result["skipped"] = skipped
@@ -80,6 +91,9 @@ def run_parts(recorder):
     for name, function, extra, limit in PARTS:
         result[name] = run_part(function, extra, limit, recorder)
         print(f"{name:28} {result[name].get('seconds', limit):7.2f} s", file=sys.stderr)
+        if path is not None:
+            write(result, path)
+    result["complete"] = True
     return result
 
 
@@ -95,13 +109,8 @@ def main():
         import probe_torch_parts
         result = probe_torch_parts.run(arguments.part, recorder)
     else:
-        result = run_parts(recorder)
-    text = json.dumps(result, indent=2)
-    if arguments.out is None:
-        print(text)
-    else:
-        with open(arguments.out, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        result = run_parts(recorder, arguments.out)
+    write(result, arguments.out)
 
 
 if __name__ == "__main__":

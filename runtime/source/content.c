@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/content.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/source/mapping.h"
+
+/* The format allows headers of 100 MB. */
+enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, COMPARED_BYTES = 256 << 10, PROBED_BYTES = 64 };
+
+struct tensor {
+    uint64_t offset, bytes; /* in the file */
+};
+
+/* A file that is or was mapped. */
+struct file {
+    struct file *next;
+    dev_t device;
+    ino_t inode;
+    bool is_mapped;           /* seen in the present walk */
+    struct ms_source *source; /* NULL: no checkpoint */
+    struct tensor *tensors;
+    size_t count;
+    size_t last; /* the one that matched last: mostly, the next one is next */
+};
+
+/* Guards the list. Held over reads of files, never over a driver call. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct file *files;
+
+static void destroy(struct file *file)
+{
+    if (file->source != NULL)
+        ms_source_drop(file->source);
+    ms_heap_free(file->tensors);
+    ms_heap_free(file);
+}
+
+static const char *skip(const char *at, char wanted)
+{
+    while (isspace((unsigned char)*at))
+        at++;
+    return *at == wanted ? at + 1 : NULL;
+}
+
+/* ":[begin,end]" behind a key. Wrong numbers do no harm: what they lead to is compared. */
+static bool read_offsets(const char *at, uint64_t *begin_out, uint64_t *end_out)
+{
+    char *end;
+    at = skip(at, ':');
+    at = at != NULL ? skip(at, '[') : NULL;
+    if (at == NULL)
+        return false;
+    *begin_out = strtoull(at, &end, 10);
+    at = skip(end, ',');
+    if (at == NULL)
+        return false;
+    *end_out = strtoull(at, &end, 10);
+    return skip(end, ']') != NULL;
+}
+
+static bool add_tensor(struct file *file, uint64_t offset, uint64_t bytes)
+{
+    if ((file->count & (file->count + 1)) == 0) { /* room for 1, 3, 7, ... is used up */
+        struct tensor *grown =
+            ms_heap_realloc(file->tensors, (2 * file->count + 1) * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        file->tensors = grown;
+    }
+    file->tensors[file->count++] = (struct tensor){.offset = offset, .bytes = bytes};
+    return true;
+}
+
+static void read_header(struct file *file, const char *header, uint64_t data_at)
+{
+    static const char key[] = "\"data_offsets\"";
+    const uint64_t file_bytes = ms_source_file_bytes(file->source);
+    for (const char *at = header; (at = strstr(at, key)) != NULL;) {
+        uint64_t begin, end;
+        at += strlen(key);
+        if (read_offsets(at, &begin, &end) && begin < end && end <= file_bytes - data_at &&
+            !add_tensor(file, data_at + begin, end - begin))
+            return;
+    }
+}
+
+/* 8 bytes of length, and an object in JSON. */
+static void read_file(struct file *file)
+{
+    unsigned char start[9];
+    uint64_t length;
+    const uint64_t file_bytes = ms_source_file_bytes(file->source);
+    if (file_bytes < sizeof(start) || !ms_source_peek(file->source, 0, start, sizeof(start)))
+        return;
+    memcpy(&length, start, sizeof(length)); /* little-endian, as this machine */
+    if (start[8] != '{' || length > MAX_HEADER_BYTES || length > file_bytes - 8)
+        return;
+    char *header = ms_heap_alloc(length + 1);
+    if (header == NULL)
+        return;
+    if (ms_source_peek(file->source, 8, header, length)) {
+        header[length] = '\0';
+        read_header(file, header, 8 + length);
+    }
+    ms_heap_free(header);
+}
+
+static struct file *add_file(const struct ms_mapping *mapping)
+{
+    struct file *file = ms_heap_zalloc(sizeof(*file));
+    if (file == NULL)
+        return NULL;
+    file->device = mapping->device;
+    file->inode = mapping->inode;
+    file->source = ms_source_from_file(mapping, 0);
+    if (file->source != NULL)
+        read_file(file);
+    if (file->source != NULL && file->count == 0) {
+        ms_source_drop(file->source);
+        file->source = NULL;
+    }
+    file->next = files;
+    files = file;
+    return file;
+}
+
+/* What was mapped and has changed since is looked at again. */
+static void visit(__attribute__((unused)) void *context, const struct ms_mapping *mapping)
+{
+    struct file *file = files;
+    while (file != NULL && (file->device != mapping->device || file->inode != mapping->inode))
+        file = file->next;
+    if (file == NULL)
+        file = add_file(mapping);
+    if (file != NULL)
+        file->is_mapped = file->source == NULL || ms_source_is_current(file->source);
+}
+
+static void forget_unmapped(void)
+{
+    for (struct file **link = &files; *link != NULL;) {
+        struct file *file = *link;
+        if (file->is_mapped) {
+            file->is_mapped = false;
+            link = &file->next;
+        } else {
+            *link = file->next;
+            destroy(file);
+        }
+    }
+}
+
+static bool holds(const struct file *file, const struct tensor *tensor, const char *bytes,
+                  char *buffer)
+{
+    for (uint64_t done = 0; done < tensor->bytes;) {
+        /* The first look is short: most candidates differ at once. */
+        const uint64_t wanted = done == 0 ? PROBED_BYTES : COMPARED_BYTES;
+        const uint64_t left = tensor->bytes - done;
+        const size_t now = (size_t)(left < wanted ? left : wanted);
+        if (!ms_source_peek(file->source, tensor->offset + done, buffer, now) ||
+            memcmp(buffer, bytes + done, now) != 0)
+            return false;
+        done += now;
+    }
+    return ms_source_is_current(file->source) &&
+           !ms_mapping_is_stored_to(file->device, file->inode);
+}
+
+/* From behind the last match on, around. */
+static const struct tensor *find_tensor(struct file *file, const void *address, size_t bytes,
+                                        char *buffer)
+{
+    for (size_t i = 1; i <= file->count; i++) {
+        const size_t at = (file->last + i) % file->count;
+        if (file->tensors[at].bytes != bytes || !holds(file, &file->tensors[at], address, buffer))
+            continue;
+        file->last = at;
+        return &file->tensors[at];
+    }
+    return NULL;
+}
+
+struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out)
+{
+    struct ms_source *found = NULL;
+    char *buffer = ms_heap_alloc(COMPARED_BYTES);
+    if (buffer == NULL)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    if (ms_mapping_visit(visit, NULL))
+        forget_unmapped();
+    for (struct file *file = files; file != NULL && found == NULL; file = file->next) {
+        const struct tensor *tensor =
+            file->source != NULL ? find_tensor(file, address, bytes, buffer) : NULL;
+        if (tensor == NULL)
+            continue;
+        *offset_out = tensor->offset;
+        found = ms_source_take(file->source);
+    }
+    pthread_mutex_unlock(&lock);
+    ms_heap_free(buffer);
+    return found;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A caching allocator that carves its allocations into blocks and reports them, as PyTorch's does. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/differential/c10.h"
+#include "tests/differential/scenario.h"
+
+static const struct c10_device device = {1, 0};
+
+static CUdeviceptr take(CUdeviceptr address, size_t bytes)
+{
+    REPORT((void *)(uintptr_t)address, (int64_t)bytes, 1, 2, device);
+    return address;
+}
+
+static void give(CUdeviceptr address, size_t bytes)
+{
+    REPORT((void *)(uintptr_t)address, -(int64_t)bytes, 1, 2, device);
+}
+
+static void add(CUdeviceptr address, uint32_t value, uint64_t count)
+{
+    struct {
+        CUdeviceptr address;
+        uint64_t count;
+        uint32_t value;
+    } args = {address, count, value};
+    void *params[] = {&args};
+    OK(cuLaunchKernel(function("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+static void copy(CUdeviceptr to, CUdeviceptr from, uint64_t count)
+{
+    void *params[] = {&to, &from, &count};
+    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+static void print_told(void)
+{
+    int calls;
+    int64_t bytes;
+    c10_told(&calls, &bytes);
+    printf("told %d times, %lld bytes live\n", calls, (long long)bytes);
+}
+
+/* One allocation for a whole model, as transformers warms the allocator up: of each tensor an eighth is
+ * kept. */
+static void carved(void)
+{
+    const CUdeviceptr whole = allocate(128 * MIB);
+    const CUdeviceptr shards = allocate(16 * MIB);
+    give(take(whole, 128 * MIB), 128 * MIB);
+    for (int i = 0; i < 4; i++) {
+        const CUdeviceptr tensor = take(whole + (size_t)i * 32 * MIB, 32 * MIB);
+        const CUdeviceptr shard = take(shards + (size_t)i * 4 * MIB, 4 * MIB);
+        uniform(tensor, 8 * MIB, (uint64_t)i);
+        OK(cuMemcpyDtoD(shard, tensor + 12 * MIB, 4 * MIB));
+        give(tensor, 32 * MIB);
+    }
+    print_bytes("shards", shards, 16 * MIB);
+    print_told();
+}
+
+/* An unknown kernel touches the block it is given, and no other. */
+static void one_block(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    for (int i = 0; i < 4; i++)
+        uniform(take(whole + (size_t)i * 16 * MIB, 16 * MIB), 4 * MIB, (uint64_t)i);
+    add(whole + 16 * MIB, 5, 4 * MIB);
+    print_bytes("touched", whole + 16 * MIB + 100, MIB);
+    print_bytes("read", whole + 48 * MIB, MIB);
+}
+
+/* Blocks of all sizes in one granule, which take turns. */
+static void neighbours(void)
+{
+    const CUdeviceptr whole = allocate(4 * MIB);
+    CUdeviceptr at = whole;
+    for (size_t i = 0; i < 40; i++) {
+        const size_t bytes = (i * 7919 % 150 + 1) * 512;
+        uniform(take(at, bytes), bytes / 4, i);
+        if (i % 3 == 0)
+            add(at, 1, bytes / 4);
+        if (i % 5 == 0)
+            print_bytes("block", at, bytes);
+        at += bytes;
+    }
+    print_bytes("all", whole, (size_t)(at - whole));
+}
+
+/* Work is queued on a block that was given back, and memory runs out. */
+static void freed_but_queued(void)
+{
+    const CUdeviceptr whole = allocate(24 * MIB);
+    const CUdeviceptr kept = allocate(8 * MIB);
+    OK(cuMemsetD8(take(whole, 24 * MIB), 7, 24 * MIB));
+    add(whole, 1, 6 * MIB);
+    copy(take(kept, 8 * MIB), whole + 8 * MIB, 2 * MIB);
+    add(kept, 1, 2 * MIB);
+    give(whole, 24 * MIB);
+    const CUdeviceptr other = allocate(44 * MIB);
+    OK(cuMemsetD8(take(other, 44 * MIB), 9, 44 * MIB));
+    add(other, 1, 11 * MIB);
+    print_bytes("kept", kept, 8 * MIB);
+    print_bytes("other", other, 44 * MIB);
+    give(other, 44 * MIB);
+    OK(cuMemsetD8(take(whole, 24 * MIB), 1, 24 * MIB));
+    add(whole, 2, 6 * MIB);
+    print_bytes("again", whole, 24 * MIB);
+    print_bytes("kept", kept, 8 * MIB);
+}
+
+/* When deferral has ended, what is handed out has memory at once. */
+static void after_settling(void)
+{
+    const CUdeviceptr whole = allocate(32 * MIB);
+    uniform(take(whole, 8 * MIB), 2 * MIB, 1);
+    OK(cuStreamSynchronize(NULL));
+    struct timespec wait = {.tv_nsec = 300 * 1000 * 1000};
+    const CUdeviceptr small = allocate(4096);
+    for (int i = 0; i < 100; i++)
+        fill(small, (uint32_t)i, 1024);
+    nanosleep(&wait, NULL);
+    for (int i = 0; i < 100; i++)
+        fill(small, (uint32_t)i, 1024);
+    take(whole + 16 * MIB, 4 * MIB);
+    print_bytes("settled", whole, 8 * MIB);
+}
+
+/* A program that uses what it was not handed out. */
+static void outside(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    OK(cuMemsetD8(whole + 8 * MIB, 3, 4 * MIB));
+    add(whole + 9 * MIB, 5, MIB / 2);
+    print_bytes("outside", whole + 8 * MIB, 4 * MIB);
+    print_bytes("inside", whole, 4 * MIB);
+}
+
+/* Written before anything was handed out: the allocation stays whole. */
+static void written_before(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(whole, 4 * MIB, 1);
+    take(whole + 4 * MIB, 4 * MIB);
+    give(whole + 4 * MIB, 4 * MIB);
+    print_bytes("whole", whole, 16 * MIB);
+}
+
+/* A new block over old ones that were never given back, and giving back what was not handed out. */
+static void odd_reports(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    uniform(take(whole + 4 * MIB, 4 * MIB), MIB, 2);
+    uniform(take(whole + 2 * MIB, 4 * MIB), MIB, 3);
+    give(whole + 3 * MIB, MIB);
+    take(whole + 12 * MIB, 64 * MIB);
+    take(0x1000, 4096);
+    give(0x1000, 4096);
+    print_bytes("new", whole + 2 * MIB, 4 * MIB);
+}
+
+/* Memory of a captured graph is used whenever it is launched, whether or not it is handed out. */
+static void captured(void)
+{
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    const CUdeviceptr whole = allocate(16 * MIB);
+    const CUdeviceptr kept = allocate(4 * MIB);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    uniform(take(whole, 2 * MIB), MIB / 2, 1);
+    take(kept, 4 * MIB);
+    OK(cuCtxSynchronize());
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    take(whole + 8 * MIB, 4 * MIB);
+    OK(cuMemsetD8Async(whole + 8 * MIB, 5, 4 * MIB, stream));
+    OK(cuMemcpyDtoDAsync(kept, whole + 8 * MIB, 4 * MIB, stream));
+    give(whole + 8 * MIB, 4 * MIB);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    const CUdeviceptr other = allocate(52 * MIB); /* no room for it beside the others */
+    const CUresult result = cuMemsetD8(take(other, 52 * MIB), 9, 52 * MIB);
+    printf("%s\n", result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? "full" : "?");
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    print_bytes("kept", kept, 4 * MIB);
+}
+
+/* --- random programs */
+
+enum { SEGMENTS = 3, MAX_BLOCKS = 64, SEGMENT_BYTES = 12 << 20 };
+
+struct block {
+    CUdeviceptr address;
+    size_t bytes;
+};
+
+static struct block blocks[MAX_BLOCKS];
+static size_t block_count;
+static CUdeviceptr segments[SEGMENTS];
+static uint64_t state;
+
+static size_t pick(size_t below)
+{
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (size_t)(state >> 33) % below;
+}
+
+static bool is_free(CUdeviceptr address, size_t bytes)
+{
+    for (size_t i = 0; i < block_count; i++) {
+        if (address < blocks[i].address + blocks[i].bytes && blocks[i].address < address + bytes)
+            return false;
+    }
+    return true;
+}
+
+static const struct block *pick_block(void)
+{
+    return &blocks[pick(block_count)];
+}
+
+/* Every byte of a block is written before it is read. */
+static void write_block(const struct block *block)
+{
+    const struct block *other = block_count > 1 ? pick_block() : block;
+    unsigned char *bytes;
+    switch (pick(5)) {
+    case 0:
+        OK(cuMemsetD32(block->address, (uint32_t)pick(1000), block->bytes / 4));
+        break;
+    case 1:
+        fill(block->address, (uint32_t)pick(1000), block->bytes / 4);
+        break;
+    case 2:
+        bytes = malloc(block->bytes);
+        memset(bytes, (int)pick(250), block->bytes);
+        OK(cuMemcpyHtoD(block->address, bytes, block->bytes));
+        free(bytes);
+        break;
+    case 3:
+        if (other != block && other->bytes >= block->bytes) {
+            copy(block->address, other->address, block->bytes / 4);
+            break;
+        }
+        /* fall through */
+    default:
+        uniform(block->address, block->bytes / 4, pick(1000));
+    }
+}
+
+static void take_some(void)
+{
+    const size_t bytes = (pick(3) == 0 ? pick(6000) + 1 : pick(300) + 1) * 512;
+    const CUdeviceptr at = segments[pick(SEGMENTS)] + pick((SEGMENT_BYTES - bytes) / 512) * 512;
+    if (block_count == MAX_BLOCKS || !is_free(at, bytes))
+        return;
+    blocks[block_count++] = (struct block){take(at, bytes), bytes};
+    write_block(&blocks[block_count - 1]);
+}
+
+static void give_some(void)
+{
+    const size_t at = pick(block_count);
+    give(blocks[at].address, blocks[at].bytes);
+    blocks[at] = blocks[--block_count];
+}
+
+static void copy_some(void)
+{
+    const struct block *from = pick_block();
+    const struct block *to = pick_block();
+    const size_t bytes = pick((from->bytes < to->bytes ? from->bytes : to->bytes) / 4) * 4;
+    const size_t skip = pick((from->bytes - bytes) / 4 + 1) * 4;
+    if (from != to)
+        OK(cuMemcpyDtoD(to->address, from->address + skip, bytes));
+}
+
+static void read_some(void)
+{
+    const struct block *block = pick_block();
+    const size_t begin = pick(block->bytes);
+    print_bytes("read", block->address + begin, pick(block->bytes - begin) + 1);
+}
+
+static void random_blocks(void)
+{
+    const char *seed = getenv("BLOCKS_SEED");
+    const char *ops = getenv("BLOCKS_OPS");
+    state = seed != NULL ? strtoull(seed, NULL, 10) : 1;
+    for (int i = 0; i < SEGMENTS; i++)
+        segments[i] = allocate(SEGMENT_BYTES);
+    for (int i = ops != NULL ? atoi(ops) : 300; i > 0; i--) {
+        const size_t what = block_count < 4 ? 0 : pick(16);
+        if (what < 5)
+            take_some();
+        else if (what < 8)
+            give_some();
+        else if (what < 10)
+            write_block(pick_block());
+        else if (what < 12)
+            copy_some();
+        else if (what < 13)
+            add(pick_block()->address, 3, 128);
+        else if (what < 15)
+            read_some();
+        else
+            OK(cuMemsetD8(pick_block()->address + 100, (unsigned char)i, 300));
+    }
+    for (size_t i = 0; i < block_count; i++)
+        print_bytes("at the end", blocks[i].address, blocks[i].bytes);
+    print_told();
+}
+
+const struct scenario scenarios[] = {
+    {"carved", carved},
+    {"one_block", one_block},
+    {"neighbours", neighbours},
+    {"freed_but_queued", freed_but_queued},
+    {"after_settling", after_settling},
+    {"outside", outside},
+    {"written_before", written_before},
+    {"odd_reports", odd_reports},
+    {"captured", captured},
+    {"random", random_blocks},
+    {NULL, NULL},
+};

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""blocks.py PROGRAM KERNELS SHIM: what a caching allocator reports is the unit of deferral."""
+import os
+
+from scenarios import SMALL, main
+
+MIB = 1 << 20
+RULES = "write-only fill32\nwrite-only uniform32\nfrom-other copy32\n"
+
+
+def kinds(dump):
+    """What the live allocations consist of."""
+    return {extent[2] for block in dump["blocks"] for extent in block["lineage"]}
+
+
+def alone(test):
+    _, dump = test.both("carved")
+    test.check("only the shards had memory, and one granule at a time beside them",
+               dump["backed_bytes_peak"] <= (16 + 4 + 4) * MIB, dump)
+    test.check("every block was seen", dump["observed_blocks"] == 1 + 4 + 4, dump)
+    _, dump = test.both("one_block")
+    test.check("one block and what was read of another had memory",
+               dump["backed_bytes_peak"] <= (16 + 2 + 2) * MIB, dump)
+    test.both("neighbours")
+    test.both("outside")
+    _, dump = test.both("written_before")
+    test.check("an allocation that was used as a whole stays whole", "dead" not in kinds(dump), dump)
+    test.both("odd_reports")
+
+
+def with_time(test):
+    for delay in ("0", "2000"):
+        _, dump = test.both("freed_but_queued", dict(SMALL, SIMCUDA_DELAY_US=delay), alone={})
+        test.check("the memory of dead blocks came back", dump["evicted_bytes"] > 0, dump)
+    _, dump = test.both("after_settling")
+    test.check("settled", dump["settles"] == 1, dump)
+    test.check("a block that was handed out later has memory, and what is dead has none",
+               kinds(dump) == {"resident", "dead"} and
+               dump["backed_bytes_peak"] <= (8 + 4 + 2) * MIB, dump)
+    test.both("captured", SMALL, alone={})
+
+
+def at_random(test):
+    for seed in range(1, 13):
+        settings = {"BLOCKS_SEED": str(seed)}
+        if seed % 3 == 1:
+            settings["METASHARD_MIN_BYTES"] = "1"
+        if seed % 3 == 2:
+            settings["SIMCUDA_DELAY_US"] = "300"
+        if seed % 4 == 3:
+            settings["SIMCUDA_MEMORY_MIB"] = "48"
+        _, dump = test.both("random", settings, alone={"BLOCKS_SEED": str(seed)})
+        test.check("launches were recorded and replayed", dump["recorded_launches"] > 0 and
+                   dump["replayed_launches"] > 0, dump)
+
+
+def blocks(test):
+    with open(os.path.join(test.folder, "rules"), "w") as file:
+        file.write(RULES)
+    alone(test)
+    with_time(test)
+    at_random(test)
+
+
+main(blocks)

@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the simulated driver's own tests on it and on the real driver, and compares what they saw.
+
+    conformance.py --build DIR [--simulated NAME=VALUE]... [--only PATTERN] [--out FILE]
+
+A test is a process of its own with a limit; its checks write down their answers and it goes on after one
+that differs (conformance.h). An answer is the same when every check saw on the real driver what it saw on
+the simulated one. Tests that are about the simulated driver are listed in conformance_rows.py. Kernels are
+those of conformance_kernels.ptx on the real driver. With --simulated the simulated driver with these
+settings takes the real one's place.
+"""
+import argparse
+import collections
+import fnmatch
+import os
+import sys
+import tempfile
+import time
+
+from build_all import SUBJECTS
+from conformance_rows import NOT_COMPARED
+from run_tools import SOURCE, last_line, run_limited, without_shim, write_json
+
+# They may leave a process hanging: after all others.
+LAST = {"stream.exit_does_not_wait_for_ever", "stream.streams_wait_for_values"}
+Run = collections.namedtuple("Run", "library checks notes end")
+
+
+def row_of(name):
+    """Why this test is not run, or None."""
+    for tests, check, reason in NOT_COMPARED:
+        if check is None and fnmatch.fnmatchcase(name, tests):
+            return reason
+    return None
+
+
+def is_left_out(name, text):
+    return any(check is not None and name == tests and fnmatch.fnmatchcase(text, check)
+               for tests, check, _ in NOT_COMPARED)
+
+
+def shorter(text):
+    return text.replace("((size_t)1 << 20)", "MIB")
+
+
+class Side:
+    """One of the two drivers."""
+
+    def __init__(self, build, simulated, settings=()):
+        self.build = build
+        libraries = os.path.join(build, "tests", "sim")
+        environment = {"SIM_DATA": os.path.join(SOURCE, "tests", "sim", "data")}
+        if simulated:
+            environment.update(LD_LIBRARY_PATH=libraries,
+                               SIM_KERNELS=os.path.join(libraries, "test_kernels.so"),
+                               SIM_LIBRARY=os.path.join(libraries, "libcuda.so.1"))
+        else:
+            environment.update(SIM_KERNELS=os.path.join(SOURCE, "tests/gpu/conformance_kernels.ptx"),
+                               SIM_LIBRARY="libcuda.so.1",
+                               # The tests know one device.
+                               CUDA_VISIBLE_DEVICES=os.environ.get("CUDA_VISIBLE_DEVICES",
+                                                                   "0").split(",")[0])
+        self.environment = without_shim(**environment)
+        self.environment.update(setting.split("=", 1) for setting in settings)
+        self.simulated = simulated
+
+    def run(self, name, limit):
+        subject, test = name.split(".")
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "log")
+            done = run_limited([program(self.build, subject), test, log], limit, self.environment)
+            lines = []
+            if os.path.exists(log):
+                with open(log, encoding="utf-8", errors="replace") as file:
+                    lines = [line.rstrip("\n").split("\t") for line in file]
+        return self.read(lines, done, limit)
+
+    def read(self, lines, done, limit):
+        checks, notes, skipped, library = {}, [], None, None
+        for kind, *fields in lines:
+            if kind == "check":
+                place, text, wanted, seen = fields
+                key = (place, shorter(text))
+                checks.setdefault(key, collections.Counter())[
+                    shorter(wanted) if seen == "ok" else seen] += 1
+            elif kind == "note":
+                notes.append(" ".join(fields))
+            elif kind == "skip":
+                skipped = fields[0]
+            elif kind == "library":
+                library = fields[0]
+        if skipped is not None:
+            end = "skipped: " + skipped
+        elif done.timed_out:
+            end = f"no end in {limit:.0f} s"
+        elif done.status != 0:
+            end = f"exit status {done.status}: {last_line(done.error)}"
+        else:
+            end = "ends"
+        if ["end"] not in lines and skipped is None:
+            end += ", not at the end of the test"
+        is_own = library is not None and library.startswith(os.path.realpath(self.build) + os.sep)
+        if library is not None and is_own != self.simulated:
+            raise SystemExit(f"the {'simulated' if self.simulated else 'real'} driver was wanted, "
+                             f"and {library} answered")
+        return Run(library, checks, notes, end)
+
+
+def program(build, subject):
+    return os.path.join(build, "tests", "gpu", "conformance_" + subject)
+
+
+def tests_of(build, subject, environment):
+    done = run_limited([program(build, subject), "--list"], 20, environment)
+    if done.status != 0:
+        raise SystemExit(f"conformance_{subject} cannot be run: {last_line(done.error)}")
+    return [f"{subject}.{test}" for test in done.out.split()]
+
+
+def told(answers):
+    """{"CUDA_SUCCESS": 3} as a text; a number only where there are several answers."""
+    if len(answers) == 1:
+        return next(iter(answers))
+    return ", ".join(f"{answer} ({times} times)" for answer, times in answers.most_common(5))
+
+
+def compare(name, simulated, real):
+    """The differences, in the order of the test."""
+    differences = []
+    unreached = [key for key in simulated.checks if key not in real.checks]
+    for key, wanted in simulated.checks.items():
+        seen = real.checks.get(key)
+        # How often a loop goes round is not an answer.
+        if seen is None or set(seen) == set(wanted) or is_left_out(name, key[1]):
+            continue
+        differences.append({"at": key[0], "check": key[1], "simulated": told(wanted), "real": told(seen)})
+    for key in real.checks:
+        if key not in simulated.checks:
+            differences.append({"at": key[0], "check": key[1], "simulated": "not reached",
+                                "real": told(real.checks[key])})
+    for note in real.notes[:20]:
+        if note not in simulated.notes:
+            differences.append({"check": "what the test says", "simulated": "nothing", "real": note})
+    if simulated.end != real.end:
+        differences.append({"check": "its end", "simulated": simulated.end, "real": real.end})
+    if unreached:
+        differences.append({"at": unreached[0][0], "check": unreached[0][1], "simulated": "reached",
+                            "real": f"not reached, as {len(unreached)} of {len(simulated.checks)} checks"})
+    return differences
+
+
+def record_of(name, simulated, real):
+    """What both saw: where all is the same, only how many checks there were."""
+    differences = compare(name, simulated, real)
+    first = differences[0] if differences else None
+    return {"test": name, "same": not differences, "checks": len(simulated.checks),
+            "simulated": first["simulated"] if first else simulated.end,
+            "real": first["real"] if first else real.end, "differences": differences}
+
+
+def measure(options):
+    simulated = Side(options.build, True)
+    real = Side(options.build, bool(options.simulated), options.simulated or ())
+    names = [name for subject in SUBJECTS
+             for name in tests_of(options.build, subject, simulated.environment)]
+    wanted = [name for name in names if row_of(name) is None and fnmatch.fnmatchcase(name, options.only)]
+    wanted.sort(key=lambda name: name in LAST)
+    deadline = time.monotonic() + options.seconds
+    result = {"format": "metashard-conformance-1", "complete": False, "real_driver": None, "counts": {},
+              "tests": [], "not_run": [],
+              "not_compared": [dict(zip(("tests", "check", "reason"), row)) for row in NOT_COMPARED]}
+    checks = []
+    for name in wanted:
+        if time.monotonic() > deadline:
+            result["not_run"].append(name)
+            continue
+        with_simulated, with_real = simulated.run(name, options.limit), real.run(name, options.limit)
+        checks += [(name, text) for _, text in with_simulated.checks]
+        result["real_driver"] = result["real_driver"] or with_real.library
+        result["tests"].append(record_of(name, with_simulated, with_real))
+        same = sum(record["same"] for record in result["tests"])
+        result["counts"] = {"same": same, "different": len(result["tests"]) - same,
+                            "not_run": len(wanted) - len(result["tests"]),
+                            "not_compared": sum(row_of(other) is not None for other in names)}
+        if options.out is not None:
+            write_json(options.out, result)
+    result["complete"] = not result["not_run"]
+    result["stale_rows"] = stale_rows(names, checks)
+    if options.out is not None:
+        write_json(options.out, result)
+    return result
+
+
+def stale_rows(names, checks):
+    """Rows of the table that stand for no test or no check any more. One program is not built here."""
+    ran = {name for name, _ in checks}
+    stale = [tests for tests, _, _ in NOT_COMPARED
+             if not tests.startswith("torch_kernels.") and not fnmatch.filter(names, tests)]
+    return stale + [f"{tests}: {check}" for tests, check, _ in NOT_COMPARED
+                    if check is not None and tests in ran
+                    and not any(is_left_out(name, text) and fnmatch.fnmatchcase(text, check)
+                                for name, text in checks if name == tests)]
+
+
+def show(result):
+    print(f"{'test':58} {'simulated':28} {'real':28}")
+    for record in result["tests"]:
+        if record["same"]:
+            print(f"{record['test']:58} {record['simulated']:28} {'same':28}")
+            continue
+        for number, difference in enumerate(record["differences"]):
+            print(f"{record['test'] if number == 0 else '':58} {difference['simulated']:28} "
+                  f"{difference['real']:28} {difference.get('at', '')} {difference['check']}")
+    print(", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", required=True, type=os.path.abspath)
+    parser.add_argument("--simulated", action="append", metavar="NAME=VALUE",
+                        help="compare with the simulated driver, with this setting")
+    parser.add_argument("--only", default="*", help="tests, as vmm.*")
+    parser.add_argument("--limit", type=float, default=20, help="seconds for one test")
+    parser.add_argument("--seconds", type=float, default=600, help="for all")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    show(measure(options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

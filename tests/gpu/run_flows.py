@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the programs of tests/flows on the device, several at a time, each for some of its ranks.
+
+    run_flows.py --shim libmetashard.so [--out FILE] [--seconds S] [--flows NAME...]
+
+`tests/flows/run` runs all ranks of all flows one after the other, which takes half an hour. Here every flow
+is a process of its own, for two of eight ranks, so a flow that fails or hangs leaves the others alone. Writes
+one JSON object after each flow.
+"""
+import argparse
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from run_tools import SOURCE, last_line, read_json, run_limited, without_shim, write_json
+
+PROGRAM = os.path.join(SOURCE, "tests", "flows", "run")
+WORLD, RANKS = 8, "0,5"
+COUNTED = re.compile(r"^(ok|not ok) \d+ (.*)$")
+
+
+def run_flow(name, options, limit):
+    """{"result", "failed", "skipped", "records"} of one flow."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "flows.json")
+        done = run_limited([sys.executable, PROGRAM, name, "--world", str(WORLD), "--ranks", RANKS,
+                            "--jobs", "2", "--shim", options.shim, "--device", options.device,
+                            "--scale", str(options.scale), "--json", out], limit, without_shim())
+        records = read_json(out).get("flows", [])
+    lines = [match.groups() for match in map(COUNTED.match, done.out.splitlines()) if match]
+    skipped = [text for kind, text in lines if kind == "ok" and " # SKIP" in text]
+    failed = [text for kind, text in lines if kind == "not ok"]
+    passed = len(lines) - len(skipped) - len(failed)
+    if done.timed_out:
+        result = "no time left"
+    elif failed or done.status != 0:
+        result = "failed"
+    else:
+        result = "passed" if passed > 0 else "skipped"
+    record = {"flow": name, "result": result, "seconds": round(done.seconds, 1), "failed": failed,
+              "skipped": skipped, "records": records}
+    if result == "failed":
+        record["said"] = [line for line in done.out.splitlines() if line.startswith("#")][:40]
+        record["error"] = last_line(done.error) if done.error.strip() else None
+    return record
+
+
+def names_of_flows(options):
+    done = run_limited([sys.executable, PROGRAM, "--list", *options.flows], 60)
+    if done.status != 0:
+        raise SystemExit("tests/flows/run cannot be used: " + last_line(done.error))
+    return done.out.split()
+
+
+def measure(options):
+    if not os.path.exists(PROGRAM):
+        return {"skipped": "tests/flows/run is not there"}
+    deadline = time.monotonic() + options.seconds
+    names = names_of_flows(options)
+    result = {"format": "metashard-flows-1", "complete": False, "world": WORLD, "ranks": RANKS,
+              "scale": options.scale, "counts": {}, "flows": []}
+    lock = threading.Lock()
+
+    def one(name):
+        left = deadline - time.monotonic()
+        if left < 5:
+            record = {"flow": name, "result": "no time left"}
+        else:
+            record = run_flow(name, options, left)
+        with lock:
+            result["flows"].append(record)
+            results = [flow["result"] for flow in result["flows"]]
+            result["counts"] = {kind: results.count(kind) for kind in sorted(set(results))}
+            result["complete"] = len(results) == len(names) and "no time left" not in results
+            if options.out is not None:
+                write_json(options.out, result)
+            print(f"{record['flow']:30} {record['result']}", flush=True)
+
+    with ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 1) // 4))) as pool:
+        list(pool.map(one, names))
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shim", required=True, type=os.path.abspath)
+    parser.add_argument("--out")
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--scale", type=float, default=1)
+    parser.add_argument("--flows", nargs="*", default=[])
+    options = parser.parse_args()
+    result = measure(options)
+    if options.out is not None:
+        write_json(options.out, result)
+    print(result.get("skipped") or result["counts"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

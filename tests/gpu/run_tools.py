@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""For tests/gpu/run and its parts: programs with a limit, JSON files, and what code and machine this is."""
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import namedtuple
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# What decides the results; results themselves are in docs/.
+CODE = ["meson.build", "meson_options.txt", "runtime", "shim", "tests", "tools"]
+
+Done = namedtuple("Done", "status timed_out seconds out error")
+
+
+def members_of(session):
+    """Processes of a session, which a process group of their own does not leave."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            yield int(name)
+
+
+def end(process, session):
+    """Ends it with all that it started."""
+    victims = list(members_of(process.pid)) if session else []
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    for victim in victims:
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        pass  # inside the kernel; nothing more can be done
+
+
+def run_limited(command, limit, environment=None, session=False, show=False):
+    """Runs it in a process group of its own, or a session, for at most so many seconds."""
+    start = time.monotonic()
+    with tempfile.TemporaryFile("w+", errors="replace") as out, \
+            tempfile.TemporaryFile("w+", errors="replace") as error:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
+                                   stderr=None if show else error, env=environment,
+                                   start_new_session=session, process_group=None if session else 0)
+        timed_out = False
+        try:
+            process.wait(max(limit, 0.1))
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            end(process, session)
+        out.seek(0)
+        error.seek(0)
+        return Done(process.returncode, timed_out, time.monotonic() - start, out.read(),
+                    error.read())
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def read_started(path):
+    """What the probe wrote before it was stopped: its whole sections."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        return json.loads(text[:text.rindex("\n  },")] + "\n  }\n}")
+    except (OSError, ValueError):
+        return {}
+
+
+def write_json(path, value):
+    """Whole or not at all: who is stopped while writing leaves the older one."""
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".new", path)
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "no message"
+
+
+def without_shim(**more):
+    """This environment, less what would change the shim or the simulated driver."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("METASHARD", "SIMCUDA", "SIM_"))}
+    return dict(kept, **more)
+
+
+def under_shim(shim, dump, **more):
+    preload = ":".join(filter(None, [shim, os.environ.get("LD_PRELOAD")]))
+    return without_shim(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_LOG="warn", **more)
+
+
+def counters_of(dump):
+    """The shim's counters, without its list of blocks."""
+    return {name: value for name, value in read_json(dump).items() if name != "blocks"}
+
+
+def source_files():
+    for entry in CODE:
+        path = os.path.join(SOURCE, entry)
+        if os.path.isfile(path):
+            yield path
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(name for name in folders if name != "__pycache__")
+            yield from (os.path.join(folder, name) for name in sorted(names))
+
+
+def hash_of_sources():
+    digest = hashlib.sha256()
+    for path in source_files():
+        with open(path, "rb") as file:
+            content = hashlib.sha256(file.read()).hexdigest()
+        digest.update(f"{os.path.relpath(path, SOURCE)} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def git(*arguments):
+    try:
+        done = subprocess.run(["git", "-C", SOURCE, *arguments], capture_output=True, text=True,
+                              timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def code_version():
+    """The commit, with a hash of the sources where they differ from it; or that hash alone."""
+    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *CODE)
+    if commit is None or changes is None:
+        return "sources-" + hash_of_sources()[:16]
+    return commit if changes == "" else f"{commit}+{hash_of_sources()[:16]}"
+
+
+ASK_DRIVER = """
+import ctypes, json
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    result = getattr(cuda, name)(*arguments)
+    if result != 0:
+        raise SystemExit(f"{name} gave {result}")
+version, device, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
+call("cuInit", 0)
+call("cuDriverGetVersion", ctypes.byref(version))
+call("cuDeviceGet", ctypes.byref(device), 0)
+call("cuDeviceGetName", name, 256, device)
+print(json.dumps({"gpu": name.value.decode(), "cuda": version.value}))
+"""
+# A driver without persistence shuts the device down after its last process, and takes seconds to start it.
+HOLD_DEVICE = """
+import ctypes, sys
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+if cuda.cuInit(0) == 0:
+    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+sys.stdin.read()
+"""
+ASK_TORCH = """
+import json, torch
+print(json.dumps({"torch": torch.__version__, "available": torch.cuda.is_available()}))
+"""
+
+
+@contextlib.contextmanager
+def device_held():
+    holder = subprocess.Popen([sys.executable, "-c", HOLD_DEVICE], stdin=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        holder.stdin.close()
+        try:
+            holder.wait(10)
+        except subprocess.TimeoutExpired:
+            holder.kill()
+
+
+def driver_version():
+    try:
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+            found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", file.read())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def machine(python):
+    """({what this machine is}, why no GPU is used or None)."""
+    facts = {"gpu": None, "cuda": None, "driver": driver_version(), "torch": None,
+             "python": ".".join(map(str, sys.version_info[:3])), "cores": os.cpu_count()}
+    done = run_limited([sys.executable, "-c", ASK_DRIVER], 60)
+    if done.status == 0:
+        facts.update(json.loads(done.out))
+        reason = None
+    else:
+        reason = "the driver did not answer in 60 s" if done.timed_out else last_line(done.error)
+    done = run_limited([python, "-c", ASK_TORCH], 120)
+    if done.status == 0:
+        torch = json.loads(done.out.splitlines()[-1])
+        facts["torch"] = torch["torch"]
+        facts["torch_sees_gpu"] = torch["available"]
+    return facts, reason

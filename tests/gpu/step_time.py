@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the shim costs a training step, and a start of PyTorch, without anything to defer.
+
+    step_time.py --shim libmetashard.so [--out FILE] [--seconds S]
+
+A small transformer in bf16: forward, backward, AdamW. Its steps are short, so that the host's part of them,
+which is all that the shim can lengthen, counts. Processes without and with the preload take turns; the
+figures are medians. Prints, and writes after each process, one JSON object.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+from alternating import Turns, medians
+
+ROUNDS, STEPS, WARM_UP_STEPS = 4, 200, 20
+# Longer than METASHARD_SETTLE_MS: what is measured is the state that training is in.
+WARM_UP_SECONDS = 2.0
+START = "import torch; torch.cuda.init(); print('{}')"
+START_ON_CPU = "import torch; print('{}')"
+
+
+def build_model(torch, device, layers, width):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.between = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+            self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+            self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            batch, length, _ = x.shape
+            q, k, v = self.qkv(self.before(x)).view(batch, length, 3, -1, 64).permute(2, 0, 3, 1, 4)
+            mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+            return x + self.down(torch.nn.functional.gelu(self.up(self.between(x))))
+
+    blocks = [Block() for _ in range(layers)]
+    return torch.nn.Sequential(*blocks, torch.nn.Linear(width, width)).to(device, torch.bfloat16)
+
+
+def train(device, steps, layers, width, batch, length):
+    """In a process of its own: milliseconds per step, the host waiting at the end of each."""
+    import torch
+    torch.manual_seed(1)
+    model = build_model(torch, device, layers, width)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    data = torch.randn(batch, length, width, device=device, dtype=torch.bfloat16)
+    milliseconds, start = [], time.monotonic()
+
+    def step():
+        began = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss = (model(data) - data).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        milliseconds.append((time.perf_counter() - began) * 1000)
+        return loss
+
+    while len(milliseconds) < WARM_UP_STEPS:
+        loss = step()
+    early_loss = loss.item()
+    while time.monotonic() - start < WARM_UP_SECONDS:
+        step()
+    first = milliseconds[2:WARM_UP_STEPS]
+    del milliseconds[:]
+    for _ in range(steps):
+        step()
+    return {"step_ms": statistics.median(milliseconds), "step_p90_ms": sorted(milliseconds)[steps * 9 // 10],
+            "early_step_ms": statistics.median(first), "loss": early_loss}
+
+
+def measure(options):
+    training = [os.path.abspath(__file__), "--train", "--device", options.device, "--steps",
+                str(options.steps)]
+    starting = ["-c", START if options.device == "cuda" else START_ON_CPU]
+    result = {"format": "metashard-step-time-1", "summary": {},
+              "training": {}, "starting": {},
+              "shape": {"layers": options.layers, "width": options.width, "batch": options.batch,
+                        "length": options.length, "steps": options.steps, "dtype": "bfloat16"}}
+    training += [word for name in ("layers", "width", "batch", "length")
+                 for word in ("--" + name, str(getattr(options, name)))]
+    turns = Turns(options, result)
+    done = 0
+    for _ in range(ROUNDS):
+        if not turns.round("training", training, result["training"]) or \
+                not turns.round("starting", starting, result["starting"]):
+            break
+        done += 1
+        result["summary"] = summary_of(result)
+    result["rounds"] = done
+    turns.finish(done > 0)
+    return result
+
+
+def summary_of(result):
+    losses = {mode: sorted({record["loss"] for record in runs if "loss" in record})
+              for mode, runs in result["training"].items()}
+    return {**medians(result["training"], ["step_ms", "step_p90_ms", "early_step_ms"]),
+            "start_seconds": medians(result["starting"], ["process_seconds"])["process_seconds"],
+            # After WARM_UP_STEPS. Several values without the shim: this device's sums are not repeatable.
+            "losses": losses}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shim", type=os.path.abspath)
+    parser.add_argument("--out")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.train:
+        print(json.dumps(train(options.device, options.steps, options.layers, options.width, options.batch,
+                               options.length)))
+        return 0
+    if options.shim is None or not os.path.exists(options.shim):
+        sys.exit("step_time.py: --shim names no file")
+    print(json.dumps(measure(options)["summary"], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
