@@ -54,7 +54,9 @@ def reason_to_skip(recorder):
 
 
 def run_part(function, extra, limit, recorder):
-    environment = dict(os.environ, LD_PRELOAD=recorder, **extra)
+    # In front of what is preloaded already: a stand-in for the CUDA runtime, say.
+    preload = ":".join(filter(None, [recorder, os.environ.get("LD_PRELOAD")]))
+    environment = dict(os.environ, LD_PRELOAD=preload, **extra)
     command = [sys.executable, os.path.abspath(__file__), "--recorder", recorder,
                "--part", function]
     start = time.monotonic()

@@ -17,9 +17,11 @@ typedef double operation(const unsigned char *functor, enum host_type type, cons
 struct functor {
     const char *name; /* part of the mangled name */
     enum {
-        TYPES_BEHIND, /* the type of all operands stands behind the name */
-        TYPES_LAMBDA, /* it is the argument of the innermost lambda: "EUlfE" */
-        TYPES_TWO,    /* in, out behind the name */
+        TYPES_BEHIND,  /* the type of all operands stands behind the name */
+        TYPES_LAMBDA,  /* it is the argument of the innermost lambda: "EUlfE" */
+        TYPES_TWO,     /* in, out behind the name */
+        TYPES_COMPARE, /* in behind the name, out is bool */
+        TYPES_WHERE,   /* arguments of the lambda: bool, in, in */
     } types;
     unsigned operands;
     operation *run; /* NULL: in as it is */
@@ -94,6 +96,30 @@ static double clamp(const unsigned char *functor, enum host_type type, const dou
     return value;
 }
 
+/* compare_scalar_kernel: {0 >=, 1 >, 2 <=, 3 <; scalar of the operands' type} */
+static double compare(const unsigned char *functor, enum host_type type, const double *in)
+{
+    uint32_t kind;
+    memcpy(&kind, functor, sizeof(kind));
+    const double with = host_load(functor + (host_size(type) > 4 ? 8 : 4), type);
+    return kind == 0   ? in[0] >= with
+           : kind == 1 ? in[0] > with
+           : kind == 2 ? in[0] <= with
+                       : in[0] < with;
+}
+
+static double bitwise_or(__attribute__((unused)) const unsigned char *functor,
+                         __attribute__((unused)) enum host_type type, const double *in)
+{
+    return (double)((int64_t)in[0] | (int64_t)in[1]);
+}
+
+static double where(__attribute__((unused)) const unsigned char *functor,
+                    __attribute__((unused)) enum host_type type, const double *in)
+{
+    return in[0] != 0 ? in[1] : in[2];
+}
+
 static const struct functor functors[] = {
     {"11FillFunctorI", TYPES_BEHIND, 1, fill},
     {"23direct_copy_kernel_cuda", TYPES_LAMBDA, 2, NULL},
@@ -101,6 +127,9 @@ static const struct functor functors[] = {
     {"21CUDAFunctorOnSelf_addI", TYPES_BEHIND, 2, add_on_self},
     {"15CUDAFunctor_addI", TYPES_BEHIND, 3, add},
     {"19launch_clamp_scalar", TYPES_LAMBDA, 2, clamp},
+    {"21compare_scalar_kernelI", TYPES_COMPARE, 2, compare},
+    {"16BitwiseOrFunctorI", TYPES_BEHIND, 3, bitwise_or},
+    {"17where_kernel_impl", TYPES_WHERE, 4, where},
 };
 
 /* Around MulFunctor, which is not asked for by itself: it stands for other operations in other places. */
@@ -113,8 +142,8 @@ static const struct functor multiplications[] = {
 static const struct functor *find_functor(const char *name)
 {
     for (size_t i = 0; i < sizeof(multiplications) / sizeof(multiplications[0]); i++) {
-        if (strstr(name, multiplications[i].name) != NULL)
-            return strstr(name, "10MulFunctorI") != NULL ? &multiplications[i] : NULL;
+        if (strstr(name, multiplications[i].name) != NULL && strstr(name, "10MulFunctorI") != NULL)
+            return &multiplications[i];
     }
     for (size_t i = 0; i < sizeof(functors) / sizeof(functors[0]); i++) {
         if (strstr(name, functors[i].name) != NULL)
@@ -128,13 +157,17 @@ static bool read_types(const struct functor *functor, const char *name, enum hos
                        enum host_type *out_out)
 {
     const char *at = strstr(name, functor->name) + strlen(functor->name);
-    if (functor->types == TYPES_LAMBDA) {
+    if (functor->types == TYPES_LAMBDA || functor->types == TYPES_WHERE) {
         at = strstr(at, "EUl"); /* the lambdas around it are "ENKUlvE" */
         if (at == NULL)
             return false;
         at += strlen("EUl");
     }
+    if (functor->types == TYPES_WHERE)
+        host_parse_type(&at, HOST_NONE); /* bool */
     *in_out = *out_out = host_parse_type(&at, HOST_NONE);
+    if (functor->types == TYPES_COMPARE)
+        *out_out = HOST_BOOL;
     if (functor->types == TYPES_TWO)
         *out_out = host_parse_type(&at, *in_out);
     return *in_out != HOST_NONE && *out_out != HOST_NONE;
@@ -191,6 +224,8 @@ static void start_loop(const struct simcuda_launch *launch, void **args, struct 
     loop->operands.type[0] = out;
     for (unsigned k = 1; k < loop->operands.count; k++)
         loop->operands.type[k] = in;
+    if (loop->functor->types == TYPES_WHERE)
+        loop->operands.type[1] = HOST_BOOL;
 }
 
 static void vectorized(const struct simcuda_launch *launch, void **args)

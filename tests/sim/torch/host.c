@@ -18,7 +18,9 @@ static const struct {
                      {"i", HOST_INT32},
                      {"l", HOST_INT64},
                      {"f", HOST_FLOAT},
-                     {"d", HOST_DOUBLE}};
+                     {"d", HOST_DOUBLE},
+                     {"j", HOST_INT32}, /* of any type of that size */
+                     {"t", HOST_INT16}};
 
 size_t host_size(enum host_type type)
 {
@@ -285,8 +287,9 @@ simcuda_find_kernel simcuda_find;
 SIMCUDA_EXPORT simcuda_kernel *simcuda_find(const char *name)
 {
     static simcuda_find_kernel *const families[] = {host_find_elementwise, host_find_random,
-                                                    host_find_cat, host_find_foreach,
-                                                    host_find_range};
+                                                    host_find_cat,         host_find_foreach,
+                                                    host_find_range,       host_find_transpose,
+                                                    host_find_reduce,      host_find_sleep};
     simcuda_kernel *kernel = NULL;
     for (size_t i = 0; kernel == NULL && i < sizeof(families) / sizeof(families[0]); i++)
         kernel = families[i](name);

@@ -47,7 +47,7 @@ double host_round(enum host_type type, double value);
 
 /* --- the offset calculator of operands with strides (OffsetCalculator.cuh) */
 
-enum { HOST_MAX_DIMS = 25, HOST_MAX_OPERANDS = 3 };
+enum { HOST_MAX_DIMS = 25, HOST_MAX_OPERANDS = 4 };
 
 struct host_operands {
     unsigned count;
@@ -82,5 +82,8 @@ simcuda_kernel *host_find_random(const char *name);
 simcuda_kernel *host_find_cat(const char *name);
 simcuda_kernel *host_find_foreach(const char *name);
 simcuda_kernel *host_find_range(const char *name);
+simcuda_kernel *host_find_transpose(const char *name);
+simcuda_kernel *host_find_reduce(const char *name);
+simcuda_kernel *host_find_sleep(const char *name);
 
 #endif

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_kernels.py: the simulated device computes what PyTorch computes on the host. TAP.
+
+Copies and arithmetic are compared with the host's; random numbers with those of a real GPU, which are
+well known for seed 0.
+"""
+import torch
+
+from check_wheel import Tap
+
+FLOATING = [torch.float32, torch.bfloat16, torch.float16]
+TYPES = FLOATING + [torch.int64, torch.int32, torch.uint8]
+SHAPES = [(64, 37), (64, 64)]
+# torch.manual_seed(0), five numbers, as any NVIDIA GPU prints them.
+UNIFORM = [0.3990, 0.5167, 0.0249, 0.9401, 0.9459]
+NORMAL = [-0.9247, -0.4253, -2.6438, 0.1452, -0.1209]
+
+
+def same(device, host):
+    return torch.equal(device.cpu(), host)
+
+
+def copies(d, h):
+    yield "copied", same(d, h)
+    yield "clone", same(d.clone(), h)
+    yield "column slice", same(d[:, 3:9].contiguous(), h[:, 3:9])
+    yield "transposed", same(d.t().contiguous(), h.t())
+    for dim in (0, 1):
+        yield f"cat in dimension {dim}", same(torch.cat([d, d, d], dim), torch.cat([h, h, h], dim))
+    yield "cat of slices", same(torch.cat([d[:, :5], d[:, 9:]], 1), torch.cat([h[:, :5], h[:, 9:]], 1))
+    targets = [torch.empty_like(d), torch.empty_like(d)]
+    torch._foreach_copy_(targets, [d, d.mul(2)])
+    yield "foreach copy", same(targets[0], h) and same(targets[1], h.mul(2))
+    for other in TYPES[:-1]:
+        yield f"to {other}", same(d.to(other), h.to(other))
+
+
+def arithmetic(d, h):
+    device, host = d.clone(), h.clone()
+    device[5:9, 1:3] = 3
+    host[5:9, 1:3] = 3
+    yield "fill of a part", same(device, host)
+    yield "full", same(torch.full((33,), 5, dtype=d.dtype, device="cuda"), torch.full((33,), 5, dtype=d.dtype))
+    yield "times a number", same(d.mul(3), h.mul(3))
+    yield "plus a number", same(d.add(2), h.add(2))
+    yield "in place", same(d.clone().mul_(3).add_(1), h.clone().mul_(3).add_(1))
+    yield "part in place", same(device[:, :5].mul_(2), host[:, :5].mul_(2))
+    yield "sum and product of two", same(d + d, h + h) and same(d * d, h * h)
+    yield "clamp", same(d.clamp(4, 20), h.clamp(4, 20)) and same(d.clamp(min=4), h.clamp(min=4))
+
+
+def decisions(d, h):
+    yield "comparisons", all(same(a, b) for a, b in [(d < 9, h < 9), (d >= 9, h >= 9), (d > 9, h > 9)])
+    yield "or, any", same((d < 5) | (d > 30), (h < 5) | (h > 30)) and same((d > 90).any(), (h > 90).any())
+    yield "where", same(torch.where(d > 9, d, d * 2), torch.where(h > 9, h, h * 2))
+
+
+def random():
+    torch.manual_seed(0)
+    yield "uniform numbers of a GPU", torch.allclose(torch.rand(5, device="cuda").cpu(),
+                                                     torch.tensor(UNIFORM), atol=5e-5)
+    torch.manual_seed(0)
+    yield "normal numbers of a GPU", torch.allclose(torch.randn(5, device="cuda").cpu(),
+                                                    torch.tensor(NORMAL), atol=5e-5)
+    many = torch.empty(1_000_003, device="cuda").normal_(1, 2).cpu()
+    yield "normal distribution", abs(many.mean() - 1) < 0.01 and abs(many.std() - 2) < 0.01
+    part = torch.zeros(1000, 300, device="cuda")
+    part[:, 4:9].uniform_(1, 2)
+    part = part.cpu()
+    yield "uniform numbers in a part", bool((part[:, 4:9] >= 1).all() and (part[:, 4:9] < 2).all()
+                                            and (part[:, 9:] == 0).all())
+
+
+def main():
+    tap = Tap()
+    torch.manual_seed(1)
+    for kind in TYPES:
+        for shape in SHAPES:
+            h = (torch.rand(shape) * 50).to(kind)
+            d = h.cuda()
+            for name, good in [*copies(d, h), *arithmetic(d, h)]:
+                tap.check(f"{kind}, {shape[0]} x {shape[1]}: {name}", good)
+    for kind in (torch.float32, torch.bfloat16):
+        h = (torch.rand(SHAPES[0]) * 50).to(kind)
+        for name, good in decisions(h.cuda(), h):
+            tap.check(f"{kind}: {name}", good)
+    large = torch.arange(4000 * 2048, dtype=torch.int32).view(4000, 2048)
+    tap.check("large transposed", same(large.cuda().t().contiguous(), large.t().contiguous()))
+    for name, good in random():
+        tap.check(name, good)
+    tap.end()
+
+
+if __name__ == "__main__":
+    main()

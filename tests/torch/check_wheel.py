@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_wheel.py RULES [LAYOUTS]: what the shim expects of PyTorch, held against the installed wheel. TAP.
+
+The block observer: libc10 exports the function that the shim interposes, and libc10_cuda calls it from
+outside. The kernel rules: each names kernels that are there, and their parameters lie where the rule's
+class expects pointers. With LAYOUTS, writes the layouts of all kernels there for the simulated driver.
+"""
+import collections
+import fnmatch
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import fatbin
+
+OBSERVER = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
+INT, POINTER = 4, 8
+CALCULATOR_OF_TWO = 4 + 25 * 12 + 25 * 2 * 4  # OffsetCalculator<2>: dims, dividers, strides
+
+# What must not be recorded: several inputs, a whole tensor for each element, pointers in device memory.
+NEVER = [r"St5arrayIPcLm[3-9]E", r"13reduce_kernelI", r"25multi_tensor_apply_kernelI", r"CatArrayBatchedCopy",
+         r"24index_elementwise_kernelI", r"34_scatter_gather_elementwise_"]
+
+
+class Tap:
+    def __init__(self):
+        self.number = self.failed = 0
+
+    def check(self, name, good, detail=""):
+        self.number += 1
+        self.failed += not good
+        print(f"{'ok' if good else 'not ok'} {self.number} {name}")
+        if not good:
+            print("# " + str(detail)[:2000].replace("\n", "\n# "))
+
+    def end(self):
+        print(f"1..{self.number}")
+        sys.exit(self.failed > 0)
+
+
+def library(name):
+    return os.path.join(os.path.dirname(importlib.util.find_spec("torch").origin), "lib", name)
+
+
+def symbols(name, kind):
+    listed = subprocess.run(["nm", "-D", kind, library(name)], check=True, capture_output=True, text=True)
+    return {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines()}
+
+
+def read_rules(path):
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split() for line in file if line.strip() and not line.startswith("#")]
+    return [(line[0], line[1]) for line in lines]
+
+
+def first_match(rules, name):
+    for number, (_, pattern) in enumerate(rules):
+        if fnmatch.fnmatchcase(name, pattern):
+            return number
+    return None
+
+
+def pointers_fit(class_, name, parameters):
+    """The parameters have room for the pointers of the class: alone, or inside of a closure or an array."""
+    sizes = [size for _, size in parameters]
+    if "43distribution_elementwise_grid_stride_kernel" in name:
+        # (numel, PhiloxCudaState, distribution, {out, ...})
+        return len(sizes) == 4 and sizes[0] == 8 and sizes[1] == 32 and sizes[3] >= POINTER + INT
+    if "29elementwise_kernel_with_index" in name:
+        return len(sizes) == 3 and sizes[2] == POINTER
+    if class_ == "write-only":
+        return sizes[0] == INT and sizes[2] == POINTER
+    if class_ == "in-place":
+        return sizes[0] == INT and sizes[2] == 2 * POINTER
+    # (numel, {calculator, {out, in}, functor}); the two are not aligned to anything but themselves
+    return len(sizes) == 2 and sizes[1] >= CALCULATOR_OF_TWO + 2 * POINTER
+
+
+def check_observer(tap):
+    tap.check("libc10 exports the report of blocks", OBSERVER in symbols("libc10.so", "--defined-only"))
+    tap.check("the allocator calls it through its symbol",
+              OBSERVER in symbols("libc10_cuda.so", "--undefined-only"))
+    tap.check("it defines none of its own", OBSERVER not in symbols("libc10_cuda.so", "--defined-only"))
+
+
+def check_rules(tap, rules, kernels):
+    matched = collections.defaultdict(list)
+    for name in kernels:
+        number = first_match(rules, name)
+        if number is not None:
+            matched[number].append(name)
+    for number, (class_, pattern) in enumerate(rules):
+        names = matched[number]
+        if not names and "6detail5ArrayIPcLi" in pattern:
+            continue  # of older releases
+        tap.check(f"{class_} {pattern}: {len(names)} kernels", names, "no kernel has such a name")
+        odd = [(name, kernels[name]) for name in names if not pointers_fit(class_, name, kernels[name])]
+        tap.check("their parameters are as expected", not odd, odd[:3])
+    for pattern in NEVER:
+        found = [name for names in matched.values() for name in names if re.search(pattern, name)]
+        there = any(re.search(pattern, name) for name in kernels)
+        tap.check(f"no rule names {pattern}", there and not found, found[:3] or "there is none")
+
+
+def main():
+    tap = Tap()
+    check_observer(tap)
+    kernels = fatbin.kernels(library("libtorch_cuda.so"))
+    tap.check(f"{len(kernels)} kernels with layouts", len(kernels) > 10000 and
+              sum(not parameters for parameters in kernels.values()) <= 10)
+    check_rules(tap, read_rules(sys.argv[1]), kernels)
+    if len(sys.argv) > 2:
+        fatbin.write_layouts(kernels, sys.argv[2])
+    tap.end()
+
+
+if __name__ == "__main__":
+    main()

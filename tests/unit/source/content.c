@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/content.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/harness/test.h"
+
+/* Three tensors, of which two have the same size and differ late. */
+enum { LARGE = 300000, SMALL = 70000, DATA = 2 * LARGE + SMALL };
+
+static const char header[] =
+    "{\"a\":{\"dtype\":\"U8\",\"shape\":[300000],\"data_offsets\":[0,300000]},"
+    "\"b\": {\"dtype\":\"U8\",\"data_offsets\" : [ 300000 , 600000 ]},"
+    "\"c\":{\"data_offsets\":[600000,670000]}}";
+static char path[] = "/tmp/metashard-content-XXXXXX";
+static unsigned char data[DATA];
+static int file;
+static unsigned char *mapped;
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
+static void write_all(const void *bytes, size_t count)
+{
+    CHECK_EQ(write(file, bytes, count), count);
+}
+
+/* A safetensors file with this header, and mapped. It is older than a tick of the file system's clock. */
+static void make_file(const char *text)
+{
+    const uint64_t length = strlen(text);
+    for (size_t i = 0; i < DATA; i++)
+        data[i] = (unsigned char)(i % LARGE * 7 >> 3);
+    data[2 * LARGE - 1] ^= 1;
+    file = mkstemp(path);
+    CHECK(file >= 0);
+    atexit(remove_file);
+    write_all(&length, sizeof(length));
+    write_all(text, length);
+    write_all(data, DATA);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(mapped != MAP_FAILED);
+}
+
+/* Where these bytes are found in the data, or -1. They lie in memory of their own, as staged bytes do. */
+static int64_t find(const unsigned char *bytes, size_t count)
+{
+    unsigned char *staged = malloc(count);
+    uint64_t offset;
+    memcpy(staged, bytes, count);
+    struct ms_source *source = ms_source_from_content(staged, count, &offset);
+    if (source != NULL) {
+        unsigned char *buffer = malloc(count);
+        const void *read;
+        CHECK_EQ(ms_source_read(source, offset, buffer, count, &read), CUDA_SUCCESS);
+        CHECK_BYTES(read, staged, count);
+        free(buffer);
+        ms_source_drop(source);
+    }
+    free(staged);
+    return source != NULL ? (int64_t)(offset - 8 - strlen(header)) : -1;
+}
+
+MS_TEST(staged_bytes_are_found_in_the_file)
+{
+    make_file(header);
+    if (find(data, LARGE) != 0)
+        ms_test_skip("this kernel does not tell about mappings (device numbers)");
+    CHECK_EQ(find(data + LARGE, LARGE), LARGE);
+    CHECK_EQ(find(data + 2 * LARGE, SMALL), 2 * LARGE);
+    CHECK_EQ(find(data, LARGE), 0);
+}
+
+MS_TEST(one_other_bit_anywhere_is_another_tensor)
+{
+    make_file(header);
+    static const size_t places[] = {0, 63, 64, 65, 200000, 262208, LARGE - 1};
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        unsigned char *bytes = malloc(LARGE);
+        memcpy(bytes, data, LARGE);
+        bytes[places[i]] ^= 128;
+        CHECK_EQ(find(bytes, LARGE), -1);
+        free(bytes);
+    }
+    CHECK_EQ(find(data, LARGE - 1), -1); /* no tensor has that size */
+}
+
+MS_TEST(a_file_that_is_not_mapped_is_not_looked_at)
+{
+    make_file(header);
+    munmap(mapped, 4096);
+    CHECK_EQ(find(data, LARGE), -1);
+}
+
+MS_TEST(a_file_that_has_changed_is_read_anew)
+{
+    make_file(header);
+    if (find(data, LARGE) != 0)
+        ms_test_skip("this kernel does not tell about mappings (device numbers)");
+    data[5] ^= 1;
+    CHECK_EQ(pwrite(file, data, 100, (off_t)(8 + strlen(header))), 100);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    data[5] ^= 1;
+    CHECK_EQ(find(data, LARGE), -1);
+    CHECK_EQ(find(data + 2 * LARGE, SMALL), 2 * LARGE);
+}
+
+MS_TEST(a_file_that_can_be_stored_to_is_left_alone)
+{
+    make_file(header);
+    void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(shared != MAP_FAILED);
+    CHECK_EQ(find(data, LARGE), -1);
+}
+
+MS_TEST(headers_that_lie_do_no_harm)
+{
+    static const char *const headers[] = {
+        "{\"a\":{\"data_offsets\":[0,99999999999]}}",
+        "{\"a\":{\"data_offsets\":[300000,0]}}",
+        "{\"a\":{\"data_offsets\":[-5,300000]}}",
+        "{\"a\":{\"data_offsets\":[18446744073709551615,300000]}}",
+        "{\"a\":{\"data_offsets\":[",
+        "{\"a\":{\"data_offsets\"",
+        "{\"data_offsets\":{\"data_offsets\":[1,300001]}}",
+        "{",
+        "no object",
+    };
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
+        strcpy(path, "/tmp/metashard-content-XXXXXX");
+        make_file(headers[i]);
+        CHECK_EQ(find(data, LARGE), -1);
+        munmap(mapped, 4096);
+        unlink(path);
+        close(file);
+    }
+}
