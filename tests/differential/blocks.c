@@ -22,7 +22,9 @@ static void give(CUdeviceptr address, size_t bytes)
     REPORT((void *)(uintptr_t)address, -(int64_t)bytes, 1, 2, device);
 }
 
-static void add(CUdeviceptr address, uint32_t value, uint64_t count)
+static CUstream stream; /* of add and copy; the legacy one unless a scenario sets it */
+
+static CUresult try_add(CUdeviceptr address, uint32_t value, uint64_t count)
 {
     struct {
         CUdeviceptr address;
@@ -30,13 +32,18 @@ static void add(CUdeviceptr address, uint32_t value, uint64_t count)
         uint32_t value;
     } args = {address, count, value};
     void *params[] = {&args};
-    OK(cuLaunchKernel(function("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    return cuLaunchKernel(function("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL);
+}
+
+static void add(CUdeviceptr address, uint32_t value, uint64_t count)
+{
+    OK(try_add(address, value, count));
 }
 
 static void copy(CUdeviceptr to, CUdeviceptr from, uint64_t count)
 {
     void *params[] = {&to, &from, &count};
-    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL));
 }
 
 static void print_told(void)
@@ -98,16 +105,20 @@ static void freed_but_queued(void)
 {
     const CUdeviceptr whole = allocate(24 * MIB);
     const CUdeviceptr kept = allocate(8 * MIB);
+    const CUdeviceptr other = allocate(44 * MIB);
     OK(cuMemsetD8(take(whole, 24 * MIB), 7, 24 * MIB));
     add(whole, 1, 6 * MIB);
-    copy(take(kept, 8 * MIB), whole + 8 * MIB, 2 * MIB);
-    add(kept, 1, 2 * MIB);
+    add(take(kept, 8 * MIB), 1, 2 * MIB);
+    OK(cuCtxSynchronize());
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (uint32_t i = 0; i < 8; i++)
+        add(whole, i, 6 * MIB);
+    copy(kept, whole + 8 * MIB, 2 * MIB);
     give(whole, 24 * MIB);
-    const CUdeviceptr other = allocate(44 * MIB);
-    OK(cuMemsetD8(take(other, 44 * MIB), 9, 44 * MIB));
-    add(other, 1, 11 * MIB);
+    stream = NULL;
+    add(take(other, 44 * MIB), 1, MIB); /* needs the memory of the block that was given back */
+    OK(cuCtxSynchronize());
     print_bytes("kept", kept, 8 * MIB);
-    print_bytes("other", other, 44 * MIB);
     give(other, 44 * MIB);
     OK(cuMemsetD8(take(whole, 24 * MIB), 1, 24 * MIB));
     add(whole, 2, 6 * MIB);
@@ -120,6 +131,8 @@ static void after_settling(void)
 {
     const CUdeviceptr whole = allocate(32 * MIB);
     uniform(take(whole, 8 * MIB), 2 * MIB, 1);
+    uniform(take(whole + 24 * MIB, 8 * MIB), 2 * MIB, 2);
+    give(whole + 24 * MIB, 8 * MIB);
     OK(cuStreamSynchronize(NULL));
     struct timespec wait = {.tv_nsec = 300 * 1000 * 1000};
     const CUdeviceptr small = allocate(4096);
@@ -146,11 +159,30 @@ static void outside(void)
 /* Written before anything was handed out: the allocation stays whole. */
 static void written_before(void)
 {
+    unsigned char *bytes = malloc(16 * MIB);
+    for (size_t i = 0; i < 16 * MIB; i++)
+        bytes[i] = (unsigned char)(i * 7 >> 4);
     const CUdeviceptr whole = allocate(16 * MIB);
-    uniform(whole, 4 * MIB, 1);
+    OK(cuMemcpyHtoD(whole, bytes, 16 * MIB));
     take(whole + 4 * MIB, 4 * MIB);
     give(whole + 4 * MIB, 4 * MIB);
     print_bytes("whole", whole, 16 * MIB);
+    free(bytes);
+}
+
+/* What nobody has written is anything, but the same for who reads it and for who reads a copy. */
+static void undefined_input(void)
+{
+    unsigned char *bytes[2];
+    const CUdeviceptr blocks[] = {take(allocate(8 * MIB), 8 * MIB),
+                                  take(allocate(8 * MIB), 8 * MIB)};
+    OK(cuMemsetD8(blocks[0], 5, 4 * MIB));
+    copy(blocks[1], blocks[0], 2 * MIB);
+    for (int i = 0; i < 2; i++) {
+        bytes[i] = malloc(8 * MIB);
+        OK(cuMemcpyDtoH(bytes[i], blocks[i], 8 * MIB));
+    }
+    printf("copy: %s\n", memcmp(bytes[0], bytes[1], 8 * MIB) == 0 ? "same" : "different");
 }
 
 /* A new block over old ones that were never given back, and giving back what was not handed out. */
@@ -170,27 +202,29 @@ static void odd_reports(void)
 /* Memory of a captured graph is used whenever it is launched, whether or not it is handed out. */
 static void captured(void)
 {
-    CUstream stream;
+    CUstream captured_stream;
     CUgraph graph;
     CUgraphExec exec;
     const CUdeviceptr whole = allocate(16 * MIB);
     const CUdeviceptr kept = allocate(4 * MIB);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&captured_stream, CU_STREAM_NON_BLOCKING));
     uniform(take(whole, 2 * MIB), MIB / 2, 1);
     take(kept, 4 * MIB);
     OK(cuCtxSynchronize());
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuStreamBeginCapture(captured_stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     take(whole + 8 * MIB, 4 * MIB);
-    OK(cuMemsetD8Async(whole + 8 * MIB, 5, 4 * MIB, stream));
-    OK(cuMemcpyDtoDAsync(kept, whole + 8 * MIB, 4 * MIB, stream));
+    OK(cuMemsetD8Async(whole + 8 * MIB, 5, 4 * MIB, captured_stream));
+    OK(cuMemcpyDtoDAsync(kept, whole + 8 * MIB, 4 * MIB, captured_stream));
     give(whole + 8 * MIB, 4 * MIB);
-    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuStreamEndCapture(captured_stream, &graph));
     OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    const CUdeviceptr other = allocate(52 * MIB); /* no room for it beside the others */
-    const CUresult result = cuMemsetD8(take(other, 52 * MIB), 9, 52 * MIB);
+    const CUdeviceptr other =
+        allocate(58 * MIB); /* there may be no room for it beside the others */
+    const CUresult result = try_add(take(other, 58 * MIB), 9, 58 * MIB / 4);
     printf("%s\n", result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? "full" : "?");
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
+    give(other, 58 * MIB);
+    OK(cuGraphLaunch(exec, captured_stream));
+    OK(cuStreamSynchronize(captured_stream));
     print_bytes("kept", kept, 4 * MIB);
 }
 
@@ -203,7 +237,7 @@ struct block {
     size_t bytes;
 };
 
-static struct block blocks[MAX_BLOCKS];
+static struct block live[MAX_BLOCKS];
 static size_t block_count;
 static CUdeviceptr segments[SEGMENTS];
 static uint64_t state;
@@ -217,7 +251,7 @@ static size_t pick(size_t below)
 static bool is_free(CUdeviceptr address, size_t bytes)
 {
     for (size_t i = 0; i < block_count; i++) {
-        if (address < blocks[i].address + blocks[i].bytes && blocks[i].address < address + bytes)
+        if (address < live[i].address + live[i].bytes && live[i].address < address + bytes)
             return false;
     }
     return true;
@@ -225,7 +259,7 @@ static bool is_free(CUdeviceptr address, size_t bytes)
 
 static const struct block *pick_block(void)
 {
-    return &blocks[pick(block_count)];
+    return &live[pick(block_count)];
 }
 
 /* Every byte of a block is written before it is read. */
@@ -263,15 +297,15 @@ static void take_some(void)
     const CUdeviceptr at = segments[pick(SEGMENTS)] + pick((SEGMENT_BYTES - bytes) / 512) * 512;
     if (block_count == MAX_BLOCKS || !is_free(at, bytes))
         return;
-    blocks[block_count++] = (struct block){take(at, bytes), bytes};
-    write_block(&blocks[block_count - 1]);
+    live[block_count++] = (struct block){take(at, bytes), bytes};
+    write_block(&live[block_count - 1]);
 }
 
 static void give_some(void)
 {
     const size_t at = pick(block_count);
-    give(blocks[at].address, blocks[at].bytes);
-    blocks[at] = blocks[--block_count];
+    give(live[at].address, live[at].bytes);
+    live[at] = live[--block_count];
 }
 
 static void copy_some(void)
@@ -316,7 +350,7 @@ static void random_blocks(void)
             OK(cuMemsetD8(pick_block()->address + 100, (unsigned char)i, 300));
     }
     for (size_t i = 0; i < block_count; i++)
-        print_bytes("at the end", blocks[i].address, blocks[i].bytes);
+        print_bytes("at the end", live[i].address, live[i].bytes);
     print_told();
 }
 
@@ -328,6 +362,7 @@ const struct scenario scenarios[] = {
     {"after_settling", after_settling},
     {"outside", outside},
     {"written_before", written_before},
+    {"undefined_input", undefined_input},
     {"odd_reports", odd_reports},
     {"captured", captured},
     {"random", random_blocks},

@@ -26,6 +26,7 @@ def alone(test):
     test.both("outside")
     _, dump = test.both("written_before")
     test.check("an allocation that was used as a whole stays whole", "dead" not in kinds(dump), dump)
+    test.both("undefined_input")
     test.both("odd_reports")
 
 
