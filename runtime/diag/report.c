@@ -73,7 +73,17 @@ static void print_extent(FILE *file, const struct ms_extent *extent)
     fprintf(file, "]");
 }
 
-static void print_block(FILE *file, const struct ms_allocation *allocation)
+static void print_taken(FILE *file, const struct ms_blocks *blocks)
+{
+    fprintf(file, ", \"taken\": [");
+    for (size_t i = 0; i < blocks->count; i++)
+        fprintf(file, "%s[%zu, %zu]", i > 0 ? ", " : "", blocks->ranges[i].begin,
+                blocks->ranges[i].end);
+    fprintf(file, "]");
+}
+
+/* An allocation; "taken" are the blocks that a caching allocator has handed out of it. */
+static void print_allocation(FILE *file, const struct ms_allocation *allocation)
 {
     fprintf(file,
             "    {\"id\": %" PRIu64 ", \"address\": \"0x%llx\", \"device\": %d, \"bytes\": %zu, "
@@ -85,10 +95,13 @@ static void print_block(FILE *file, const struct ms_allocation *allocation)
             fprintf(file, ", ");
         print_extent(file, &allocation->lineage.extents[i]);
     }
-    fprintf(file, "]}");
+    fprintf(file, "]");
+    if (allocation->blocks.carved)
+        print_taken(file, &allocation->blocks);
+    fprintf(file, "}");
 }
 
-static uint64_t print_blocks(FILE *file)
+static uint64_t print_allocations(FILE *file)
 {
     uint64_t deferred_bytes = 0;
     fprintf(file, "  \"blocks\": [");
@@ -96,11 +109,12 @@ static uint64_t print_blocks(FILE *file)
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         fprintf(file, "%s", separator);
-        print_block(file, allocation);
+        print_allocation(file, allocation);
         separator = ",\n";
         at = allocation->address + allocation->bytes;
-        deferred_bytes += allocation->lineage.bytes - allocation->lineage.resident_bytes -
-                          allocation->lineage.cached_bytes;
+        const struct ms_lineage *lineage = &allocation->lineage;
+        deferred_bytes +=
+            lineage->bytes - lineage->resident_bytes - lineage->cached_bytes - lineage->dead_bytes;
         ms_space_release(allocation);
     }
     fprintf(file, "\n  ],\n");
@@ -121,7 +135,7 @@ static void print_dump(FILE *file)
     fprintf(file, "  \"settle_cause\": ");
     print_string(file, ms_settle_last_cause());
     fprintf(file, ",\n");
-    const uint64_t deferred_bytes = print_blocks(file);
+    const uint64_t deferred_bytes = print_allocations(file);
     fprintf(file, "  \"deferred_bytes\": %" PRIu64 "\n}\n", deferred_bytes);
 }
 

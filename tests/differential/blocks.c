@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A caching allocator that carves its allocations into blocks and reports them, as PyTorch's does. */
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +186,15 @@ static void undefined_input(void)
     printf("copy: %s\n", memcmp(bytes[0], bytes[1], 8 * MIB) == 0 ? "same" : "different");
 }
 
+/* A kernel that reads what it has just written: from one block to itself is not from another. */
+static void within(void)
+{
+    const CUdeviceptr block = take(allocate(8 * MIB), 8 * MIB);
+    uniform(block, 2 * MIB, 1);
+    copy(block + MIB, block, MIB);
+    print_bytes("repeated", block, 8 * MIB);
+}
+
 /* A new block over old ones that were never given back, and giving back what was not handed out. */
 static void odd_reports(void)
 {
@@ -226,6 +236,19 @@ static void captured(void)
     OK(cuGraphLaunch(exec, captured_stream));
     OK(cuStreamSynchronize(captured_stream));
     print_bytes("kept", kept, 4 * MIB);
+}
+
+/* PyTorch is there and reports nothing: an older or a changed one. */
+static void silent(void)
+{
+    if (dlopen(getenv("LIBC10_CUDA"), RTLD_NOW) == NULL)
+        exit(2);
+    CUdeviceptr all[20];
+    for (int i = 0; i < 20; i++) {
+        all[i] = allocate(4 * MIB);
+        uniform(all[i], MIB, (uint64_t)i);
+    }
+    print_bytes("one", all[7], 4 * MIB);
 }
 
 /* --- random programs */
@@ -363,8 +386,10 @@ const struct scenario scenarios[] = {
     {"outside", outside},
     {"written_before", written_before},
     {"undefined_input", undefined_input},
+    {"within", within},
     {"odd_reports", odd_reports},
     {"captured", captured},
+    {"silent", silent},
     {"random", random_blocks},
     {NULL, NULL},
 };

@@ -19,6 +19,9 @@ def alone(test):
     test.check("only the shards had memory, and one granule at a time beside them",
                dump["backed_bytes_peak"] <= (16 + 4 + 4) * MIB, dump)
     test.check("every block was seen", dump["observed_blocks"] == 1 + 4 + 4, dump)
+    test.check("and those that are left are told", dump["deferred_bytes"] == 0 and
+               [block["taken"] for block in dump["blocks"]] ==
+               [[], [[at * MIB, (at + 4) * MIB] for at in (0, 4, 8, 12)]], dump)
     _, dump = test.both("one_block")
     test.check("one block and what was read of another had memory",
                dump["backed_bytes_peak"] <= (16 + 2 + 2) * MIB, dump)
@@ -27,7 +30,11 @@ def alone(test):
     _, dump = test.both("written_before")
     test.check("an allocation that was used as a whole stays whole", "dead" not in kinds(dump), dump)
     test.both("undefined_input")
+    test.both("within")
     test.both("odd_reports")
+    seen, dump = test.both("silent")
+    test.check("it is said, once, that no blocks are reported", dump["observed_blocks"] == 0 and
+               seen.stderr.count("does not report the blocks") == 1, seen.stderr)
 
 
 def with_time(test):

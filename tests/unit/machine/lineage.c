@@ -167,6 +167,51 @@ MS_TEST(a_copied_picture_survives_the_change)
     CHECK_EQ(ms_source_snapshot_bytes(), (SOURCES - 1) * BYTES);
 }
 
+MS_TEST(a_part_is_a_lineage_of_its_own)
+{
+    make_sources();
+    struct ms_lineage lineage, part;
+    CHECK(ms_lineage_init(&lineage, BYTES));
+    const struct ms_content content = {.kind = MS_SOURCE, .source = sources[1], .source_offset = 7};
+    const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x44332211};
+    CHECK(ms_lineage_set(&lineage, 10, 50, &content));
+    CHECK(ms_lineage_set(&lineage, 50, 100, &fill));
+    CHECK(ms_lineage_extract(&lineage, 21, 90, &part));
+    ms_lineage_cleanup(&lineage);
+    CHECK(ms_lineage_is_valid(&part));
+    CHECK_EQ(part.bytes, 69);
+    CHECK_EQ(part.count, 2);
+    CHECK_EQ(part.extents[0].content.source_offset, 18);
+    CHECK_EQ(part.extents[1].begin, 29);
+    /* The byte at 52 was 0x11, which now stands at 31. */
+    CHECK_EQ(part.extents[1].content.pattern >> (8 * (31 & 3)) & 0xff, 0x11);
+    ms_lineage_cleanup(&part);
+}
+
+MS_TEST(what_is_forgotten_is_dead_unless_it_is_present)
+{
+    make_sources();
+    struct ms_lineage lineage;
+    CHECK(ms_lineage_init(&lineage, BYTES));
+    const struct ms_content fill = {.kind = MS_FILL};
+    const struct ms_content cached = {.kind = MS_FILL, .cached = true};
+    CHECK(ms_lineage_set_dead(&lineage, 0, BYTES, true));
+    CHECK_EQ(lineage.dead_bytes, BYTES);
+    CHECK(ms_lineage_set_dead(&lineage, 10, 60, false));
+    CHECK_EQ(lineage.dead_bytes, BYTES - 50);
+    CHECK(ms_lineage_set(&lineage, 20, 30, &fill));
+    CHECK(ms_lineage_set(&lineage, 30, 40, &cached));
+    CHECK(ms_lineage_set_dead(&lineage, 10, 60, true)); /* what was written stays */
+    CHECK_EQ(lineage.deferred_bytes, 20);
+    CHECK(ms_lineage_forget(&lineage, 10, 60));
+    CHECK(ms_lineage_is_valid(&lineage));
+    CHECK_EQ(lineage.deferred_bytes, 0);
+    CHECK_EQ(lineage.resident_bytes, 10);
+    CHECK_EQ(lineage.cached_bytes, 0);
+    CHECK_EQ(lineage.dead_bytes, BYTES - 10);
+    ms_lineage_cleanup(&lineage);
+}
+
 MS_TEST(patterns_keep_their_bytes_when_moved)
 {
     const uint32_t pattern = 0x44332211;
