@@ -155,11 +155,13 @@ static bool add_input(struct ms_step *step, const struct part *in)
 {
     const struct ms_lineage *lineage = &in->allocation->lineage;
     const uint32_t depth = ms_step_depth_over(lineage, in->begin, in->end);
-    if (depth > MS_MAX_STEP_DEPTH || !can_be_input(in) ||
+    const uint32_t input_depth = 1 + ms_step_input_depth(lineage, in->begin, in->end);
+    if (depth > MS_MAX_STEP_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in) ||
         !ms_lineage_extract(lineage, in->begin, in->end, &step->input))
         return false;
     ms_lineage_drop_caches(&step->input);
     step->depth = depth > step->depth ? depth : step->depth;
+    step->input_depth = input_depth > step->input_depth ? input_depth : step->input_depth;
     step->input_block_id = in->allocation->id;
     step->input_address = in->allocation->address + in->begin;
     return true;
@@ -172,6 +174,7 @@ static bool record_in(const struct part *out, const struct part *in, struct ms_s
         ms_step_depth_over(lineage, out->begin, out->end) > MS_MAX_STEP_DEPTH)
         return false;
     step->depth = ms_step_depth_over(lineage, out->begin, out->end);
+    step->input_depth = ms_step_input_depth(lineage, out->begin, out->end);
     return (in == NULL || add_input(step, in)) &&
            add_step(out->allocation, out->begin, out->end, step);
 }

@@ -35,6 +35,19 @@ uint32_t ms_step_depth_over(const struct ms_lineage *lineage, size_t begin, size
     return depth + 1;
 }
 
+uint32_t ms_step_input_depth(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    uint32_t depth = 0;
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const struct ms_content *content = &extent.content;
+        if (content->kind == MS_LAUNCHED && content->step->input_depth > depth)
+            depth = content->step->input_depth;
+        at = extent.end;
+    }
+    return depth;
+}
+
 static bool is_current(const struct ms_lineage *lineage)
 {
     for (size_t i = 0; i < lineage->count; i++) {

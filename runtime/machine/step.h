@@ -20,13 +20,16 @@
 #include "runtime/launch/launch.h"
 #include "runtime/machine/lineage.h"
 
-enum { MS_MAX_STEP_DEPTH = 16 };
+/* Each input that a replay needs at a time takes scratch memory of its block's size: a cast, and a slice of
+ * what was cast. */
+enum { MS_MAX_STEP_DEPTH = 16, MS_MAX_INPUT_DEPTH = 2 };
 
 struct ms_step {
     _Atomic uint32_t references;
-    uint32_t depth;      /* 1 + the greatest depth of a step in before; at most MS_MAX_STEP_DEPTH */
-    uint64_t block_id;   /* of the allocation it was recorded in */
-    CUdeviceptr address; /* of that block then; where the launch's pointers point */
+    uint32_t depth; /* 1 + the greatest depth of a step in before; at most MS_MAX_STEP_DEPTH */
+    uint32_t input_depth; /* inputs in memory at a time, for a replay; at most MS_MAX_INPUT_DEPTH */
+    uint64_t block_id;    /* of the allocation it was recorded in */
+    CUdeviceptr address;  /* of that block then; where the launch's pointers point */
     CUcontext context;
     CUdevice device;
     struct ms_lineage before; /* nothing of it is present */
@@ -43,6 +46,9 @@ void ms_step_drop(struct ms_step *step);
 
 /* The depth that a step over [begin, end) of this lineage would have. */
 uint32_t ms_step_depth_over(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* The greatest input_depth of a step in [begin, end). */
+uint32_t ms_step_input_depth(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* True when launched content at this address of that allocation is where its launch wrote it. */
 static inline bool ms_step_stands_at(const struct ms_content *content, uint64_t block_id,

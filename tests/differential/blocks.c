@@ -238,6 +238,19 @@ static void captured(void)
     print_bytes("kept", kept, 4 * MIB);
 }
 
+/* Each from the one before: no more than two of them may need memory at a time. */
+static void chain(void)
+{
+    CUdeviceptr blocks[8];
+    for (int i = 0; i < 8; i++)
+        blocks[i] = take(allocate(8 * MIB), 8 * MIB);
+    uniform(blocks[0], 2 * MIB, 1);
+    for (int i = 1; i < 8; i++)
+        copy(blocks[i], blocks[i - 1], 2 * MIB);
+    print_bytes("last", blocks[7], MIB);
+    print_bytes("middle", blocks[4], 8 * MIB);
+}
+
 /* PyTorch is there and reports nothing: an older or a changed one. */
 static void silent(void)
 {
@@ -389,6 +402,7 @@ const struct scenario scenarios[] = {
     {"within", within},
     {"odd_reports", odd_reports},
     {"captured", captured},
+    {"chain", chain},
     {"silent", silent},
     {"random", random_blocks},
     {NULL, NULL},

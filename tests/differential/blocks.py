@@ -31,6 +31,8 @@ def alone(test):
     test.check("an allocation that was used as a whole stays whole", "dead" not in kinds(dump), dump)
     test.both("undefined_input")
     test.both("within")
+    _, dump = test.both("chain")
+    test.check("of a chain of copies no more than two wait", dump["recorded_launches"] == 1 + 2, dump)
     test.both("odd_reports")
     seen, dump = test.both("silent")
     test.check("it is said, once, that no blocks are reported", dump["observed_blocks"] == 0 and
