@@ -128,9 +128,8 @@ CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t be
                      : ms_launch_run(step->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
         ms_count(MS_COUNT_REPLAYED_LAUNCHES, 1);
-    else
-        ms_log(result == CUDA_ERROR_OUT_OF_MEMORY ? MS_INFO : MS_ERROR,
-               "the recorded launch of %s cannot be run again: CUDA error %d",
+    else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* that is told where it is dealt with */
+        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
                ms_launch_name(step->launch), (int)result);
     return result;
 }
