@@ -157,6 +157,16 @@ static void outside(void)
     print_bytes("inside", whole, 4 * MIB);
 }
 
+/* A pointer that is formed a little before the block that it is for. */
+static void little_before(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    uniform(take(whole + 4 * MIB, 8 * MIB), 2 * MIB, 2);
+    add(whole + 4 * MIB - 256, 5, MIB);
+    print_bytes("both", whole, 12 * MIB);
+}
+
 /* Written before anything was handed out: the allocation stays whole. */
 static void written_before(void)
 {
@@ -397,6 +407,7 @@ const struct scenario scenarios[] = {
     {"freed_but_queued", freed_but_queued},
     {"after_settling", after_settling},
     {"outside", outside},
+    {"little_before", little_before},
     {"written_before", written_before},
     {"undefined_input", undefined_input},
     {"within", within},

@@ -30,6 +30,7 @@ def alone(test):
     _, dump = test.both("written_before")
     test.check("an allocation that was used as a whole stays whole", "dead" not in kinds(dump), dump)
     test.both("undefined_input")
+    test.both("little_before")
     test.both("within")
     _, dump = test.both("chain")
     test.check("of a chain of copies no more than two wait", dump["recorded_launches"] == 1 + 2, dump)
