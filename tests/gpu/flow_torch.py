@@ -63,7 +63,8 @@ def run(shim, folder):
     environment = dict(os.environ)
     dump = os.path.join(folder, "dump.json")
     if shim is not None:
-        environment.update(LD_PRELOAD=shim, METASHARD_DUMP=dump, METASHARD_LOG="info")
+        preload = ":".join(filter(None, [shim, environment.get("LD_PRELOAD")]))
+        environment.update(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_LOG="info")
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True,
                           text=True, timeout=240, check=False)
