@@ -231,7 +231,7 @@ static void captured(void)
     uniform(take(whole, 2 * MIB), MIB / 2, 1);
     take(kept, 4 * MIB);
     OK(cuCtxSynchronize());
-    OK(cuStreamBeginCapture(captured_stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuStreamBeginCapture(captured_stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     take(whole + 8 * MIB, 4 * MIB);
     OK(cuMemsetD8Async(whole + 8 * MIB, 5, 4 * MIB, captured_stream));
     OK(cuMemcpyDtoDAsync(kept, whole + 8 * MIB, 4 * MIB, captured_stream));
