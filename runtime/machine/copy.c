@@ -153,6 +153,14 @@ static bool overlaps(const struct copy *copy, size_t bytes)
            copy->destination_address < copy->source_address + bytes;
 }
 
+static void note_use(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes)
+{
+    if (allocation == NULL)
+        return;
+    const size_t begin = ms_offset(allocation, address);
+    ms_space_note_use(allocation, begin, begin + bytes);
+}
+
 static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
 {
     if ((copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes)) ||
@@ -161,6 +169,8 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
+    note_use(copy->source, copy->source_address, bytes);
+    note_use(copy->destination, copy->destination_address, bytes);
     if (copy->destination != NULL) {
         *result_out = ms_bound_lineage(copy->destination);
         if (*result_out != CUDA_SUCCESS)

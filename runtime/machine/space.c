@@ -234,20 +234,36 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
     return found;
 }
 
-/* The blocks that a pointer at this offset can mean, as one range. */
+void ms_space_note_use(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved || blocks->strayed)
+        return;
+    const size_t at = ms_space_block_behind(allocation, begin);
+    if (at < blocks->count && blocks->ranges[at].begin <= begin && end <= blocks->ranges[at].end)
+        return;
+    pthread_mutex_lock(&space.lock);
+    blocks->strayed = true;
+    pthread_mutex_unlock(&space.lock);
+}
+
+/* The blocks that a pointer at this offset can mean, as one range; empty when there is none. */
 static struct ms_range reach_locked(const struct ms_allocation *allocation, int64_t offset)
 {
     enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
     const struct ms_blocks *blocks = &allocation->blocks;
-    const struct ms_range whole = {.begin = 0, .end = allocation->bytes};
-    if (!blocks->carved || offset < 0)
-        return whole;
-    const size_t at = ms_space_block_behind(allocation, (size_t)offset);
-    if (at == blocks->count || blocks->ranges[at].begin > (size_t)offset)
-        return whole;
-    struct ms_range found = blocks->ranges[at];
-    if (at + 1 < blocks->count && blocks->ranges[at + 1].begin - (size_t)offset <= BEFORE)
-        found.end = blocks->ranges[at + 1].end;
+    if (!blocks->carved)
+        return (struct ms_range){.begin = 0, .end = allocation->bytes};
+    struct ms_range found = {0, 0};
+    const size_t behind = offset < 0 ? 0 : ms_space_block_behind(allocation, (size_t)offset);
+    for (size_t at = behind; at < blocks->count; at++) {
+        const struct ms_range *block = &blocks->ranges[at];
+        if ((int64_t)block->begin - offset > BEFORE)
+            break;
+        found = (struct ms_range){found.end > 0 ? found.begin : block->begin, block->end};
+    }
+    if (found.end == 0 && blocks->strayed)
+        found.end = allocation->bytes;
     return found;
 }
 
@@ -335,14 +351,15 @@ bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
     if (at < space.count && pointer >= reach_begin(space.allocations[at]) &&
         pointer < reach_end(space.allocations[at]) && space.allocations[at]->counted_deferred)
         found = space.allocations[at];
+    struct ms_range range = {0, 0};
     if (found != NULL) {
-        const struct ms_range range = reach_locked(found, (int64_t)(pointer - found->address));
+        range = reach_locked(found, (int64_t)(pointer - found->address));
         *facts_out = facts_of(found);
         facts_out->address += range.begin;
         facts_out->bytes = range.end - range.begin;
     }
     pthread_mutex_unlock(&space.lock);
-    return found != NULL;
+    return range.end > range.begin;
 }
 
 uint64_t ms_space_live_bytes(CUdevice device)

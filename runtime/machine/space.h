@@ -23,7 +23,8 @@ struct ms_range {
     size_t begin, end; /* offsets in the allocation */
 };
 struct ms_blocks {
-    bool carved; /* else the allocation is one block */
+    bool carved;  /* else the allocation is one block */
+    bool strayed; /* the program has used what is in none of them */
     struct ms_range *ranges;
     size_t count, capacity;
 };
@@ -60,6 +61,9 @@ struct ms_allocation {
  */
 bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end);
 bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
+
+/* The program uses [begin, end) of a claimed allocation by a call of its own. */
+void ms_space_note_use(struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* The index of the first block of the allocation that ends behind offset. */
 size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
@@ -107,9 +111,10 @@ bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out
 void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out);
 
 /*
- * The block that a pointer means. It may lie a little before a block, and in the guards of an allocation. A
- * pointer into what is dead means the whole allocation. False when there is none, or nothing of the
- * allocation is deferred.
+ * The block that a pointer means. It may lie a little before a block, and in the guards of an allocation
+ * that is one block. A pointer into what is dead means nothing: parameters have stale addresses in their
+ * padding; unless the program was seen to use that, then it means the whole allocation. False when there is
+ * none, or nothing of the allocation is deferred.
  */
 bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out);
 

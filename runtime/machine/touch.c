@@ -24,6 +24,8 @@ static CUresult materialise_range(CUdeviceptr address, size_t bytes, materialise
         const CUdeviceptr allocation_end = allocation->address + allocation->bytes;
         const size_t from = allocation->address > at ? 0 : ms_offset(allocation, at);
         const size_t to = allocation_end < end ? allocation->bytes : ms_offset(allocation, end);
+        if (materialise == ms_materialise)
+            ms_space_note_use(allocation, from, to);
         const CUresult result = materialise(allocation, from, to, access);
         ms_space_release(allocation);
         if (result != CUDA_SUCCESS)

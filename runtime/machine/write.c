@@ -66,6 +66,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     else
         *result_out = ms_bound_lineage(allocation);
     if (*result_out == CUDA_SUCCESS) {
+        ms_space_note_use(allocation, begin, begin + bytes);
         if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
             return allocation;
         *result_out = ms_materialise(allocation, begin, begin + bytes, MS_WRITE);

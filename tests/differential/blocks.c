@@ -157,6 +157,16 @@ static void outside(void)
     print_bytes("inside", whole, 4 * MIB);
 }
 
+/* A stale address among the parameters, which the kernel does not use. */
+static void stale(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    give(take(whole + 32 * MIB, 16 * MIB), 16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    copy(whole, whole + 40 * MIB, 0);
+    print_bytes("block", whole, 4 * MIB);
+}
+
 /* A pointer that is formed a little before the block that it is for. */
 static void little_before(void)
 {
@@ -407,6 +417,7 @@ const struct scenario scenarios[] = {
     {"freed_but_queued", freed_but_queued},
     {"after_settling", after_settling},
     {"outside", outside},
+    {"stale", stale},
     {"little_before", little_before},
     {"written_before", written_before},
     {"undefined_input", undefined_input},

@@ -31,6 +31,8 @@ def alone(test):
     test.check("an allocation that was used as a whole stays whole", "dead" not in kinds(dump), dump)
     test.both("undefined_input")
     test.both("little_before")
+    _, dump = test.both("stale")
+    test.check("a stale address costs nothing", dump["backed_bytes_peak"] == 4 * MIB, dump)
     test.both("within")
     _, dump = test.both("chain")
     test.check("of a chain of copies no more than two wait", dump["recorded_launches"] == 1 + 2, dump)
