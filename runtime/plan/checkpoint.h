@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tensors of a checkpoint: a .safetensors file, an index, or a folder (docs/plan-format.md). Reads
+ * headers only. Anything that a correct writer would not have written is a fault.
+ */
+#ifndef METASHARD_RUNTIME_PLAN_CHECKPOINT_H
+#define METASHARD_RUNTIME_PLAN_CHECKPOINT_H
+
+#include <stddef.h>
+
+#include "runtime/plan/fault.h"
+#include "runtime/plan/tensor.h"
+
+struct ms_checkpoint;
+
+bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
+                        struct ms_fault *fault);
+void ms_checkpoint_close(struct ms_checkpoint *checkpoint); /* may be NULL */
+
+/* In the order that the format gives them; valid until the checkpoint is closed. */
+size_t ms_checkpoint_count(const struct ms_checkpoint *checkpoint);
+const struct ms_tensor *ms_checkpoint_tensors(const struct ms_checkpoint *checkpoint);
+
+/* One safetensors header that is in memory already, without the 8 bytes of its length, followed by
+ * data_bytes of data. `file` is the name for faults. */
+bool ms_checkpoint_parse(const char *file, const void *header, size_t header_bytes,
+                         uint64_t data_bytes, struct ms_checkpoint **checkpoint_out,
+                         struct ms_fault *fault);
+
+#endif

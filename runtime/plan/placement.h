@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one rank gets of the tensors of a layout. Ranges are made one by one, because there may be as
+ * many as rows; how many bytes they are is known without making them.
+ *
+ *     struct ms_cursor cursor;
+ *     struct ms_range range;
+ *     ms_cursor_init(&cursor, placement, tensor);
+ *     while (ms_cursor_next(&cursor, &range))
+ *         ...
+ */
+#ifndef METASHARD_RUNTIME_PLAN_PLACEMENT_H
+#define METASHARD_RUNTIME_PLAN_PLACEMENT_H
+
+#include "runtime/plan/plan.h"
+
+/* Bytes of a tensor, or indices of one of its dimensions. */
+struct ms_range {
+    uint64_t begin, end;
+};
+
+enum { MS_PARTS_MAX = 64 };
+
+/* The indices of one dimension that a rank has: `spans` are ascending and do not touch. */
+struct ms_axis {
+    uint64_t extent; /* of the tensor */
+    uint64_t length; /* sum of the spans */
+    unsigned count;
+    struct ms_range spans[MS_PARTS_MAX];
+};
+
+/* What sharding leaves to a rank: all combinations of the indices of the axes, row-major. */
+struct ms_box {
+    unsigned dims;
+    uint64_t elements;
+    struct ms_axis axis[MS_TENSOR_DIMS_MAX];
+};
+
+struct ms_placement;
+
+/* rank is below the world size. NULL when memory is out. The layout must outlive it. */
+struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_t rank);
+void ms_placement_destroy(struct ms_placement *placement); /* may be NULL */
+
+/* Bytes of one tensor that the rank keeps. */
+uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor);
+uint64_t ms_placement_total(const struct ms_placement *placement);
+uint64_t ms_placement_padding(const struct ms_placement *placement); /* what flat shards add */
+
+/* Owned by the caller; nothing to clean up. About 8 KiB: it holds the box. */
+struct ms_cursor {
+    const struct ms_range *listed; /* explicit ranges, or NULL: the box */
+    size_t listed_left;
+    uint64_t at, end; /* elements of the box */
+    uint64_t element_bytes;
+    unsigned inner;                            /* dimensions behind this one are whole */
+    uint64_t stride[MS_TENSOR_DIMS_MAX];       /* elements of the tensor */
+    struct ms_range next;                      /* begin == end: there is none */
+    struct ms_box box;
+};
+
+void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor);
+
+/* The next range: ascending, never empty, never touching the one before. False: there is no more. */
+bool ms_cursor_next(struct ms_cursor *cursor, struct ms_range *range_out);
+
+#endif

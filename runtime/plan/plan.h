@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sharding plans: which bytes of every tensor each rank keeps. The format is docs/plan-format.md.
+ *
+ *   plan        the document, parsed; knows entries, but no tensors except those that it declares
+ *   layout      a plan over a list of tensors: every tensor with the entry that decides it
+ *   placement   what one rank gets of the tensors of a layout (placement.h)
+ *   census      what all ranks get, in bytes (census.h)
+ *
+ * Everything is immutable once created and owned by the caller; any thread may use it. No input makes
+ * these functions recurse, and none is trusted.
+ */
+#ifndef METASHARD_RUNTIME_PLAN_PLAN_H
+#define METASHARD_RUNTIME_PLAN_PLAN_H
+
+#include <stddef.h>
+
+#include "runtime/plan/checkpoint.h"
+#include "runtime/plan/fault.h"
+#include "runtime/plan/tensor.h"
+
+enum { MS_MESH_DIMS_MAX = 8, MS_WORLD_MAX = 1 << 20 };
+
+/* Ranks number row-major: rank = sum of coordinate[i] * stride[i]; the last stride is 1. */
+struct ms_mesh {
+    unsigned dims;
+    uint32_t world;
+    const char *name[MS_MESH_DIMS_MAX];
+    uint32_t size[MS_MESH_DIMS_MAX], stride[MS_MESH_DIMS_MAX];
+};
+
+struct ms_plan;
+struct ms_layout;
+
+/* `file` is the name for faults. */
+bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
+                   struct ms_fault *fault);
+bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *fault);
+void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
+
+/* The same plan over another mesh with dimensions of the same names. False when the plan has ranges,
+ * which are for one world only. */
+bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
+
+const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan);
+bool ms_plan_has_rank(const struct ms_plan *plan, uint32_t *rank_out); /* `rank`, `coordinates` */
+size_t ms_plan_count(const struct ms_plan *plan);                     /* of entries */
+
+/* The plan's declarations, then the checkpoint's other tensors; checkpoint may be NULL. Plan and
+ * checkpoint must outlive the layout. */
+bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *checkpoint,
+                      struct ms_layout **layout_out, struct ms_fault *fault);
+void ms_layout_destroy(struct ms_layout *layout); /* may be NULL */
+
+size_t ms_layout_count(const struct ms_layout *layout);
+const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t tensor);
+/* False: no entry matches; the tensor is replicated. */
+bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor);
+uint64_t ms_layout_bytes(const struct ms_layout *layout); /* of all tensors, whole */
+const struct ms_plan *ms_layout_plan(const struct ms_layout *layout);
+
+#endif
