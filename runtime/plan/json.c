@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/plan/plan_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+
+bool ms_json_count(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
+                   uint64_t least, uint64_t most, uint64_t *count_out)
+{
+    if (!json_is_integer(value))
+        return ms_fault_at(reading, place, "expected an integer");
+    const json_int_t number = json_integer_value(value);
+    if (number < 0 || (uint64_t)number < least || (uint64_t)number > most)
+        return ms_fault_at(reading, place, "expected an integer from %" PRIu64 " to %" PRIu64
+                                           ", found %lld",
+                           least, most, (long long)number);
+    *count_out = (uint64_t)number;
+    return true;
+}
+
+bool ms_json_keys(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
+                  const char *const *keys, const char *expected)
+{
+    if (!json_is_object(object))
+        return ms_fault_at(reading, place, "expected an object with %s", expected);
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        const char *const *known = keys;
+        while (*known != NULL && strcmp(*known, key) != 0)
+            known++;
+        const struct ms_place at = {place, key, 0};
+        if (*known == NULL)
+            return ms_fault_at(reading, &at, "unknown key; expected %s", expected);
+    }
+    return true;
+}
+
+bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
+                    struct ms_tensor *tensor)
+{
+    json_t *dtype = json_object_get(object, "dtype"), *shape = json_object_get(object, "shape");
+    const struct ms_place at_dtype = {place, "dtype", 0}, at_shape = {place, "shape", 0};
+    if (!json_is_string(dtype) || !ms_dtype_find(json_string_value(dtype), &tensor->dtype))
+        return ms_fault_at(reading, &at_dtype, "expected a dtype of safetensors, as \"BF16\"");
+    if (!json_is_array(shape) || json_array_size(shape) > MS_TENSOR_DIMS_MAX)
+        return ms_fault_at(reading, &at_shape, "expected a list of at most 8 integers");
+    tensor->dims = (unsigned)json_array_size(shape);
+    for (unsigned i = 0; i < tensor->dims; i++) {
+        const struct ms_place at = {&at_shape, NULL, i};
+        if (!ms_json_count(reading, &at, json_array_get(shape, i), 0, INT64_MAX, &tensor->shape[i]))
+            return false;
+    }
+    const char *fault = ms_tensor_measure(tensor);
+    return fault == NULL || ms_fault_at(reading, &at_shape, "%s", fault);
+}
+
+static bool read_all(int file, char *text, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t got = pread(file, text + done, bytes - done, (off_t)done);
+        if (got <= 0)
+            return false;
+        done += (size_t)got;
+    }
+    return true;
+}
+
+bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
+                  struct ms_fault *fault)
+{
+    struct stat stat;
+    /* A pipe must not make the opening wait. */
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0)
+        return ms_fault_set(fault, "%s: cannot be opened: %s", path, strerror(errno));
+    bool is_read = false;
+    char *text = NULL;
+    if (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode))
+        ms_fault_set(fault, "%s: expected a file", path);
+    else if ((uint64_t)stat.st_size > most)
+        ms_fault_set(fault, "%s: expected at most %zu bytes, found %lld", path, most,
+                     (long long)stat.st_size);
+    else if ((text = ms_heap_alloc((size_t)stat.st_size + 1)) == NULL)
+        ms_fault_set(fault, "%s: memory is out", path);
+    else if (!(is_read = read_all(file, text, (size_t)stat.st_size)))
+        ms_fault_set(fault, "%s: cannot be read to its end", path);
+    close(file);
+    if (!is_read) {
+        ms_heap_free(text);
+        return false;
+    }
+    *text_out = text;
+    *bytes_out = (size_t)stat.st_size;
+    return true;
+}

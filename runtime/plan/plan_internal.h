@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan and a layout are made of, for runtime/plan/ alone. */
+#ifndef METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
+#define METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
+
+#include <jansson.h>
+
+#include "runtime/plan/arena.h"
+#include "runtime/plan/placement.h"
+
+enum ms_cut_kind { MS_CUT_SHARD, MS_CUT_ZERO3, MS_CUT_FSDP1 };
+
+/* A placement that is not "replicate". */
+struct ms_cut {
+    enum ms_cut_kind kind;
+    unsigned mesh_dim;
+    unsigned dim; /* shard: of the tensor */
+    unsigned part_count;
+    const uint64_t *parts; /* interleave; in proportion */
+    uint64_t part_sum;
+    const char *unit; /* fsdp1 */
+};
+
+struct ms_entry {
+    const char *name; /* NULL: not selected by name */
+    bool is_exact, has_size, has_order, has_shape;
+    uint64_t size, order;
+    struct ms_tensor like; /* has_shape: dtype, shape, elements, bytes */
+    unsigned cut_count;    /* in the order they are applied; flat is the last */
+    struct ms_cut *cuts;
+    struct ms_range **ranges; /* by rank, with the world's as last; NULL: there are none */
+};
+
+struct ms_plan {
+    struct ms_arena arena;
+    struct ms_mesh mesh;
+    bool has_rank;
+    uint32_t rank;
+    size_t count;
+    struct ms_entry *entries;
+};
+
+/* Indices of entries, sorted by what they select by; equal ones in the plan's order. */
+struct ms_index {
+    uint32_t *entries;
+    size_t count;
+};
+
+struct ms_unit {
+    const char *name;
+    unsigned mesh_dim;
+    size_t first; /* its first tensor in the list */
+};
+
+struct ms_bound {
+    const struct ms_entry *entry; /* NULL: none matches */
+    uint32_t unit;                /* fsdp1 */
+};
+
+struct ms_layout {
+    struct ms_arena arena;
+    const struct ms_plan *plan;
+    size_t count;
+    const struct ms_tensor **tensors;
+    struct ms_bound *bound;
+    struct ms_unit *units;
+    size_t unit_count;
+    uint64_t bytes;
+};
+
+/* Integers of a document; nothing else is a number. */
+bool ms_json_count(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
+                   uint64_t least, uint64_t most, uint64_t *count_out);
+bool ms_json_keys(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
+                  const char *const *keys, const char *expected);
+/* dtype and shape, from any object that has both. */
+bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
+                    struct ms_tensor *tensor);
+
+/* A whole file of at most `most` bytes; ms_heap_free. */
+bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
+                  struct ms_fault *fault);
+
+bool ms_mesh_parse(const struct ms_reading *reading, json_t *document, struct ms_plan *plan);
+bool ms_mesh_number(struct ms_mesh *mesh); /* world and strides from sizes; false: too large */
+bool ms_placements_parse(const struct ms_reading *reading, const struct ms_place *place,
+                         json_t *value, struct ms_plan *plan, struct ms_entry *entry);
+bool ms_ranges_parse(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
+                     struct ms_plan *plan, struct ms_entry *entry);
+
+/* The chunk rule: `count` over `ranks`. */
+static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)
+{
+    return count / ranks + (count % ranks != 0);
+}
+
+static inline struct ms_range ms_chunk_of(uint64_t count, uint64_t ranks, uint64_t rank)
+{
+    const uint64_t chunk = ms_chunk(count, ranks), begin = chunk * rank;
+    if (begin >= count)
+        return (struct ms_range){count, count};
+    return (struct ms_range){begin, count - begin < chunk ? count : begin + chunk};
+}
+
+static inline uint32_t ms_mesh_coordinate(const struct ms_mesh *mesh, uint32_t rank, unsigned dim)
+{
+    return rank / mesh->stride[dim] % mesh->size[dim];
+}
+
+#endif
