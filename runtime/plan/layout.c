@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan over a list of tensors: which entry decides each of them, and whether it can. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/plan/pattern.h"
+#include "runtime/plan/plan_internal.h"
+
+enum selector { BY_NAME, BY_ORDER, BY_SIZE, BY_PATTERN, SELECTOR_COUNT };
+
+/* Entries by what finds them fastest. In each list equal keys stand in the plan's order. */
+struct matcher {
+    const struct ms_entry **lists[SELECTOR_COUNT];
+    size_t count[SELECTOR_COUNT];
+};
+
+/* A tensor in the list: what entries are compared with. */
+struct candidate {
+    const struct ms_tensor *tensor;
+    size_t order;
+};
+
+static enum selector selector_of(const struct ms_entry *entry)
+{
+    if (entry->is_exact)
+        return BY_NAME;
+    return entry->has_order ? BY_ORDER : entry->has_size ? BY_SIZE : BY_PATTERN;
+}
+
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
+static int compare_key(const struct ms_entry *entry, enum selector selector,
+                       const struct candidate *tensor)
+{
+    if (selector == BY_NAME)
+        return strcmp(entry->name, tensor->tensor->name);
+    return selector == BY_ORDER ? compare_numbers(entry->order, tensor->order)
+                                : compare_numbers(entry->size, tensor->tensor->bytes);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct ms_entry *left = *(const struct ms_entry *const *)a;
+    const struct ms_entry *right = *(const struct ms_entry *const *)b;
+    const struct ms_tensor tensor = {.name = right->name, .bytes = right->size};
+    const struct candidate key = {&tensor, right->order};
+    const enum selector selector = selector_of(left);
+    const int order = selector == BY_PATTERN ? 0 : compare_key(left, selector, &key);
+    return order != 0 ? order : left < right ? -1 : left > right;
+}
+
+static void matcher_cleanup(struct matcher *matcher)
+{
+    for (int i = 0; i < SELECTOR_COUNT; i++)
+        ms_heap_free(matcher->lists[i]);
+}
+
+static bool matcher_init(struct matcher *matcher, const struct ms_plan *plan)
+{
+    *matcher = (struct matcher){0};
+    for (int i = 0; i < SELECTOR_COUNT; i++) {
+        matcher->lists[i] = ms_heap_alloc((plan->count + 1) * sizeof(struct ms_entry *));
+        if (matcher->lists[i] == NULL) {
+            matcher_cleanup(matcher);
+            return false;
+        }
+    }
+    for (size_t i = 0; i < plan->count; i++) {
+        const enum selector selector = selector_of(&plan->entries[i]);
+        matcher->lists[selector][matcher->count[selector]++] = &plan->entries[i];
+    }
+    for (int i = 0; i < SELECTOR_COUNT; i++)
+        qsort(matcher->lists[i], matcher->count[i], sizeof(struct ms_entry *), by_key);
+    return true;
+}
+
+static bool is_match(const struct ms_entry *entry, const struct candidate *tensor)
+{
+    if ((entry->has_size && entry->size != tensor->tensor->bytes) ||
+        (entry->has_order && entry->order != tensor->order))
+        return false;
+    if (entry->name == NULL)
+        return true;
+    return entry->is_exact ? strcmp(entry->name, tensor->tensor->name) == 0
+                           : ms_pattern_match(entry->name, tensor->tensor->name);
+}
+
+/* The first of the list whose key is the tensor's. */
+static size_t lower_bound(const struct matcher *matcher, enum selector selector,
+                          const struct candidate *tensor)
+{
+    size_t low = 0, high = selector == BY_PATTERN ? 0 : matcher->count[selector];
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (compare_key(matcher->lists[selector][middle], selector, tensor) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static const struct ms_entry *first_match(const struct matcher *matcher,
+                                          const struct candidate *tensor)
+{
+    const struct ms_entry *best = NULL;
+    for (enum selector selector = 0; selector < SELECTOR_COUNT; selector++) {
+        size_t i = lower_bound(matcher, selector, tensor);
+        for (; i < matcher->count[selector]; i++) {
+            const struct ms_entry *entry = matcher->lists[selector][i];
+            if ((best != NULL && best < entry) ||
+                (selector != BY_PATTERN && compare_key(entry, selector, tensor) != 0))
+                break;
+            if (is_match(entry, tensor)) {
+                best = entry;
+                break;
+            }
+        }
+    }
+    return best;
+}
+
+static int by_tensor_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct ms_tensor *const *)a)->name,
+                  (*(const struct ms_tensor *const *)b)->name);
+}
+
+static bool is_declaration(const struct ms_entry *entry)
+{
+    return entry->is_exact && entry->has_shape;
+}
+
+static const struct ms_tensor **find_tensor(const struct ms_tensor **sorted, size_t count,
+                                            const struct ms_tensor *tensor)
+{
+    return bsearch(&tensor, sorted, count, sizeof(struct ms_tensor *), by_tensor_name);
+}
+
+/* Declared tensors, as the checkpoint has them. `used` marks those, by their place in it. */
+static bool list_declared(struct ms_layout *layout, const struct ms_tensor **sorted, size_t count,
+                          const struct ms_tensor *base, bool *used, struct ms_fault *fault)
+{
+    const struct ms_plan *plan = layout->plan;
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct ms_tensor *tensor = &plan->entries[i].like;
+        if (!is_declaration(&plan->entries[i]))
+            continue;
+        if (base != NULL) {
+            const struct ms_tensor **found = find_tensor(sorted, count, tensor);
+            if (found == NULL)
+                return ms_fault_set(fault, "tensors[%zu]: tensor %s is not in the checkpoint", i,
+                                    tensor->name);
+            if (!ms_tensor_is_alike(*found, tensor))
+                return ms_fault_set(
+                    fault, "tensors[%zu]: tensor %s has another dtype or shape in the checkpoint",
+                    i, tensor->name);
+            tensor = *found;
+            used[tensor - base] = true;
+        }
+        layout->tensors[layout->count++] = tensor;
+    }
+    return true;
+}
+
+static bool list_tensors(struct ms_layout *layout, const struct ms_checkpoint *checkpoint,
+                         struct ms_fault *fault)
+{
+    const size_t count = checkpoint != NULL ? ms_checkpoint_count(checkpoint) : 0;
+    const struct ms_tensor *base = checkpoint != NULL ? ms_checkpoint_tensors(checkpoint) : NULL;
+    layout->tensors = ms_arena_take(&layout->arena, layout->plan->count + count, sizeof(void *));
+    const struct ms_tensor **sorted = ms_heap_alloc((count + 1) * sizeof(struct ms_tensor *));
+    bool *used = ms_heap_zalloc(count + 1);
+    bool is_good = false;
+    if (layout->tensors == NULL || sorted == NULL || used == NULL) {
+        ms_fault_set(fault, "memory is out");
+        goto out;
+    }
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = &base[i];
+    qsort(sorted, count, sizeof(struct ms_tensor *), by_tensor_name);
+    static const struct ms_tensor none;
+    is_good = list_declared(layout, sorted, count, checkpoint == NULL ? NULL : count ? base : &none,
+                            used, fault);
+    for (size_t i = 0; i < count && is_good; i++) {
+        if (!used[i])
+            layout->tensors[layout->count++] = &base[i];
+    }
+out:
+    ms_heap_free(sorted);
+    ms_heap_free(used);
+    return is_good;
+}
+
+static const char *check_cut(const struct ms_cut *cut, const struct ms_tensor *tensor)
+{
+    if (ms_dtype_bits[tensor->dtype] < 8)
+        return "is of elements smaller than a byte; expected replicate or ranges";
+    if (cut->kind != MS_CUT_SHARD)
+        return NULL;
+    if (cut->dim >= tensor->dims)
+        return "is sharded by a dimension that it does not have";
+    if (cut->part_count > 0 && tensor->shape[cut->dim] % cut->part_sum != 0)
+        return "has a dimension that the sum of interleave does not divide";
+    return NULL;
+}
+
+static const char *check_ranges(const struct ms_entry *entry, uint32_t world, uint64_t bytes)
+{
+    for (uint32_t rank = 0; rank < world; rank++) {
+        if (entry->ranges[rank] < entry->ranges[rank + 1] && entry->ranges[rank + 1][-1].end > bytes)
+            return "is shorter than a range of its entry";
+    }
+    return NULL;
+}
+
+/* NULL, or what is wrong with the tensor. */
+static const char *check_bound(const struct ms_entry *entry, const struct ms_tensor *tensor,
+                               uint32_t world)
+{
+    if (entry->has_shape && !ms_tensor_is_alike(&entry->like, tensor))
+        return "has another dtype or shape than its entry says";
+    if (entry->ranges != NULL)
+        return check_ranges(entry, world, tensor->bytes);
+    const char *fault = NULL;
+    for (unsigned i = 0; i < entry->cut_count && fault == NULL; i++)
+        fault = check_cut(&entry->cuts[i], tensor);
+    return fault;
+}
+
+static const struct ms_cut *fsdp1_cut(const struct ms_layout *layout, size_t tensor)
+{
+    const struct ms_entry *entry = layout->bound[tensor].entry;
+    if (entry == NULL || entry->cut_count == 0)
+        return NULL;
+    const struct ms_cut *last = &entry->cuts[entry->cut_count - 1];
+    return last->kind == MS_CUT_FSDP1 ? last : NULL;
+}
+
+/* For sorting: a member of a unit. */
+struct member {
+    const char *unit;
+    size_t tensor;
+};
+
+static int by_unit(const void *a, const void *b)
+{
+    const struct member *left = a, *right = b;
+    const int order = strcmp(left->unit, right->unit);
+    return order != 0 ? order : compare_numbers(left->tensor, right->tensor);
+}
+
+static bool add_member(struct ms_layout *layout, const struct member *member, bool is_first,
+                       struct ms_fault *fault)
+{
+    const struct ms_cut *cut = fsdp1_cut(layout, member->tensor);
+    if (is_first)
+        layout->units[layout->unit_count++] =
+            (struct ms_unit){member->unit, cut->mesh_dim, member->tensor};
+    const struct ms_unit *unit = &layout->units[layout->unit_count - 1];
+    layout->bound[member->tensor].unit = (uint32_t)(layout->unit_count - 1);
+    if (unit->mesh_dim != cut->mesh_dim)
+        return ms_fault_set(fault, "unit %s: expected all tensors flat in one mesh dimension",
+                            unit->name);
+    if (layout->tensors[unit->first]->dtype != layout->tensors[member->tensor]->dtype)
+        return ms_fault_set(fault, "unit %s: expected tensors of one dtype", unit->name);
+    return true;
+}
+
+static bool make_units(struct ms_layout *layout, struct ms_fault *fault)
+{
+    struct member *members = ms_heap_alloc((layout->count + 1) * sizeof(*members));
+    if (members == NULL)
+        return ms_fault_set(fault, "memory is out");
+    size_t count = 0;
+    for (size_t i = 0; i < layout->count; i++) {
+        const struct ms_cut *cut = fsdp1_cut(layout, i);
+        if (cut != NULL)
+            members[count++] = (struct member){cut->unit, i};
+    }
+    qsort(members, count, sizeof(*members), by_unit);
+    layout->units = ms_arena_take(&layout->arena, count, sizeof(*layout->units));
+    bool is_good = layout->units != NULL || ms_fault_set(fault, "memory is out");
+    for (size_t i = 0; i < count && is_good; i++)
+        is_good = add_member(layout, &members[i],
+                             i == 0 || strcmp(members[i - 1].unit, members[i].unit) != 0, fault);
+    ms_heap_free(members);
+    return is_good;
+}
+
+static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
+{
+    const struct ms_plan *plan = layout->plan;
+    struct matcher matcher;
+    layout->bound = ms_arena_take(&layout->arena, layout->count, sizeof(*layout->bound));
+    if (layout->bound == NULL || !matcher_init(&matcher, plan))
+        return ms_fault_set(fault, "memory is out");
+    bool is_good = true;
+    for (size_t i = 0; i < layout->count && is_good; i++) {
+        const struct ms_tensor *tensor = layout->tensors[i];
+        const struct candidate candidate = {tensor, i};
+        const struct ms_entry *entry = first_match(&matcher, &candidate);
+        const char *wrong = entry != NULL ? check_bound(entry, tensor, plan->mesh.world) : NULL;
+        layout->bound[i].entry = entry;
+        if (wrong != NULL)
+            is_good = ms_fault_set(fault, "tensors[%zu]: tensor %s %s",
+                                   (size_t)(entry - plan->entries), tensor->name, wrong);
+        layout->bytes += tensor->bytes;
+        if (layout->bytes > INT64_MAX)
+            is_good = ms_fault_set(fault, "tensors: expected less than 2^63 bytes in all");
+    }
+    matcher_cleanup(&matcher);
+    return is_good;
+}
+
+bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *checkpoint,
+                      struct ms_layout **layout_out, struct ms_fault *fault)
+{
+    struct ms_layout *layout = ms_heap_zalloc(sizeof(*layout));
+    if (layout == NULL)
+        return ms_fault_set(fault, "memory is out");
+    layout->plan = plan;
+    if (!list_tensors(layout, checkpoint, fault) || !bind_tensors(layout, fault) ||
+        !make_units(layout, fault)) {
+        ms_layout_destroy(layout);
+        return false;
+    }
+    *layout_out = layout;
+    return true;
+}
+
+void ms_layout_destroy(struct ms_layout *layout)
+{
+    if (layout != NULL)
+        ms_arena_cleanup(&layout->arena);
+    ms_heap_free(layout);
+}
+
+size_t ms_layout_count(const struct ms_layout *layout)
+{
+    return layout->count;
+}
+
+const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t tensor)
+{
+    return layout->tensors[tensor];
+}
+
+bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor)
+{
+    return layout->bound[tensor].entry != NULL;
+}
+
+uint64_t ms_layout_bytes(const struct ms_layout *layout)
+{
+    return layout->bytes;
+}
+
+const struct ms_plan *ms_layout_plan(const struct ms_layout *layout)
+{
+    return layout->plan;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/plan/placement.h"
+
+#include "runtime/base/heap.h"
+#include "runtime/plan/plan_internal.h"
+
+/* Of one tensor: elements [begin, end) of its box; bytes for explicit ranges. */
+struct share {
+    uint64_t begin, end, bytes;
+};
+
+struct ms_placement {
+    const struct ms_layout *layout;
+    uint32_t rank;
+    uint64_t total, padding;
+    struct share *shares;
+};
+
+static void add_span(struct ms_axis *axis, uint64_t begin, uint64_t end)
+{
+    if (begin == end)
+        return;
+    axis->length += end - begin;
+    if (axis->count > 0 && axis->spans[axis->count - 1].end == begin)
+        axis->spans[axis->count - 1].end = end;
+    else
+        axis->spans[axis->count++] = (struct ms_range){begin, end};
+}
+
+/* Keeps the positions `kept` of the indices that the axis has. In place: what is written was read. */
+static void keep(struct ms_axis *axis, struct ms_range kept)
+{
+    uint64_t position = 0;
+    const unsigned count = axis->count;
+    axis->count = 0;
+    axis->length = 0;
+    for (unsigned i = 0; i < count; i++) {
+        const struct ms_range span = axis->spans[i];
+        const uint64_t length = span.end - span.begin;
+        const uint64_t low = kept.begin > position ? kept.begin - position : 0;
+        const uint64_t high = kept.end > position ? kept.end - position : 0;
+        if (low < length && low < high)
+            add_span(axis, span.begin + low, span.begin + (high < length ? high : length));
+        position += length;
+    }
+}
+
+static void interleave(struct ms_axis *axis, const struct ms_cut *cut, uint32_t ranks, uint32_t rank)
+{
+    const uint64_t unit = axis->extent / cut->part_sum;
+    uint64_t base = 0;
+    axis->count = 0;
+    axis->length = 0;
+    for (unsigned i = 0; i < cut->part_count; i++) {
+        const struct ms_range kept = ms_chunk_of(cut->parts[i] * unit, ranks, rank);
+        add_span(axis, base + kept.begin, base + kept.end);
+        base += cut->parts[i] * unit;
+    }
+}
+
+static void box_init(struct ms_box *box, const struct ms_tensor *tensor)
+{
+    box->dims = tensor->dims;
+    for (unsigned i = 0; i < tensor->dims; i++) {
+        box->axis[i].extent = tensor->shape[i];
+        box->axis[i].length = 0;
+        box->axis[i].count = 0;
+        add_span(&box->axis[i], 0, tensor->shape[i]);
+    }
+}
+
+/* What the shards leave to the rank; flat is not a matter of the box. */
+static void box_make(struct ms_box *box, const struct ms_layout *layout, size_t tensor, uint32_t rank)
+{
+    const struct ms_mesh *mesh = &layout->plan->mesh;
+    const struct ms_entry *entry = layout->bound[tensor].entry;
+    box_init(box, layout->tensors[tensor]);
+    for (unsigned i = 0; entry != NULL && i < entry->cut_count; i++) {
+        const struct ms_cut *cut = &entry->cuts[i];
+        const uint32_t ranks = mesh->size[cut->mesh_dim];
+        const uint32_t at = ms_mesh_coordinate(mesh, rank, cut->mesh_dim);
+        if (cut->kind == MS_CUT_SHARD && cut->part_count > 0)
+            interleave(&box->axis[cut->dim], cut, ranks, at);
+        else if (cut->kind == MS_CUT_SHARD)
+            keep(&box->axis[cut->dim], ms_chunk_of(box->axis[cut->dim].length, ranks, at));
+    }
+    box->elements = 1;
+    for (unsigned i = 0; i < box->dims; i++)
+        box->elements *= box->axis[i].length;
+}
+
+static uint64_t element_bytes(const struct ms_tensor *tensor)
+{
+    return ms_dtype_bits[tensor->dtype] / 8;
+}
+
+static struct ms_range flat_range(const struct ms_placement *placement, const struct ms_cut *cut,
+                                  uint64_t elements)
+{
+    const struct ms_mesh *mesh = &placement->layout->plan->mesh;
+    return ms_chunk_of(elements, mesh->size[cut->mesh_dim],
+                       ms_mesh_coordinate(mesh, placement->rank, cut->mesh_dim));
+}
+
+static uint64_t padding_of(const struct ms_placement *placement, const struct ms_cut *cut,
+                           uint64_t elements, struct ms_range kept)
+{
+    const struct ms_mesh *mesh = &placement->layout->plan->mesh;
+    return ms_chunk(elements, mesh->size[cut->mesh_dim]) - (kept.end - kept.begin);
+}
+
+static uint64_t sum_of(const struct ms_entry *entry, uint32_t rank)
+{
+    uint64_t sum = 0;
+    for (const struct ms_range *range = entry->ranges[rank]; range < entry->ranges[rank + 1]; range++)
+        sum += range->end - range->begin;
+    return sum;
+}
+
+/* For fsdp1 the whole box, placed in its unit: [offset, offset + elements). `filled` is by unit. */
+static void share_make(struct ms_placement *placement, size_t tensor, struct ms_box *box,
+                       uint64_t *filled)
+{
+    const struct ms_layout *layout = placement->layout;
+    const struct ms_tensor *of = layout->tensors[tensor];
+    const struct ms_entry *entry = layout->bound[tensor].entry;
+    struct share *share = &placement->shares[tensor];
+    if (entry == NULL || (entry->cut_count == 0 && entry->ranges == NULL)) {
+        *share = (struct share){0, of->elements, of->bytes};
+        return;
+    }
+    if (entry->ranges != NULL) {
+        share->bytes = sum_of(entry, placement->rank);
+        return;
+    }
+    box_make(box, layout, tensor, placement->rank);
+    const struct ms_cut *last = &entry->cuts[entry->cut_count - 1];
+    struct ms_range kept = {0, box->elements};
+    if (last->kind == MS_CUT_ZERO3) {
+        kept = flat_range(placement, last, box->elements);
+        placement->padding += padding_of(placement, last, box->elements, kept) * element_bytes(of);
+    } else if (last->kind == MS_CUT_FSDP1) {
+        uint64_t *offset = &filled[layout->bound[tensor].unit];
+        kept = (struct ms_range){*offset, *offset + box->elements};
+        *offset = kept.end;
+    }
+    *share = (struct share){kept.begin, kept.end, (kept.end - kept.begin) * element_bytes(of)};
+}
+
+/* The unit's size is known now: from places in the unit to places in the box. */
+static void share_finish(struct ms_placement *placement, size_t tensor, const uint64_t *filled)
+{
+    const struct ms_bound *bound = &placement->layout->bound[tensor];
+    if (bound->entry == NULL || bound->entry->cut_count == 0)
+        return;
+    const struct ms_cut *last = &bound->entry->cuts[bound->entry->cut_count - 1];
+    if (last->kind != MS_CUT_FSDP1)
+        return;
+    struct share *share = &placement->shares[tensor];
+    const struct ms_tensor *of = placement->layout->tensors[tensor];
+    const struct ms_range kept = flat_range(placement, last, filled[bound->unit]);
+    const uint64_t offset = share->begin, behind = share->end;
+    const uint64_t begin = kept.begin > offset ? kept.begin : offset;
+    const uint64_t end = kept.end < behind ? kept.end : behind;
+    *share = begin < end ? (struct share){begin - offset, end - offset,
+                                          (end - begin) * element_bytes(of)}
+                         : (struct share){0, 0, 0};
+    if (placement->layout->units[bound->unit].first == tensor)
+        placement->padding +=
+            padding_of(placement, last, filled[bound->unit], kept) * element_bytes(of);
+}
+
+struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_t rank)
+{
+    struct ms_placement *placement = ms_heap_zalloc(sizeof(*placement));
+    uint64_t *filled = ms_heap_zalloc((layout->unit_count + 1) * sizeof(*filled));
+    struct ms_box *box = ms_heap_alloc(sizeof(*box));
+    struct share *shares = ms_heap_zalloc((layout->count + 1) * sizeof(*shares));
+    if (placement == NULL || filled == NULL || box == NULL || shares == NULL) {
+        ms_heap_free(placement);
+        ms_heap_free(shares);
+        placement = NULL;
+        goto out;
+    }
+    *placement = (struct ms_placement){.layout = layout, .rank = rank, .shares = shares};
+    for (size_t i = 0; i < layout->count; i++)
+        share_make(placement, i, box, filled);
+    for (size_t i = 0; i < layout->count; i++) {
+        share_finish(placement, i, filled);
+        placement->total += shares[i].bytes;
+    }
+out:
+    ms_heap_free(filled);
+    ms_heap_free(box);
+    return placement;
+}
+
+void ms_placement_destroy(struct ms_placement *placement)
+{
+    if (placement != NULL)
+        ms_heap_free(placement->shares);
+    ms_heap_free(placement);
+}
+
+uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor)
+{
+    return placement->shares[tensor].bytes;
+}
+
+uint64_t ms_placement_total(const struct ms_placement *placement)
+{
+    return placement->total;
+}
+
+uint64_t ms_placement_padding(const struct ms_placement *placement)
+{
+    return placement->padding;
+}
+
+/* Index of the tensor for a position among the indices that the axis has. */
+static uint64_t index_at(const struct ms_axis *axis, uint64_t position, uint64_t *left_out)
+{
+    const struct ms_range *span = axis->spans;
+    while (position >= span->end - span->begin) {
+        position -= span->end - span->begin;
+        span++;
+    }
+    *left_out = span->end - span->begin - position;
+    return span->begin + position;
+}
+
+/* The run of bytes from element cursor->at of the box on, and moves behind it. */
+static struct ms_range next_run(struct ms_cursor *cursor)
+{
+    const struct ms_box *box = &cursor->box;
+    if (cursor->listed != NULL) {
+        if (cursor->listed_left == 0)
+            return (struct ms_range){0, 0};
+        cursor->listed_left--;
+        return *cursor->listed++;
+    }
+    if (cursor->at >= cursor->end)
+        return (struct ms_range){0, 0};
+    uint64_t length = cursor->end - cursor->at, begin = cursor->at;
+    if (box->dims > 0) {
+        const uint64_t row = cursor->stride[cursor->inner];
+        uint64_t rest = cursor->at / row, left;
+        begin = cursor->at % row;
+        for (unsigned i = cursor->inner + 1; i-- > 0;) {
+            const struct ms_axis *axis = &box->axis[i];
+            uint64_t spare;
+            const uint64_t index = index_at(axis, rest % axis->length, &left);
+            rest /= axis->length;
+            if (i == cursor->inner) {
+                spare = left * row - cursor->at % row;
+                length = spare < length ? spare : length;
+            }
+            begin += index * cursor->stride[i];
+        }
+    }
+    cursor->at += length;
+    return (struct ms_range){begin * cursor->element_bytes, (begin + length) * cursor->element_bytes};
+}
+
+static void set_strides(struct ms_cursor *cursor)
+{
+    uint64_t stride = 1;
+    cursor->inner = 0;
+    for (unsigned i = cursor->box.dims; i-- > 0;) {
+        const struct ms_axis *axis = &cursor->box.axis[i];
+        cursor->stride[i] = stride;
+        stride *= axis->extent;
+        if (axis->length != axis->extent && cursor->inner == 0)
+            cursor->inner = i;
+    }
+}
+
+void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor)
+{
+    const struct ms_layout *layout = placement->layout;
+    const struct ms_entry *entry = layout->bound[tensor].entry;
+    const struct share *share = &placement->shares[tensor];
+    cursor->listed = NULL;
+    if (entry != NULL && entry->ranges != NULL) {
+        cursor->listed = entry->ranges[placement->rank];
+        cursor->listed_left = (size_t)(entry->ranges[placement->rank + 1] - cursor->listed);
+    } else if (entry == NULL || entry->cut_count == 0) {
+        /* Whole; elements may be smaller than a byte. */
+        cursor->box.dims = 0;
+        cursor->at = 0;
+        cursor->end = share->bytes;
+        cursor->element_bytes = 1;
+    } else {
+        box_make(&cursor->box, layout, tensor, placement->rank);
+        cursor->at = share->begin;
+        cursor->end = share->end;
+        cursor->element_bytes = element_bytes(layout->tensors[tensor]);
+        set_strides(cursor);
+    }
+    cursor->next = next_run(cursor);
+}
+
+bool ms_cursor_next(struct ms_cursor *cursor, struct ms_range *range_out)
+{
+    struct ms_range range = cursor->next;
+    if (range.begin == range.end)
+        return false;
+    cursor->next = next_run(cursor);
+    while (cursor->next.begin == range.end && cursor->next.begin < cursor->next.end) {
+        range.end = cursor->next.end;
+        cursor->next = next_run(cursor);
+    }
+    *range_out = range;
+    return true;
+}
