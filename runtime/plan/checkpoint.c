@@ -32,8 +32,7 @@ static struct ms_tensor *add_tensor(struct ms_checkpoint *checkpoint)
 {
     if (checkpoint->count == checkpoint->capacity) {
         const size_t capacity = checkpoint->capacity * 2 + 256;
-        struct ms_tensor *grown =
-            ms_heap_realloc(checkpoint->tensors, capacity * sizeof(*grown));
+        struct ms_tensor *grown = ms_heap_realloc(checkpoint->tensors, capacity * sizeof(*grown));
         if (grown == NULL)
             return NULL;
         checkpoint->tensors = grown;
@@ -60,7 +59,8 @@ static bool parse_tensor(const struct ms_reading *reading, const char *name, jso
         !ms_json_count(reading, &at, json_array_get(offsets, 1), tensor->offset, data_bytes, &end))
         return false;
     return end - tensor->offset == tensor->bytes ||
-           ms_fault_at(reading, &at, "expected %" PRIu64 " bytes for dtype and shape, found %" PRIu64,
+           ms_fault_at(reading, &at,
+                       "expected %" PRIu64 " bytes for dtype and shape, found %" PRIu64,
                        tensor->bytes, end - tensor->offset);
 }
 
@@ -84,15 +84,16 @@ static bool check_places(const struct ms_reading *reading, struct ms_tensor *ten
     for (size_t i = 0; i < count; i++) {
         const struct ms_place at = {NULL, tensors[i].name, 0};
         if (tensors[i].offset != end)
-            return ms_fault_at(reading, &at, "expected data_offsets to begin at %" PRIu64
-                                             ", where the tensor before ends, found %" PRIu64,
+            return ms_fault_at(reading, &at,
+                               "expected data_offsets to begin at %" PRIu64
+                               ", where the tensor before ends, found %" PRIu64,
                                end, tensors[i].offset);
         end += tensors[i].bytes;
         tensors[i].offset += data_offset;
     }
-    return end == data_bytes || ms_fault_at(reading, NULL, "expected %" PRIu64
-                                                           " bytes of data, found %" PRIu64,
-                                            end, data_bytes);
+    return end == data_bytes ||
+           ms_fault_at(reading, NULL, "expected %" PRIu64 " bytes of data, found %" PRIu64, end,
+                       data_bytes);
 }
 
 static bool parse_tensors(const struct ms_reading *reading, json_t *header, uint64_t data_offset,
@@ -145,16 +146,17 @@ static bool read_header(const struct ms_reading *reading, int file, uint64_t fil
     for (int i = 7; i >= 0; i--)
         bytes = bytes << 8 | length[i];
     if (bytes > HEADER_MAX_BYTES || bytes > file_bytes - 8)
-        return ms_fault_at(reading, NULL, "expected a header of at most %" PRIu64
-                                          " bytes, found %" PRIu64,
+        return ms_fault_at(reading, NULL,
+                           "expected a header of at most %" PRIu64 " bytes, found %" PRIu64,
                            file_bytes - 8 < HEADER_MAX_BYTES ? file_bytes - 8 : HEADER_MAX_BYTES,
                            bytes);
     char *text = ms_heap_alloc(bytes + 1);
     if (text == NULL)
         return ms_fault_at(reading, NULL, "memory is out");
-    const bool is_good = pread(file, text, bytes, 8) == (ssize_t)bytes
-                             ? parse_header(reading, text, bytes, file_bytes - 8 - bytes, checkpoint)
-                             : ms_fault_at(reading, NULL, "the header cannot be read");
+    const bool is_good =
+        pread(file, text, bytes, 8) == (ssize_t)bytes
+            ? parse_header(reading, text, bytes, file_bytes - 8 - bytes, checkpoint)
+            : ms_fault_at(reading, NULL, "the header cannot be read");
     ms_heap_free(text);
     return is_good;
 }
@@ -293,10 +295,9 @@ static bool read_index(const char *path, struct ms_checkpoint *checkpoint, struc
              slash != NULL ? path : ".");
     json_t *map = json_object_get(index, "weight_map");
     struct names names = {0};
-    const bool is_good = collect_indexed(&reading, map, &names) &&
-                         read_files(folder, &names, checkpoint, fault) &&
-                         check_duplicates(checkpoint, fault) &&
-                         check_index(&reading, map, checkpoint);
+    const bool is_good =
+        collect_indexed(&reading, map, &names) && read_files(folder, &names, checkpoint, fault) &&
+        check_duplicates(checkpoint, fault) && check_index(&reading, map, checkpoint);
     names_cleanup(&names);
     json_decref(index);
     return is_good;

@@ -36,9 +36,10 @@ static void write_path(char *path, size_t bytes, const struct ms_place *place)
     path[0] = '\0';
     while (count-- > 0 && used < bytes) {
         const struct ms_place *one = places[count];
-        const int length = one->key != NULL ? snprintf(path + used, bytes - used, "%s%.80s",
-                                                       used > 0 ? "." : "", one->key)
-                                            : snprintf(path + used, bytes - used, "[%zu]", one->index);
+        const int length =
+            one->key != NULL
+                ? snprintf(path + used, bytes - used, "%s%.80s", used > 0 ? "." : "", one->key)
+                : snprintf(path + used, bytes - used, "[%zu]", one->index);
         used += length > 0 ? (size_t)length : 0;
     }
 }

@@ -17,9 +17,9 @@ bool ms_json_count(const struct ms_reading *reading, const struct ms_place *plac
         return ms_fault_at(reading, place, "expected an integer");
     const json_int_t number = json_integer_value(value);
     if (number < 0 || (uint64_t)number < least || (uint64_t)number > most)
-        return ms_fault_at(reading, place, "expected an integer from %" PRIu64 " to %" PRIu64
-                                           ", found %lld",
-                           least, most, (long long)number);
+        return ms_fault_at(reading, place,
+                           "expected an integer from %" PRIu64 " to %" PRIu64 ", found %lld", least,
+                           most, (long long)number);
     *count_out = (uint64_t)number;
     return true;
 }

@@ -185,7 +185,10 @@ static bool list_tensors(struct ms_layout *layout, const struct ms_checkpoint *c
         sorted[i] = &base[i];
     qsort(sorted, count, sizeof(struct ms_tensor *), by_tensor_name);
     static const struct ms_tensor none;
-    is_good = list_declared(layout, sorted, count, checkpoint == NULL ? NULL : count ? base : &none,
+    is_good = list_declared(layout, sorted, count,
+                            checkpoint == NULL ? NULL
+                            : count            ? base
+                                               : &none,
                             used, fault);
     for (size_t i = 0; i < count && is_good; i++) {
         if (!used[i])
@@ -213,7 +216,8 @@ static const char *check_cut(const struct ms_cut *cut, const struct ms_tensor *t
 static const char *check_ranges(const struct ms_entry *entry, uint32_t world, uint64_t bytes)
 {
     for (uint32_t rank = 0; rank < world; rank++) {
-        if (entry->ranges[rank] < entry->ranges[rank + 1] && entry->ranges[rank + 1][-1].end > bytes)
+        if (entry->ranges[rank] < entry->ranges[rank + 1] &&
+            entry->ranges[rank + 1][-1].end > bytes)
             return "is shorter than a range of its entry";
     }
     return NULL;

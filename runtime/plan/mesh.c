@@ -69,8 +69,8 @@ static bool parse_coordinates(const struct ms_reading *reading, json_t *value, s
         return ms_fault_at(reading, &place, "expected one index for each of %u mesh dimensions",
                            mesh->dims);
     for (unsigned i = 0; i < mesh->dims; i++) {
-        json_t *index = json_is_array(value) ? json_array_get(value, i)
-                                             : json_object_get(value, mesh->name[i]);
+        json_t *index =
+            json_is_array(value) ? json_array_get(value, i) : json_object_get(value, mesh->name[i]);
         const struct ms_place at = {&place, json_is_array(value) ? NULL : mesh->name[i], i};
         uint64_t coordinate;
         if (!ms_json_count(reading, &at, index, 0, mesh->size[i] - 1, &coordinate))

@@ -45,7 +45,8 @@ static void keep(struct ms_axis *axis, struct ms_range kept)
     }
 }
 
-static void interleave(struct ms_axis *axis, const struct ms_cut *cut, uint32_t ranks, uint32_t rank)
+static void interleave(struct ms_axis *axis, const struct ms_cut *cut, uint32_t ranks,
+                       uint32_t rank)
 {
     const uint64_t unit = axis->extent / cut->part_sum;
     uint64_t base = 0;
@@ -70,7 +71,8 @@ static void box_init(struct ms_box *box, const struct ms_tensor *tensor)
 }
 
 /* What the shards leave to the rank; flat is not a matter of the box. */
-static void box_make(struct ms_box *box, const struct ms_layout *layout, size_t tensor, uint32_t rank)
+static void box_make(struct ms_box *box, const struct ms_layout *layout, size_t tensor,
+                     uint32_t rank)
 {
     const struct ms_mesh *mesh = &layout->plan->mesh;
     const struct ms_entry *entry = layout->bound[tensor].entry;
@@ -112,7 +114,8 @@ static uint64_t padding_of(const struct ms_placement *placement, const struct ms
 static uint64_t sum_of(const struct ms_entry *entry, uint32_t rank)
 {
     uint64_t sum = 0;
-    for (const struct ms_range *range = entry->ranges[rank]; range < entry->ranges[rank + 1]; range++)
+    for (const struct ms_range *range = entry->ranges[rank]; range < entry->ranges[rank + 1];
+         range++)
         sum += range->end - range->begin;
     return sum;
 }
@@ -162,9 +165,9 @@ static void share_finish(struct ms_placement *placement, size_t tensor, const ui
     const uint64_t offset = share->begin, behind = share->end;
     const uint64_t begin = kept.begin > offset ? kept.begin : offset;
     const uint64_t end = kept.end < behind ? kept.end : behind;
-    *share = begin < end ? (struct share){begin - offset, end - offset,
-                                          (end - begin) * element_bytes(of)}
-                         : (struct share){0, 0, 0};
+    *share = begin < end
+                 ? (struct share){begin - offset, end - offset, (end - begin) * element_bytes(of)}
+                 : (struct share){0, 0, 0};
     if (placement->layout->units[bound->unit].first == tensor)
         placement->padding +=
             padding_of(placement, last, filled[bound->unit], kept) * element_bytes(of);
@@ -259,7 +262,8 @@ static struct ms_range next_run(struct ms_cursor *cursor)
         }
     }
     cursor->at += length;
-    return (struct ms_range){begin * cursor->element_bytes, (begin + length) * cursor->element_bytes};
+    return (struct ms_range){begin * cursor->element_bytes,
+                             (begin + length) * cursor->element_bytes};
 }
 
 static void set_strides(struct ms_cursor *cursor)

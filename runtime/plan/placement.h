@@ -53,9 +53,9 @@ struct ms_cursor {
     size_t listed_left;
     uint64_t at, end; /* elements of the box */
     uint64_t element_bytes;
-    unsigned inner;                            /* dimensions behind this one are whole */
-    uint64_t stride[MS_TENSOR_DIMS_MAX];       /* elements of the tensor */
-    struct ms_range next;                      /* begin == end: there is none */
+    unsigned inner;                      /* dimensions behind this one are whole */
+    uint64_t stride[MS_TENSOR_DIMS_MAX]; /* elements of the tensor */
+    struct ms_range next;                /* begin == end: there is none */
     struct ms_box box;
 };
 

@@ -21,8 +21,7 @@ static bool parse_name(const struct ms_reading *reading, const struct ms_place *
     const char *fault = ms_pattern_check(json_string_value(value));
     if (fault != NULL)
         return ms_fault_at(reading, &at, "%s", fault);
-    char *name =
-        ms_arena_string(&plan->arena, json_string_value(value), json_string_length(value));
+    char *name = ms_arena_string(&plan->arena, json_string_value(value), json_string_length(value));
     if (name == NULL)
         return ms_fault_at(reading, &at, "memory is out");
     entry->is_exact = ms_pattern_is_exact(name);
@@ -73,8 +72,8 @@ static bool parse_like(const struct ms_reading *reading, const struct ms_place *
 static bool parse_entry(const struct ms_reading *reading, const struct ms_place *place,
                         json_t *object, struct ms_plan *plan, struct ms_entry *entry)
 {
-    static const char *const keys[] = {"name", "size", "order", "dtype", "shape", "placements",
-                                       "ranges", NULL};
+    static const char *const keys[] = {"name",  "size",       "order",  "dtype",
+                                       "shape", "placements", "ranges", NULL};
     if (!ms_json_keys(reading, place, object, keys,
                       "name, size, order, dtype, shape, placements or ranges") ||
         !parse_selection(reading, place, object, plan, entry) ||
@@ -82,7 +81,8 @@ static bool parse_entry(const struct ms_reading *reading, const struct ms_place 
         return false;
     json_t *placements = json_object_get(object, "placements");
     json_t *ranges = json_object_get(object, "ranges");
-    const struct ms_place at_placements = {place, "placements", 0}, at_ranges = {place, "ranges", 0};
+    const struct ms_place at_placements = {place, "placements", 0},
+                          at_ranges = {place, "ranges", 0};
     if (placements != NULL && ranges != NULL)
         return ms_fault_at(reading, &at_ranges, "expected placements or ranges, found both");
     return (placements == NULL ||
@@ -125,8 +125,8 @@ static bool check_names(const struct ms_reading *reading, const struct ms_plan *
 
 static bool parse_document(const struct ms_reading *reading, json_t *document, struct ms_plan *plan)
 {
-    static const char *const keys[] = {"format", "mesh", "world_size", "rank", "coordinates",
-                                       "tensors", NULL};
+    static const char *const keys[] = {"format",      "mesh",    "world_size", "rank",
+                                       "coordinates", "tensors", NULL};
     const struct ms_place at_format = {NULL, "format", 0}, at_list = {NULL, "tensors", 0};
     if (!ms_json_keys(reading, NULL, document, keys,
                       "format, mesh, world_size, rank, coordinates and tensors"))

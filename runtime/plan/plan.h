@@ -44,7 +44,7 @@ bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 
 const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan);
 bool ms_plan_has_rank(const struct ms_plan *plan, uint32_t *rank_out); /* `rank`, `coordinates` */
-size_t ms_plan_count(const struct ms_plan *plan);                     /* of entries */
+size_t ms_plan_count(const struct ms_plan *plan);                      /* of entries */
 
 /* The plan's declarations, then the checkpoint's other tensors; checkpoint may be NULL. Plan and
  * checkpoint must outlive the layout. */

@@ -6,28 +6,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MS_DTYPES(ROW)                                                                             \
-    ROW(BOOL, 8)                                                                                   \
-    ROW(U8, 8)                                                                                     \
-    ROW(I8, 8)                                                                                     \
-    ROW(F8_E5M2, 8)                                                                                \
-    ROW(F8_E4M3, 8)                                                                                \
-    ROW(F8_E8M0, 8)                                                                                \
-    ROW(F8_E4M3FNUZ, 8)                                                                            \
-    ROW(F8_E5M2FNUZ, 8)                                                                            \
-    ROW(I16, 16)                                                                                   \
-    ROW(U16, 16)                                                                                   \
-    ROW(F16, 16)                                                                                   \
-    ROW(BF16, 16)                                                                                  \
-    ROW(I32, 32)                                                                                   \
-    ROW(U32, 32)                                                                                   \
-    ROW(F32, 32)                                                                                   \
-    ROW(I64, 64)                                                                                   \
-    ROW(U64, 64)                                                                                   \
-    ROW(F64, 64)                                                                                   \
-    ROW(C64, 64)                                                                                   \
-    ROW(F4, 4)                                                                                     \
-    ROW(F6_E2M3, 6)                                                                                \
+#define MS_DTYPES(ROW)  \
+    ROW(BOOL, 8)        \
+    ROW(U8, 8)          \
+    ROW(I8, 8)          \
+    ROW(F8_E5M2, 8)     \
+    ROW(F8_E4M3, 8)     \
+    ROW(F8_E8M0, 8)     \
+    ROW(F8_E4M3FNUZ, 8) \
+    ROW(F8_E5M2FNUZ, 8) \
+    ROW(I16, 16)        \
+    ROW(U16, 16)        \
+    ROW(F16, 16)        \
+    ROW(BF16, 16)       \
+    ROW(I32, 32)        \
+    ROW(U32, 32)        \
+    ROW(F32, 32)        \
+    ROW(I64, 64)        \
+    ROW(U64, 64)        \
+    ROW(F64, 64)        \
+    ROW(C64, 64)        \
+    ROW(F4, 4)          \
+    ROW(F6_E2M3, 6)     \
     ROW(F6_E3M2, 6)
 
 enum ms_dtype {

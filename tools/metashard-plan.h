@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commands of metashard-plan (docs/plan-format.md): each returns the program's exit status. */
+#ifndef METASHARD_TOOLS_METASHARD_PLAN_H
+#define METASHARD_TOOLS_METASHARD_PLAN_H
+
+#include "runtime/plan/plan.h"
+
+enum { GOOD, NOT_VALID, USAGE };
+
+struct options {
+    const char *command, *files[2];
+    int file_count;
+    const char *strategy, *mesh, *rules, *out, *rank, *world, *memory;
+    bool is_json;
+};
+
+/* A plan and its layout, over a checkpoint or alone. */
+struct opened {
+    struct ms_checkpoint *checkpoint;
+    struct ms_plan *plan;
+    struct ms_layout *layout;
+};
+
+/* Says on stderr what is wrong. */
+bool opened_open(struct opened *opened, const char *plan, const char *checkpoint);
+void opened_close(struct opened *opened);
+
+/* "12" as a whole, at most `most`. */
+bool read_count(const char *text, uint64_t most, uint64_t *count_out);
+
+/* The text of a plan for a checkpoint; free(). NULL: *status_out, and it was said why. */
+char *plan_text(const struct options *options, const struct ms_checkpoint *checkpoint,
+                int *status_out);
+
+int run_make(const struct options *options);
+int run_check(const struct options *options);
+int run_explain(const struct options *options);
+int run_fit(const struct options *options);
+
+#endif
