@@ -230,6 +230,35 @@ static bool group_units(const struct ms_layout *layout, size_t **members_out, si
     return true;
 }
 
+/* Sets the size before the flat cut of a unit that nothing else cuts: it is the same for all ranks. */
+static bool is_uncut(const struct ms_layout *layout, const size_t *members, size_t count,
+                     uint64_t *size_out)
+{
+    *size_out = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (layout->bound[members[i]].entry->cut_count > 1)
+            return false;
+        *size_out += layout->tensors[members[i]]->elements;
+    }
+    return true;
+}
+
+/* As one flat tensor. */
+static void add_uncut(struct ms_census *census, const struct ms_layout *layout,
+                      const struct ms_unit *unit, uint64_t elements, struct walk *walk)
+{
+    const struct ms_cut cut = {.kind = MS_CUT_ZERO3, .mesh_dim = unit->mesh_dim};
+    const struct ms_tensor tensor = {.dims = 1,
+                                     .shape = {elements},
+                                     .dtype = layout->tensors[unit->first]->dtype};
+    walk->mesh = &layout->plan->mesh;
+    walk->tensor = &tensor;
+    walk->cut_count = 1;
+    walk->cuts = &cut;
+    walk->lengths[0] = elements;
+    walk_all(census, walk);
+}
+
 static void add_units(struct ms_census *census, const struct ms_layout *layout,
                       const size_t *members, const size_t *begins, uint64_t *sizes, uint64_t *apart,
                       struct walk *walk)
@@ -238,6 +267,9 @@ static void add_units(struct ms_census *census, const struct ms_layout *layout,
     for (size_t unit = 0; unit < layout->unit_count; unit++) {
         const unsigned bits = ms_dtype_bits[layout->tensors[layout->units[unit].first]->dtype];
         struct ms_census sum = {.bytes = sizes};
+        uint64_t elements;
+        if (is_uncut(layout, members + begins[unit], begins[unit + 1] - begins[unit], &elements))
+            continue;
         memset(sizes, 0, mesh->world * sizeof(*sizes));
         for (size_t i = begins[unit]; i < begins[unit + 1]; i++) {
             walk_init(walk, layout, members[i]);
@@ -275,6 +307,11 @@ bool ms_census_init(struct ms_census *census, const struct ms_layout *layout)
             census->bytes[0] += walk->tensor->bytes;
         else if (!is_fsdp1(entry))
             walk_all(census, walk);
+    }
+    for (size_t unit = 0; unit < layout->unit_count; unit++) {
+        uint64_t elements;
+        if (is_uncut(layout, members + begins[unit], begins[unit + 1] - begins[unit], &elements))
+            add_uncut(census, layout, &layout->units[unit], elements, walk);
     }
     sum_up(census->bytes, mesh);
     sum_up(census->padding, mesh);
