@@ -244,12 +244,12 @@ char *plan_text(const struct options *options, const struct ms_checkpoint *check
 }
 
 /* A plan that does not hold for this checkpoint is not written. */
-static bool is_good(const char *text, const struct ms_checkpoint *checkpoint)
+static bool is_good(const char *text, const char *file, const struct ms_checkpoint *checkpoint)
 {
     struct ms_plan *plan = NULL;
     struct ms_layout *layout = NULL;
     struct ms_fault fault;
-    const bool good = ms_plan_parse(text, strlen(text), "plan", &plan, &fault) &&
+    const bool good = ms_plan_parse(text, strlen(text), file, &plan, &fault) &&
                       ms_layout_create(plan, checkpoint, &layout, &fault);
     if (!good)
         fprintf(stderr, "%s\n", fault.text);
@@ -281,7 +281,8 @@ int run_make(const struct options *options)
     }
     int status = NOT_VALID;
     char *text = plan_text(options, checkpoint, &status);
-    if (text != NULL && is_good(text, checkpoint))
+    if (text != NULL &&
+        is_good(text, options->rules != NULL ? options->rules : options->files[0], checkpoint))
         status = write_text(text, options->out);
     free(text);
     ms_checkpoint_close(checkpoint);

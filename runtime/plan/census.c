@@ -219,8 +219,10 @@ static bool group_units(const struct ms_layout *layout, size_t **members_out, si
     *begins_out = begins;
     if (begins == NULL || members == NULL)
         return false;
-    for (size_t i = 0; i < layout->count; i++)
-        begins[layout->bound[i].unit + 2] += is_fsdp1(layout->bound[i].entry);
+    for (size_t i = 0; i < layout->count; i++) {
+        if (is_fsdp1(layout->bound[i].entry))
+            begins[layout->bound[i].unit + 2]++;
+    }
     for (size_t i = 2; i < layout->unit_count + 2; i++)
         begins[i] += begins[i - 1];
     for (size_t i = 0; i < layout->count; i++) {

@@ -268,11 +268,13 @@ static bool add_member(struct ms_layout *layout, const struct member *member, bo
             (struct ms_unit){member->unit, cut->mesh_dim, member->tensor};
     const struct ms_unit *unit = &layout->units[layout->unit_count - 1];
     layout->bound[member->tensor].unit = (uint32_t)(layout->unit_count - 1);
+    const size_t entry = (size_t)(layout->bound[member->tensor].entry - layout->plan->entries);
     if (unit->mesh_dim != cut->mesh_dim)
-        return ms_fault_set(fault, "unit %s: expected all tensors flat in one mesh dimension",
+        return ms_fault_set(fault, "tensors[%zu]: unit %s: expected one flat mesh dimension", entry,
                             unit->name);
     if (layout->tensors[unit->first]->dtype != layout->tensors[member->tensor]->dtype)
-        return ms_fault_set(fault, "unit %s: expected tensors of one dtype", unit->name);
+        return ms_fault_set(fault, "tensors[%zu]: unit %s: expected tensors of one dtype", entry,
+                            unit->name);
     return true;
 }
 
