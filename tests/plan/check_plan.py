@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_plan.py TOOL [CASES [SEED]]: metashard-plan against oracle.py, on random plans and on bad ones. TAP.
+
+Random checkpoints, as one file, several, or several with an index, and random plans for them: what
+every rank gets, by `explain --json`, is what the oracle says. A failure names its seed.
+"""
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+import bad_inputs
+import checkpoint as files
+from oracle import Tensor, coordinates_of, entry_of, list_of_tensors, mesh_of, placements_of, resolve
+from random_plan import random_plan, random_tensors
+
+LAUNCHERS = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+             ("SLURM_PROCID", "SLURM_NTASKS"), ("PMI_RANK", "PMI_SIZE")]
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(condition, what):
+    if not condition:
+        raise Wrong(what)
+
+
+class Plans:
+    def __init__(self, tool, folder):
+        self.tool, self.folder = tool, folder
+
+    def run(self, *arguments, **variables):
+        """(exit status, stdout, stderr); a death by a signal or a sanitizer is a fault of its own."""
+        environment = {name: value for name, value in os.environ.items()
+                       if not any(name in pair for pair in LAUNCHERS)}
+        environment.update(variables, UBSAN_OPTIONS="halt_on_error=1:exitcode=99",
+                           ASAN_OPTIONS="exitcode=99")
+        done = subprocess.run([self.tool, *map(str, arguments)], env=environment, capture_output=True,
+                              timeout=120)
+        out, error = done.stdout.decode(), done.stderr.decode()
+        expect(done.returncode in (0, 1, 2), f"{arguments}: exit status {done.returncode}\n{error}")
+        return done.returncode, out, error
+
+    def good(self, *arguments, **variables):
+        status, out, error = self.run(*arguments, **variables)
+        expect(status == 0, f"{arguments}: exit status {status}\n{error}")
+        return out
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, content):
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if isinstance(content, (dict, list)):
+            content = json.dumps(content)
+        with open(path, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    def explain(self, plan, rank, *checkpoint, **variables):
+        arguments = [] if rank is None else ["--rank", rank]
+        return json.loads(self.good("explain", plan, *checkpoint, *arguments, "--json", **variables))
+
+
+def expected(plan, tensors, rank):
+    ranges, _ = resolve(plan, tensors, rank)
+    return {"rank": rank, "world_size": math.prod(mesh_of(plan).values()), "tensors": [
+        {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "ranges": kept}
+        for tensor, kept in zip(tensors, ranges)]}
+
+
+def write_checkpoint(plans, name, tensors, dice):
+    """(path for the program, tensors in the order of the checkpoint)"""
+    form = dice.choice(["file", "folder", "index", "index file"]) if tensors else "file"
+    folder = plans.path(name)
+    os.makedirs(folder)
+    if form == "file":
+        path = os.path.join(folder, "one.safetensors")
+        files.write_file(path, tensors, dice.shuffle, dice.choice([None, {}, {"format": "pt"}]))
+        return path, files.in_order({"one.safetensors": tensors})
+    parts = {}
+    for tensor in tensors:
+        parts.setdefault(f"model-{dice.randint(1, 12)}.safetensors", []).append(tensor)
+    for file, part in parts.items():
+        files.write_file(os.path.join(folder, file), part, dice.shuffle)
+    if form != "folder":
+        files.write_index(folder, parts)
+        files.write_file(os.path.join(folder, "other.safetensors"), [])
+    path = os.path.join(folder, "model.safetensors.index.json") if form == "index file" else folder
+    return path, files.in_order(parts)
+
+
+def check_coverage(plan, tensors):
+    """Of what the oracle says: ranks that differ only in how they are cut have each byte once."""
+    mesh = mesh_of(plan)
+    world = math.prod(mesh.values())
+    kept = [resolve(plan, tensors, rank)[0] for rank in range(world)]
+    for order, tensor in enumerate(tensors):
+        entry = entry_of(plan, order, tensor)
+        if entry is not None and "ranges" in entry:
+            continue
+        cuts = {dimension for dimension, _ in placements_of(plan, entry)}
+        times = {}
+        for rank in range(world):
+            place = coordinates_of(mesh, rank)
+            group = tuple(place[dimension] for dimension in mesh if dimension not in cuts)
+            counts = times.setdefault(group, [0] * tensor.bytes())
+            for begin, end in kept[rank][order]:
+                for byte in range(begin, end):
+                    counts[byte] += 1
+        expect(all(count == 1 for counts in times.values() for count in counts),
+               f"{tensor}: not covered once\nplan {json.dumps(plan)}")
+
+
+def check_random(plans, seed):
+    dice = random.Random(seed)
+    tensors = random_tensors(dice)
+    all_declared = dice.random() < 0.2
+    path, in_order = write_checkpoint(plans, f"case{seed}", tensors, dice)
+    plan, tensors = random_plan(dice, in_order, all_declared)
+    text = json.dumps(plan, ensure_ascii=dice.random() < 0.5, indent=dice.choice([None, 1]))
+    written = plans.write(f"case{seed}/plan.json", text)
+    given = [] if all_declared and dice.random() < 0.5 else [path]
+    check_coverage(plan, tensors)
+    world = math.prod(mesh_of(plan).values())
+    for rank in range(world):
+        wanted = expected(plan, tensors, rank)
+        seen = plans.explain(written, rank, *given)
+        for is_, should in zip(seen["tensors"], wanted["tensors"]):
+            expect(is_ == should, f"rank {rank}:\n{is_}, expected\n{should}\nplan {text}")
+        expect(seen == wanted, f"rank {rank}:\n{seen}, expected\n{wanted}\nplan {text}")
+    status, out, error = plans.run("check", written, *given)
+    placed = all(entry_of(plan, order, tensor) for order, tensor in enumerate(tensors))
+    expect((status == 0) == placed, f"check: exit status {status}\n{out}{error}plan {text}")
+
+
+def check_who(plans):
+    """The rank of the plan itself, and of the launchers."""
+    plan = {"format": "metashard-plan/1", "mesh": {"dp": 3, "tp": 2},
+            "tensors": [{"name": "w", "dtype": "U8", "shape": [12], "placements": [{"shard": 0}, {"shard": 0}]}]}
+    own = dict(plan, rank=4)
+    expect(plans.explain(plans.write("who.json", own), None)["rank"] == 4, "rank")
+    for coordinates in ([1, 1], {"tp": 1, "dp": 1}):
+        own = dict(plan, coordinates=coordinates)
+        expect(plans.explain(plans.write("who.json", own), None, RANK="5")["rank"] == 3, "coordinates")
+    written = plans.write("who.json", plan)
+    variables = {}
+    for i, (rank, world) in reversed(list(enumerate(LAUNCHERS))):
+        variables[rank] = str(i)
+        expect(plans.explain(written, None, **variables)["rank"] == i, rank)
+        expect(plans.explain(written, None, **variables, **{world: "6"})["rank"] == i, world)
+        status, _, error = plans.run("explain", written, "--json", **{rank: "1", world: "5"})
+        expect(status == 1 and error.count("\n") == 1, f"{world}=5: {status} {error}")
+        for bad in ("6", "-1", "x", "", "1 ", "99999999999999999999"):
+            status, _, error = plans.run("explain", written, "--json", **{rank: bad})
+            expect(status == 1 or (bad == "" and status == 0), f"{rank}={bad}: {status} {error}")
+
+
+LLAMA = [("model.embed_tokens.weight", (16, 8), 0), ("model.norm.weight", (8,), None),
+         ("lm_head.weight", (16, 8), 0)]
+for layer in range(2):
+    for part, shape, axis in [
+            ("input_layernorm", (8,), None), ("self_attn.q_proj", (8, 8), 0), ("self_attn.k_proj", (4, 8), 0),
+            ("self_attn.v_proj", (4, 8), 0), ("self_attn.o_proj", (8, 8), 1), ("mlp.gate_proj", (24, 8), 0),
+            ("mlp.up_proj", (24, 8), 0), ("mlp.down_proj", (8, 24), 1)]:
+        LLAMA.append((f"model.layers.{layer}.{part}.weight", shape, axis))
+
+
+def wanted_placements(name, axis, strategy, mesh):
+    """By the text of docs/plan-format.md: mesh dimension -> placement; a unit is any string."""
+    out = {}
+    if strategy == "replicate":
+        return out
+    if "tp" in mesh and axis is not None:
+        out["tp"] = {"shard": axis}
+    others = [dimension for dimension in mesh if dimension != "tp"]
+    if others and strategy != "tp":
+        out[others[-1]] = {"fsdp2": {"shard": 0}, "zero3": {"flat": "zero3"},
+                           "fsdp1": {"flat": "fsdp1", "unit": "any"}}[strategy]
+    return out
+
+
+def check_make(plans, strategy, mesh):
+    tensors = files.in_order({"m": [Tensor(name, "BF16", shape) for name, shape, _ in LLAMA]})
+    path = plans.path(f"llama-{strategy}.safetensors")
+    files.write_file(path, tensors)
+    plan_path = plans.path(f"made-{strategy}.json")
+    given = [f"--mesh={','.join(f'{name}={size}' for name, size in mesh.items())}"] if mesh else \
+        ["--world", "4"]
+    if mesh and random.Random(strategy).random() < 0.5:
+        given = given[0].split("=", 1)
+    plans.good("make", path, "--strategy", strategy, *given, "-o", plan_path)
+    mesh = mesh or {"tp" if strategy == "tp" else "dp": 4}
+    with open(plan_path) as file:
+        plan = json.load(file)
+    expect(plan["mesh"] == mesh, f"mesh {plan.get('mesh')}")
+    expect(plan == json.loads(plans.good("make", path, "--strategy", strategy, *given)), "not as on stdout")
+    expect(list_of_tensors(plan) == tensors, f"declared: {plan}")
+    axes = {name: axis for name, _, axis in LLAMA}
+    for entry in plan["tensors"]:
+        seen = dict(placements_of(plan, entry))
+        for placement in seen.values():
+            if "unit" in placement:
+                placement["unit"] = "any"
+        wanted = wanted_placements(entry["name"], axes[entry["name"]], strategy, mesh)
+        expect(seen == wanted, f"{entry['name']}: {seen}, expected {wanted}")
+        if len(seen) == 2 and seen.get("tp") == {"shard": 0}:
+            expect(list(seen)[0] == "tp", f"{entry['name']}: tp is not applied first: {seen}")
+    with open(plan_path) as file:
+        plan = json.load(file)
+    for rank in range(math.prod(mesh.values())):
+        seen = plans.explain(plan_path, rank, path)
+        expect(seen == expected(plan, tensors, rank), f"rank {rank}: {seen}")
+    plans.good("check", plan_path, path)
+    plans.good("check", plan_path)
+
+
+def check_rules(plans):
+    tensors = [Tensor("a.q_proj.weight", "BF16", (8, 4)), Tensor("b.q_proj.weight", "BF16", (8, 4))]
+    path = plans.path("rules.safetensors")
+    files.write_file(path, tensors)
+    rules = plans.write("rules.json", [{"name": "b.*", "placements": {"tp": {"shard": 1}}}])
+    plan = json.loads(plans.good("make", path, "--strategy", "tp", "--world", 2, "--rules", rules))
+    seen = [dict(placements_of(plan, entry_of(plan, i, tensor))) for i, tensor in enumerate(tensors)]
+    expect(seen == [{"tp": {"shard": 0}}, {"tp": {"shard": 1}}], f"{seen}")
+    bad = plans.write("bad-rules.json", [{"nmae": "b.*"}])
+    status, _, error = plans.run("make", path, "--strategy", "tp", "--world", 2, "--rules", bad)
+    expect(status == 1 and bad in error and error.count("\n") == 1, f"{status} {error}")
+
+
+def check_fit(plans):
+    """The smallest world is also found by trying all of them with the oracle."""
+    tensors = [Tensor("a", "BF16", (100, 7)), Tensor("b", "BF16", (33,)), Tensor("c", "BF16", (5, 5))]
+    path = plans.path("fit.safetensors")
+    files.write_file(path, tensors)
+    placements = {"fsdp2": {"dp": {"shard": 0}}, "zero3": {"dp": {"flat": "zero3"}},
+                  "fsdp1": {"dp": {"flat": "fsdp1", "unit": "u"}}}
+    for strategy in ("fsdp2", "zero3"):
+        def most(world):
+            plan = {"mesh": {"dp": world}, "tensors": [{"name": "*", "placements": placements[strategy]}]}
+            sums = []
+            for rank in range(world):
+                ranges, padding = resolve(plan, tensors, rank)
+                sums.append(padding + sum(end - begin for kept in ranges for begin, end in kept))
+            return max(sums)
+        for memory in (2000, 700, 300, 100, 24):
+            world = next((world for world in range(1, 120) if most(world) <= memory), None)
+            status, out, error = plans.run("fit", path, "--memory", memory, "--strategy", strategy)
+            if world is None:
+                expect(status == 1, f"{strategy} {memory}: {status} {out}{error}")
+            else:
+                expect(status == 0 and str(world) in out.replace(",", " ").replace(":", " ").split(),
+                       f"{strategy} {memory}: {status} {out}{error}, expected {world}")
+
+
+def check_usage(plans):
+    plan = plans.write("usage.json", {"format": "metashard-plan/1", "world_size": 2, "tensors": []})
+    path = plans.path("usage.safetensors")
+    files.write_file(path, [Tensor("a", "BF16", (4,))])
+    make = ["make", path, "--strategy"]
+    for arguments in ([], ["mak"], ["check"], ["check", plan, path, path], ["explain", plan, "--rank"],
+                      ["explain", plan, "--rank", "x"], ["explain", plan, "--rank", "2"],
+                      ["explain", plan, "--what"], ["make"], ["make", path, "--world", "2"],
+                      [*make, "fsdp3", "--world", "2"], [*make, "fsdp2", "--world", "0"],
+                      [*make, "fsdp2", "--world", "2000000"], [*make, "fsdp2"],
+                      [*make, "fsdp2", "--world", "3", "--mesh", "dp=2"],
+                      [*make, "fsdp2", "--mesh", "dp"], [*make, "fsdp2", "--mesh", "dp=0"],
+                      [*make, "fsdp2", "--mesh", "dp=2,dp=2"], [*make, "fsdp2", "--mesh", "=2"],
+                      ["fit", plan], ["fit", plan, "--memory", "much"], ["fit", plan, "--memory", "-1"],
+                      ["fit", path, "--memory", "99999999999999999999GiB"]):
+        status, out, error = plans.run(*arguments)
+        expect(status == 2 and out == "" and error != "", f"{arguments}: {status} {out} {error}")
+
+
+def check_bad(plans, row):
+    path, arguments, error_in = row.write(plans)
+    status, out, error = plans.run(*arguments)
+    expect(status == 1, f"{row.name}: exit status {status}\n{out}{error}")
+    expect(error.count("\n") == 1, f"{row.name}: more or less than one line: {error!r}")
+    expect(error.isprintable() or error[:-1].isprintable(), f"{row.name}: not printable: {error!r}")
+    expect(error_in + row.place in error, f"{row.name}: {error}expected {error_in}{row.place}")
+    expect(len(error) < 1200, f"{row.name}: long line")
+
+
+def main():
+    tool = os.path.abspath(sys.argv[1])
+    cases = int(sys.argv[2]) if len(sys.argv) > 2 else 120
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    number = failed = 0
+    with tempfile.TemporaryDirectory(prefix="metashard-plan-") as folder:
+        plans = Plans(tool, folder)
+        tests = [("whose plan it is", lambda: check_who(plans)),
+                 ("rules come before the strategy", lambda: check_rules(plans)),
+                 ("the smallest world that fits", lambda: check_fit(plans)),
+                 ("usage", lambda: check_usage(plans))]
+        for strategy in ("fsdp2", "tp", "fsdp1", "zero3", "replicate"):
+            for mesh in (None, {"dp": 2, "tp": 2}, {"pp": 2, "tp": 2, "dp": 3}):
+                tests.append((f"make: {strategy} on {mesh or '4 ranks'}",
+                              lambda strategy=strategy, mesh=mesh: check_make(plans, strategy, mesh)))
+        tests += [(f"bad: {row.name}", lambda row=row: check_bad(plans, row)) for row in bad_inputs.ROWS]
+        tests += [(f"random plan, seed {i}", lambda i=i: check_random(plans, i))
+                  for i in range(seed, seed + cases)]
+        for name, test in tests:
+            number += 1
+            try:
+                test()
+                print(f"ok {number} {name}", flush=True)
+            except Exception as fault:  # the other tests still tell something
+                failed += 1
+                words = str(fault) if isinstance(fault, Wrong) else repr(fault)
+                print(f"not ok {number} {name}\n# " + words.replace("\n", "\n# "), flush=True)
+    print(f"1..{number}")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
