@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/plan/fuzz_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/plan/census.h"
+#include "runtime/plan/placement.h"
+
+enum { RANGES_MAX = 2000, CENSUS_RANKS_MAX = 4096 };
+
+#define MUST(condition)                                                                \
+    do {                                                                               \
+        if (!(condition)) {                                                            \
+            fprintf(stderr, "# %s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
+            abort();                                                                   \
+        }                                                                              \
+    } while (0)
+
+void check_fault(const struct ms_fault *fault)
+{
+    const size_t length = strnlen(fault->text, sizeof(fault->text));
+    MUST(length > 0 && length < sizeof(fault->text));
+    for (size_t i = 0; i < length; i++)
+        MUST((unsigned char)fault->text[i] >= 0x20 && fault->text[i] != 0x7f);
+}
+
+/* Ascending, not empty, not touching, in the tensor, and as many bytes as was said. */
+static void check_ranges(const struct ms_placement *placement, const struct ms_layout *layout,
+                         size_t index)
+{
+    static struct ms_cursor cursor;
+    const struct ms_tensor *tensor = ms_layout_tensor(layout, index);
+    struct ms_range range;
+    uint64_t end = 0, bytes = 0;
+    int count = 0;
+    ms_cursor_init(&cursor, placement, index);
+    for (; count < RANGES_MAX && ms_cursor_next(&cursor, &range); count++) {
+        MUST(range.begin < range.end && range.end <= tensor->bytes);
+        MUST(count == 0 || range.begin > end);
+        end = range.end;
+        bytes += range.end - range.begin;
+    }
+    MUST(count == RANGES_MAX || bytes == ms_placement_bytes(placement, index));
+    MUST(bytes <= ms_placement_bytes(placement, index));
+}
+
+static void check_rank(const struct ms_layout *layout, uint32_t rank,
+                       const struct ms_census *census)
+{
+    struct ms_placement *placement = ms_placement_create(layout, rank);
+    uint64_t total = 0;
+    MUST(placement != NULL);
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        MUST(ms_placement_bytes(placement, i) <= ms_layout_tensor(layout, i)->bytes);
+        total += ms_placement_bytes(placement, i);
+        if (i < 64)
+            check_ranges(placement, layout, i);
+    }
+    MUST(total == ms_placement_total(placement));
+    if (census != NULL) {
+        MUST(census->bytes[rank] == total);
+        MUST(census->padding[rank] == ms_placement_padding(placement));
+    }
+    ms_placement_destroy(placement);
+}
+
+void check_layout(const struct ms_layout *layout)
+{
+    const uint32_t world = ms_plan_mesh(ms_layout_plan(layout))->world;
+    struct ms_census census;
+    const bool has_census = world <= CENSUS_RANKS_MAX;
+    if (has_census) {
+        MUST(ms_census_init(&census, layout));
+        MUST(census.world == world);
+    }
+    const uint32_t ranks[] = {0, 1, world / 3, world / 2, world - 1};
+    for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
+        if (ranks[i] < world)
+            check_rank(layout, ranks[i], has_census ? &census : NULL);
+    }
+    if (has_census)
+        ms_census_cleanup(&census);
+}
