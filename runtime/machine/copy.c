@@ -74,6 +74,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     struct ms_content moved = *content;
     moved.cached = false;
+    moved.standing = MS_OPEN;
     moved.pattern = ms_pattern_move(content->pattern, from, to);
     return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &moved)
                ? CUDA_SUCCESS

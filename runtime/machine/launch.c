@@ -154,8 +154,8 @@ static bool can_be_input(const struct part *part)
 static bool add_input(struct ms_step *step, const struct part *in)
 {
     const struct ms_lineage *lineage = &in->allocation->lineage;
-    const uint32_t depth = ms_step_depth_over(lineage, in->begin, in->end);
-    const uint32_t input_depth = 1 + ms_step_input_depth(lineage, in->begin, in->end);
+    const struct ms_depths below = ms_step_depths(lineage, in->begin, in->end);
+    const uint32_t depth = 1 + below.steps, input_depth = 1 + below.inputs;
     if (depth > MS_MAX_STEP_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in) ||
         !ms_lineage_extract(lineage, in->begin, in->end, &step->input))
         return false;
@@ -170,11 +170,11 @@ static bool add_input(struct ms_step *step, const struct part *in)
 static bool record_in(const struct part *out, const struct part *in, struct ms_step *step)
 {
     const struct ms_lineage *lineage = &out->allocation->lineage;
-    if (!ms_lineage_is_absent(lineage, out->begin, out->end) ||
-        ms_step_depth_over(lineage, out->begin, out->end) > MS_MAX_STEP_DEPTH)
+    const struct ms_depths below = ms_step_depths(lineage, out->begin, out->end);
+    if (!ms_lineage_is_absent(lineage, out->begin, out->end) || below.steps + 1 > MS_MAX_STEP_DEPTH)
         return false;
-    step->depth = ms_step_depth_over(lineage, out->begin, out->end);
-    step->input_depth = ms_step_input_depth(lineage, out->begin, out->end);
+    step->depth = below.steps + 1;
+    step->input_depth = below.inputs;
     return (in == NULL || add_input(step, in)) &&
            add_step(out->allocation, out->begin, out->end, step);
 }

@@ -83,6 +83,23 @@ bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size
     return extent->content.kind == MS_RESIDENT && extent->end >= end;
 }
 
+size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset)
+{
+    return find(lineage, offset);
+}
+
+bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    if (lineage->away_bytes == 0 || begin >= end)
+        return false;
+    for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
+         i++) {
+        if (lineage->extents[i].content.standing == MS_AWAY)
+            return true;
+    }
+    return false;
+}
+
 /* Whether all extents of [begin, end) are present, or none, as wanted. */
 static bool all_are(const struct ms_lineage *lineage, size_t begin, size_t end, bool wanted)
 {
@@ -110,7 +127,7 @@ static bool continues(const struct ms_extent *left, const struct ms_extent *righ
 {
     const struct ms_content *a = &left->content;
     const struct ms_content *b = &right->content;
-    if (a->kind != b->kind || a->cached != b->cached)
+    if (a->kind != b->kind || a->cached != b->cached || a->standing != b->standing)
         return false;
     switch (a->kind) {
     case MS_FILL:
@@ -137,6 +154,8 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->deferred_bytes += change;
     if (extent->content.cached)
         lineage->cached_bytes += change;
+    if (extent->content.standing == MS_AWAY)
+        lineage->away_bytes += change;
 }
 
 /*
@@ -235,6 +254,56 @@ bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
     return true;
 }
 
+/* Extents that are being made, one behind the other; equal neighbours are joined. */
+static void append(struct ms_lineage *made, const struct ms_extent *extent)
+{
+    if (made->count > 0 && continues(&made->extents[made->count - 1], extent)) {
+        made->extents[made->count - 1].end = extent->end;
+    } else {
+        hold(extent);
+        made->extents[made->count++] = *extent;
+    }
+    account(made, extent, true);
+}
+
+/* [begin, end) of the lineage, changed or as it is. *at is the extent that holds begin, and is moved. */
+static void append_part(struct ms_lineage *made, const struct ms_lineage *lineage, size_t *at,
+                        struct ms_range range, ms_content_change *change)
+{
+    while (range.begin < range.end) {
+        struct ms_extent part = lineage->extents[*at];
+        cut_front(&part, range.begin);
+        if (part.end > range.end)
+            part.end = range.end;
+        range.begin = part.end;
+        if (part.end == lineage->extents[*at].end)
+            ++*at;
+        if (change != NULL)
+            change(&part.content);
+        append(made, &part);
+    }
+}
+
+bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
+                       ms_content_change *change)
+{
+    const size_t capacity = lineage->count + 2 * count;
+    struct ms_lineage made = {.capacity = capacity, .bytes = lineage->bytes};
+    made.extents = ms_heap_alloc(capacity * sizeof(*made.extents));
+    if (made.extents == NULL)
+        return false;
+    size_t at = 0, done = 0;
+    for (size_t i = 0; i < count; i++) {
+        append_part(&made, lineage, &at, (struct ms_range){done, ranges[i].begin}, NULL);
+        append_part(&made, lineage, &at, ranges[i], change);
+        done = ranges[i].end;
+    }
+    append_part(&made, lineage, &at, (struct ms_range){done, lineage->bytes}, NULL);
+    ms_lineage_cleanup(lineage);
+    *lineage = made;
+    return true;
+}
+
 bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
                         struct ms_lineage *part_out)
 {
@@ -245,6 +314,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
         const size_t stop = extent.end < end ? extent.end : end;
         if (extent.content.kind == MS_FILL)
             extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
+        extent.content.standing = MS_OPEN;
         if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;
@@ -310,6 +380,7 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
     size_t deferred = 0;
     size_t cached = 0;
     size_t dead = 0;
+    size_t away = 0;
     for (size_t i = 0; i < lineage->count; i++) {
         const struct ms_extent *extent = &lineage->extents[i];
         if (extent->begin != at || extent->end <= extent->begin)
@@ -325,8 +396,13 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
             deferred += extent->end - extent->begin;
         if (extent->content.cached)
             cached += extent->end - extent->begin;
+        if (extent->content.standing == MS_AWAY) {
+            if (ms_content_is_present(&extent->content))
+                return false;
+            away += extent->end - extent->begin;
+        }
     }
     return at == lineage->bytes && resident == lineage->resident_bytes &&
            deferred == lineage->deferred_bytes && cached == lineage->cached_bytes &&
-           dead == lineage->dead_bytes;
+           dead == lineage->dead_bytes && away == lineage->away_bytes;
 }

@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/range.h"
 #include "runtime/source/source.h"
 
 struct ms_step;
@@ -38,9 +39,17 @@ enum ms_kind {
 
 extern const char *const ms_kind_names[MS_KIND_COUNT];
 
+/* What the sharding plan says of some bytes (shard.h). Bytes that are written anew are open again. */
+enum ms_standing {
+    MS_OPEN, /* it was not asked, or says nothing */
+    MS_OURS, /* this rank keeps them */
+    MS_AWAY  /* other ranks do: they get no memory of the shim's own accord. Never present. */
+};
+
 /* What an extent holds, apart from where it lies. */
 struct ms_content {
     enum ms_kind kind;
+    enum ms_standing standing;
     bool cached;              /* the bytes are in device memory as well; MS_FILL and later kinds */
     uint32_t pattern;         /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     struct ms_source *source; /* MS_SOURCE */
@@ -72,6 +81,7 @@ struct ms_lineage {
     size_t resident_bytes;
     size_t cached_bytes;
     size_t dead_bytes;
+    size_t away_bytes;
 };
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
@@ -83,6 +93,12 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 
 /* The extent that holds offset; begin and content are cut so that it starts at offset exactly. */
 struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
+
+/* Index of the extent that holds offset. */
+size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset);
+
+/* True when some byte of [begin, end) is away. */
+bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* True when every byte of [begin, end) is resident. */
 bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end);
@@ -99,7 +115,15 @@ bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, b
 /* Content that is not in memory is forgotten: [begin, end) becomes dead, and what is present resident. */
 bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end);
 
-/* A lineage of [begin, end) alone, which begins at 0. */
+/*
+ * Changes what an extent holds, for every extent and part of one in the ranges, which are ascending and do
+ * not overlap: in one walk, however many they are. What `change` gives must need the same references.
+ */
+typedef void ms_content_change(struct ms_content *content);
+bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
+                       ms_content_change *change);
+
+/* A lineage of [begin, end) alone, which begins at 0; the plan has not been asked about it. */
 bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
                         struct ms_lineage *part_out);
 

@@ -168,6 +168,8 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
             content = (struct ms_content){.kind = MS_RESIDENT};
         else
             content.cached = true;
+        if (content.standing == MS_AWAY)
+            content.standing = MS_OPEN; /* read all the same */
         if (!ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -14,14 +14,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/range.h"
 #include "runtime/driver.h"
 #include "runtime/machine/backing.h"
 #include "runtime/machine/lineage.h"
 
-/* The blocks of an allocation that a caching allocator carves: sorted, without overlap. */
-struct ms_range {
-    size_t begin, end; /* offsets in the allocation */
-};
+/* The blocks of an allocation that a caching allocator carves: offsets in it, sorted, without overlap. */
 struct ms_blocks {
     bool carved;  /* else the allocation is one block */
     bool strayed; /* the program has used what is in none of them */

@@ -22,30 +22,19 @@ void ms_step_drop(struct ms_step *step)
     ms_heap_free(step);
 }
 
-uint32_t ms_step_depth_over(const struct ms_lineage *lineage, size_t begin, size_t end)
+struct ms_depths ms_step_depths(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
-    uint32_t depth = 0;
+    struct ms_depths depths = {0, 0};
     for (size_t at = begin; at < end;) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
-        const struct ms_content *content = &extent.content;
-        if (content->kind == MS_LAUNCHED && content->step->depth > depth)
-            depth = content->step->depth;
+        const struct ms_step *step = extent.content.step;
         at = extent.end;
+        if (extent.content.kind != MS_LAUNCHED)
+            continue;
+        depths.steps = step->depth > depths.steps ? step->depth : depths.steps;
+        depths.inputs = step->input_depth > depths.inputs ? step->input_depth : depths.inputs;
     }
-    return depth + 1;
-}
-
-uint32_t ms_step_input_depth(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    uint32_t depth = 0;
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
-        const struct ms_content *content = &extent.content;
-        if (content->kind == MS_LAUNCHED && content->step->input_depth > depth)
-            depth = content->step->input_depth;
-        at = extent.end;
-    }
-    return depth;
+    return depths;
 }
 
 static bool is_current(const struct ms_lineage *lineage)

@@ -44,11 +44,11 @@ struct ms_step {
 struct ms_step *ms_step_take(struct ms_step *step);
 void ms_step_drop(struct ms_step *step);
 
-/* The depth that a step over [begin, end) of this lineage would have. */
-uint32_t ms_step_depth_over(const struct ms_lineage *lineage, size_t begin, size_t end);
-
-/* The greatest input_depth of a step in [begin, end). */
-uint32_t ms_step_input_depth(const struct ms_lineage *lineage, size_t begin, size_t end);
+/* The greatest depth and input_depth of the steps in [begin, end). */
+struct ms_depths {
+    uint32_t steps, inputs;
+};
+struct ms_depths ms_step_depths(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* True when launched content at this address of that allocation is where its launch wrote it. */
 static inline bool ms_step_stands_at(const struct ms_content *content, uint64_t block_id,

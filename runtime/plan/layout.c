@@ -8,6 +8,7 @@
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
+/* BY_NAME is the first: tensors without a name leave it out. */
 enum selector { BY_NAME, BY_ORDER, BY_SIZE, BY_PATTERN, SELECTOR_COUNT };
 
 /* Entries by what finds them fastest. In each list equal keys stand in the plan's order. */
@@ -86,6 +87,8 @@ static bool is_match(const struct ms_entry *entry, const struct candidate *tenso
         return false;
     if (entry->name == NULL)
         return true;
+    if (tensor->tensor->name == NULL)
+        return false;
     return entry->is_exact ? strcmp(entry->name, tensor->tensor->name) == 0
                            : ms_pattern_match(entry->name, tensor->tensor->name);
 }
@@ -109,7 +112,9 @@ static const struct ms_entry *first_match(const struct matcher *matcher,
                                           const struct candidate *tensor)
 {
     const struct ms_entry *best = NULL;
-    for (enum selector selector = 0; selector < SELECTOR_COUNT; selector++) {
+    const bool has_name = tensor->tensor->name != NULL;
+    for (enum selector selector = has_name ? BY_NAME : BY_ORDER; selector < SELECTOR_COUNT;
+         selector++) {
         size_t i = lower_bound(matcher, selector, tensor);
         for (; i < matcher->count[selector]; i++) {
             const struct ms_entry *entry = matcher->lists[selector][i];
@@ -125,78 +130,85 @@ static const struct ms_entry *first_match(const struct matcher *matcher,
     return best;
 }
 
-static int by_tensor_name(const void *a, const void *b)
-{
-    return strcmp((*(const struct ms_tensor *const *)a)->name,
-                  (*(const struct ms_tensor *const *)b)->name);
-}
-
 static bool is_declaration(const struct ms_entry *entry)
 {
     return entry->is_exact && entry->has_shape;
 }
 
-static const struct ms_tensor **find_tensor(const struct ms_tensor **sorted, size_t count,
-                                            const struct ms_tensor *tensor)
+/* Tensors that are given: by name for searching, and where each came to stand in the layout. */
+struct given {
+    const struct ms_tensor *tensor;
+    size_t index;
+};
+
+static int by_tensor_name(const void *a, const void *b)
 {
-    return bsearch(&tensor, sorted, count, sizeof(struct ms_tensor *), by_tensor_name);
+    return strcmp(((const struct given *)a)->tensor->name, ((const struct given *)b)->tensor->name);
 }
 
-/* Declared tensors, as the checkpoint has them. `used` marks those, by their place in it. */
-static bool list_declared(struct ms_layout *layout, const struct ms_tensor **sorted, size_t count,
-                          const struct ms_tensor *base, bool *used, struct ms_fault *fault)
+static struct given *sort_given(const struct ms_tensor *const *tensors, size_t count)
+{
+    struct given *sorted = ms_heap_alloc((count + 1) * sizeof(*sorted));
+    for (size_t i = 0; i < count && sorted != NULL; i++)
+        sorted[i] = (struct given){tensors[i], i};
+    if (sorted != NULL && count > 0)
+        qsort(sorted, count, sizeof(*sorted), by_tensor_name);
+    return sorted;
+}
+
+/* Where a tensor came to stand that was not placed yet. */
+#define NOWHERE SIZE_MAX
+
+/* Declared tensors, as they are given where they are. */
+static bool list_declared(struct ms_layout *layout, const struct ms_layout_source *source,
+                          const struct given *sorted, size_t *positions, struct ms_fault *fault)
 {
     const struct ms_plan *plan = layout->plan;
     for (size_t i = 0; i < plan->count; i++) {
         const struct ms_tensor *tensor = &plan->entries[i].like;
         if (!is_declaration(&plan->entries[i]))
             continue;
-        if (base != NULL) {
-            const struct ms_tensor **found = find_tensor(sorted, count, tensor);
-            if (found == NULL)
-                return ms_fault_set(fault, "tensors[%zu]: tensor %s is not in the checkpoint", i,
-                                    tensor->name);
-            if (!ms_tensor_is_alike(*found, tensor))
-                return ms_fault_set(
-                    fault, "tensors[%zu]: tensor %s has another dtype or shape in the checkpoint",
-                    i, tensor->name);
-            tensor = *found;
-            used[tensor - base] = true;
+        const struct given wanted = {tensor, 0};
+        const struct given *found = source->count > 0 ? bsearch(&wanted, sorted, source->count,
+                                                                sizeof(*sorted), by_tensor_name)
+                                                      : NULL;
+        if (found == NULL && source->is_complete)
+            return ms_fault_set(fault, "tensors[%zu]: tensor %s is not in the checkpoint", i,
+                                tensor->name);
+        if (found != NULL && !ms_tensor_is_alike(found->tensor, tensor))
+            return ms_fault_set(
+                fault, "tensors[%zu]: tensor %s has another dtype or shape in the checkpoint", i,
+                tensor->name);
+        if (found != NULL) {
+            tensor = found->tensor;
+            positions[found->index] = layout->count;
         }
         layout->tensors[layout->count++] = tensor;
     }
     return true;
 }
 
-static bool list_tensors(struct ms_layout *layout, const struct ms_checkpoint *checkpoint,
-                         struct ms_fault *fault)
+static bool list_tensors(struct ms_layout *layout, const struct ms_layout_source *source,
+                         size_t *positions, struct ms_fault *fault)
 {
-    const size_t count = checkpoint != NULL ? ms_checkpoint_count(checkpoint) : 0;
-    const struct ms_tensor *base = checkpoint != NULL ? ms_checkpoint_tensors(checkpoint) : NULL;
-    layout->tensors = ms_arena_take(&layout->arena, layout->plan->count + count, sizeof(void *));
-    const struct ms_tensor **sorted = ms_heap_alloc((count + 1) * sizeof(struct ms_tensor *));
-    bool *used = ms_heap_zalloc(count + 1);
-    bool is_good = false;
-    if (layout->tensors == NULL || sorted == NULL || used == NULL) {
-        ms_fault_set(fault, "memory is out");
-        goto out;
+    struct given *sorted = source->has_declared ? sort_given(source->tensors, source->count) : NULL;
+    layout->tensors =
+        ms_arena_take(&layout->arena, layout->plan->count + source->count, sizeof(void *));
+    if (layout->tensors == NULL || (source->has_declared && sorted == NULL)) {
+        ms_heap_free(sorted);
+        return ms_fault_set(fault, "memory is out");
     }
-    for (size_t i = 0; i < count; i++)
-        sorted[i] = &base[i];
-    qsort(sorted, count, sizeof(struct ms_tensor *), by_tensor_name);
-    static const struct ms_tensor none;
-    is_good = list_declared(layout, sorted, count,
-                            checkpoint == NULL ? NULL
-                            : count            ? base
-                                               : &none,
-                            used, fault);
-    for (size_t i = 0; i < count && is_good; i++) {
-        if (!used[i])
-            layout->tensors[layout->count++] = &base[i];
-    }
-out:
+    for (size_t i = 0; i < source->count; i++)
+        positions[i] = NOWHERE;
+    const bool is_good =
+        !source->has_declared || list_declared(layout, source, sorted, positions, fault);
     ms_heap_free(sorted);
-    ms_heap_free(used);
+    for (size_t i = 0; i < source->count && is_good; i++) {
+        if (positions[i] != NOWHERE)
+            continue;
+        positions[i] = layout->count;
+        layout->tensors[layout->count++] = source->tensors[i];
+    }
     return is_good;
 }
 
@@ -314,8 +326,9 @@ static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
         const char *wrong = entry != NULL ? check_bound(entry, tensor, plan->mesh.world) : NULL;
         layout->bound[i].entry = entry;
         if (wrong != NULL)
-            is_good = ms_fault_set(fault, "tensors[%zu]: tensor %s %s",
-                                   (size_t)(entry - plan->entries), tensor->name, wrong);
+            is_good =
+                ms_fault_set(fault, "tensors[%zu]: tensor %s %s", (size_t)(entry - plan->entries),
+                             tensor->name != NULL ? tensor->name : "without a name", wrong);
         layout->bytes += tensor->bytes;
         if (layout->bytes > INT64_MAX)
             is_good = ms_fault_set(fault, "tensors: expected less than 2^63 bytes in all");
@@ -324,20 +337,42 @@ static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
     return is_good;
 }
 
-bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *checkpoint,
-                      struct ms_layout **layout_out, struct ms_fault *fault)
+bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_source *source,
+                         size_t *positions_out, struct ms_layout **layout_out,
+                         struct ms_fault *fault)
 {
     struct ms_layout *layout = ms_heap_zalloc(sizeof(*layout));
     if (layout == NULL)
         return ms_fault_set(fault, "memory is out");
     layout->plan = plan;
-    if (!list_tensors(layout, checkpoint, fault) || !bind_tensors(layout, fault) ||
+    if (!list_tensors(layout, source, positions_out, fault) || !bind_tensors(layout, fault) ||
         !make_units(layout, fault)) {
         ms_layout_destroy(layout);
         return false;
     }
     *layout_out = layout;
     return true;
+}
+
+bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *checkpoint,
+                      struct ms_layout **layout_out, struct ms_fault *fault)
+{
+    const size_t count = checkpoint != NULL ? ms_checkpoint_count(checkpoint) : 0;
+    const struct ms_tensor *base = checkpoint != NULL ? ms_checkpoint_tensors(checkpoint) : NULL;
+    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
+    size_t *positions = ms_heap_alloc((count + 1) * sizeof(*positions));
+    bool is_good = tensors != NULL && positions != NULL;
+    for (size_t i = 0; i < count && is_good; i++)
+        tensors[i] = &base[i];
+    const struct ms_layout_source source = {.tensors = tensors,
+                                            .count = count,
+                                            .has_declared = true,
+                                            .is_complete = checkpoint != NULL};
+    is_good = is_good ? ms_layout_create_of(plan, &source, positions, layout_out, fault)
+                      : ms_fault_set(fault, "memory is out");
+    ms_heap_free(tensors);
+    ms_heap_free(positions);
+    return is_good;
 }
 
 void ms_layout_destroy(struct ms_layout *layout)
@@ -355,6 +390,12 @@ size_t ms_layout_count(const struct ms_layout *layout)
 const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t tensor)
 {
     return layout->tensors[tensor];
+}
+
+size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor)
+{
+    const struct ms_entry *entry = layout->bound[tensor].entry;
+    return entry != NULL ? (size_t)(entry - layout->plan->entries) : SIZE_MAX;
 }
 
 bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor)

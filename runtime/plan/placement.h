@@ -12,12 +12,8 @@
 #ifndef METASHARD_RUNTIME_PLAN_PLACEMENT_H
 #define METASHARD_RUNTIME_PLAN_PLACEMENT_H
 
+#include "runtime/base/range.h"
 #include "runtime/plan/plan.h"
-
-/* Bytes of a tensor, or indices of one of its dimensions. */
-struct ms_range {
-    uint64_t begin, end;
-};
 
 enum { MS_PARTS_MAX = 64 };
 

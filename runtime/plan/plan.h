@@ -46,6 +46,28 @@ const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan);
 bool ms_plan_has_rank(const struct ms_plan *plan, uint32_t *rank_out); /* `rank`, `coordinates` */
 size_t ms_plan_count(const struct ms_plan *plan);                      /* of entries */
 
+/* An entry's name or pattern; NULL when it selects by size and order alone. */
+const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);
+/* What an entry says of the tensor's dtype and shape; NULL: nothing. */
+const struct ms_tensor *ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry);
+/* An entry without a name meets tensors of this size at this place of the list. */
+bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, uint64_t bytes, uint64_t order);
+/* The entry declares a tensor: an exact name, dtype and shape. */
+bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry);
+
+/* Tensors to lay a plan over. Those without a name (NULL) meet entries without a name only. */
+struct ms_layout_source {
+    const struct ms_tensor *const *tensors;
+    size_t count;
+    bool has_declared; /* the plan's declarations come first; then every tensor has a name */
+    bool is_complete;  /* a declared tensor that is not among them is a fault */
+};
+
+/* positions_out: for each given tensor its index in the layout. Plan and tensors must outlive the layout. */
+bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_source *source,
+                         size_t *positions_out, struct ms_layout **layout_out,
+                         struct ms_fault *fault);
+
 /* The plan's declarations, then the checkpoint's other tensors; checkpoint may be NULL. Plan and
  * checkpoint must outlive the layout. */
 bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *checkpoint,
@@ -54,6 +76,8 @@ void ms_layout_destroy(struct ms_layout *layout); /* may be NULL */
 
 size_t ms_layout_count(const struct ms_layout *layout);
 const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t tensor);
+/* The entry that decides a tensor; SIZE_MAX: none. */
+size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor);
 /* False: no entry matches; the tensor is replicated. */
 bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor);
 uint64_t ms_layout_bytes(const struct ms_layout *layout); /* of all tensors, whole */

@@ -247,6 +247,11 @@ uint64_t ms_source_file_bytes(const struct ms_source *file)
     return (uint64_t)file->recorded.st_size;
 }
 
+const struct stat *ms_source_stat(const struct ms_source *file)
+{
+    return &file->recorded;
+}
+
 bool ms_source_is_file(const struct ms_source *source)
 {
     return source->is_file;

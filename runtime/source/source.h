@@ -18,6 +18,7 @@
 #include "runtime/driver.h"
 
 struct ms_source;
+struct stat;
 
 /*
  * The file behind the host range [address, address + bytes), if these bytes are certainly the
@@ -34,6 +35,9 @@ struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t
 /* Bytes of a file source as they are now, without checks and without counting; and its size. */
 bool ms_source_peek(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes);
 uint64_t ms_source_file_bytes(const struct ms_source *file);
+
+/* The file as it was when the program copied from it. */
+const struct stat *ms_source_stat(const struct ms_source *file);
 
 /*
  * A host copy of [address, address + bytes). NULL when METASHARD_SNAPSHOT_BYTES would be exceeded
