@@ -11,6 +11,7 @@
 #include "runtime/driver.h"
 #include "runtime/hot.h"
 #include "runtime/launch/rules.h"
+#include "runtime/machine/transfer.h"
 #include "runtime/source/source.h"
 
 struct ms_config ms_config;
@@ -54,6 +55,8 @@ void ms_start(char **environment)
 
 void ms_finish(void)
 {
-    if (ms_is_started())
-        ms_report(&ms_config);
+    if (!ms_is_started())
+        return;
+    ms_transfer_cancel();
+    ms_report(&ms_config);
 }

@@ -15,7 +15,8 @@ extern struct ms_config ms_config; /* constant after ms_start */
  */
 void ms_start(char **environment);
 
-/* At exit: the summary line and the dump. Calls no driver function. Nothing when not started. */
+/* At exit: cancels what is being filled from files; the summary line and the dump. Calls no driver function. Nothing
+ * when not started. */
 void ms_finish(void);
 
 #endif

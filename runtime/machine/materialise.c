@@ -1,22 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/materialise.h"
 
+#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/step.h"
+#include "runtime/machine/transfer.h"
 
-/* Plays what is not present of [begin, end), piece by piece. */
+/* Less from files is not worth the staging of a transfer. */
+static const size_t min_transfer_bytes = (size_t)8 << 20;
+
+static bool is_missing_file(const struct ms_content *content)
+{
+    return content->kind == MS_SOURCE && !ms_content_is_present(content) &&
+           ms_source_is_file(content->source);
+}
+
+/* The files' extents of [begin, end) that are not present, into runs (NULL: they are counted only). */
+static size_t list_files(const struct ms_allocation *allocation, size_t begin, size_t end,
+                         struct ms_run *runs, size_t *bytes_out)
+{
+    size_t count = 0;
+    *bytes_out = 0;
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (is_missing_file(&extent.content)) {
+            if (runs != NULL)
+                runs[count] = (struct ms_run){extent.content.source, extent.content.source_offset,
+                                              stop - at, allocation->address + at};
+            count++;
+            *bytes_out += stop - at;
+        }
+        at = stop;
+    }
+    return count;
+}
+
+/* All files of [begin, end) in one transfer, when that is worth it: *done_out. */
+static CUresult play_files(const struct ms_allocation *allocation, size_t begin, size_t end,
+                           CUstream stream, bool *done_out)
+{
+    size_t bytes;
+    const size_t count = list_files(allocation, begin, end, NULL, &bytes);
+    struct ms_run *runs = NULL;
+    if (bytes >= min_transfer_bytes)
+        runs = ms_heap_alloc(count * sizeof(*runs));
+    *done_out = runs != NULL;
+    if (runs == NULL)
+        return CUDA_SUCCESS;
+    list_files(allocation, begin, end, runs, &bytes);
+    const CUresult result = ms_transfer(runs, count, allocation->context, stream);
+    ms_heap_free(runs);
+    return result;
+}
+
+/* Plays what is not present of [begin, end): its files together, the rest piece by piece. */
 static CUresult play_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
                              CUstream stream)
 {
-    CUresult result = CUDA_SUCCESS;
+    bool files_done;
+    CUresult result = play_files(allocation, begin, end, stream, &files_done);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
-        if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content))
+        if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
+            !(files_done && is_missing_file(&extent.content)))
             result =
                 ms_play_anything(&extent.content, at, allocation->address + at, stop - at, stream);
         at = stop;

@@ -187,7 +187,7 @@ void ms_source_drop(struct ms_source *source)
     }
 }
 
-static CUresult check_file(const struct ms_source *file)
+CUresult ms_source_check(const struct ms_source *file)
 {
     struct stat now;
     if (fstat(file->descriptor, &now) != 0) {
@@ -205,6 +205,13 @@ static CUresult check_file(const struct ms_source *file)
     return CUDA_SUCCESS;
 }
 
+void ms_source_log_unreadable(const struct ms_source *file, uint64_t offset, size_t bytes,
+                              int error)
+{
+    ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, bytes,
+           (unsigned long long)offset, error != 0 ? strerror(error) : "the file ends before them");
+}
+
 static CUresult read_file(const struct ms_source *file, uint64_t offset, unsigned char *buffer,
                           size_t bytes)
 {
@@ -214,16 +221,14 @@ static CUresult read_file(const struct ms_source *file, uint64_t offset, unsigne
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
-            ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, bytes - done,
-                   (unsigned long long)(offset + done),
-                   got < 0 ? strerror(errno) : "the file ends before them");
+            ms_source_log_unreadable(file, offset + done, bytes - done, got < 0 ? errno : 0);
             return CUDA_ERROR_OPERATING_SYSTEM;
         }
         done += (size_t)got;
     }
     ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
     /* Checked after the read: what was written before it shows in the times. */
-    return check_file(file);
+    return ms_source_check(file);
 }
 
 CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
@@ -250,6 +255,11 @@ uint64_t ms_source_file_bytes(const struct ms_source *file)
 const struct stat *ms_source_stat(const struct ms_source *file)
 {
     return &file->recorded;
+}
+
+int ms_source_descriptor(const struct ms_source *file)
+{
+    return file->descriptor;
 }
 
 bool ms_source_is_file(const struct ms_source *source)

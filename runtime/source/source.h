@@ -58,6 +58,16 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
 
 bool ms_source_is_file(const struct ms_source *source);
 
+/*
+ * For reading a file in another way (reader.h): the descriptor, which stays the source's; after each
+ * read, CUDA_ERROR_OPERATING_SYSTEM when the file has changed, which is logged; and the line for bytes
+ * that cannot be read (error 0: the file ends before them).
+ */
+int ms_source_descriptor(const struct ms_source *file);
+CUresult ms_source_check(const struct ms_source *file);
+void ms_source_log_unreadable(const struct ms_source *file, uint64_t offset, size_t bytes,
+                              int error);
+
 /* True while the bytes of a file are certainly what they were. */
 bool ms_source_is_current(const struct ms_source *source);
 

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/transfer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/machine/gather.h"
+#include "runtime/source/reader.h"
+#include "runtime/start.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+
+static const size_t min_slot_bytes = (size_t)256 << 10;
+static const size_t max_slot_bytes = (size_t)8 << 20;
+static const size_t min_threaded_bytes = (size_t)4
+                                         << 20; /* less is read before threads have started */
+static const uint64_t report_ns = 2 * SECOND_NS;
+
+static _Atomic bool is_cancelled;
+
+struct transfer {
+    struct ms_gather gather;
+    struct ms_reader *reader;
+    CUstream stream;
+
+    unsigned char *staging;
+    bool is_pinned;
+    size_t slot_bytes, slot_count;
+    CUevent *events; /* of each slot: complete when its bytes were copied */
+    size_t event_count;
+    size_t *queued; /* the slots that are being copied: a ring, the oldest first */
+    size_t oldest, queued_count;
+
+    size_t bytes_done;
+    uint64_t began_ns, reported_ns;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+static void report(struct transfer *transfer)
+{
+    const uint64_t now = now_ns();
+    if (now - transfer->reported_ns < report_ns)
+        return;
+    transfer->reported_ns = now;
+    const double seconds = (double)(now - transfer->began_ns) / (double)SECOND_NS;
+    ms_log(MS_INFO, "filling device memory from files: %zu of %zu bytes, %.2f GiB/s",
+           transfer->bytes_done, transfer->gather.wanted_bytes,
+           (double)transfer->bytes_done / (double)(1 << 30) / seconds);
+}
+
+/* --- staging */
+
+static size_t sum_bytes(const struct ms_run *runs, size_t count)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += runs[i].bytes;
+    return bytes;
+}
+
+/* Eight of them or more, so that there is always one to read into and one to copy from. */
+static size_t choose_slot_bytes(size_t bytes)
+{
+    const size_t limit = (size_t)ms_config.staging_bytes / 8;
+    size_t slot = bytes / 8;
+    if (slot > limit)
+        slot = limit;
+    if (slot > max_slot_bytes)
+        slot = max_slot_bytes;
+    if (slot < min_slot_bytes)
+        slot = min_slot_bytes;
+    return slot / min_slot_bytes * min_slot_bytes;
+}
+
+static size_t choose_slot_count(const struct transfer *transfer)
+{
+    const size_t limit = (size_t)ms_config.staging_bytes / transfer->slot_bytes;
+    const size_t count =
+        limit < transfer->gather.batch_count ? limit : transfer->gather.batch_count;
+    return count > 0 ? count : 1;
+}
+
+static CUresult allocate_staging(struct transfer *transfer)
+{
+    const size_t bytes = transfer->slot_count * transfer->slot_bytes;
+    void *memory;
+    CUresult result = ms_driver.mem_host_alloc(&memory, bytes, 0);
+    transfer->is_pinned = result == CUDA_SUCCESS;
+    if (!transfer->is_pinned) {
+        ms_log(MS_DEBUG, "no pinned memory for staging (CUDA error %d): pageable memory it is",
+               (int)result);
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    transfer->staging = memory;
+    transfer->queued = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->queued));
+    transfer->events = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->events));
+    if (transfer->queued == NULL || transfer->events == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    result = CUDA_SUCCESS;
+    while (transfer->event_count < transfer->slot_count && result == CUDA_SUCCESS) {
+        /* A waiting thread leaves its core to those that read. */
+        result = ms_driver.event_create(&transfer->events[transfer->event_count],
+                                        CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+        transfer->event_count += result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+static void free_staging(struct transfer *transfer)
+{
+    const size_t bytes = transfer->slot_count * transfer->slot_bytes;
+    for (size_t i = 0; i < transfer->event_count; i++)
+        ms_driver.event_destroy(transfer->events[i]);
+    ms_heap_free(transfer->events);
+    ms_heap_free(transfer->queued);
+    if (transfer->staging == NULL)
+        return;
+    const CUresult result =
+        transfer->is_pinned ? ms_driver.mem_free_host(transfer->staging) : CUDA_SUCCESS;
+    if (!transfer->is_pinned)
+        munmap(transfer->staging, bytes);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_DEBUG, "%zu bytes of pinned memory could not be given back: CUDA error %d", bytes,
+               (int)result);
+}
+
+static bool start_reading(struct transfer *transfer)
+{
+    const bool alone =
+        ms_config.read_threads <= 1 || transfer->gather.wanted_bytes < min_threaded_bytes;
+    const uint64_t most = transfer->gather.batch_count;
+    const struct ms_reading reading = {
+        .parts = transfer->gather.parts,
+        .batches = transfer->gather.batches,
+        .batch_count = transfer->gather.batch_count,
+        .slots = transfer->staging,
+        .slot_bytes = transfer->slot_bytes,
+        .slot_count = transfer->slot_count,
+        .threads =
+            alone ? 0 : (unsigned)(ms_config.read_threads < most ? ms_config.read_threads : most),
+        .cancelled = &is_cancelled,
+    };
+    transfer->reader = ms_reader_create(&reading);
+    return transfer->reader != NULL;
+}
+
+/* --- copying */
+
+static CUresult copy_rows(const struct transfer *transfer, const struct ms_piece *pieces,
+                          size_t rows, const unsigned char *slot)
+{
+    const CUDA_MEMCPY2D copy = {
+        .srcMemoryType = CU_MEMORYTYPE_HOST,
+        .srcHost = slot + pieces[0].place,
+        .srcPitch = pieces[1].place - pieces[0].place,
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+        .dstDevice = pieces[0].address,
+        .dstPitch = (size_t)(pieces[1].address - pieces[0].address),
+        .WidthInBytes = pieces[0].bytes,
+        .Height = rows,
+    };
+    return ms_driver.memcpy_2d_async(&copy, transfer->stream);
+}
+
+static CUresult copy_pieces(struct transfer *transfer, size_t batch, const unsigned char *slot)
+{
+    const struct ms_piece *pieces = transfer->gather.pieces;
+    const size_t end = transfer->gather.first_piece[batch + 1];
+    CUresult result = CUDA_SUCCESS;
+    size_t rows;
+    for (size_t i = transfer->gather.first_piece[batch]; i < end && result == CUDA_SUCCESS;
+         i += rows) {
+        rows = ms_gather_rows(&pieces[i], end - i);
+        result = rows > 1 ? copy_rows(transfer, &pieces[i], rows, slot)
+                          : ms_driver.memcpy_htod_async(pieces[i].address, slot + pieces[i].place,
+                                                        pieces[i].bytes, transfer->stream);
+        if (result == CUDA_SUCCESS) {
+            ms_count(MS_COUNT_H2D_BYTES, rows * pieces[i].bytes);
+            transfer->bytes_done += rows * pieces[i].bytes;
+        }
+    }
+    return result;
+}
+
+static CUresult queue(struct transfer *transfer, const struct ms_read_done *done)
+{
+    CUresult result =
+        copy_pieces(transfer, done->batch, transfer->staging + done->slot * transfer->slot_bytes);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.event_record(transfer->events[done->slot], transfer->stream);
+    transfer->queued[(transfer->oldest + transfer->queued_count) % transfer->slot_count] =
+        done->slot;
+    transfer->queued_count++;
+    return result;
+}
+
+static void give_back_oldest(struct transfer *transfer)
+{
+    ms_reader_give_back(transfer->reader, transfer->queued[transfer->oldest]);
+    transfer->oldest = (transfer->oldest + 1) % transfer->slot_count;
+    transfer->queued_count--;
+}
+
+static CUresult give_back_copied(struct transfer *transfer)
+{
+    CUresult result = CUDA_SUCCESS;
+    while (transfer->queued_count > 0 && result == CUDA_SUCCESS) {
+        result = ms_driver.event_query(transfer->events[transfer->queued[transfer->oldest]]);
+        if (result == CUDA_SUCCESS)
+            give_back_oldest(transfer);
+    }
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
+}
+
+/* Without a slot to read into only the copies can go on. */
+static CUresult wait_for_slot(struct transfer *transfer)
+{
+    if (transfer->queued_count < transfer->slot_count)
+        return CUDA_SUCCESS;
+    const CUresult result =
+        ms_driver.event_synchronize(transfer->events[transfer->queued[transfer->oldest]]);
+    if (result == CUDA_SUCCESS)
+        give_back_oldest(transfer);
+    return result;
+}
+
+static CUresult move_batches(struct transfer *transfer)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t moved = 0; moved < transfer->gather.batch_count && result == CUDA_SUCCESS;) {
+        if (atomic_load(&is_cancelled))
+            return CUDA_ERROR_DEINITIALIZED;
+        report(transfer);
+        result = give_back_copied(transfer);
+        if (result != CUDA_SUCCESS)
+            break;
+        struct ms_read_done done;
+        const uint64_t wait_ns = transfer->queued_count > 0 ? SECOND_NS / 1000 : SECOND_NS / 20;
+        result = ms_reader_next(transfer->reader, wait_ns, &done);
+        if (result == CUDA_ERROR_NOT_READY) {
+            result = wait_for_slot(transfer);
+        } else if (result == CUDA_SUCCESS) {
+            result = queue(transfer, &done);
+            moved++;
+        }
+    }
+    return result;
+}
+
+/* --- all of it */
+
+static CUresult carry_out(struct transfer *transfer)
+{
+    transfer->slot_count = choose_slot_count(transfer);
+    CUresult result = allocate_staging(transfer);
+    if (result == CUDA_SUCCESS && !start_reading(transfer))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        result = move_batches(transfer);
+        ms_reader_destroy(transfer->reader);
+    }
+    /* Also after a failure: what is queued must not outlive staging. */
+    const CUresult waited = ms_driver.stream_synchronize(transfer->stream);
+    free_staging(transfer);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+static size_t drop_empty(struct ms_run *runs, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (runs[i].bytes > 0)
+            runs[kept++] = runs[i];
+    }
+    return kept;
+}
+
+static CUresult transfer_runs(struct ms_run *runs, size_t count, CUstream stream)
+{
+    if (atomic_load(&is_cancelled))
+        return CUDA_ERROR_DEINITIALIZED;
+    count = drop_empty(runs, count);
+    if (count == 0)
+        return CUDA_SUCCESS;
+    struct transfer transfer = {.stream = stream, .began_ns = now_ns()};
+    transfer.reported_ns = transfer.began_ns;
+    transfer.slot_bytes = choose_slot_bytes(sum_bytes(runs, count));
+    if (!ms_gather_init(&transfer.gather, runs, count, transfer.slot_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = carry_out(&transfer);
+    ms_gather_cleanup(&transfer.gather);
+    return result;
+}
+
+CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstream stream)
+{
+    const int saved_errno = errno;
+    int cancel_state;
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* The threads that read must not be left behind. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    result = transfer_runs(runs, count, stream);
+    pthread_setcancelstate(cancel_state, NULL);
+    ms_driver_leave(&scope);
+    errno = saved_errno;
+    return result;
+}
+
+void ms_transfer_cancel(void)
+{
+    atomic_store(&is_cancelled, true);
+}

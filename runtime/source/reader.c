@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+
+enum {
+    BLOCK = MS_READER_BLOCK,
+    LARGE_BYTES =
+        64 << 10, /* of a part: worth whole blocks of its own, and a look into the page cache */
+    STRETCH_BYTES = 1 << 20, /* of a part, looked at and read as one */
+    MAX_THREADS = 64
+};
+
+/* A descriptor that reads past the page cache; opened when it is first wanted. */
+enum { NOT_OPENED = -1, REFUSED = -2 };
+struct direct_file {
+    const struct ms_source *source;
+    _Atomic int descriptor;
+};
+
+struct ms_reader {
+    struct ms_reading what; /* immutable, as are files and file_count */
+    struct direct_file *files;
+    size_t file_count;
+    _Atomic bool is_told; /* a failure; it is logged once */
+
+    pthread_t threads[MAX_THREADS];
+    unsigned thread_count; /* immutable after ms_reader_create */
+
+    pthread_mutex_t lock;     /* guards what follows; held across nothing */
+    pthread_cond_t more_room; /* a slot is free, or it is over */
+    pthread_cond_t more_done; /* a batch is ready, or it is over */
+    size_t next_batch;        /* the first that nobody reads yet */
+    size_t *free_slots;
+    size_t free_count;
+    struct ms_read_done *done;
+    size_t done_count;
+    CUresult failed; /* CUDA_SUCCESS: not */
+    bool is_over;    /* nothing more shall be read */
+};
+
+static uint64_t block_down(uint64_t offset)
+{
+    return offset & ~(uint64_t)(BLOCK - 1);
+}
+
+static uint64_t block_up(uint64_t offset)
+{
+    return block_down(offset + BLOCK - 1);
+}
+
+/* --- where a part goes */
+
+static size_t place_small(size_t bytes, size_t slot_bytes, size_t *used, size_t *place_out)
+{
+    if (slot_bytes - *used < bytes)
+        return 0;
+    *place_out = *used;
+    *used += bytes;
+    return bytes;
+}
+
+/* On blocks of its own, and a byte of the file at the same distance from a block as in the file. */
+size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t *used,
+                       size_t *place_out)
+{
+    if (bytes < LARGE_BYTES)
+        return place_small(bytes, slot_bytes, used, place_out);
+    const size_t head = (size_t)(offset - block_down(offset));
+    const size_t begin = (size_t)block_up(*used);
+    const size_t room = begin < slot_bytes ? slot_bytes - begin : 0;
+    if (room<2 * LARGE_BYTES && * used> 0)
+        return 0;
+    if (bytes > room - head)
+        bytes = room - head;
+    *place_out = begin + head;
+    *used = (size_t)block_up(begin + head + bytes);
+    return bytes;
+}
+
+/* --- the page cache */
+
+#ifndef SYS_cachestat
+#define SYS_cachestat 451 /* since Linux 6.5; the same number everywhere */
+#endif
+
+/* How many pages are cached, or -1: an older kernel, or a file of somebody else's. */
+static int64_t count_cached_pages(int descriptor, uint64_t offset, size_t bytes)
+{
+    struct {
+        uint64_t offset, bytes;
+    } range = {offset, bytes};
+    struct {
+        uint64_t cached, dirty, writeback, evicted, recently_evicted;
+    } pages = {0};
+    if (syscall(SYS_cachestat, (unsigned)descriptor, &range, &pages, 0U) != 0)
+        return -1;
+    return (int64_t)pages.cached;
+}
+
+/* A byte, if that takes no input. On a miss the kernel begins to read that one page. */
+static bool is_byte_cached(int descriptor, uint64_t offset)
+{
+    char byte;
+    const struct iovec vector = {&byte, 1};
+    /* Where it cannot be told, the page cache is the place to read from. */
+    return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
+}
+
+static bool is_cached(int descriptor, uint64_t begin, uint64_t end)
+{
+    static const size_t page =
+        4096; /* or more: then fewer are counted, and the next look is the byte's */
+    const int64_t pages = count_cached_pages(descriptor, begin, (size_t)(end - begin));
+    if (pages >= 0)
+        return (uint64_t)pages * page >= end - begin;
+    return is_byte_cached(descriptor, begin) && is_byte_cached(descriptor, end - 1);
+}
+
+/* --- past the page cache */
+
+static bool fits_alignment(int descriptor)
+{
+#ifdef STATX_DIOALIGN
+    struct statx known;
+    if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &known) == 0 &&
+        (known.stx_mask & STATX_DIOALIGN) != 0)
+        return known.stx_dio_offset_align > 0 && BLOCK % known.stx_dio_offset_align == 0 &&
+               known.stx_dio_mem_align > 0 && BLOCK % known.stx_dio_mem_align == 0;
+#endif
+    return true;
+}
+
+/* Another description of the same file, so that the source's own goes on using the page cache. */
+static int open_direct(const struct ms_source *source)
+{
+    char path[40];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", ms_source_descriptor(source));
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    if (descriptor >= 0 && fits_alignment(descriptor))
+        return descriptor;
+    if (descriptor >= 0)
+        close(descriptor);
+    return REFUSED;
+}
+
+static struct direct_file *find_file(struct ms_reader *reader, const struct ms_source *source)
+{
+    struct direct_file *file = reader->files;
+    while (file->source != source)
+        file++;
+    return file;
+}
+
+static int get_direct(struct direct_file *file)
+{
+    int descriptor = atomic_load(&file->descriptor);
+    if (descriptor != NOT_OPENED)
+        return descriptor;
+    const int opened = open_direct(file->source);
+    if (atomic_compare_exchange_strong(&file->descriptor, &descriptor, opened))
+        return opened;
+    if (opened >= 0)
+        close(opened); /* another thread was faster */
+    return descriptor;
+}
+
+/*
+ * [begin, end) to `to`, with the blocks that they lie in. Returns up to where that went well: whatever is the matter,
+ * the page cache is tried next, and tells.
+ */
+static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t end,
+                            unsigned char *to)
+{
+    const int descriptor = get_direct(file);
+    const uint64_t stop = block_up(end);
+    to -= begin - block_down(begin);
+    uint64_t at = block_down(begin);
+    while (descriptor >= 0 && at < end) {
+        const ssize_t got = pread(descriptor, to, (size_t)(stop - at), (off_t)at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        to += got;
+        at += (uint64_t)got;
+        if (at % BLOCK != 0) /* the end of the file; or it has become shorter */
+            break;
+    }
+    if (at < begin)
+        return begin;
+    return at < end ? at : end;
+}
+
+/* --- a part, a batch */
+
+static bool tells_first(struct ms_reader *reader)
+{
+    return !atomic_exchange(&reader->is_told, true);
+}
+
+static CUresult read_cached(struct ms_reader *reader, const struct ms_source *source,
+                            uint64_t begin, uint64_t end, unsigned char *to)
+{
+    while (begin < end) {
+        const ssize_t got =
+            pread(ms_source_descriptor(source), to, (size_t)(end - begin), (off_t)begin);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            if (tells_first(reader))
+                ms_source_log_unreadable(source, begin, (size_t)(end - begin), got < 0 ? errno : 0);
+            return CUDA_ERROR_OPERATING_SYSTEM;
+        }
+        to += got;
+        begin += (uint64_t)got;
+    }
+    return CUDA_SUCCESS;
+}
+
+static uint64_t stretch_end(const struct ms_read_part *part, uint64_t begin)
+{
+    const uint64_t end = part->offset + part->bytes;
+    const uint64_t stop = (begin / STRETCH_BYTES + 1) * STRETCH_BYTES;
+    return stop < end ? stop : end;
+}
+
+/* Up to where [begin, ...) of a part is all cached, or all not. */
+static uint64_t find_alike(const struct ms_read_part *part, uint64_t begin, bool *cached_out)
+{
+    const int descriptor = ms_source_descriptor(part->source);
+    const uint64_t end = part->offset + part->bytes;
+    uint64_t at = stretch_end(part, begin);
+    *cached_out = is_cached(descriptor, begin, at);
+    while (at < end) {
+        const uint64_t next = stretch_end(part, at);
+        if (is_cached(descriptor, at, next) != *cached_out)
+            break;
+        at = next;
+    }
+    return at;
+}
+
+static CUresult read_large(struct ms_reader *reader, const struct ms_read_part *part,
+                           unsigned char *to)
+{
+    struct direct_file *file = find_file(reader, part->source);
+    const uint64_t end = part->offset + part->bytes;
+    CUresult result = CUDA_SUCCESS;
+    for (uint64_t at = part->offset; at < end && result == CUDA_SUCCESS;) {
+        bool cached = true;
+        const uint64_t stop =
+            atomic_load(&file->descriptor) != REFUSED ? find_alike(part, at, &cached) : end;
+        const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - part->offset));
+        result = read_cached(reader, part->source, done, stop, to + (done - part->offset));
+        at = stop;
+    }
+    return result;
+}
+
+static CUresult check(struct ms_reader *reader, const struct ms_source *source)
+{
+    if (ms_source_is_current(source))
+        return CUDA_SUCCESS;
+    if (tells_first(reader))
+        ms_source_check(source);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot)
+{
+    const struct ms_read_batch *batch = &reader->what.batches[number];
+    const struct ms_read_part *part = &reader->what.parts[batch->first];
+    unsigned char *memory = reader->what.slots + slot * reader->what.slot_bytes;
+    size_t bytes = 0;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++, part++) {
+        if (atomic_load_explicit(reader->what.cancelled, memory_order_relaxed))
+            return CUDA_ERROR_DEINITIALIZED;
+        result = part->bytes < LARGE_BYTES
+                     ? read_cached(reader, part->source, part->offset, part->offset + part->bytes,
+                                   memory + part->place)
+                     : read_large(reader, part, memory + part->place);
+        /* Checked after the read: what was written before it shows in the times. */
+        const bool is_last = i + 1 == batch->count || part[1].source != part->source;
+        if (result == CUDA_SUCCESS && is_last)
+            result = check(reader, part->source);
+        bytes += part->bytes;
+    }
+    if (result == CUDA_SUCCESS)
+        ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
+    return result;
+}
+
+/* --- threads */
+
+/* Takes a batch and a slot, reads, and puts it among the done. False when nothing can be read (any more). */
+static bool read_next_locked(struct ms_reader *reader)
+{
+    if (reader->is_over || reader->next_batch == reader->what.batch_count ||
+        reader->free_count == 0)
+        return false;
+    const struct ms_read_done done = {reader->next_batch++,
+                                      reader->free_slots[--reader->free_count]};
+    pthread_mutex_unlock(&reader->lock);
+    const CUresult result = read_batch(reader, done.batch, done.slot);
+    pthread_mutex_lock(&reader->lock);
+    if (result == CUDA_SUCCESS) {
+        reader->done[reader->done_count++] = done;
+    } else {
+        if (reader->failed == CUDA_SUCCESS)
+            reader->failed = result;
+        reader->is_over = true;
+        pthread_cond_broadcast(&reader->more_room);
+    }
+    pthread_cond_signal(&reader->more_done);
+    return true;
+}
+
+static void *read_many(void *argument)
+{
+    struct ms_reader *reader = argument;
+    pthread_setname_np(pthread_self(), "metashard-read");
+    pthread_mutex_lock(&reader->lock);
+    while (!reader->is_over && reader->next_batch < reader->what.batch_count) {
+        if (!read_next_locked(reader))
+            pthread_cond_wait(&reader->more_room, &reader->lock);
+    }
+    pthread_mutex_unlock(&reader->lock);
+    return NULL;
+}
+
+/* A signal of the program's must not run its handler here. */
+static void start_threads(struct ms_reader *reader)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (reader->thread_count < reader->what.threads && reader->thread_count < MAX_THREADS &&
+           pthread_create(&reader->threads[reader->thread_count], NULL, read_many, reader) == 0)
+        reader->thread_count++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* --- the life of a reader */
+
+/* Parts of a file follow each other, so a file is seldom found twice; then it has a second entry, unused. */
+static bool list_files(struct ms_reader *reader)
+{
+    const struct ms_reading *what = &reader->what;
+    const struct ms_read_batch *last = &what->batches[what->batch_count - 1];
+    const size_t count = last->first + last->count;
+    size_t changes = 1;
+    for (size_t i = 1; i < count; i++)
+        changes += what->parts[i].source != what->parts[i - 1].source;
+    reader->files = ms_heap_alloc(changes * sizeof(*reader->files));
+    if (reader->files == NULL)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        if (i > 0 && what->parts[i].source == what->parts[i - 1].source)
+            continue;
+        struct direct_file *file = &reader->files[reader->file_count++];
+        file->source = what->parts[i].source;
+        atomic_init(&file->descriptor, NOT_OPENED);
+    }
+    return true;
+}
+
+static void free_reader(struct ms_reader *reader)
+{
+    for (size_t i = 0; i < reader->file_count; i++) {
+        if (atomic_load(&reader->files[i].descriptor) >= 0)
+            close(atomic_load(&reader->files[i].descriptor));
+    }
+    pthread_cond_destroy(&reader->more_done);
+    pthread_cond_destroy(&reader->more_room);
+    pthread_mutex_destroy(&reader->lock);
+    ms_heap_free(reader->files);
+    ms_heap_free(reader->free_slots);
+    ms_heap_free(reader->done);
+    ms_heap_free(reader);
+}
+
+static void init_lock(struct ms_reader *reader)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_mutex_init(&reader->lock, NULL);
+    pthread_cond_init(&reader->more_room, &attributes);
+    pthread_cond_init(&reader->more_done, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+struct ms_reader *ms_reader_create(const struct ms_reading *reading)
+{
+    struct ms_reader *reader = ms_heap_zalloc(sizeof(*reader));
+    if (reader == NULL)
+        return NULL;
+    init_lock(reader);
+    reader->what = *reading;
+    reader->free_slots = ms_heap_alloc(reading->slot_count * sizeof(*reader->free_slots));
+    reader->done = ms_heap_alloc(reading->slot_count * sizeof(*reader->done));
+    if (reader->free_slots == NULL || reader->done == NULL || !list_files(reader)) {
+        free_reader(reader);
+        return NULL;
+    }
+    while (reader->free_count < reading->slot_count) {
+        reader->free_slots[reader->free_count] = reading->slot_count - 1 - reader->free_count;
+        reader->free_count++;
+    }
+    start_threads(reader);
+    return reader;
+}
+
+static struct timespec time_after(uint64_t wait_ns)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    const uint64_t ns = (uint64_t)time.tv_nsec + wait_ns;
+    time.tv_sec += (time_t)(ns / 1000000000);
+    time.tv_nsec = (long)(ns % 1000000000);
+    return time;
+}
+
+CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out)
+{
+    const struct timespec deadline = time_after(wait_ns);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    int waited = 0;
+    pthread_mutex_lock(&reader->lock);
+    if (reader->thread_count == 0 && reader->done_count == 0)
+        read_next_locked(reader);
+    /* With nothing being read, nothing comes. */
+    while (waited == 0 && reader->failed == CUDA_SUCCESS && reader->done_count == 0 &&
+           reader->thread_count > 0)
+        waited = pthread_cond_timedwait(&reader->more_done, &reader->lock, &deadline);
+    if (reader->failed != CUDA_SUCCESS) {
+        result = reader->failed;
+    } else if (reader->done_count > 0) {
+        *done_out = reader->done[--reader->done_count];
+        result = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&reader->lock);
+    return result;
+}
+
+void ms_reader_give_back(struct ms_reader *reader, size_t slot)
+{
+    pthread_mutex_lock(&reader->lock);
+    reader->free_slots[reader->free_count++] = slot;
+    pthread_cond_signal(&reader->more_room);
+    pthread_mutex_unlock(&reader->lock);
+}
+
+void ms_reader_destroy(struct ms_reader *reader)
+{
+    pthread_mutex_lock(&reader->lock);
+    reader->is_over = true;
+    pthread_cond_broadcast(&reader->more_room);
+    pthread_mutex_unlock(&reader->lock);
+    for (unsigned i = 0; i < reader->thread_count; i++)
+        pthread_join(reader->threads[i], NULL);
+    free_reader(reader);
+}
