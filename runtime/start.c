@@ -7,11 +7,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/control/control.h"
 #include "runtime/diag/report.h"
 #include "runtime/driver.h"
 #include "runtime/hot.h"
 #include "runtime/launch/rules.h"
-#include "runtime/machine/transfer.h"
 #include "runtime/source/source.h"
 
 struct ms_config ms_config;
@@ -43,6 +43,7 @@ static void start(void)
     ms_log(MS_DEBUG, "started: deferring allocations of %llu bytes and more",
            (unsigned long long)ms_config.min_bytes);
     atomic_store(&ms_hot.started, 1);
+    ms_control_start();
 }
 
 void ms_start(char **environment)
@@ -55,8 +56,6 @@ void ms_start(char **environment)
 
 void ms_finish(void)
 {
-    if (!ms_is_started())
-        return;
-    ms_transfer_cancel();
-    ms_report(&ms_config);
+    if (ms_is_started())
+        ms_report(&ms_config);
 }

@@ -15,8 +15,7 @@ extern struct ms_config ms_config; /* constant after ms_start */
  */
 void ms_start(char **environment);
 
-/* At exit: cancels what is being filled from files; the summary line and the dump. Calls no driver function. Nothing
- * when not started. */
+/* At exit: the summary line and the dump. Calls no driver function. Nothing when not started. */
 void ms_finish(void);
 
 #endif

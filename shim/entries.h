@@ -15,6 +15,7 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/diag/caller.h"
 #include "runtime/hot.h"
 
 enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_PASS };
@@ -71,6 +72,7 @@ static inline void *ms_real_fast(enum ms_entry entry)
             (__typeof__(&symbol))__atomic_load_n(&ms_real[MS_ENTRY_##symbol], __ATOMIC_ACQUIRE); \
         if (__builtin_expect(ms_is_quiet() && real != NULL, 1))                                  \
             return real arguments;                                                               \
+        ms_caller = #symbol;                                                                     \
         return slow_##symbol arguments;                                                          \
     }
 #define MS_SLOW(symbol, parameters) \

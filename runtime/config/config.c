@@ -102,6 +102,17 @@ static const char *parse_PATH(const char *text, ms_type_PATH *value_out)
     return NULL;
 }
 
+static const char *parse_PLAN_MODE(const char *text, ms_type_PLAN_MODE *value_out)
+{
+    if (strcasecmp(text, "advise") == 0)
+        *value_out = MS_ADVISE;
+    else if (strcasecmp(text, "enforce") == 0)
+        *value_out = MS_ENFORCE;
+    else
+        return "advise or enforce";
+    return NULL;
+}
+
 static const char *parse_LOG(const char *text, ms_type_LOG *value_out)
 {
     const char *colon = strchr(text, ':');

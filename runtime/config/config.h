@@ -30,7 +30,10 @@ struct ms_sizes {
     } ranges[MS_MAX_SIZES];
 };
 
+enum ms_plan_mode { MS_ADVISE, MS_ENFORCE };
+
 typedef bool ms_type_SWITCH;
+typedef enum ms_plan_mode ms_type_PLAN_MODE;
 typedef uint64_t ms_type_BYTES;
 typedef uint64_t ms_type_NUMBER;
 typedef struct ms_sizes ms_type_SIZES;

@@ -11,9 +11,11 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/step.h"
 #include "runtime/source/source.h"
+#include "runtime/start.h"
 
 static double mib(uint64_t bytes)
 {
@@ -29,6 +31,48 @@ static void log_summary(void)
            mib(ms_backed_bytes_peak()), mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_SNAPSHOT_BYTES)));
+}
+
+static struct ms_shard_facts facts; /* 15 KiB; one thread reports */
+
+/* Names for a message; what does not fit is counted only. */
+struct name_text {
+    char text[256];
+    size_t length, count, named;
+};
+
+static void add_name(void *context, size_t index, const char *name)
+{
+    struct name_text *list = context;
+    char number[32];
+    snprintf(number, sizeof(number), "tensors[%zu]", index);
+    if (name == NULL)
+        name = number;
+    const size_t room = sizeof(list->text) - list->length;
+    if (list->count++ == list->named && strlen(name) + 2 < room) {
+        list->length += (size_t)snprintf(list->text + list->length, room, "%s%s",
+                                         list->length > 0 ? ", " : "", name);
+        list->named++;
+    }
+}
+
+static void warn_of_names(const char *plan, const char *what, const struct name_text *list)
+{
+    if (list->count > 0)
+        ms_log(MS_WARN, "%s: %s: %zu of its entries (%s%s)", plan, what, list->count, list->text,
+               list->count > list->named ? " and others" : "");
+}
+
+/* What the plan wanted and did not get, in a process that has something of it. */
+static void log_plan(void)
+{
+    struct name_text unmatched = {0}, ambiguous = {0};
+    if (facts.tensors == 0)
+        return;
+    ms_shard_visit_unmatched(add_name, &unmatched);
+    ms_shard_visit_ambiguous(add_name, &ambiguous);
+    warn_of_names(facts.name, "no tensor of the program meets", &unmatched);
+    warn_of_names(facts.name, "more than one block fits, so nothing was decided for", &ambiguous);
 }
 
 static void print_string(FILE *file, const char *text)
@@ -56,8 +100,9 @@ static const char *kind_name(const struct ms_content *content)
 static void print_extent(FILE *file, const struct ms_extent *extent)
 {
     const struct ms_content *content = &extent->content;
-    fprintf(file, "[%zu, %zu, \"%s%s\"", extent->begin, extent->end,
-            content->cached ? "cached " : "", kind_name(content));
+    fprintf(file, "[%zu, %zu, \"%s%s%s\"", extent->begin, extent->end,
+            content->standing == MS_AWAY ? "away " : "", content->cached ? "cached " : "",
+            kind_name(content));
     if (content->kind == MS_FILL)
         fprintf(file, ", \"%08" PRIx32 "\"", content->pattern);
     if (content->kind == MS_LAUNCHED) {
@@ -121,6 +166,61 @@ static uint64_t print_allocations(FILE *file)
     return deferred_bytes;
 }
 
+/* A list that is being printed; long ones are cut. */
+struct name_list {
+    FILE *file;
+    size_t count;
+};
+
+static void print_name(void *context, size_t index, const char *name)
+{
+    enum { MAX_NAMES = 1000 };
+    struct name_list *list = context;
+    if (list->count++ >= MAX_NAMES)
+        return;
+    fprintf(list->file, list->count > 1 ? ", " : "");
+    if (name != NULL)
+        print_string(list->file, name);
+    else
+        fprintf(list->file, "\"tensors[%zu]\"", index);
+}
+
+static void print_culprits(FILE *file)
+{
+    fprintf(file, "    \"culprits\": [");
+    for (size_t i = 0; i < facts.culprit_count; i++) {
+        const struct ms_culprit *culprit = &facts.culprits[i];
+        fprintf(file, "%s\n      {\"call\": ", i > 0 ? "," : "");
+        print_string(file, culprit->call);
+        fprintf(file, ", \"tensor\": ");
+        print_string(file, culprit->tensor);
+        fprintf(file, ", \"count\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", culprit->count,
+                culprit->bytes);
+    }
+    fprintf(file, "]\n  },\n");
+}
+
+static void print_plan(FILE *file)
+{
+    if (facts.generation == 0)
+        return;
+    fprintf(file, "  \"plan\": {\n    \"file\": ");
+    print_string(file, facts.name);
+    fprintf(file,
+            ", \"mode\": \"%s\", \"rank\": %" PRIu32 ", \"world_size\": %" PRIu32
+            ", \"plans\": %" PRIu64 ",\n    \"tensors\": %" PRIu64 ", \"planned_bytes\": %" PRIu64
+            ", \"owned_bytes\": %" PRIu64 ", \"outside_reads\": %" PRIu64
+            ", \"outside_bytes\": %" PRIu64 ",\n    \"unmatched\": [",
+            ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise", facts.rank, facts.world,
+            facts.generation, facts.tensors, facts.planned_bytes, facts.owned_bytes,
+            facts.outside_reads, facts.outside_bytes);
+    ms_shard_visit_unmatched(print_name, &(struct name_list){.file = file});
+    fprintf(file, "],\n    \"ambiguous\": [");
+    ms_shard_visit_ambiguous(print_name, &(struct name_list){.file = file});
+    fprintf(file, "],\n");
+    print_culprits(file);
+}
+
 static void print_dump(FILE *file)
 {
     fprintf(file,
@@ -135,6 +235,7 @@ static void print_dump(FILE *file)
     fprintf(file, "  \"settle_cause\": ");
     print_string(file, ms_settle_last_cause());
     fprintf(file, ",\n");
+    print_plan(file);
     const uint64_t deferred_bytes = print_allocations(file);
     fprintf(file, "  \"deferred_bytes\": %" PRIu64 "\n}\n", deferred_bytes);
 }
@@ -151,7 +252,9 @@ static void write_dump(const char *path)
 
 void ms_report(const struct ms_config *config)
 {
+    ms_shard_describe(&facts);
     log_summary();
+    log_plan();
     if (config->dump_path[0] != '\0')
         write_dump(config->dump_path);
 }

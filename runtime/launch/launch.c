@@ -9,7 +9,7 @@ enum { MAX_REPLAY_PARAMS = 64 };
 
 struct ms_launch {
     struct ms_call call; /* stream, params and extra are not used; attributes are ours */
-    struct ms_layout *layout;
+    struct ms_param_layout *layout;
     bool extra; /* the program packed the parameters itself */
     size_t pointers[MS_MAX_POINTERS];
     size_t pointer_count;
@@ -34,7 +34,7 @@ static bool read_extra(void **extra, const void **bytes_out, size_t *count_out)
     return *bytes_out != NULL || *count_out == 0;
 }
 
-bool ms_pack(const struct ms_call *call, const struct ms_layout *layout,
+bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
              struct ms_packed *packed_out)
 {
     packed_out->heap = NULL;
@@ -81,7 +81,7 @@ static bool is_plain(const CUlaunchAttribute *attribute)
     }
 }
 
-static int function_attribute(const struct ms_call *call, const struct ms_layout *layout,
+static int function_attribute(const struct ms_call *call, const struct ms_param_layout *layout,
                               CUfunction_attribute attribute, CUdevice device)
 {
     int value = 0;
@@ -104,7 +104,8 @@ static bool is_within(CUdevice device, CUdevice_attribute first, const unsigned 
     return true;
 }
 
-bool ms_launch_may_wait(const struct ms_call *call, const struct ms_layout *layout, CUdevice device)
+bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
+                        CUdevice device)
 {
     if (call->cooperative || layout->count > MAX_REPLAY_PARAMS)
         return false;
@@ -123,7 +124,7 @@ bool ms_launch_may_wait(const struct ms_call *call, const struct ms_layout *layo
            (call->shared_bytes == 0 || call->shared_bytes <= (unsigned)shared);
 }
 
-struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_layout *layout,
+struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_layout *layout,
                                    const struct ms_packed *packed, const size_t *pointers,
                                    size_t pointer_count)
 {
@@ -141,7 +142,7 @@ struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_layout 
     }
     launch->call = *call;
     launch->layout = layout;
-    ms_layout_hold(layout);
+    ms_param_layout_hold(layout);
     launch->extra = call->extra != NULL;
     memcpy(launch->pointers, pointers, pointer_count * sizeof(*pointers));
     launch->pointer_count = pointer_count;
@@ -152,7 +153,7 @@ struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_layout 
 
 void ms_launch_destroy(struct ms_launch *launch)
 {
-    ms_layout_drop(launch->layout);
+    ms_param_layout_drop(launch->layout);
     ms_heap_free(launch->attributes);
     ms_heap_free(launch);
 }

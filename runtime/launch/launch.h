@@ -32,7 +32,7 @@ struct ms_packed {
 };
 
 /* True when the parameters are known, packed then. False: the layout is unknown, or memory is out. */
-bool ms_pack(const struct ms_call *call, const struct ms_layout *layout,
+bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
              struct ms_packed *packed_out);
 void ms_pack_cleanup(struct ms_packed *packed);
 
@@ -43,12 +43,12 @@ struct ms_launch;
  * True when the driver would certainly accept the call, and running it later is the same: no
  * attribute that ties it to other work, and a grid within the limits of device and function.
  */
-bool ms_launch_may_wait(const struct ms_call *call, const struct ms_layout *layout,
+bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
                         CUdevice device);
 
 /* pointers: offsets in the packed parameters of its pointers. NULL when memory is out. */
 enum { MS_MAX_POINTERS = 2 };
-struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_layout *layout,
+struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_layout *layout,
                                    const struct ms_packed *packed, const size_t *pointers,
                                    size_t pointer_count);
 void ms_launch_destroy(struct ms_launch *launch);

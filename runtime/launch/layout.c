@@ -12,8 +12,8 @@ enum { MAX_PARAMS = 4096 };
 /* One handle that is known. A handle that was forgotten keeps its slot, so that probing goes on. */
 struct slot {
     CUfunction function;
-    CUlibrary library;        /* of a CUkernel; NULL for functions */
-    struct ms_layout *layout; /* NULL: not asked yet */
+    CUlibrary library;              /* of a CUkernel; NULL for functions */
+    struct ms_param_layout *layout; /* NULL: not asked yet */
 };
 
 static struct {
@@ -109,11 +109,11 @@ static bool count_params(CUfunction function, bool is_kernel, uint32_t *count_ou
     return result == CUDA_ERROR_INVALID_VALUE;
 }
 
-static struct ms_layout *create(CUfunction function, bool is_kernel)
+static struct ms_param_layout *create(CUfunction function, bool is_kernel)
 {
     uint32_t count = 0;
     const bool known = count_params(function, is_kernel, &count);
-    struct ms_layout *layout =
+    struct ms_param_layout *layout =
         ms_heap_zalloc(sizeof(*layout) + (known ? count : 0) * sizeof(layout->params[0]));
     if (layout == NULL)
         return NULL;
@@ -138,12 +138,12 @@ static struct ms_layout *create(CUfunction function, bool is_kernel)
     return layout;
 }
 
-void ms_layout_hold(struct ms_layout *layout)
+void ms_param_layout_hold(struct ms_param_layout *layout)
 {
     atomic_fetch_add_explicit(&layout->references, 1, memory_order_relaxed);
 }
 
-void ms_layout_drop(struct ms_layout *layout)
+void ms_param_layout_drop(struct ms_param_layout *layout)
 {
     if (layout != NULL && atomic_fetch_sub(&layout->references, 1) == 1) {
         ms_heap_free(layout->name);
@@ -151,14 +151,14 @@ void ms_layout_drop(struct ms_layout *layout)
     }
 }
 
-struct ms_layout *ms_layout_take(CUfunction function)
+struct ms_param_layout *ms_param_layout_take(CUfunction function)
 {
     pthread_mutex_lock(&table.lock);
     const struct slot *slot = find_locked(function);
-    struct ms_layout *layout = slot != NULL ? slot->layout : NULL;
+    struct ms_param_layout *layout = slot != NULL ? slot->layout : NULL;
     const bool is_kernel = slot != NULL && slot->library != NULL;
     if (layout != NULL)
-        ms_layout_hold(layout);
+        ms_param_layout_hold(layout);
     pthread_mutex_unlock(&table.lock);
     if (layout != NULL)
         return layout;
@@ -170,13 +170,13 @@ struct ms_layout *ms_layout_take(CUfunction function)
     struct slot *free_slot = find_or_add_locked(function);
     if (free_slot != NULL && free_slot->layout == NULL) {
         free_slot->layout = layout;
-        ms_layout_hold(layout);
+        ms_param_layout_hold(layout);
     }
     pthread_mutex_unlock(&table.lock);
     return layout;
 }
 
-void ms_layout_note_kernel(CUkernel kernel, CUlibrary library)
+void ms_param_layout_note_kernel(CUkernel kernel, CUlibrary library)
 {
     pthread_mutex_lock(&table.lock);
     struct slot *slot = find_or_add_locked((CUfunction)kernel);
@@ -185,12 +185,12 @@ void ms_layout_note_kernel(CUkernel kernel, CUlibrary library)
     pthread_mutex_unlock(&table.lock);
 }
 
-void ms_layout_forget(CUlibrary library)
+void ms_param_layout_forget(CUlibrary library)
 {
     pthread_mutex_lock(&table.lock);
     for (size_t i = 0; i < table.capacity; i++) {
         struct slot *slot = &table.slots[i];
-        ms_layout_drop(slot->layout);
+        ms_param_layout_drop(slot->layout);
         slot->layout = NULL;
         if (library != NULL && slot->library == library)
             slot->library = NULL;

@@ -20,7 +20,7 @@ struct ms_param {
 };
 
 /* Immutable; by reference count. */
-struct ms_layout {
+struct ms_param_layout {
     _Atomic uint32_t references;
     bool is_kernel;    /* the handle is a CUkernel */
     bool known;        /* false: the driver cannot tell the parameters */
@@ -33,14 +33,14 @@ struct ms_layout {
 
 /* The layout of a function, or of a CUkernel that was cast to one. NULL when memory is out. The caller
  * gets a reference. Calls the driver the first time. */
-struct ms_layout *ms_layout_take(CUfunction function);
-void ms_layout_hold(struct ms_layout *layout);
-void ms_layout_drop(struct ms_layout *layout);
+struct ms_param_layout *ms_param_layout_take(CUfunction function);
+void ms_param_layout_hold(struct ms_param_layout *layout);
+void ms_param_layout_drop(struct ms_param_layout *layout);
 
 /* The handle is a CUkernel of that library. */
-void ms_layout_note_kernel(CUkernel kernel, CUlibrary library);
+void ms_param_layout_note_kernel(CUkernel kernel, CUlibrary library);
 
 /* Code was unloaded: nothing is known of any function; kernels of `library` (may be NULL) are gone. */
-void ms_layout_forget(CUlibrary library);
+void ms_param_layout_forget(CUlibrary library);
 
 #endif

@@ -10,6 +10,7 @@
 #include "runtime/launch/layout.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 #include "runtime/start.h"
 
@@ -53,6 +54,7 @@ err_free:
 
 static void destroy_allocation(struct ms_allocation *allocation)
 {
+    ms_shard_forget(allocation, 0, allocation->bytes);
     ms_space_remove(allocation);
     ms_backing_release(&allocation->backing);
     ms_lineage_cleanup(&allocation->lineage);
@@ -171,7 +173,7 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
 void ms_context_destroyed(CUcontext context)
 {
     ms_fill_stream_forget(context);
-    ms_layout_forget(NULL);
+    ms_param_layout_forget(NULL);
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;

@@ -167,6 +167,21 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
     return CUDA_SUCCESS;
 }
 
+bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
+{
+    for (size_t i = 0; i < backing->count && range->begin < range->end; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        if (chunk->end <= range->begin || chunk->begin >= range->end)
+            continue;
+        if (range->begin < chunk->begin)
+            range->begin = chunk->begin;
+        if (range->end > chunk->end)
+            range->end = chunk->end;
+        return true;
+    }
+    return false;
+}
+
 size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
 {
     size_t freed = 0;

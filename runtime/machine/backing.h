@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/range.h"
 #include "runtime/driver.h"
 
 enum { MS_MAX_DEVICES = 64 };
@@ -47,6 +48,9 @@ void ms_backing_release(struct ms_backing *backing);
  * stays mapped, and nothing is half mapped.
  */
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
+
+/* Cuts *range to the first part of it that is backed. False when there is none. */
+bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
 
 /* Unmaps every chunk that lies whole in [begin, end) and gives its memory back; returns how much. The
  * device must be done with them. */

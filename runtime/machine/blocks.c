@@ -13,6 +13,7 @@
 #include "runtime/hot.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
 
 /* Cheap for memory that is not ours; host memory is reported as well. */
 static struct ms_allocation *claim(CUdeviceptr address)
@@ -58,6 +59,7 @@ static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size
             return true;
         size_t old_end;
         const size_t old_begin = allocation->blocks.ranges[at].begin;
+        ms_shard_forget(allocation, old_begin, allocation->blocks.ranges[at].end);
         if (!ms_space_remove_block(allocation, old_begin, &old_end) ||
             !ms_lineage_forget(&allocation->lineage, old_begin, old_end))
             return false;
@@ -98,6 +100,7 @@ void ms_block_returned(CUdeviceptr address)
     size_t end;
     if (ms_space_remove_block(allocation, begin, &end)) {
         note_change(allocation);
+        ms_shard_forget(allocation, begin, end);
         ms_lineage_forget(&allocation->lineage, begin, end);
     }
     ms_space_release(allocation);

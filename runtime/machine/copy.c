@@ -9,6 +9,7 @@
 #include "runtime/machine/query.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
 
 /* One copy under way. source and destination are claimed; either may be NULL: not ours. */
@@ -53,12 +54,14 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
 {
     if (content->cached || content->kind == MS_LAUNCHED)
         return copy_resident(copy, at, bytes);
-    const CUresult result = back_destination(copy, at, bytes);
+    const size_t from = ms_offset(copy->source, copy->source_address + at);
+    CUresult result = ms_shard_outside(copy->source, from, from + bytes);
+    if (result == CUDA_SUCCESS)
+        result = back_destination(copy, at, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
-    return ms_play(content, ms_offset(copy->source, copy->source_address + at),
-                   copy->destination_address + at, bytes, copy->stream);
+    return ms_play(content, from, copy->destination_address + at, bytes, copy->stream);
 }
 
 /* A deferred piece goes to a destination range that is all present, or not ours, or all deferred. */
@@ -67,10 +70,13 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
 {
     if (present)
         return copy_to_memory(copy, at, bytes, content);
-    if (!may_move(copy, content))
+    /* What a plan has brought into memory is not read from its file twice. */
+    if (!may_move(copy, content) || (content->cached && content->standing == MS_OURS))
         return copy_resident(copy, at, bytes);
-    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
     const size_t from = ms_offset(copy->source, copy->source_address + at);
+    if (content->standing == MS_AWAY && ms_shard_enforces())
+        return ms_shard_outside(copy->source, from, from + bytes);
+    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
     const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     struct ms_content moved = *content;
     moved.cached = false;
@@ -111,6 +117,7 @@ static CUresult copy_extents(const struct copy *copy, size_t bytes)
 {
     const size_t start = ms_offset(copy->source, copy->source_address);
     size_t count;
+    ms_shard_judge(copy->source, start, start + bytes);
     struct ms_extent *extents =
         ms_lineage_copy(&copy->source->lineage, start, start + bytes, &count);
     if (extents == NULL)

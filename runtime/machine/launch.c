@@ -9,6 +9,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
@@ -18,6 +19,7 @@
 #include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
 
 /* The addresses that a process can have on the architectures there are; smaller numbers are counts. */
@@ -94,7 +96,7 @@ static bool find_operands(const struct ms_reach *reach, enum ms_rule rule,
 }
 
 static struct ms_step *create_step(const struct ms_block_facts *block, const struct ms_call *call,
-                                   struct ms_layout *layout, const struct ms_packed *packed,
+                                   struct ms_param_layout *layout, const struct ms_packed *packed,
                                    const struct ms_reach *reach)
 {
     const size_t pointers[2] = {reach->hits[0].offset, reach->hits[reach->count - 1].offset};
@@ -167,11 +169,22 @@ static bool add_input(struct ms_step *step, const struct part *in)
     return true;
 }
 
+/* A recorded launch may be played, and so read, when nobody asks the plan any more. */
+static bool is_forbidden(const struct part *part)
+{
+    if (!ms_shard_enforces())
+        return false;
+    ms_shard_judge(part->allocation, part->begin, part->end);
+    return ms_lineage_has_away(&part->allocation->lineage, part->begin, part->end);
+}
+
 static bool record_in(const struct part *out, const struct part *in, struct ms_step *step)
 {
     const struct ms_lineage *lineage = &out->allocation->lineage;
     const struct ms_depths below = ms_step_depths(lineage, out->begin, out->end);
-    if (!ms_lineage_is_absent(lineage, out->begin, out->end) || below.steps + 1 > MS_MAX_STEP_DEPTH)
+    if (!ms_lineage_is_absent(lineage, out->begin, out->end) ||
+        below.steps + 1 > MS_MAX_STEP_DEPTH || is_forbidden(out) ||
+        (in != NULL && is_forbidden(in)))
         return false;
     step->depth = below.steps + 1;
     step->input_depth = below.inputs;
@@ -197,7 +210,7 @@ static bool claim_and_record(const struct operands *operands, struct ms_step *st
     return recorded;
 }
 
-static bool record(const struct ms_call *call, struct ms_layout *layout,
+static bool record(const struct ms_call *call, struct ms_param_layout *layout,
                    const struct ms_packed *packed, const struct ms_reach *reach)
 {
     struct operands operands;
@@ -241,7 +254,7 @@ static bool reaches_pageable_memory(const struct ms_packed *packed)
     return false;
 }
 
-static CUresult touch_reached(const struct ms_layout *layout, const struct ms_packed *packed,
+static CUresult touch_reached(const struct ms_param_layout *layout, const struct ms_packed *packed,
                               const struct ms_reach *reach)
 {
     if (reach->everything || ms_reach_is_unbounded() || ms_host_has_globals() ||
@@ -255,14 +268,15 @@ static CUresult touch_reached(const struct ms_layout *layout, const struct ms_pa
         const struct ms_block_facts *block = &reach->hits[i].block;
         ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
                block->address);
-        result = ms_prepare_touch(block->address, block->bytes);
+        result = ms_prepare_reach(block->address, block->bytes);
     }
     return result;
 }
 
-static bool launch_packed(const struct ms_call *call, struct ms_layout *layout,
+static bool launch_packed(const struct ms_call *call, struct ms_param_layout *layout,
                           const struct ms_packed *packed, CUresult *result_out)
 {
+
     struct ms_reach reach;
     ms_reach_find(packed->bytes, packed->count, &reach);
     if (record(call, layout, packed, &reach)) {
@@ -277,18 +291,20 @@ static bool launch_packed(const struct ms_call *call, struct ms_layout *layout,
 
 static bool launch(const struct ms_call *call, CUresult *result_out)
 {
-    struct ms_layout *layout = ms_layout_take(call->function);
+    struct ms_param_layout *layout = ms_param_layout_take(call->function);
     struct ms_packed packed;
     if (layout == NULL || !ms_pack(call, layout, &packed)) {
         ms_log(MS_DEBUG, "the parameters of a launch are not known: everything deferred is "
                          "materialised");
-        ms_layout_drop(layout);
+        ms_param_layout_drop(layout);
         *result_out = ms_prepare_touch_all();
         return *result_out != CUDA_SUCCESS;
     }
+    ms_caller_kernel = layout->name; /* while the layout is held */
     const bool answered = launch_packed(call, layout, &packed, result_out);
+    ms_caller_kernel = NULL;
     ms_pack_cleanup(&packed);
-    ms_layout_drop(layout);
+    ms_param_layout_drop(layout);
     return answered;
 }
 
@@ -321,6 +337,6 @@ CUresult ms_prepare_unload(CUlibrary library)
         result = materialise_all_launched();
     while (ms_try_again(result, &attempts));
     if (result == CUDA_SUCCESS)
-        ms_layout_forget(library);
+        ms_param_layout_forget(library);
     return result;
 }

@@ -86,8 +86,14 @@ CUresult ms_prepare_read(CUdeviceptr address, size_t bytes);
  */
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
 
-/* The same without what is dead. */
+/* The same for a kernel, of which it is not known what it does there. */
+CUresult ms_prepare_reach(CUdeviceptr address, size_t bytes);
+
+/* As ms_prepare_reach without what is dead. */
 CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes);
+
+/* No call asks for it: what is neither dead nor, by the plan, away. */
+CUresult ms_prepare_kept(CUdeviceptr address, size_t bytes);
 
 /* As ms_prepare_touch_live for whole allocations, every one of them. For calls that are not modelled. */
 CUresult ms_prepare_touch_all(void);

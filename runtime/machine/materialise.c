@@ -7,6 +7,7 @@
 #include "runtime/machine/play.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
 #include "runtime/machine/transfer.h"
 
@@ -265,8 +266,9 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     return result;
 }
 
-CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
-                        enum ms_access access)
+/* Whatever a plan says. */
+static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                            enum ms_access access)
 {
     CUresult result = CUDA_SUCCESS;
     if (access == MS_READ)
@@ -281,23 +283,104 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
     return result;
 }
 
-CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access)
+CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_access access)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (ms_shard_is_active()) {
+        ms_shard_judge(allocation, begin, end);
+        result = ms_shard_outside(allocation, begin, end);
+    }
+    return result == CUDA_SUCCESS ? materialise(allocation, begin, end, access) : result;
+}
+
+/* Which extents are left out. */
+struct without {
+    bool dead, away;
+};
+
+static bool is_left_out(const struct ms_content *content, struct without without)
+{
+    return (without.dead && content->kind == MS_DEAD) ||
+           (without.away && content->standing == MS_AWAY);
+}
+
+static CUresult materialise_without(struct ms_allocation *allocation, size_t begin, size_t end,
+                                    enum ms_access access, struct without without)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         size_t stop = at;
-        while (stop < end && ms_lineage_at(&allocation->lineage, stop).content.kind != MS_DEAD)
-            stop = ms_lineage_at(&allocation->lineage, stop).end;
+        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        while (stop < end && !is_left_out(&extent.content, without)) {
+            stop = extent.end;
+            if (stop < end)
+                extent = ms_lineage_at(&allocation->lineage, stop);
+        }
         if (stop > end)
             stop = end;
         if (stop > at)
-            result = ms_materialise(allocation, at, stop, access);
+            result = materialise(allocation, at, stop, access);
         else
-            stop = ms_lineage_at(&allocation->lineage, at).end;
+            stop = extent.end;
         at = stop;
     }
     return result;
+}
+
+/* What is away in granules that have memory. */
+static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin, size_t end,
+                                  enum ms_access access)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        struct ms_range range = {at, stop};
+        while (extent.content.standing == MS_AWAY && result == CUDA_SUCCESS &&
+               ms_backing_next(&allocation->backing, &range)) {
+            result = materialise(allocation, range.begin, range.end, access);
+            range = (struct ms_range){range.end, stop};
+        }
+        at = stop;
+    }
+    return result;
+}
+
+CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access)
+{
+    ms_shard_judge(allocation, begin, end);
+    return materialise_without(allocation, begin, end, access, (struct without){true, true});
+}
+
+static CUresult reached(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_access access, struct without without)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (ms_shard_is_active()) {
+        ms_shard_judge(allocation, begin, end);
+        without.away = ms_shard_enforces();
+        if (!without.away)
+            result = ms_shard_outside(allocation, begin, end);
+    }
+    if (result == CUDA_SUCCESS)
+        result = materialise_without(allocation, begin, end, access, without);
+    if (result == CUDA_SUCCESS && without.away)
+        result = materialise_edges(allocation, begin, end, access);
+    return result;
+}
+
+CUresult ms_materialise_reached(struct ms_allocation *allocation, size_t begin, size_t end,
+                                enum ms_access access)
+{
+    return reached(allocation, begin, end, access, (struct without){0});
+}
+
+CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access)
+{
+    return reached(allocation, begin, end, access, (struct without){.dead = true});
 }
 
 CUresult ms_materialise_launched(struct ms_allocation *allocation)
@@ -306,7 +389,7 @@ CUresult ms_materialise_launched(struct ms_allocation *allocation)
     for (size_t at = 0; at < allocation->bytes && result == CUDA_SUCCESS;) {
         const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         if (extent.content.kind == MS_LAUNCHED)
-            result = ms_materialise(allocation, at, extent.end, MS_WRITE);
+            result = materialise(allocation, at, extent.end, MS_WRITE);
         at = extent.end;
     }
     return result;

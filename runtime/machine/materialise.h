@@ -13,11 +13,23 @@ enum ms_access {
     MS_WRITE /* they may be written: resident */
 };
 
-/* Afterwards [begin, end) is present, and holds what the program wrote. Waits for the device. */
+/*
+ * Afterwards [begin, end) is present, and holds what the program wrote. Waits for the device. What a plan
+ * gives to other ranks is counted as read outside of it, or refused (shard.h).
+ */
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_access access);
 
-/* The same without what is dead. */
+/* The same for what a kernel may reach there. In enforce mode what is away stays so, but no granule is left
+ * of which only a part is right: a kernel that goes where it must not meets addresses without memory. */
+CUresult ms_materialise_reached(struct ms_allocation *allocation, size_t begin, size_t end,
+                                enum ms_access access);
+
+/* The same without what is dead and what is away. */
+CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access);
+
+/* As ms_materialise_reached without what is dead. */
 CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
                              enum ms_access access);
 

@@ -39,13 +39,13 @@ static bool has_something(const struct ms_allocation *allocation)
             (allocation->blocks.carved && !allocation->keeps_dead));
 }
 
-static size_t find_candidates(struct candidate *candidates)
+/* From *at on, which is moved behind them. */
+static size_t find_candidates(struct candidate *candidates, CUdeviceptr *at)
 {
     size_t count = 0;
-    CUdeviceptr at = 0;
     struct ms_block_facts facts;
-    while (count < MAX_CANDIDATES && ms_space_first_behind(at, &facts)) {
-        at = facts.address + facts.bytes;
+    while (count < MAX_CANDIDATES && ms_space_first_behind(*at, &facts)) {
+        *at = facts.address + facts.bytes;
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation == NULL)
             continue;
@@ -143,24 +143,40 @@ static size_t evict(struct ms_allocation *allocation)
     return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
 }
 
-static bool relieve(void)
+/* The device is waited for before `evict` sees an allocation, and nothing has changed in it since. */
+static size_t evict_some(CUdeviceptr *at, ms_evictor *evict_)
 {
     struct candidate candidates[MAX_CANDIDATES];
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
-        return false;
-    const size_t count = find_candidates(candidates);
-    if (count == 0 || !reads_are_queued() || !wait_for_contexts(candidates, count))
-        return false;
+    const size_t count = find_candidates(candidates, at);
     size_t freed = 0;
+    if (count == 0 || !reads_are_queued() || !wait_for_contexts(candidates, count))
+        return 0;
     for (size_t i = 0; i < count; i++) {
         struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
             allocation->reads == candidates[i].reads &&
             allocation->changes == candidates[i].changes)
-            freed += evict(allocation);
+            freed += evict_(allocation);
         ms_space_release(allocation);
     }
     ms_count(MS_COUNT_EVICTED_BYTES, freed);
+    return freed;
+}
+
+size_t ms_pressure_evict(ms_evictor *evict_)
+{
+    size_t freed = 0;
+    struct ms_block_facts facts;
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return 0;
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);)
+        freed += evict_some(&at, evict_);
+    return freed;
+}
+
+static bool relieve(void)
+{
+    const size_t freed = ms_pressure_evict(evict);
     if (freed > 0)
         ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
                freed);

@@ -7,6 +7,7 @@
 #define METASHARD_RUNTIME_MACHINE_PRESSURE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "runtime/driver.h"
 
@@ -16,6 +17,15 @@
  * what is given back may be what the try itself had taken. The caller holds no claim.
  */
 bool ms_try_again(CUresult result, int *attempts);
+
+/*
+ * Calls evict for every allocation of which something is in memory and not needed there for ever, claimed,
+ * after the device was waited for: what it held then is not in use. Allocations that are busy are left
+ * out; none is taken while a stream is being captured. Returns the sum of the bytes that evict gives back.
+ */
+struct ms_allocation;
+typedef size_t ms_evictor(struct ms_allocation *allocation);
+size_t ms_pressure_evict(ms_evictor *evict);
 
 /*
  * A bracket around the preparation of a read (ms_prepare_read opens it) and the call itself: between them

@@ -102,7 +102,7 @@ static CUresult expose(uint64_t word)
 {
     struct ms_block_facts facts;
     if (ms_space_reach(word, &facts))
-        return ms_prepare_touch(facts.address, facts.bytes);
+        return ms_prepare_reach(facts.address, facts.bytes);
     if (ms_host_holds(word))
         atomic_store(&unbounded, true);
     return CUDA_SUCCESS;

@@ -10,6 +10,8 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/pass.h"
+#include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 #include "runtime/start.h"
 
@@ -69,7 +71,7 @@ static bool materialise_all(void)
     struct ms_block_facts facts;
     while (ms_space_first_behind(at, &facts)) {
         at = facts.address + facts.bytes;
-        all = ms_prepare_touch_live(facts.address, facts.bytes) == CUDA_SUCCESS && all;
+        all = ms_prepare_kept(facts.address, facts.bytes) == CUDA_SUCCESS && all;
     }
     return all;
 }
@@ -82,10 +84,13 @@ void ms_settle_now(const char *why)
     atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
     atomic_store(&is_settled, true);
-    if (materialise_all())
+    const bool is_good = ms_pass_run(why);
+    if (materialise_all() && is_good && !ms_defers_any())
         return;
+    /* What a plan gives to other ranks stays. */
     atomic_store_explicit(&in_vain, true, memory_order_relaxed);
-    ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
+    if (!ms_shard_is_active())
+        ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
 }
 
 void ms_settle_consider(void)

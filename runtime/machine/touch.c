@@ -24,7 +24,7 @@ static CUresult materialise_range(CUdeviceptr address, size_t bytes, materialise
         const CUdeviceptr allocation_end = allocation->address + allocation->bytes;
         const size_t from = allocation->address > at ? 0 : ms_offset(allocation, at);
         const size_t to = allocation_end < end ? allocation->bytes : ms_offset(allocation, end);
-        if (materialise == ms_materialise)
+        if (materialise != ms_materialise_live && materialise != ms_materialise_kept)
             ms_space_note_use(allocation, from, to);
         const CUresult result = materialise(allocation, from, to, access);
         ms_space_release(allocation);
@@ -48,6 +48,16 @@ static CUresult touch(CUdeviceptr address, size_t bytes, materialiser *materiali
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
 {
     return touch(address, bytes, ms_materialise);
+}
+
+CUresult ms_prepare_reach(CUdeviceptr address, size_t bytes)
+{
+    return touch(address, bytes, ms_materialise_reached);
+}
+
+CUresult ms_prepare_kept(CUdeviceptr address, size_t bytes)
+{
+    return touch(address, bytes, ms_materialise_kept);
 }
 
 CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes)

@@ -24,6 +24,13 @@ static const size_t min_threaded_bytes = (size_t)4
 static const uint64_t report_ns = 2 * SECOND_NS;
 
 static _Atomic bool is_cancelled;
+static const _Atomic bool is_never; /* cancelled: the program's own threads */
+static _Thread_local bool may_be_cancelled __attribute__((tls_model("initial-exec")));
+
+static const _Atomic bool *cancel_flag(void)
+{
+    return may_be_cancelled ? &is_cancelled : &is_never;
+}
 
 struct transfer {
     struct ms_gather gather;
@@ -153,7 +160,7 @@ static bool start_reading(struct transfer *transfer)
         .slot_count = transfer->slot_count,
         .threads =
             alone ? 0 : (unsigned)(ms_config.read_threads < most ? ms_config.read_threads : most),
-        .cancelled = &is_cancelled,
+        .cancelled = cancel_flag(),
     };
     transfer->reader = ms_reader_create(&reading);
     return transfer->reader != NULL;
@@ -243,7 +250,7 @@ static CUresult move_batches(struct transfer *transfer)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t moved = 0; moved < transfer->gather.batch_count && result == CUDA_SUCCESS;) {
-        if (atomic_load(&is_cancelled))
+        if (atomic_load(cancel_flag()))
             return CUDA_ERROR_DEINITIALIZED;
         report(transfer);
         result = give_back_copied(transfer);
@@ -292,7 +299,7 @@ static size_t drop_empty(struct ms_run *runs, size_t count)
 
 static CUresult transfer_runs(struct ms_run *runs, size_t count, CUstream stream)
 {
-    if (atomic_load(&is_cancelled))
+    if (atomic_load(cancel_flag()))
         return CUDA_ERROR_DEINITIALIZED;
     count = drop_empty(runs, count);
     if (count == 0)
@@ -322,6 +329,11 @@ CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstr
     ms_driver_leave(&scope);
     errno = saved_errno;
     return result;
+}
+
+void ms_transfer_let_cancel(void)
+{
+    may_be_cancelled = true;
 }
 
 void ms_transfer_cancel(void)

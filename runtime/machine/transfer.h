@@ -31,7 +31,10 @@ struct ms_run {
  */
 CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstream stream);
 
-/* Transfers, those under way and all later ones, fail soon with CUDA_ERROR_DEINITIALIZED. For the
+/* Transfers of the calling thread, which is not the program's, may be cancelled. */
+void ms_transfer_let_cancel(void);
+
+/* Such transfers, those under way and all later ones, fail soon with CUDA_ERROR_DEINITIALIZED. For the
  * end of the process; safe at any time from any thread. */
 void ms_transfer_cancel(void);
 

@@ -3,12 +3,14 @@
 
 #include "runtime/diag/counters.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/pass.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
 #include "runtime/source/content.h"
 
 CUresult ms_bound_lineage(struct ms_allocation *allocation)
@@ -16,7 +18,7 @@ CUresult ms_bound_lineage(struct ms_allocation *allocation)
     enum { MAX_EXTENTS = 16384 };
     return allocation->lineage.count <= MAX_EXTENTS
                ? CUDA_SUCCESS
-               : ms_materialise_live(allocation, 0, allocation->bytes, MS_WRITE);
+               : ms_materialise_kept(allocation, 0, allocation->bytes, MS_WRITE);
 }
 
 /*
@@ -128,13 +130,10 @@ bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, 
     return answered;
 }
 
-/* Below this, looking for a file costs more than a snapshot. */
-enum { MIN_FILE_BYTES = 64 << 10 };
-
 static struct ms_source *find_source(const void *source, size_t bytes, uint64_t *offset_out)
 {
     *offset_out = 0;
-    if (bytes >= MIN_FILE_BYTES) {
+    if (bytes >= ms_shard_least_copy()) {
         struct ms_source *file = ms_source_from_mapping(source, bytes, offset_out);
         if (file == NULL)
             file = ms_source_from_content(source, bytes, offset_out);
@@ -238,9 +237,13 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
     }
     const size_t begin = ms_offset(allocation, destination);
     *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
+    const bool is_complete =
+        ms_shard_is_active() && ms_shard_note_copy(content.source, content.source_offset, bytes);
     ms_source_drop(content.source);
     ms_space_release(allocation);
     ms_settle_postpone();
+    if (is_complete)
+        ms_pass_run("all tensors of the checkpoint are there");
     /* The driver would have waited for earlier work too, and programs build on that. */
     if (blocking && *result_out == CUDA_SUCCESS)
         *result_out = ms_driver.stream_synchronize(stream);

@@ -93,6 +93,13 @@ static bool is_match(const struct ms_entry *entry, const struct candidate *tenso
                            : ms_pattern_match(entry->name, tensor->tensor->name);
 }
 
+bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
+                         size_t order)
+{
+    const struct candidate candidate = {tensor, order};
+    return is_match(&plan->entries[entry], &candidate);
+}
+
 /* The first of the list whose key is the tensor's. */
 static size_t lower_bound(const struct matcher *matcher, enum selector selector,
                           const struct candidate *tensor)

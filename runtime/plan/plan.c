@@ -232,13 +232,6 @@ const struct ms_tensor *ms_plan_entry_tensor(const struct ms_plan *plan, size_t 
     return plan->entries[entry].has_shape ? &plan->entries[entry].like : NULL;
 }
 
-bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, uint64_t bytes, uint64_t order)
-{
-    const struct ms_entry *wanted = &plan->entries[entry];
-    return wanted->name == NULL && (!wanted->has_size || wanted->size == bytes) &&
-           (!wanted->has_order || wanted->order == order);
-}
-
 bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry)
 {
     return plan->entries[entry].is_exact && plan->entries[entry].has_shape;

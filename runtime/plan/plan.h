@@ -50,8 +50,9 @@ size_t ms_plan_count(const struct ms_plan *plan);                      /* of ent
 const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);
 /* What an entry says of the tensor's dtype and shape; NULL: nothing. */
 const struct ms_tensor *ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry);
-/* An entry without a name meets tensors of this size at this place of the list. */
-bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, uint64_t bytes, uint64_t order);
+/* The entry selects the tensor, which is at this place of the list; an earlier one may decide it. */
+bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
+                         size_t order);
 /* The entry declares a tensor: an exact name, dtype and shape. */
 bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry);
 

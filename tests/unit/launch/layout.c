@@ -60,17 +60,17 @@ static void start(void)
 }
 
 /* A layout that the table alone holds from here on. */
-static struct ms_layout *look(uintptr_t function)
+static struct ms_param_layout *look(uintptr_t function)
 {
-    struct ms_layout *layout = ms_layout_take((CUfunction)function);
-    ms_layout_drop(layout);
+    struct ms_param_layout *layout = ms_param_layout_take((CUfunction)function);
+    ms_param_layout_drop(layout);
     return layout;
 }
 
 MS_TEST(a_layout_is_asked_for_once)
 {
     start();
-    struct ms_layout *layout = look(THREE);
+    struct ms_param_layout *layout = look(THREE);
     CHECK(layout->known);
     CHECK_EQ(layout->count, 3);
     CHECK_EQ(layout->bytes, 20);
@@ -94,27 +94,27 @@ MS_TEST(not_to_know_is_remembered_too)
 MS_TEST(unloading_forgets)
 {
     start();
-    struct ms_layout *before = ms_layout_take((CUfunction)THREE);
-    ms_layout_forget(NULL);
+    struct ms_param_layout *before = ms_param_layout_take((CUfunction)THREE);
+    ms_param_layout_forget(NULL);
     const int asked = questions;
-    struct ms_layout *after = ms_layout_take((CUfunction)THREE);
+    struct ms_param_layout *after = ms_param_layout_take((CUfunction)THREE);
     CHECK(questions > asked);
     CHECK_EQ(before->count, after->count); /* who held it still may */
-    ms_layout_drop(before);
-    ms_layout_drop(after);
+    ms_param_layout_drop(before);
+    ms_param_layout_drop(after);
 }
 
 MS_TEST(a_kernel_handle_is_asked_as_a_kernel)
 {
     start();
-    ms_layout_note_kernel((CUkernel)KERNEL, (CUlibrary)1);
-    struct ms_layout *layout = look(KERNEL);
+    ms_param_layout_note_kernel((CUkernel)KERNEL, (CUlibrary)1);
+    struct ms_param_layout *layout = look(KERNEL);
     CHECK(layout->is_kernel);
     CHECK_EQ(layout->count, 1);
-    ms_layout_forget((CUlibrary)2);
+    ms_param_layout_forget((CUlibrary)2);
     CHECK(look(KERNEL)->is_kernel);
     /* The handle may mean a function once its library is gone. */
-    ms_layout_forget((CUlibrary)1);
+    ms_param_layout_forget((CUlibrary)1);
     CHECK(!look(KERNEL)->is_kernel);
 }
 
@@ -122,17 +122,17 @@ MS_TEST(many_handles_are_kept_apart)
 {
     start();
     for (uintptr_t i = 1; i < 3000; i++)
-        ms_layout_note_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
+        ms_param_layout_note_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
     CHECK_EQ(look(THREE)->count, 3);
     for (uintptr_t i = 1; i < 3000; i++)
-        ms_layout_forget((CUlibrary)i);
+        ms_param_layout_forget((CUlibrary)i);
     CHECK_EQ(look(THREE)->count, 3);
 }
 
 MS_TEST(parameters_are_packed_as_the_device_sees_them)
 {
     start();
-    struct ms_layout *layout = look(THREE);
+    struct ms_param_layout *layout = look(THREE);
     uint32_t first = 0x11111111;
     uint64_t second = UINT64_C(0x2222222222222222);
     uint32_t third = 0x33333333;
@@ -150,7 +150,7 @@ MS_TEST(parameters_are_packed_as_the_device_sees_them)
 MS_TEST(a_packed_buffer_needs_no_layout)
 {
     start();
-    struct ms_layout *layout = look(UNKNOWN);
+    struct ms_param_layout *layout = look(UNKNOWN);
     unsigned char buffer[24] = {1, 2, 3};
     size_t size = sizeof(buffer);
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,

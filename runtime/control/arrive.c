@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/control/arrive.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/diag/counters.h"
+#include "runtime/machine/pass.h"
+#include "runtime/machine/shard.h"
+#include "runtime/plan/plan.h"
+#include "runtime/start.h"
+
+static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault *fault)
+{
+    if (!ms_shard_set(plan, name, fault))
+        return false;
+    ms_pass_run("a plan has arrived");
+    return true;
+}
+
+bool ms_arrive_text(const char *text, size_t bytes, const char *name, struct ms_fault *fault)
+{
+    struct ms_plan *plan;
+    return ms_plan_parse(text, bytes, name, &plan, fault) && put_in_force(plan, name, fault);
+}
+
+bool ms_arrive_file(const char *path, struct ms_fault *fault)
+{
+    struct ms_plan *plan;
+    return ms_plan_read(path, &plan, fault) && put_in_force(plan, path, fault);
+}
+
+size_t ms_arrive_status(char *text, size_t bytes)
+{
+    struct ms_shard_facts *facts = ms_heap_alloc(sizeof(*facts));
+    if (facts == NULL)
+        return 0;
+    ms_shard_describe(facts);
+    const int length =
+        snprintf(text, bytes,
+                 "{\"pid\": %d, \"plans\": %" PRIu64 ", \"mode\": \"%s\", \"rank\": %" PRIu32
+                 ", \"world_size\": %" PRIu32 ", \"tensors\": %" PRIu64
+                 ", \"planned_bytes\": %" PRIu64 ", \"owned_bytes\": %" PRIu64
+                 ", \"outside_reads\": %" PRIu64 ", \"outside_bytes\": %" PRIu64
+                 ", \"requested_bytes\": %" PRIu64 ", \"backed_bytes\": %" PRIu64 "}",
+                 (int)getpid(), facts->generation,
+                 ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise", facts->rank,
+                 facts->world, facts->tensors, facts->planned_bytes, facts->owned_bytes,
+                 facts->outside_reads, facts->outside_bytes,
+                 ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_backed_bytes());
+    ms_heap_free(facts);
+    return length > 0 ? (size_t)length : 0;
+}

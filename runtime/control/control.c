@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/control/control.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/log.h"
+#include "runtime/control/arrive.h"
+#include "runtime/control/socket.h"
+#include "runtime/machine/transfer.h"
+#include "runtime/start.h"
+
+enum { LOOK_MS = 250 };
+
+/* The thread's own, but for what is said. */
+static struct {
+    pthread_t thread;
+    pid_t pid;                    /* of the process that has the thread; a child has none */
+    int wake;                     /* an eventfd: the process ends */
+    char path[2 * MS_PATH_BYTES]; /* of the plan, absolute; "": none */
+    struct stat read;             /* the file as it was read last; st_ino 0: it was not */
+    struct stat seen;             /* as it was at the last look */
+} control = {.wake = -1};
+
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
+           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+static void read_plan(const struct stat *now)
+{
+    struct ms_fault fault;
+    control.read = *now;
+    if (!ms_arrive_file(control.path, &fault))
+        ms_log(MS_ERROR, "METASHARD_PLAN: %s", fault.text);
+}
+
+/* A file that is being written is not read before it stays the same from one look to the next. */
+static void look_at_plan(void)
+{
+    struct stat now;
+    if (control.path[0] == '\0' || stat(control.path, &now) != 0)
+        return;
+    const bool is_quiet = is_same(&now, &control.seen);
+    control.seen = now;
+    if (is_quiet && !is_same(&now, &control.read))
+        read_plan(&now);
+}
+
+static void *serve(__attribute__((unused)) void *unused)
+{
+    struct pollfd polled[1 + MS_SOCKET_POLLED];
+    ms_transfer_let_cancel();
+    for (;;) {
+        polled[0] = (struct pollfd){.fd = control.wake, .events = POLLIN};
+        const nfds_t count = 1 + (nfds_t)ms_socket_list(polled + 1);
+        poll(polled, count, control.path[0] != '\0' || count > 2 ? LOOK_MS : -1);
+        if (polled[0].revents != 0)
+            return NULL;
+        ms_socket_serve(polled + 1, count - 1);
+        look_at_plan();
+    }
+}
+
+/* Before libcuda ends, since what was registered last runs first. What the thread is filling is given up. */
+static void finish(void)
+{
+    if (getpid() != control.pid)
+        return;
+    const uint64_t one = 1;
+    ms_transfer_cancel();
+    if (write(control.wake, &one, sizeof(one)) == sizeof(one))
+        pthread_join(control.thread, NULL);
+    ms_socket_close();
+}
+
+static void start_thread(void)
+{
+    sigset_t all, old;
+    control.wake = eventfd(0, EFD_CLOEXEC);
+    control.pid = getpid();
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    const int error =
+        control.wake >= 0 ? pthread_create(&control.thread, NULL, serve, NULL) : errno;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error != 0)
+        ms_log(MS_WARN, "no thread for plans that come later: %s", strerror(error));
+    else if (atexit(finish) != 0)
+        ms_log(MS_WARN, "plans that come later are not given up at exit");
+}
+
+/* The program may change its folder. */
+static void make_absolute(const char *path)
+{
+    char folder[MS_PATH_BYTES] = "";
+    if (path[0] != '/' && path[0] != '\0' && getcwd(folder, sizeof(folder) - 1) != NULL)
+        strcat(folder, "/");
+    snprintf(control.path, sizeof(control.path), "%s%s", folder, path);
+}
+
+void ms_control_start(void)
+{
+    make_absolute(ms_config.plan_path);
+    if (control.path[0] != '\0' && stat(control.path, &control.seen) == 0)
+        read_plan(&control.seen);
+    const bool has_socket =
+        ms_config.control_path[0] != '\0' && ms_socket_open(ms_config.control_path);
+    if (control.path[0] != '\0' || has_socket)
+        start_thread();
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/control/socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/control/arrive.h"
+#include "runtime/machine/settle.h"
+
+enum {
+    LINE_BYTES = 64,
+    PLAN_MAX_BYTES = 256 << 20,
+    ANSWER_BYTES = 2048,
+    PATIENCE_S = 10,
+    BACKLOG = 128
+};
+
+struct client {
+    int descriptor; /* -1: none */
+    time_t heard;   /* when it said something last */
+    char line[LINE_BYTES];
+    size_t line_length;
+    char *plan; /* NULL: a line is being read */
+    size_t plan_bytes, plan_length;
+};
+
+static struct {
+    int listener; /* -1: none */
+    struct sockaddr_un address;
+    ino_t inode;
+    struct client clients[MS_SOCKET_CLIENTS];
+} server = {.listener = -1};
+
+static time_t now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return now.tv_sec;
+}
+
+/* --- opening */
+
+/* True when the name is free now: there was nothing, or the socket of a process that is gone. */
+static bool make_room(void)
+{
+    struct stat there;
+    if (lstat(server.address.sun_path, &there) != 0)
+        return errno == ENOENT;
+    if (!S_ISSOCK(there.st_mode)) {
+        errno = EEXIST;
+        return false;
+    }
+    const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0)
+        return false;
+    const bool is_served =
+        connect(probe, (struct sockaddr *)&server.address, sizeof(server.address)) == 0 ||
+        errno != ECONNREFUSED;
+    close(probe);
+    errno = EADDRINUSE;
+    return !is_served && unlink(server.address.sun_path) == 0;
+}
+
+/* The mode is set before the name is there, and without the process's umask. */
+static bool open_listener(void)
+{
+    struct stat made;
+    server.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (server.listener < 0)
+        return false;
+    if (fchmod(server.listener, 0600) == 0 && make_room() &&
+        bind(server.listener, (struct sockaddr *)&server.address, sizeof(server.address)) == 0 &&
+        listen(server.listener, BACKLOG) == 0 && lstat(server.address.sun_path, &made) == 0) {
+        server.inode = made.st_ino;
+        return true;
+    }
+    const int error = errno;
+    close(server.listener);
+    server.listener = -1;
+    errno = error;
+    return false;
+}
+
+bool ms_socket_open(const char *path)
+{
+    server.address.sun_family = AF_UNIX;
+    for (int i = 0; i < MS_SOCKET_CLIENTS; i++)
+        server.clients[i].descriptor = -1;
+    if (strlen(path) >= sizeof(server.address.sun_path)) {
+        ms_log(MS_WARN, "METASHARD_CONTROL: expected a path of less than %zu bytes, found %s",
+               sizeof(server.address.sun_path), path);
+        return false;
+    }
+    strcpy(server.address.sun_path, path);
+    if (open_listener())
+        return true;
+    ms_log(MS_WARN, "METASHARD_CONTROL: cannot make the socket %s: %s", path, strerror(errno));
+    return false;
+}
+
+/* --- clients */
+
+static void drop(struct client *client)
+{
+    if (client->descriptor >= 0)
+        close(client->descriptor);
+    ms_heap_free(client->plan);
+    *client = (struct client){.descriptor = -1};
+}
+
+void ms_socket_close(void)
+{
+    struct stat there;
+    if (server.listener < 0)
+        return;
+    for (int i = 0; i < MS_SOCKET_CLIENTS; i++)
+        drop(&server.clients[i]);
+    close(server.listener);
+    server.listener = -1;
+    if (lstat(server.address.sun_path, &there) == 0 && there.st_ino == server.inode)
+        unlink(server.address.sun_path);
+}
+
+size_t ms_socket_list(struct pollfd *polled_out)
+{
+    size_t count = 0;
+    if (server.listener < 0)
+        return 0;
+    polled_out[count++] = (struct pollfd){.fd = server.listener, .events = POLLIN};
+    for (int i = 0; i < MS_SOCKET_CLIENTS; i++) {
+        if (server.clients[i].descriptor >= 0)
+            polled_out[count++] =
+                (struct pollfd){.fd = server.clients[i].descriptor, .events = POLLIN};
+    }
+    return count;
+}
+
+/* A peer that does not take its answer loses it. */
+static void answer(struct client *client, const char *word, const char *text)
+{
+    char line[ANSWER_BYTES];
+    const int length = snprintf(line, sizeof(line) - 1, "%s %s", word, text);
+    size_t bytes = (size_t)length < sizeof(line) - 1 ? (size_t)length : sizeof(line) - 2;
+    line[bytes++] = '\n';
+    if (send(client->descriptor, line, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
+        ms_log(MS_DEBUG, "the control socket's peer did not take its answer");
+}
+
+static bool is_own_user(int descriptor)
+{
+    struct ucred peer;
+    socklen_t length = sizeof(peer);
+    return getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+           peer.uid == geteuid();
+}
+
+static void accept_client(void)
+{
+    const int descriptor = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct client *client = NULL;
+    if (descriptor < 0)
+        return;
+    for (int i = 0; i < MS_SOCKET_CLIENTS && client == NULL; i++) {
+        if (server.clients[i].descriptor < 0)
+            client = &server.clients[i];
+    }
+    struct client refused = {.descriptor = descriptor};
+    if (client == NULL || !is_own_user(descriptor)) {
+        answer(&refused, "error", client == NULL ? "too many connections" : "not the same user");
+        drop(&refused);
+        return;
+    }
+    *client = (struct client){.descriptor = descriptor, .heard = now_s()};
+}
+
+/* --- requests */
+
+static void take_plan(struct client *client)
+{
+    struct ms_fault fault;
+    if (ms_arrive_text(client->plan, client->plan_bytes, "the control socket", &fault))
+        answer(client, "ok", "the plan is in force");
+    else
+        answer(client, "error", fault.text);
+    ms_heap_free(client->plan);
+    client->plan = NULL;
+}
+
+static void begin_plan(struct client *client, const char *number)
+{
+    char *end;
+    const unsigned long long bytes = strtoull(number, &end, 10);
+    if (number[0] < '0' || number[0] > '9' || *end != '\0' || bytes == 0 ||
+        bytes > PLAN_MAX_BYTES) {
+        answer(client, "error", "expected plan and a number of bytes, at most 268435456");
+        drop(client);
+        return;
+    }
+    client->plan = ms_heap_alloc(bytes);
+    client->plan_bytes = bytes;
+    client->plan_length = 0;
+    if (client->plan != NULL)
+        return;
+    answer(client, "error", "memory is out");
+    drop(client);
+}
+
+static void obey(struct client *client)
+{
+    char status[ANSWER_BYTES - 8];
+    if (strncmp(client->line, "plan ", 5) == 0) {
+        begin_plan(client, client->line + 5);
+    } else if (strcmp(client->line, "materialise") == 0) {
+        ms_settle_now("it was asked for over the control socket");
+        answer(client, "ok", "everything that could be is in memory");
+    } else if (strcmp(client->line, "status") == 0) {
+        ms_arrive_status(status, sizeof(status));
+        answer(client, "ok", status);
+    } else {
+        answer(client, "error", "expected plan BYTES, materialise or status");
+        drop(client);
+    }
+}
+
+static void take_line(struct client *client, const char **at, size_t *left)
+{
+    while (*left > 0 && **at != '\n' && client->line_length < LINE_BYTES - 1) {
+        client->line[client->line_length++] = *(*at)++;
+        --*left;
+    }
+    client->line[client->line_length] = '\0';
+    if (*left == 0)
+        return;
+    const bool is_line = **at == '\n';
+    if (is_line) {
+        ++*at;
+        --*left;
+    }
+    client->line_length = 0;
+    obey(client); /* a line that is too long is no request */
+}
+
+static void take_bytes(struct client *client, const char **at, size_t *left)
+{
+    const size_t wanted = client->plan_bytes - client->plan_length;
+    const size_t now = *left < wanted ? *left : wanted;
+    memcpy(client->plan + client->plan_length, *at, now);
+    client->plan_length += now;
+    *at += now;
+    *left -= now;
+    if (client->plan_length == client->plan_bytes)
+        take_plan(client);
+}
+
+static void serve_client(struct client *client)
+{
+    char buffer[65536];
+    const ssize_t got = recv(client->descriptor, buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (got <= 0) {
+        drop(client);
+        return;
+    }
+    const char *at = buffer;
+    size_t left = (size_t)got;
+    client->heard = now_s();
+    while (left > 0 && client->descriptor >= 0) {
+        if (client->plan != NULL)
+            take_bytes(client, &at, &left);
+        else
+            take_line(client, &at, &left);
+    }
+}
+
+void ms_socket_serve(const struct pollfd *polled, size_t count)
+{
+    for (int i = 0; i < MS_SOCKET_CLIENTS && server.listener >= 0; i++) {
+        struct client *client = &server.clients[i];
+        for (size_t j = 1; j < count; j++) {
+            if (client->descriptor == polled[j].fd && polled[j].revents != 0) {
+                serve_client(client);
+                break;
+            }
+        }
+        if (client->descriptor >= 0 && now_s() - client->heard > PATIENCE_S)
+            drop(client);
+    }
+    if (count > 0 && polled[0].revents != 0)
+        accept_client();
+}

@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/diag/caller.h"
+
+#include <stddef.h>
+
+_Thread_local const char *ms_caller = NULL;
+_Thread_local const char *ms_caller_kernel = NULL;

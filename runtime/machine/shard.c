@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/shard.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/machine/known.h"
+#include "runtime/machine/named.h"
+#include "runtime/machine/shard_internal.h"
+#include "runtime/plan/rank.h"
+#include "runtime/start.h"
+
+struct ms_shard ms_shard = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Atomic uint64_t generation; /* changes under the lock */
+static _Atomic uint32_t names;      /* ms_named_count, to be read without the lock */
+
+uint64_t ms_shard_generation(void)
+{
+    return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+bool ms_shard_is_active(void)
+{
+    return ms_shard_generation() != 0;
+}
+
+bool ms_shard_enforces(void)
+{
+    return ms_config.plan_mode == MS_ENFORCE && ms_shard_is_active();
+}
+
+/* --- sheets */
+
+static void sheet_cleanup(struct ms_sheet *sheet)
+{
+    ms_placement_destroy(sheet->placement);
+    ms_layout_destroy(sheet->layout);
+    ms_heap_free(sheet->positions);
+    *sheet = (struct ms_sheet){0};
+}
+
+static bool sheet_init(struct ms_sheet *sheet, const struct ms_layout_source *source,
+                       struct ms_fault *fault)
+{
+    static uint64_t versions; /* guarded by the lock */
+    sheet_cleanup(sheet);
+    sheet->version = ++versions;
+    sheet->positions = ms_heap_alloc((source->count + 1) * sizeof(*sheet->positions));
+    if (sheet->positions == NULL)
+        return ms_fault_set(fault, "memory is out");
+    if (!ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault)) {
+        sheet->layout = NULL;
+        sheet_cleanup(sheet);
+        return false;
+    }
+    sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
+    if (sheet->placement != NULL)
+        return true;
+    sheet_cleanup(sheet);
+    return ms_fault_set(fault, "memory is out");
+}
+
+/* Room for what was seen of the known tensors; new ones were not. */
+static bool grow_seen(size_t count)
+{
+    bool *grown = ms_heap_realloc(ms_shard.is_seen, count + 1);
+    if (grown == NULL)
+        return false;
+    if (count > ms_shard.known_count)
+        memset(grown + ms_shard.known_count, 0, count - ms_shard.known_count);
+    ms_shard.is_seen = grown;
+    ms_shard.known_count = count;
+    return true;
+}
+
+static bool make_sheet(struct ms_fault *fault)
+{
+    const size_t known = ms_known_count(), count = known + ms_named_count();
+    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
+    if (tensors == NULL || !grow_seen(known)) {
+        ms_heap_free(tensors);
+        return ms_fault_set(fault, "memory is out");
+    }
+    if (known > 0)
+        memcpy(tensors, ms_known_tensors(), known * sizeof(*tensors));
+    for (size_t i = known; i < count; i++)
+        tensors[i] = &ms_named_at(i - known)->tensor;
+    const struct ms_layout_source source = {.tensors = tensors,
+                                            .count = count,
+                                            .has_declared = true};
+    const bool is_good = sheet_init(&ms_shard.sheet, &source, fault);
+    ms_heap_free(tensors);
+    return is_good;
+}
+
+/* A plan that does not fit the program's tensors decides nothing about them. */
+bool ms_shard_has_sheet_locked(void)
+{
+    struct ms_fault fault;
+    if (ms_shard.plan == NULL)
+        return false;
+    if (ms_shard.is_stale || ms_shard.known_count != ms_known_count()) {
+        ms_shard.is_stale = false;
+        if (!make_sheet(&fault))
+            ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name, fault.text);
+    }
+    return ms_shard.sheet.layout != NULL;
+}
+
+void ms_shard_make_nameless_sheet_locked(void)
+{
+    struct ms_fault fault;
+    const size_t count = ms_shard.nameless_count;
+    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
+    if (tensors == NULL)
+        return;
+    for (size_t i = 0; i < count; i++)
+        tensors[i] = &ms_shard.nameless[i].tensor;
+    const struct ms_layout_source source = {.tensors = tensors, .count = count};
+    if (!sheet_init(&ms_shard.nameless_sheet, &source, &fault))
+        ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
+               fault.text);
+    ms_heap_free(tensors);
+}
+
+/* --- the plan in force */
+
+static void forget_locked(void)
+{
+    sheet_cleanup(&ms_shard.sheet);
+    sheet_cleanup(&ms_shard.nameless_sheet);
+    ms_heap_free(ms_shard.nameless);
+    ms_shard.nameless = NULL;
+    ms_shard.nameless_count = 0;
+    ms_heap_free(ms_shard.ambiguous);
+    ms_shard.ambiguous = NULL;
+    ms_shard.ambiguous_count = 0;
+    if (ms_shard.is_seen != NULL)
+        memset(ms_shard.is_seen, 0, ms_shard.known_count);
+    for (size_t i = 0; i < ms_named_count(); i++)
+        ms_named_at(i)->is_seen = false;
+    ms_shard.is_stale = true;
+}
+
+bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault)
+{
+    uint32_t rank;
+    struct ms_fault why;
+    if (!ms_rank_find(plan, &rank, &why)) {
+        ms_plan_destroy(plan);
+        return ms_fault_set(fault, "%s: %s", name, why.text);
+    }
+    pthread_mutex_lock(&ms_shard.lock);
+    forget_locked();
+    ms_plan_destroy(ms_shard.plan);
+    ms_shard.plan = plan;
+    ms_shard.rank = rank;
+    snprintf(ms_shard.name, sizeof(ms_shard.name), "%s", name);
+    const uint64_t number = atomic_fetch_add(&generation, 1) + 1;
+    pthread_mutex_unlock(&ms_shard.lock);
+    ms_log(MS_INFO, "%s: plan %" PRIu64 ", of rank %" PRIu32 " of %" PRIu32, name, number, rank,
+           ms_plan_mesh(plan)->world);
+    return true;
+}
+
+size_t ms_shard_least_copy(void)
+{
+    return ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
+}
+
+bool ms_shard_note_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
+{
+    if (!ms_source_is_file(source))
+        return false;
+    pthread_mutex_lock(&ms_shard.lock);
+    const struct ms_known_file *file = ms_known_find(source);
+    const bool complete = file != NULL && ms_known_note(file, offset, offset + bytes,
+                                                        ms_config.min_bytes, ms_shard_least_copy());
+    pthread_mutex_unlock(&ms_shard.lock);
+    return complete;
+}
+
+/* --- names */
+
+bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
+                          const struct ms_tensor *like)
+{
+    const bool is_good = ms_named_add(allocation_id, begin, end, name, like);
+    ms_shard.is_stale = true;
+    atomic_store(&names, (uint32_t)ms_named_count());
+    return is_good;
+}
+
+bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
+                   const struct ms_tensor *like, struct ms_fault *fault)
+{
+    struct ms_block_facts facts;
+    if (!ms_space_look_up(address, &facts) || bytes > facts.bytes - (address - facts.address))
+        return ms_fault_set(
+            fault, "tensor %s: no allocation that the shim defers holds %zu bytes at 0x%llx", name,
+            bytes, address);
+    if (like->bytes != bytes)
+        return ms_fault_set(fault,
+                            "tensor %s: expected the %" PRIu64
+                            " bytes of dtype and shape, found %zu",
+                            name, like->bytes, bytes);
+    const size_t begin = (size_t)(address - facts.address);
+    pthread_mutex_lock(&ms_shard.lock);
+    const bool is_good = ms_shard_name_locked(facts.id, begin, begin + bytes, name, like);
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_good || ms_fault_set(fault, "memory is out");
+}
+
+void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (atomic_load_explicit(&names, memory_order_relaxed) == 0)
+        return;
+    pthread_mutex_lock(&ms_shard.lock);
+    if (ms_named_forget(allocation->id, begin, end))
+        ms_shard.is_stale = true;
+    atomic_store(&names, (uint32_t)ms_named_count());
+    pthread_mutex_unlock(&ms_shard.lock);
+}
+
+/* --- what is told of it */
+
+static void add_tensor(struct ms_shard_facts *facts, const struct ms_sheet *sheet, size_t given)
+{
+    const size_t position = sheet->positions[given];
+    facts->tensors++;
+    facts->planned_bytes += ms_layout_tensor(sheet->layout, position)->bytes;
+    facts->owned_bytes += ms_placement_bytes(sheet->placement, position);
+}
+
+/* Every tensor that was found in the program's memory. */
+static void add_seen_locked(struct ms_shard_facts *facts)
+{
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard.known_count; i++) {
+        if (ms_shard.is_seen[i])
+            add_tensor(facts, &ms_shard.sheet, i);
+    }
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_named_count(); i++) {
+        if (ms_named_at(i)->is_seen)
+            add_tensor(facts, &ms_shard.sheet, ms_shard.known_count + i);
+    }
+    for (size_t i = 0; ms_shard.nameless_sheet.layout != NULL && i < ms_shard.nameless_count; i++) {
+        if (ms_shard.nameless[i].is_seen)
+            add_tensor(facts, &ms_shard.nameless_sheet, i);
+    }
+}
+
+void ms_shard_describe(struct ms_shard_facts *facts_out)
+{
+    *facts_out = (struct ms_shard_facts){.generation = ms_shard_generation()};
+    pthread_mutex_lock(&ms_shard.lock);
+    if (ms_shard.plan != NULL) {
+        memcpy(facts_out->name, ms_shard.name, sizeof(facts_out->name));
+        facts_out->rank = ms_shard.rank;
+        facts_out->world = ms_plan_mesh(ms_shard.plan)->world;
+        facts_out->outside_reads = ms_shard.outside_reads;
+        facts_out->outside_bytes = ms_shard.outside_bytes;
+        facts_out->culprit_count = ms_shard.culprit_count;
+        memcpy(facts_out->culprits, ms_shard.culprits, sizeof(facts_out->culprits));
+        add_seen_locked(facts_out);
+    }
+    pthread_mutex_unlock(&ms_shard.lock);
+}
+
+static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t position)
+{
+    const size_t entry = ms_layout_entry(sheet->layout, position);
+    if (entry != SIZE_MAX)
+        is_met[entry] = true;
+}
+
+/* Entries that decide a tensor of a file, or a named or nameless one. */
+static void mark_entries_locked(bool *is_met)
+{
+    const size_t given = ms_shard.known_count + ms_named_count();
+    for (size_t i = 0; i < given; i++)
+        mark_entry(is_met, &ms_shard.sheet, ms_shard.sheet.positions[i]);
+    for (size_t i = 0; ms_shard.nameless_sheet.layout != NULL && i < ms_shard.nameless_count; i++) {
+        if (ms_shard.nameless[i].is_selected)
+            mark_entry(is_met, &ms_shard.nameless_sheet, ms_shard.nameless_sheet.positions[i]);
+    }
+}
+
+/* Whether some tensor meets an entry that decides none. */
+static bool is_met_locked(size_t entry)
+{
+    const struct ms_layout *layout = ms_shard.sheet.layout;
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        if (ms_plan_entry_meets(ms_shard.plan, entry, ms_layout_tensor(layout, i), i))
+            return true;
+    }
+    return false;
+}
+
+/* A declaration, the n-th, that nothing but itself meets: it stands in the layout as it was declared. */
+static bool is_homeless_locked(size_t entry, size_t n)
+{
+    return ms_layout_tensor(ms_shard.sheet.layout, n) == ms_plan_entry_tensor(ms_shard.plan, entry);
+}
+
+static bool is_ambiguous_locked(size_t entry)
+{
+    for (size_t i = 0; i < ms_shard.ambiguous_count; i++) {
+        if (ms_shard.ambiguous[i] == entry)
+            return true;
+    }
+    return false;
+}
+
+void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
+{
+    pthread_mutex_lock(&ms_shard.lock);
+    const size_t count = ms_shard_has_sheet_locked() ? ms_plan_count(ms_shard.plan) : 0;
+    bool *is_met = ms_heap_zalloc(count + 1);
+    if (is_met != NULL && count > 0)
+        mark_entries_locked(is_met);
+    size_t declared = 0;
+    for (size_t i = 0; i < count && is_met != NULL; i++) {
+        const bool declares = ms_plan_entry_declares(ms_shard.plan, i);
+        const bool is_homeless = declares && is_homeless_locked(i, declared++);
+        /* A declaration has an exact name: if it is not homeless, its tensor meets it. */
+        if (!is_ambiguous_locked(i) &&
+            (is_homeless || (!declares && !is_met[i] && !is_met_locked(i))))
+            visit(context, i, ms_plan_entry_name(ms_shard.plan, i));
+    }
+    ms_heap_free(is_met);
+    pthread_mutex_unlock(&ms_shard.lock);
+}
+
+void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context)
+{
+    pthread_mutex_lock(&ms_shard.lock);
+    for (size_t i = 0; i < ms_shard.ambiguous_count; i++)
+        visit(context, ms_shard.ambiguous[i],
+              ms_plan_entry_name(ms_shard.plan, ms_shard.ambiguous[i]));
+    pthread_mutex_unlock(&ms_shard.lock);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The sharding plan in force: which bytes of the program's memory this rank keeps. Tensors are found by
+ * the files they were copied from (known.h), by the names that the program gave (metashard.h), and, in
+ * programs without files, by the size and order of their blocks.
+ *
+ * The plan is advice: it decides what gets memory early (pass.h) and what gets none of the shim's own
+ * accord. What is read all the same is right by its lineage, and counted; or refused, in enforce mode.
+ *
+ * shard.lock guards all of it; no claim is taken and no driver function called under it. Functions that are
+ * given an allocation want it claimed.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_SHARD_H
+#define METASHARD_RUNTIME_MACHINE_SHARD_H
+
+#include "runtime/machine/space.h"
+#include "runtime/plan/plan.h"
+
+/* A plan is in force. One relaxed load. */
+bool ms_shard_is_active(void);
+
+/* What is away must not be read (METASHARD_PLAN_MODE). */
+bool ms_shard_enforces(void);
+
+/*
+ * Puts a plan in force, for the rank that it or the environment names; takes it. `name` is for messages. A
+ * plan that is there is replaced: what it has said is forgotten (ms_shard_generation grows). False: the
+ * fault says why, and nothing has changed.
+ */
+bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault);
+
+/* Grows with each plan; 0: there was none. */
+uint64_t ms_shard_generation(void);
+
+/* Shorter copies are not looked for in files: that costs more than a snapshot, unless a plan wants to know. */
+size_t ms_shard_least_copy(void);
+
+/* The program has copied this range of a file. True: all known tensors are there now, which is the time
+ * for a pass. */
+bool ms_shard_note_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes);
+
+/*
+ * Asks the plan about what is open in [begin, end) of the allocation: it becomes ours or away, or stays
+ * open. Extents are asked about whole. What could not be asked stays open.
+ */
+void ms_shard_judge(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* The program reads what is away in [begin, end): counted, or the error that the call fails with. */
+CUresult ms_shard_outside(const struct ms_allocation *allocation, size_t begin, size_t end);
+
+/*
+ * [address, address + bytes) is the tensor of that name. False: the fault says why. Forgotten when the
+ * memory is freed.
+ */
+bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
+                   const struct ms_tensor *like, struct ms_fault *fault);
+
+/* Blocks of [begin, end) of the allocation are gone, and their names. Cheap when there are none. */
+void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* Finds blocks for tensors of the plan that have no other place: by size and order. Without a claim. */
+void ms_shard_match_blocks(void);
+
+/* What is told of a plan, at one moment. */
+enum { MS_CULPRITS_MAX = 64 };
+struct ms_culprit {
+    char call[96], tensor[128];
+    uint64_t count, bytes;
+};
+struct ms_shard_facts {
+    char name[512];
+    uint32_t rank, world;
+    uint64_t generation;
+    uint64_t tensors;                    /* of the plan, that were found in the program's memory */
+    uint64_t planned_bytes, owned_bytes; /* of these; of this rank */
+    uint64_t outside_reads, outside_bytes;
+    size_t culprit_count;
+    struct ms_culprit culprits[MS_CULPRITS_MAX];
+};
+void ms_shard_describe(struct ms_shard_facts *facts_out);
+
+/* Entries that no tensor of a known file meets, nor a named one; and entries for which there is more than
+ * one block. `name` may be NULL; `index` is that in the plan. */
+typedef void ms_shard_visitor(void *context, size_t index, const char *name);
+void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context);
+void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of metashard.h. */
+#define METASHARD_API
+#include "shim/metashard.h"
+
+#include "runtime/control/arrive.h"
+#include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
+#include "shim/init.h"
+
+static _Thread_local struct ms_fault fault;
+
+const char *metashard_error(void)
+{
+    return fault.text;
+}
+
+/* From here on, what the call returns. */
+static int end(bool is_good)
+{
+    return is_good ? 0 : -1;
+}
+
+static bool is_on(void)
+{
+    fault.text[0] = '\0';
+    return !ms_is_off() || ms_fault_set(&fault, "METASHARD is off");
+}
+
+int metashard_plan_file(const char *path)
+{
+    return end(is_on() && (path != NULL || ms_fault_set(&fault, "expected a path")) &&
+               ms_arrive_file(path, &fault));
+}
+
+int metashard_plan_text(const char *json, size_t bytes)
+{
+    return end(is_on() && (json != NULL || ms_fault_set(&fault, "expected a text")) &&
+               ms_arrive_text(json, bytes, "metashard_plan_text", &fault));
+}
+
+static bool make_tensor(struct ms_tensor *tensor, const char *dtype, const uint64_t *shape,
+                        unsigned dims)
+{
+    *tensor = (struct ms_tensor){.dims = dims};
+    if (dtype == NULL || !ms_dtype_find(dtype, &tensor->dtype))
+        return ms_fault_set(&fault, "expected a dtype of safetensors, found %s",
+                            dtype != NULL ? dtype : "none");
+    if (dims > MS_TENSOR_DIMS_MAX || (dims > 0 && shape == NULL))
+        return ms_fault_set(&fault, "expected a shape of at most %d dimensions, found %u",
+                            MS_TENSOR_DIMS_MAX, dims);
+    for (unsigned i = 0; i < dims; i++)
+        tensor->shape[i] = shape[i];
+    const char *wrong = ms_tensor_measure(tensor);
+    return wrong == NULL || ms_fault_set(&fault, "%s", wrong);
+}
+
+int metashard_name(uint64_t address, size_t bytes, const char *name, const char *dtype,
+                   const uint64_t *shape, unsigned dims)
+{
+    struct ms_tensor tensor;
+    return end(is_on() &&
+               ((name != NULL && name[0] != '\0') || ms_fault_set(&fault, "expected a name")) &&
+               make_tensor(&tensor, dtype, shape, dims) &&
+               ms_shard_name(address, bytes, name, &tensor, &fault));
+}
+
+int metashard_materialise(void)
+{
+    const bool is_good = is_on();
+    if (is_good)
+        ms_settle_now("the program asked for it");
+    return end(is_good);
+}
+
+size_t metashard_status(char *text, size_t bytes)
+{
+    return ms_arrive_status(text, bytes);
+}
