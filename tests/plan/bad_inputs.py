@@ -11,9 +11,9 @@ TENSORS = [Tensor("a", "BF16", (6, 4)), Tensor("b", "F32", (5,)), Tensor("f4", "
 
 @dataclass
 class Row:
-    """place: what follows the name of the file at fault."""
+    """place: what follows the name of the file at fault, or several that may."""
     name: str
-    place: str
+    place: object
     plan: object = None
     files: dict = field(default_factory=dict)  # of the checkpoint
     at_fault: str = ""                         # the plan, if empty
@@ -163,6 +163,8 @@ entry("not whole bytes", ": tensors[0]", dict(A, dtype="F4", shape=[3]), checkpo
 entry("declared, not there", ": tensors[0]", {"name": "c", "dtype": "BF16", "shape": [6, 4]})
 entry("declared with another dtype", ": tensors[0]", dict(A, dtype="F16", shape=[6, 4]))
 entry("declared with another shape", ": tensors[0]", dict(A, dtype="BF16", shape=[4, 6]))
+entry("a long name of two-byte characters", ": tensors[0]",
+      {"name": "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]})
 entry("pattern with another shape", ": tensors[0]", {"name": "[a]", "dtype": "BF16", "shape": [4, 6]})
 entry("pattern with another dtype", ": tensors[0]", {"name": "?", "dtype": "F32", "shape": [6, 4]})
 

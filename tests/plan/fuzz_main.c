@@ -193,8 +193,12 @@ int main(int argc, char **argv)
     }
     struct dirent **names;
     const int count = scandir(argv[1], &names, NULL, alphasort);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         read_input(argv[1], names[i]->d_name);
+        free(names[i]);
+    }
+    if (count >= 0)
+        free(names);
     if (corpus_count == 0) {
         fprintf(stderr, "%s: expected files in this folder\n", argv[1]);
         return 2;
@@ -221,5 +225,8 @@ int main(int argc, char **argv)
         run(&changed);
     }
     printf("ok 2 %lu random changes of them, seed %lu\n1..2\n", mutations, seed);
+    free(changed.data);
+    for (size_t i = 0; i < corpus_count; i++)
+        free(corpus[i].data);
     return 0;
 }
