@@ -165,6 +165,8 @@ entry("declared with another dtype", ": tensors[0]", dict(A, dtype="F16", shape=
 entry("declared with another shape", ": tensors[0]", dict(A, dtype="BF16", shape=[4, 6]))
 entry("a long name of two-byte characters", ": tensors[0]",
       {"name": "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]})
+entry("a long name that is cut inside a character", ": tensors[0]",
+      {"name": "a" + "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]})
 entry("pattern with another shape", ": tensors[0]", {"name": "[a]", "dtype": "BF16", "shape": [4, 6]})
 entry("pattern with another dtype", ": tensors[0]", {"name": "?", "dtype": "F32", "shape": [6, 4]})
 
@@ -292,7 +294,10 @@ index("index names nothing", {"weight_map": dict(MAP, b="")})
 index("index names a file that is not there", {"weight_map": dict(MAP, b="y.safetensors")}, "ckpt/y.safetensors")
 index("index places what is not there", {"weight_map": dict(MAP, c="x.safetensors")})
 index("index leaves one out", {"weight_map": {"a": "x.safetensors", "f4": "x.safetensors"}})
-ROWS.append(Row("tensor in two files", ".safetensors:", None,
-                {"ckpt/x.safetensors": GOOD, "ckpt/y.safetensors": GOOD}, "ckpt/x"))
+OTHER = file_bytes(*header_of([Tensor("other", "U8", (4,))]))
+ROWS.append(Row("tensor in two files", ("y.safetensors: ", "z.safetensors: "), None,
+                {"ckpt/x.safetensors": OTHER, "ckpt/y.safetensors": GOOD, "ckpt/z.safetensors": GOOD}, "ckpt/"))
+LONG = "long" * 60
+ROWS.append(Row("a long path", ".safetensors: ", None, {f"ckpt/{LONG}.safetensors": b"x"}, f"ckpt/{LONG}"))
 ROWS.append(Row("folder without files", ":", None, {"ckpt/readme": "x"}, "ckpt"))
 ROWS.append(Row("checkpoint is not there", ":", None, {"other/readme": "x"}, "ckpt"))

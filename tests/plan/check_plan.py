@@ -250,6 +250,28 @@ def check_rules(plans):
     expect(status == 1 and bad in error and error.count("\n") == 1, f"{status} {error}")
 
 
+def check_rule_names(plans):
+    """A name that has to be escaped, and rules that say it with other escapes."""
+    path = plans.path("rules.safetensors")
+    files.write_file(path, [Tensor("odd[1]", "BF16", (4,)), Tensor("plain", "BF16", (4,))])
+    for name in ("odd\\[1]", "odd\\[1\\]", "pl\\ain"):
+        rules = plans.write("rules.json", [{"name": name, "placements": {"dp": {"flat": "zero3"}}}])
+        plan = plans.write("ruled.json", plans.good("make", path, "--strategy", "fsdp2", "--world", 2,
+                                                    "--rules", rules))
+        plans.good("check", plan, path)
+
+
+def check_rule_units(plans):
+    """A unit is in the order of the checkpoint, whatever a rule names."""
+    path = plans.path("rules.safetensors")
+    files.write_file(path, [Tensor(name, "U8", (3,)) for name in "abc"])
+    rules = plans.write("rules.json", [{"name": "c", "placements": {"dp": {"flat": "fsdp1", "unit": "root"}}}])
+    plan = plans.write("ruled.json", plans.good("make", path, "--strategy", "fsdp1", "--world", 3,
+                                                "--rules", rules))
+    seen = {tensor["name"]: tensor["ranges"] for tensor in plans.explain(plan, 0, path)["tensors"]}
+    expect(seen == {"a": [[0, 3]], "b": [], "c": []}, f"order of a unit: {seen}")
+
+
 def check_fit(plans):
     """The smallest world is also found by trying all of them with the oracle."""
     tensors = [Tensor("a", "BF16", (100, 7)), Tensor("b", "BF16", (33,)), Tensor("c", "BF16", (5, 5))]
@@ -286,7 +308,7 @@ def check_usage(plans):
                       [*make, "fsdp3", "--world", "2"], [*make, "fsdp2", "--world", "0"],
                       [*make, "fsdp2", "--world", "2000000"], [*make, "fsdp2"],
                       [*make, "fsdp2", "--world", "3", "--mesh", "dp=2"],
-                      [*make, "fsdp2", "--mesh", "dp"],
+                      [*make, "fsdp2", "--mesh", "dp"], [*make, "fsdp2", "--mesh", ""],
                       [*make, "fsdp2", "--mesh", "dp=0"],
                       [*make, "fsdp2", "--mesh", "dp=2,dp=2"], [*make, "fsdp2", "--mesh", "=2"],
                       ["fit", plan], ["fit", plan, "--memory", "much"], ["fit", plan, "--memory", "-1"],
@@ -316,6 +338,8 @@ def main():
         plans = Plans(tool, folder)
         tests = [("whose plan it is", lambda: check_who(plans)),
                  ("rules come before the strategy", lambda: check_rules(plans)),
+                 ("rules with escaped names", lambda: check_rule_names(plans)),
+                 ("rules and units", lambda: check_rule_units(plans)),
                  ("the smallest world that fits", lambda: check_fit(plans)),
                  ("usage", lambda: check_usage(plans))]
         for strategy in ("fsdp2", "tp", "fsdp1", "zero3", "replicate"):

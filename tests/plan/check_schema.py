@@ -17,7 +17,7 @@ a coordinate too large in a list|set without its end|set with only ]|set with on
 escape at the end|exact name twice|exact name twice, escaped|size 1.0|mesh dimension of size 1.0
 sizes overflow|sizes overflow, with a 0|sizes overflow in sum|size is not that of the shape|not whole bytes
 declared, not there|declared with another dtype|declared with another shape|pattern with another shape
-pattern with another dtype|a long name of two-byte characters|too many placements
+pattern with another dtype|a long name of two-byte characters|a long name that is cut inside a character|too many placements
 mesh dimension not there|dimension not there|dimension of a 1-d tensor not there|interleave that overflows
 parts do not divide|interleave is second|interleave is second in a list|two flat|F4 sharded|F4 flat
 unit of two dtypes|unit of two dtypes in one entry|unit of two mesh dimensions|ranges of too few ranks
