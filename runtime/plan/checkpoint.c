@@ -116,8 +116,10 @@ static bool parse_tensors(const struct ms_reading *reading, json_t *header, uint
         if (!parse_tensor(reading, name, entry, data_bytes, tensor))
             return false;
     }
-    return check_places(reading, checkpoint->tensors + first, checkpoint->count - first,
-                        data_offset, data_bytes);
+    /* There is no list yet if this and all files before are without tensors. */
+    const size_t count = checkpoint->count - first;
+    return check_places(reading, count > 0 ? &checkpoint->tensors[first] : NULL, count, data_offset,
+                        data_bytes);
 }
 
 static bool parse_header(const struct ms_reading *reading, const char *text, size_t bytes,
@@ -126,8 +128,7 @@ static bool parse_header(const struct ms_reading *reading, const char *text, siz
     json_error_t error;
     json_t *header = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (header == NULL)
-        return ms_fault_set(reading->fault, "%.200s:%d:%d: %s", reading->file, error.line,
-                            error.column, error.text);
+        return ms_fault_at_line(reading, error.line, error.column, error.text);
     const bool is_good =
         json_is_object(header)
             ? parse_tensors(reading, header, 8 + (uint64_t)bytes, data_bytes, checkpoint)
@@ -204,16 +205,23 @@ static void names_cleanup(struct names *names)
 static bool read_files(const char *folder, const struct names *names,
                        struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
+    const struct ms_reading reading = {folder, fault};
     for (size_t i = 0; i < names->count; i++) {
         char path[4096];
         if (i > 0 && strcmp(names->name[i - 1], names->name[i]) == 0)
             continue;
         if (snprintf(path, sizeof(path), "%s/%s", folder, names->name[i]) >= (int)sizeof(path))
-            return ms_fault_set(fault, "%s: the path is too long", folder);
+            return ms_fault_at(&reading, NULL, "the path of %s is too long", names->name[i]);
         if (!read_file(path, checkpoint, fault))
             return false;
     }
     return true;
+}
+
+/* Of the tensor's file, which was read as FOLDER/NAME. */
+static const char *name_in_folder(const struct ms_tensor *tensor)
+{
+    return strrchr(tensor->file, '/') + 1;
 }
 
 /* The index and the files tell the same: `map` places each tensor, and no other. */
@@ -224,9 +232,10 @@ static bool check_index(const struct ms_reading *reading, json_t *map,
     for (size_t i = 0; i < checkpoint->count; i++) {
         const struct ms_tensor *tensor = &checkpoint->tensors[i];
         const char *file = json_string_value(json_object_get(map, tensor->name));
-        if (file == NULL || strcmp(file, strrchr(tensor->file, '/') + 1) != 0)
-            return ms_fault_at(reading, &at, "expected tensor %.200s of %.200s", tensor->name,
-                               tensor->file);
+        char name[MS_FAULT_NAME_BYTES];
+        if (file == NULL || strcmp(file, name_in_folder(tensor)) != 0)
+            return ms_fault_at(reading, &at, "expected tensor %s of %s",
+                               ms_fault_name(name, tensor->name), name_in_folder(tensor));
     }
     /* Names are unique, so equal counts mean equal sets. */
     return json_object_size(map) == checkpoint->count ||
@@ -234,19 +243,30 @@ static bool check_index(const struct ms_reading *reading, json_t *map,
                        checkpoint->count, json_object_size(map));
 }
 
+static int by_name_and_file(const void *a, const void *b)
+{
+    const struct ms_tensor *left = *(const struct ms_tensor *const *)a;
+    const struct ms_tensor *right = *(const struct ms_tensor *const *)b;
+    const int order = strcmp(left->name, right->name);
+    return order != 0 ? order : strcmp(left->file, right->file);
+}
+
+/* A header has no key twice, so equal names are those of two files. */
 static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
-    const char **sorted = ms_heap_alloc((checkpoint->count + 1) * sizeof(*sorted));
+    const struct ms_tensor **sorted = ms_heap_alloc((checkpoint->count + 1) * sizeof(*sorted));
     if (sorted == NULL)
         return ms_fault_set(fault, "memory is out");
     for (size_t i = 0; i < checkpoint->count; i++)
-        sorted[i] = checkpoint->tensors[i].name;
-    qsort(sorted, checkpoint->count, sizeof(*sorted), by_text);
+        sorted[i] = &checkpoint->tensors[i];
+    qsort(sorted, checkpoint->count, sizeof(*sorted), by_name_and_file);
     bool is_good = true;
     for (size_t i = 1; i < checkpoint->count && is_good; i++) {
-        if (strcmp(sorted[i - 1], sorted[i]) == 0)
-            is_good = ms_fault_set(fault, "%s: tensor %.200s is in two files",
-                                   checkpoint->tensors[0].file, sorted[i]);
+        const struct ms_reading reading = {sorted[i - 1]->file, fault};
+        char name[MS_FAULT_NAME_BYTES];
+        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
+            is_good = ms_fault_at(&reading, NULL, "tensor %s is in %s too",
+                                  ms_fault_name(name, sorted[i]->name), name_in_folder(sorted[i]));
     }
     ms_heap_free(sorted);
     return is_good;
@@ -289,7 +309,7 @@ static bool read_index(const char *path, struct ms_checkpoint *checkpoint, struc
     json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     ms_heap_free(text);
     if (index == NULL)
-        return ms_fault_set(fault, "%.200s:%d:%d: %s", path, error.line, error.column, error.text);
+        return ms_fault_at_line(&reading, error.line, error.column, error.text);
     const char *slash = strrchr(path, '/');
     snprintf(folder, sizeof(folder), "%.*s", slash != NULL ? (int)(slash - path) : 1,
              slash != NULL ? path : ".");
@@ -323,20 +343,21 @@ static bool collect_folder(DIR *folder, struct names *names)
 
 static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
+    const struct ms_reading reading = {path, fault};
     char index[4096];
     if (snprintf(index, sizeof(index), "%s/model.safetensors.index.json", path) >=
         (int)sizeof(index))
-        return ms_fault_set(fault, "%.200s: the path is too long", path);
+        return ms_fault_at(&reading, NULL, "the path is too long");
     if (access(index, F_OK) == 0)
         return read_index(index, checkpoint, fault);
     DIR *folder = opendir(path);
     if (folder == NULL)
-        return ms_fault_set(fault, "%s: cannot be opened: %s", path, strerror(errno));
+        return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     struct names names = {0};
-    bool is_good = collect_folder(folder, &names) || ms_fault_set(fault, "%s: memory is out", path);
+    bool is_good = collect_folder(folder, &names) || ms_fault_at(&reading, NULL, "memory is out");
     closedir(folder);
     if (is_good && names.count == 0)
-        is_good = ms_fault_set(fault, "%s: expected safetensors files in this folder", path);
+        is_good = ms_fault_at(&reading, NULL, "expected safetensors files in this folder");
     is_good = is_good && read_files(path, &names, checkpoint, fault) &&
               check_duplicates(checkpoint, fault);
     names_cleanup(&names);
@@ -346,13 +367,14 @@ static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, stru
 bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
                         struct ms_fault *fault)
 {
+    const struct ms_reading reading = {path, fault};
     struct stat stat_;
     struct ms_checkpoint *checkpoint = ms_heap_zalloc(sizeof(*checkpoint));
     if (checkpoint == NULL)
-        return ms_fault_set(fault, "%s: memory is out", path);
+        return ms_fault_at(&reading, NULL, "memory is out");
     bool is_good;
     if (stat(path, &stat_) != 0)
-        is_good = ms_fault_set(fault, "%s: cannot be opened: %s", path, strerror(errno));
+        is_good = ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     else if (S_ISDIR(stat_.st_mode))
         is_good = read_folder(path, checkpoint, fault);
     else if (ends_with(path, ".index.json"))

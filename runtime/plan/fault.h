@@ -2,6 +2,10 @@
 /*
  * Why a plan or a checkpoint was rejected: one printable line, "FILE: PLACE: what was expected". The
  * function that finds the fault writes it; those above pass the false on. Nothing is logged here.
+ *
+ * What is not printable becomes '?'. The path of a file stands whole, as long as the kernel takes it.
+ * Anything else that is too long is shortened in its middle, between two characters, with "..." there:
+ * a name is the longest part of a fault and stands inside of it, so place and reason stay whole.
  */
 #ifndef METASHARD_RUNTIME_PLAN_FAULT_H
 #define METASHARD_RUNTIME_PLAN_FAULT_H
@@ -9,8 +13,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+enum {
+    MS_FAULT_FILE_BYTES = 4096,  /* these three hold their zero too */
+    MS_FAULT_PLACE_BYTES = 512,  /* "tensors[3].placements.dp.shard" */
+    MS_FAULT_REASON_BYTES = 640, /* also what is said without a file */
+    MS_FAULT_NAME_BYTES = 200,   /* of ms_fault_name */
+};
+
 struct ms_fault {
-    char text[640];
+    char text[MS_FAULT_FILE_BYTES + MS_FAULT_PLACE_BYTES + MS_FAULT_REASON_BYTES + 32];
 };
 
 /* Where in a document a value stands; the places above it live in the callers' frames. */
@@ -26,11 +37,15 @@ struct ms_reading {
     struct ms_fault *fault;
 };
 
-/* Both return false, so that "return ms_fault_set(...)" reads as what it does. What is not printable
- * in the text becomes '?', and what is too long is cut. */
+/* These return false, so that "return ms_fault_set(...)" reads as what it does. */
 bool ms_fault_set(struct ms_fault *fault, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool ms_fault_at(const struct ms_reading *reading, const struct ms_place *place, const char *format,
                  ...) __attribute__((format(printf, 3, 4)));
+/* "FILE:LINE:COLUMN: reason", of a text that is not JSON. */
+bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, const char *reason);
+
+/* For a reason that holds more than one name: the name, shortened to what `buffer` takes. */
+const char *ms_fault_name(char buffer[MS_FAULT_NAME_BYTES], const char *name);
 
 #endif

@@ -76,22 +76,23 @@ static bool read_all(int file, char *text, size_t bytes)
 bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
                   struct ms_fault *fault)
 {
+    const struct ms_reading reading = {path, fault};
     struct stat stat;
     /* A pipe must not make the opening wait. */
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
-        return ms_fault_set(fault, "%s: cannot be opened: %s", path, strerror(errno));
+        return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     bool is_read = false;
     char *text = NULL;
     if (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode))
-        ms_fault_set(fault, "%s: expected a file", path);
+        ms_fault_at(&reading, NULL, "expected a file");
     else if ((uint64_t)stat.st_size > most)
-        ms_fault_set(fault, "%s: expected at most %zu bytes, found %lld", path, most,
-                     (long long)stat.st_size);
+        ms_fault_at(&reading, NULL, "expected at most %zu bytes, found %lld", most,
+                    (long long)stat.st_size);
     else if ((text = ms_heap_alloc((size_t)stat.st_size + 1)) == NULL)
-        ms_fault_set(fault, "%s: memory is out", path);
+        ms_fault_at(&reading, NULL, "memory is out");
     else if (!(is_read = read_all(file, text, (size_t)stat.st_size)))
-        ms_fault_set(fault, "%s: cannot be read to its end", path);
+        ms_fault_at(&reading, NULL, "cannot be read to its end");
     close(file);
     if (!is_read) {
         ms_heap_free(text);

@@ -116,7 +116,7 @@ static bool check_names(const struct ms_reading *reading, const struct ms_plan *
     bool is_good = true;
     if (i < count) {
         const struct ms_place at = {&list, NULL, (size_t)(exact[i] - plan->entries)};
-        is_good = ms_fault_at(reading, &at, "name %.200s is that of tensors[%zu] already",
+        is_good = ms_fault_at(reading, &at, "name %s is that of tensors[%zu] already",
                               exact[i]->name, (size_t)(exact[i - 1] - plan->entries));
     }
     ms_heap_free(exact);
@@ -160,7 +160,7 @@ bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_p
         return ms_fault_at(&reading, NULL, "expected at most %d bytes", PLAN_MAX_BYTES);
     json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     if (document == NULL)
-        return ms_fault_set(fault, "%.200s:%d:%d: %s", file, error.line, error.column, error.text);
+        return ms_fault_at_line(&reading, error.line, error.column, error.text);
     struct ms_plan *plan = ms_heap_zalloc(sizeof(*plan));
     const bool is_good = plan != NULL ? parse_document(&reading, document, plan)
                                       : ms_fault_at(&reading, NULL, "memory is out");

@@ -18,6 +18,7 @@ class Row:
     files: dict = field(default_factory=dict)  # of the checkpoint
     at_fault: str = ""                         # the plan, if empty
     given: str = ""                            # the checkpoint's path below its folder
+    reason: str = ""                           # the end of the line
 
     def write(self, plans):
         """(path of the plan, arguments, the name of the file at fault)"""
@@ -47,10 +48,11 @@ def document(name, place, **changes):
     ROWS.append(Row(name, place, {key: value for key, value in plan.items() if value is not None}))
 
 
-def entry(name, place, *entries, checkpoint=True, mesh=None):
+def entry(name, place, *entries, checkpoint=True, mesh=None, reason=""):
     plan = {"format": "metashard-plan/1", "mesh": mesh or {"dp": 2, "tp": 2}, "tensors": list(entries)}
     header, size = header_of(TENSORS)
-    ROWS.append(Row(name, place, plan, {"ckpt/x.safetensors": file_bytes(header, size)} if checkpoint else {}))
+    ROWS.append(Row(name, place, plan, {"ckpt/x.safetensors": file_bytes(header, size)} if checkpoint else {},
+                    reason=reason))
 
 
 def file(name, content, place=":", file_name="ckpt/x.safetensors", **others):
@@ -164,9 +166,12 @@ entry("declared, not there", ": tensors[0]", {"name": "c", "dtype": "BF16", "sha
 entry("declared with another dtype", ": tensors[0]", dict(A, dtype="F16", shape=[6, 4]))
 entry("declared with another shape", ": tensors[0]", dict(A, dtype="BF16", shape=[4, 6]))
 entry("a long name of two-byte characters", ": tensors[0]",
-      {"name": "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]})
+      {"name": "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]}, reason="\u03c0 is not in the checkpoint")
 entry("a long name that is cut inside a character", ": tensors[0]",
-      {"name": "a" + "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]})
+      {"name": "a" + "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]}, reason="\u03c0 is not in the checkpoint")
+entry("a long exact name twice", ": tensors[1]: ", {"name": "\u03c0" * 400}, {"name": "\u03c0" * 400},
+      reason=" is that of tensors[0] already")
+entry("a key that is a control character", ": tensors[0].??: ", {"\u0085": 1})
 entry("pattern with another shape", ": tensors[0]", {"name": "[a]", "dtype": "BF16", "shape": [4, 6]})
 entry("pattern with another dtype", ": tensors[0]", {"name": "?", "dtype": "F32", "shape": [6, 4]})
 
@@ -294,10 +299,25 @@ index("index names nothing", {"weight_map": dict(MAP, b="")})
 index("index names a file that is not there", {"weight_map": dict(MAP, b="y.safetensors")}, "ckpt/y.safetensors")
 index("index places what is not there", {"weight_map": dict(MAP, c="x.safetensors")})
 index("index leaves one out", {"weight_map": {"a": "x.safetensors", "f4": "x.safetensors"}})
-OTHER = file_bytes(*header_of([Tensor("other", "U8", (4,))]))
-ROWS.append(Row("tensor in two files", ("y.safetensors: ", "z.safetensors: "), None,
-                {"ckpt/x.safetensors": OTHER, "ckpt/y.safetensors": GOOD, "ckpt/z.safetensors": GOOD}, "ckpt/"))
+
+
+def shared(name, tensor_name, named):
+    """A tensor in two files that are not the first."""
+    both = file_bytes(*header_of([Tensor(tensor_name, "U8", (4,))]))
+    other = file_bytes(*header_of([Tensor("other", "U8", (4,))]))
+    files = {"ckpt/x.safetensors": other, "ckpt/y.safetensors": both, "ckpt/z.safetensors": both}
+    ROWS.append(Row(name, f"y.safetensors: tensor {named} is in z.safetensors too", None, files, "ckpt/"))
+
+
+shared("tensor in two files", "a", "a")
+shared("long tensor in two files", "\u03c0" * 400, "\u03c0" * 49 + "..." + "\u03c0" * 49)
 LONG = "long" * 60
 ROWS.append(Row("a long path", ".safetensors: ", None, {f"ckpt/{LONG}.safetensors": b"x"}, f"ckpt/{LONG}"))
+ROWS.append(Row("a long path of what is no JSON", ".safetensors:1:1: ", None,
+                {f"ckpt/{LONG}.safetensors": file_bytes(b"x", 0)}, f"ckpt/{LONG}"))
+ROWS.append(Row("index leaves a long name out", ": weight_map: expected tensor \u03c0", None, {
+    "ckpt/model.safetensors.index.json": {"weight_map": {"a": "x.safetensors"}},
+    "ckpt/x.safetensors": file_bytes(*header_of([Tensor("\u03c0" * 400, "U8", (4,))]))},
+    "ckpt/model.safetensors.index.json", reason="\u03c0 of x.safetensors"))
 ROWS.append(Row("folder without files", ":", None, {"ckpt/readme": "x"}, "ckpt"))
 ROWS.append(Row("checkpoint is not there", ":", None, {"other/readme": "x"}, "ckpt"))

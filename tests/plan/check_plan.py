@@ -272,6 +272,18 @@ def check_rule_units(plans):
     expect(seen == {"a": [[0, 3]], "b": [], "c": []}, f"order of a unit: {seen}")
 
 
+def check_no_tensors(plans):
+    """A file without tensors is a good one, also as the first of several."""
+    plan = plans.write("none.json", {"format": "metashard-plan/1", "world_size": 2, "tensors": [{"name": "*"}]})
+    one = plans.path("no-tensors/a.safetensors")
+    os.makedirs(os.path.dirname(one))
+    files.write_file(one, [])
+    for path in (one, os.path.dirname(one)):
+        expect("tensors: 0, 0 bytes" in plans.good("check", plan, path), path)
+    files.write_file(plans.path("no-tensors/b.safetensors"), [Tensor("a", "U8", (3,))])
+    expect("tensors: 1, 3 bytes" in plans.good("check", plan, os.path.dirname(one)), "behind an empty file")
+
+
 def check_fit(plans):
     """The smallest world is also found by trying all of them with the oracle."""
     tensors = [Tensor("a", "BF16", (100, 7)), Tensor("b", "BF16", (33,)), Tensor("c", "BF16", (5, 5))]
@@ -326,6 +338,7 @@ def check_bad(plans, row):
     places = [row.place] if isinstance(row.place, str) else row.place
     expect(any(error_in + place in error for place in places),
            f"{row.name}: {error}expected {error_in}{' or '.join(places)}")
+    expect(error.endswith(row.reason + "\n"), f"{row.name}: {error}expected {row.reason} at the end")
     expect(len(error) < 1200, f"{row.name}: long line")
 
 
@@ -340,6 +353,7 @@ def main():
                  ("rules come before the strategy", lambda: check_rules(plans)),
                  ("rules with escaped names", lambda: check_rule_names(plans)),
                  ("rules and units", lambda: check_rule_units(plans)),
+                 ("a checkpoint without tensors", lambda: check_no_tensors(plans)),
                  ("the smallest world that fits", lambda: check_fit(plans)),
                  ("usage", lambda: check_usage(plans))]
         for strategy in ("fsdp2", "tp", "fsdp1", "zero3", "replicate"):

@@ -14,7 +14,7 @@ BEYOND = """
 mesh too large|world is not the product|rank beyond the world|coordinates too few
 coordinates too many|a coordinate missing|a coordinate unknown|a coordinate too large
 a coordinate too large in a list|set without its end|set with only ]|set with only !]|range upside down
-escape at the end|exact name twice|exact name twice, escaped|size 1.0|mesh dimension of size 1.0
+escape at the end|exact name twice|exact name twice, escaped|a long exact name twice|size 1.0|mesh dimension of size 1.0
 sizes overflow|sizes overflow, with a 0|sizes overflow in sum|size is not that of the shape|not whole bytes
 declared, not there|declared with another dtype|declared with another shape|pattern with another shape
 pattern with another dtype|a long name of two-byte characters|a long name that is cut inside a character|too many placements

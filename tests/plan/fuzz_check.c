@@ -18,12 +18,31 @@ enum { RANGES_MAX = 2000, CENSUS_RANKS_MAX = 4096 };
         }                                                                              \
     } while (0)
 
+/* Bytes of the UTF-8 character; 0: there is none. Overlong forms are not looked for. */
+static size_t character_bytes(const unsigned char *text)
+{
+    const size_t bytes = text[0] < 0x80   ? 1
+                         : text[0] < 0xc2 ? 0
+                         : text[0] < 0xe0 ? 2
+                         : text[0] < 0xf0 ? 3
+                         : text[0] < 0xf5 ? 4
+                                          : 0;
+    for (size_t i = 1; i < bytes; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    return bytes;
+}
+
 void check_fault(const struct ms_fault *fault)
 {
     const size_t length = strnlen(fault->text, sizeof(fault->text));
     MUST(length > 0 && length < sizeof(fault->text));
-    for (size_t i = 0; i < length; i++)
-        MUST((unsigned char)fault->text[i] >= 0x20 && fault->text[i] != 0x7f);
+    const unsigned char *at = (const unsigned char *)fault->text;
+    for (size_t bytes; *at != '\0'; at += bytes) {
+        bytes = character_bytes(at);
+        MUST(bytes > 0 && *at >= 0x20 && *at != 0x7f && (*at != 0xc2 || at[1] >= 0xa0));
+    }
 }
 
 /* Ascending, not empty, not touching, in the tensor, and as many bytes as was said. */
