@@ -3,6 +3,7 @@
 #include "tools/metashard-plan.h"
 
 #include <getopt.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +13,46 @@ static const char usage[] =
     "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]\n"
     "       metashard-plan check PLAN [CHECKPOINT]\n"
     "       metashard-plan explain PLAN [CHECKPOINT] [--rank R] [--json]\n"
-    "       metashard-plan fit PLAN-or-CHECKPOINT --memory 80GiB [--strategy S]\n";
+    "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB\n"
+    "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]\n"
+    "       metashard-plan send PLAN --to SOCKET\n"
+    "       metashard-plan --help\n";
 
-static const struct {
+enum { MAKE = 1, CHECK = 2, EXPLAIN = 4, FIT = 8, SEND = 16 };
+
+static const struct command {
     const char *name;
+    unsigned bit;
     int (*run)(const struct options *);
     int files_least, files_most;
 } commands[] = {
-    {"make", run_make, 1, 1},
-    {"check", run_check, 1, 2},
-    {"explain", run_explain, 1, 2},
-    {"fit", run_fit, 1, 1},
+    {"make", MAKE, run_make, 1, 1},          {"check", CHECK, run_check, 1, 2},
+    {"explain", EXPLAIN, run_explain, 1, 2}, {"fit", FIT, run_fit, 1, 2},
+    {"send", SEND, run_send, 1, 1},
 };
+
+/* `value` is where the text goes; a row without an argument gets its own name as text. */
+static const struct row {
+    const char *name;
+    size_t value;
+    int argument;
+    unsigned commands;
+} rows[] = {
+#define TO(member) #member, offsetof(struct options, member)
+    {TO(strategy), required_argument, MAKE | FIT},
+    {TO(mesh), required_argument, MAKE},
+    {TO(rules), required_argument, MAKE},
+    {TO(world), required_argument, MAKE},
+    {TO(output), required_argument, MAKE},
+    {TO(rank), required_argument, EXPLAIN},
+    {TO(json), no_argument, EXPLAIN},
+    {TO(memory), required_argument, FIT},
+    {TO(to), required_argument, SEND},
+    {TO(help), no_argument, ~0u},
+#undef TO
+};
+
+enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
 
 bool read_count(const char *text, uint64_t most, uint64_t *count_out)
 {
@@ -61,46 +90,63 @@ void opened_close(struct opened *opened)
     *opened = (struct opened){0};
 }
 
+/* A control character, or one that separates lines: its code point, and its bytes. 0: it is none. */
+static unsigned control(const char *text, size_t *bytes_out)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    *bytes_out = bytes[0] < 0x80 ? 1 : bytes[0] == 0xc2 ? 2 : 3;
+    if (bytes[0] < 0x20 || bytes[0] == 0x7f)
+        return bytes[0];
+    if (bytes[0] == 0xc2 && bytes[1] < 0xa0)
+        return bytes[1];
+    return bytes[0] == 0xe2 && bytes[1] == 0x80 && (bytes[2] & 0xfe) == 0xa8
+               ? 0x2000u + (bytes[2] & 0x3fu)
+               : 0;
+}
+
+void print_escaped(const char *text, const char *special)
+{
+    size_t bytes;
+    while (*text != '\0') {
+        const unsigned character = control(text, &bytes);
+        if (character != 0) {
+            printf("\\u%04x", character);
+            text += bytes;
+            continue;
+        }
+        if (strchr(special, *text) != NULL)
+            putchar('\\');
+        putchar(*text++);
+    }
+}
+
+static const char **value_of(struct options *options, const struct row *row)
+{
+    return (const char **)((char *)options + row->value);
+}
+
+static const struct row *short_row(int letter)
+{
+    const char *name = letter == 'o' ? "output" : letter == 'h' ? "help" : "";
+    for (size_t i = 0; i < ROWS; i++) {
+        if (strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    }
+    return NULL;
+}
+
+/* getopt_long says what is wrong with an option. */
 static bool parse(int argc, char **argv, struct options *options)
 {
-    static const struct option names[] = {{"strategy", required_argument, NULL, 's'},
-                                          {"mesh", required_argument, NULL, 'm'},
-                                          {"rules", required_argument, NULL, 'r'},
-                                          {"world", required_argument, NULL, 'w'},
-                                          {"rank", required_argument, NULL, 'k'},
-                                          {"memory", required_argument, NULL, 'b'},
-                                          {"output", required_argument, NULL, 'o'},
-                                          {"json", no_argument, NULL, 'j'},
-                                          {NULL, 0, NULL, 0}};
-    for (int found; (found = getopt_long(argc, argv, "o:", names, NULL)) >= 0;) {
-        switch (found) {
-        case 's':
-            options->strategy = optarg;
-            break;
-        case 'm':
-            options->mesh = optarg;
-            break;
-        case 'r':
-            options->rules = optarg;
-            break;
-        case 'w':
-            options->world = optarg;
-            break;
-        case 'k':
-            options->rank = optarg;
-            break;
-        case 'b':
-            options->memory = optarg;
-            break;
-        case 'o':
-            options->out = optarg;
-            break;
-        case 'j':
-            options->is_json = true;
-            break;
-        default:
+    struct option names[ROWS + 1] = {{0}};
+    int index;
+    for (size_t i = 0; i < ROWS; i++)
+        names[i] = (struct option){rows[i].name, rows[i].argument, NULL, 0};
+    for (int found; (found = getopt_long(argc, argv, "o:h", names, &index)) >= 0;) {
+        const struct row *row = found == 0 ? &rows[index] : short_row(found);
+        if (row == NULL)
             return false;
-        }
+        *value_of(options, row) = optarg != NULL ? optarg : row->name;
     }
     if (optind < argc)
         options->command = argv[optind++];
@@ -109,20 +155,48 @@ static bool parse(int argc, char **argv, struct options *options)
             return false;
         options->files[options->file_count++] = argv[optind];
     }
-    return options->command != NULL;
+    return true;
+}
+
+static const struct command *find_command(const struct options *options)
+{
+    for (size_t i = 0; options->command != NULL && i < sizeof(commands) / sizeof(commands[0]);
+         i++) {
+        if (strcmp(commands[i].name, options->command) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+/* No option goes unnoticed. */
+static bool takes(const struct command *command, struct options *options)
+{
+    for (size_t i = 0; i < ROWS; i++) {
+        if (*value_of(options, &rows[i]) != NULL && (rows[i].commands & command->bit) == 0) {
+            fprintf(stderr, "metashard-plan: %s takes no --%s\n", command->name, rows[i].name);
+            return false;
+        }
+    }
+    return options->file_count >= command->files_least &&
+           options->file_count <= command->files_most;
+}
+
+static int run(int argc, char **argv)
+{
+    struct options options = {0};
+    if (!parse(argc, argv, &options))
+        return USAGE;
+    if (options.help != NULL) {
+        fputs(usage, stdout);
+        return GOOD;
+    }
+    const struct command *command = find_command(&options);
+    return command != NULL && takes(command, &options) ? command->run(&options) : USAGE;
 }
 
 int main(int argc, char **argv)
 {
-    struct options options = {0};
-    int status = USAGE;
-    const bool is_parsed = parse(argc, argv, &options);
-    for (size_t i = 0; is_parsed && i < sizeof(commands) / sizeof(commands[0]); i++) {
-        if (strcmp(commands[i].name, options.command) == 0 &&
-            options.file_count >= commands[i].files_least &&
-            options.file_count <= commands[i].files_most)
-            status = commands[i].run(&options);
-    }
+    const int status = run(argc, argv);
     if (status == USAGE)
         fputs(usage, stderr);
     if (fflush(stdout) != 0 || ferror(stdout)) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metashard-plan make: an entry for each tensor of a checkpoint. */
+#include <errno.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/plan/pattern.h"
 #include "tools/metashard-plan.h"
 
 static const char *const strategies[] = {"fsdp2", "tp", "fsdp1", "zero3", "replicate", NULL};
@@ -17,6 +19,15 @@ struct maker {
     const char *data_dim; /* the strategy's own mesh dimension; NULL: none */
     bool has_tp;
     json_t *units; /* of fsdp1: dtype of each */
+};
+
+/* The entries of --rules. Those of an exact name are found by it, the others are tried one by one. */
+struct rules {
+    const char *path; /* NULL: there are none */
+    json_t *entries;
+    json_t *exact; /* unescaped name to index in entries */
+    size_t *others;
+    size_t other_count;
 };
 
 /* The part of a name that says what the tensor is, and the dimension that tensor parallelism cuts. */
@@ -60,25 +71,31 @@ static int tp_dim(const struct ms_tensor *tensor)
     return -1;
 }
 
-/* Up to the first number among the name's parts: "model.layers.0"; else "root". */
-static json_t *unit_of(const struct maker *maker, const struct ms_tensor *tensor)
+/* Up to the first number among the name's parts: "model.layers.0"; else "root". free(). */
+static char *unit_name(const char *name)
 {
-    const char *name = tensor->name, *dtype = ms_dtype_names[tensor->dtype];
-    char unit[512] = "root";
     for (const char *part = name; part != NULL; part = strchr(part, '.')) {
         part += *part == '.';
         const size_t digits = strspn(part, "0123456789");
-        if (digits > 0 && part[digits] == '.') {
-            snprintf(unit, sizeof(unit), "%.*s", (int)(part + digits - name), name);
-            break;
-        }
+        if (digits > 0 && part[digits] == '.')
+            return strndup(name, (size_t)(part + digits - name));
     }
-    json_t *first = json_object_get(maker->units, unit);
-    if (first == NULL)
-        json_object_set_new(maker->units, unit, json_string(dtype));
-    else if (strcmp(json_string_value(first), dtype) != 0) /* a unit has one dtype */
-        return json_sprintf("%s/%s", unit, dtype);
-    return json_string(unit);
+    return strdup("root");
+}
+
+static json_t *unit_of(const struct maker *maker, const struct ms_tensor *tensor)
+{
+    const char *dtype = ms_dtype_names[tensor->dtype];
+    char *name = unit_name(tensor->name);
+    json_t *first = name != NULL ? json_object_get(maker->units, name) : NULL, *unit = NULL;
+    if (name != NULL && first == NULL)
+        json_object_set_new(maker->units, name, json_string(dtype));
+    if (first != NULL && strcmp(json_string_value(first), dtype) != 0) /* a unit has one dtype */
+        unit = json_sprintf("%s/%s", name, dtype);
+    else if (name != NULL)
+        unit = json_string(name);
+    free(name);
+    return unit;
 }
 
 static json_t *data_placement(const struct maker *maker, const struct ms_tensor *tensor)
@@ -122,58 +139,61 @@ static json_t *escaped(const char *name)
     return string;
 }
 
-static json_t *declared(const struct maker *maker, const struct ms_tensor *tensor)
+static json_t *declared(const struct ms_tensor *tensor)
 {
     json_t *shape = json_array();
     for (unsigned i = 0; i < tensor->dims; i++)
         json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
-    return json_pack("{s:o,s:s,s:o,s:o}", "name", escaped(tensor->name), "dtype",
-                     ms_dtype_names[tensor->dtype], "shape", shape, "placements",
-                     placements(maker, tensor));
+    return json_pack("{s:o,s:s,s:o}", "name", escaped(tensor->name), "dtype",
+                     ms_dtype_names[tensor->dtype], "shape", shape);
 }
 
-/* A rule for this very name becomes its declaration: a name has one entry. */
-static void add_entry(json_t *entries, size_t rules, json_t *entry)
-{
-    const char *name = json_string_value(json_object_get(entry, "name"));
-    for (size_t i = 0; i < rules && name != NULL; i++) {
-        json_t *rule = json_array_get(entries, i);
-        const char *other = json_string_value(json_object_get(rule, "name"));
-        if (other != NULL && strcmp(other, name) == 0) {
-            json_object_del(entry, "placements");
-            json_object_update(rule, entry);
-            json_decref(entry);
-            return;
-        }
-    }
-    json_array_append_new(entries, entry);
-}
-
+/* NULL: not sizes by name, separated by commas. */
 static json_t *parse_mesh(const char *text)
 {
     json_t *mesh = json_object();
-    while (*text != '\0') {
+    for (;;) {
         char name[64], size[16];
         int used = 0;
         uint64_t ranks;
         if (sscanf(text, "%63[^=,]=%15[0-9]%n", name, size, &used) != 2 ||
             !read_count(size, MS_WORLD_MAX, &ranks) || ranks == 0 ||
-            (text[used] != '\0' && text[used] != ',') || json_object_get(mesh, name) != NULL) {
+            (text[used] != '\0' && text[used] != ',') || json_object_get(mesh, name) != NULL ||
+            json_object_size(mesh) == MS_MESH_DIMS_MAX ||
+            json_object_set_new(mesh, name, json_integer((json_int_t)ranks)) != 0) {
             json_decref(mesh);
             return NULL;
         }
-        json_object_set_new(mesh, name, json_integer((json_int_t)ranks));
-        text += used + (text[used] == ',');
+        if (text[used] == '\0')
+            return mesh;
+        text += used + 1;
     }
-    return mesh;
 }
 
-static bool set_mesh(struct maker *maker, const struct options *options)
+static bool is_known(const char *strategy)
+{
+    const char *const *known = strategies;
+    while (*known != NULL && strcmp(*known, strategy) != 0)
+        known++;
+    return *known != NULL;
+}
+
+/* Says what is wrong with the options. maker_cleanup() in any case. */
+static bool maker_init(struct maker *maker, const struct options *options)
 {
     uint64_t world = 1, product = 1;
+    *maker = (struct maker){.strategy = options->strategy != NULL ? options->strategy : "fsdp2",
+                            .units = json_object()};
     const bool is_tp = strcmp(maker->strategy, "tp") == 0;
-    if (options->world != NULL && (!read_count(options->world, MS_WORLD_MAX, &world) || world == 0))
+    if (!is_known(maker->strategy)) {
+        fprintf(stderr, "--strategy: expected fsdp2, tp, fsdp1, zero3 or replicate\n");
         return false;
+    }
+    if (options->world != NULL &&
+        (!read_count(options->world, MS_WORLD_MAX, &world) || world == 0)) {
+        fprintf(stderr, "--world: expected a number from 1 to %d\n", MS_WORLD_MAX);
+        return false;
+    }
     maker->mesh = options->mesh != NULL
                       ? parse_mesh(options->mesh)
                       : json_pack("{s:I}", is_tp ? "tp" : "dp", (json_int_t)world);
@@ -181,81 +201,304 @@ static bool set_mesh(struct maker *maker, const struct options *options)
     json_t *size;
     json_object_foreach(maker->mesh, name, size)
     {
-        product *= (uint64_t)json_integer_value(size);
-        if (product > MS_WORLD_MAX)
-            return false;
+        if (product <= MS_WORLD_MAX)
+            product *= (uint64_t)json_integer_value(size);
         if (strcmp(name, "tp") == 0)
             maker->has_tp = strcmp(maker->strategy, "replicate") != 0;
         else if (!is_tp)
             maker->data_dim = name;
     }
-    return maker->mesh != NULL && (options->world == NULL || product == world);
+    if (maker->mesh == NULL || product > MS_WORLD_MAX) {
+        fprintf(stderr, "--mesh: expected at most %d dimensions as dp=4,tp=2, and %d ranks\n",
+                MS_MESH_DIMS_MAX, MS_WORLD_MAX);
+        return false;
+    }
+    if (options->world != NULL && product != world)
+        fprintf(stderr, "--world: expected the product of the mesh, %" PRIu64 "\n", product);
+    return options->world == NULL || product == world;
 }
 
-/* The rules go before the strategy's entries, so they decide. NULL: it was said why. */
-static json_t *read_rules(const char *path)
+static void maker_cleanup(struct maker *maker)
 {
-    json_error_t error;
-    if (path == NULL)
-        return json_array();
-    json_t *rules = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-    if (rules == NULL)
-        fprintf(stderr, "%s:%d:%d: %s\n", path, error.line, error.column, error.text);
-    else if (!json_is_array(rules))
-        fprintf(stderr, "%s: expected a list of entries\n", path);
-    if (rules != NULL && !json_is_array(rules)) {
-        json_decref(rules);
-        return NULL;
-    }
-    return rules;
+    json_decref(maker->mesh);
+    json_decref(maker->units);
 }
 
-char *plan_text(const struct options *options, const struct ms_checkpoint *checkpoint,
-                int *status_out)
+static json_t *document(const struct maker *maker, json_t *entries)
 {
-    struct maker maker = {.strategy = options->strategy != NULL ? options->strategy : "fsdp2"};
-    const char *const *known = strategies;
-    while (*known != NULL && strcmp(*known, maker.strategy) != 0)
-        known++;
-    *status_out = USAGE;
-    if (*known == NULL || !set_mesh(&maker, options)) {
-        fputs("metashard-plan: expected a known strategy, and a mesh whose product is the world\n",
-              stderr);
-        json_decref(maker.mesh);
-        return NULL;
-    }
-    *status_out = NOT_VALID;
-    json_t *entries = read_rules(options->rules);
-    char *text = NULL;
-    if (entries != NULL) {
-        const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
-        const size_t rules = json_array_size(entries);
-        maker.units = json_object();
-        for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++)
-            add_entry(entries, rules, declared(&maker, &tensors[i]));
-        json_t *plan = json_pack("{s:s,s:O,s:o}", "format", "metashard-plan/1", "mesh", maker.mesh,
-                                 "tensors", entries);
-        text = json_dumps(plan, JSON_INDENT(1));
-        json_decref(plan);
-        json_decref(maker.units);
-    }
-    json_decref(maker.mesh);
-    return text;
+    return json_pack("{s:s,s:O,s:O}", "format", "metashard-plan/1", "mesh", maker->mesh, "tensors",
+                     entries);
 }
 
-/* A plan that does not hold for this checkpoint is not written. */
+/* `text` is a plan, and for the checkpoint if there is one. `file` is for faults, which are said. */
 static bool is_good(const char *text, const char *file, const struct ms_checkpoint *checkpoint)
 {
     struct ms_plan *plan = NULL;
     struct ms_layout *layout = NULL;
     struct ms_fault fault;
-    const bool good = ms_plan_parse(text, strlen(text), file, &plan, &fault) &&
-                      ms_layout_create(plan, checkpoint, &layout, &fault);
-    if (!good)
+    bool good = text != NULL && ms_plan_parse(text, strlen(text), file, &plan, &fault);
+    if (text == NULL) {
+        fputs("metashard-plan: memory is out\n", stderr);
+    } else if (!good) {
         fprintf(stderr, "%s\n", fault.text);
+    } else if (checkpoint != NULL && !ms_layout_create(plan, checkpoint, &layout, &fault)) {
+        fprintf(stderr, "%s: %s\n", file, fault.text);
+        good = false;
+    }
     ms_layout_destroy(layout);
     ms_plan_destroy(plan);
     return good;
+}
+
+static bool are_good(const struct maker *maker, json_t *entries, const char *file,
+                     const struct ms_checkpoint *checkpoint)
+{
+    json_t *plan = document(maker, entries);
+    char *text = plan != NULL ? json_dumps(plan, JSON_COMPACT) : NULL;
+    const bool good = is_good(text, file, checkpoint);
+    free(text);
+    json_decref(plan);
+    return good;
+}
+
+static json_t *load_rules(const char *path)
+{
+    json_error_t error;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        fprintf(stderr, "%s: cannot be opened: %s\n", path, strerror(errno));
+        return NULL;
+    }
+    json_t *entries = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    if (entries == NULL && ferror(file))
+        fprintf(stderr, "%s: cannot be read: %s\n", path, strerror(errno));
+    else if (entries == NULL)
+        fprintf(stderr, "%s:%d:%d: %s\n", path, error.line, error.column, error.text);
+    else if (!json_is_array(entries))
+        fprintf(stderr, "%s: expected a list of entries\n", path);
+    fclose(file);
+    if (entries != NULL && !json_is_array(entries)) {
+        json_decref(entries);
+        return NULL;
+    }
+    return entries;
+}
+
+/* The entries are good ones, so a name is unique. */
+static bool index_rules(struct rules *rules)
+{
+    const size_t count = json_array_size(rules->entries);
+    rules->exact = json_object();
+    rules->others = malloc((count + 1) * sizeof(*rules->others));
+    if (rules->exact == NULL || rules->others == NULL)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const char *pattern =
+            json_string_value(json_object_get(json_array_get(rules->entries, i), "name"));
+        if (pattern == NULL || !ms_pattern_is_exact(pattern)) {
+            rules->others[rules->other_count++] = i;
+            continue;
+        }
+        char *name = strdup(pattern);
+        if (name == NULL)
+            return false;
+        ms_pattern_unescape(name);
+        const int error = json_object_set_new(rules->exact, name, json_integer((json_int_t)i));
+        free(name);
+        if (error != 0)
+            return false;
+    }
+    return true;
+}
+
+/* A declaration among the rules would change the order of the tensors, which other rules may go by. */
+static json_t *without_declarations(const struct rules *rules)
+{
+    json_t *copy = json_deep_copy(rules->entries), *index;
+    const char *name;
+    json_object_foreach(rules->exact, name, index)
+    {
+        json_t *rule = json_array_get(copy, (size_t)json_integer_value(index));
+        json_object_del(rule, "dtype");
+        json_object_del(rule, "shape");
+    }
+    return copy;
+}
+
+/* Says what is wrong with the rules: by themselves, and for the tensors that they decide.
+ * rules_cleanup() in any case. */
+static bool rules_init(struct rules *rules, const char *path, const struct maker *maker,
+                       const struct ms_checkpoint *checkpoint)
+{
+    *rules = (struct rules){.path = path};
+    if (path == NULL)
+        return true;
+    rules->entries = load_rules(path);
+    if (rules->entries == NULL || !are_good(maker, rules->entries, path, NULL))
+        return false;
+    json_t *placing = index_rules(rules) ? without_declarations(rules) : NULL;
+    const bool good = are_good(maker, placing, path, checkpoint);
+    json_decref(placing);
+    return good;
+}
+
+static void rules_cleanup(struct rules *rules)
+{
+    json_decref(rules->entries);
+    json_decref(rules->exact);
+    free(rules->others);
+}
+
+static bool says_other(json_t *rule, const char *key, uint64_t number)
+{
+    json_t *value = json_object_get(rule, key);
+    return value != NULL && (uint64_t)json_integer_value(value) != number;
+}
+
+/* The first rule that matches the tensor, the `order`-th of the plan, as the plan's reader finds it. */
+static json_t *deciding_rule(const struct rules *rules, const struct ms_tensor *tensor,
+                             size_t order)
+{
+    json_t *index = json_object_get(rules->exact, tensor->name), *exact = NULL;
+    size_t end = json_array_size(rules->entries);
+    if (index != NULL) {
+        json_t *rule = json_array_get(rules->entries, (size_t)json_integer_value(index));
+        if (!says_other(rule, "size", tensor->bytes) && !says_other(rule, "order", order)) {
+            exact = rule;
+            end = (size_t)json_integer_value(index);
+        }
+    }
+    for (size_t i = 0; i < rules->other_count && rules->others[i] < end; i++) {
+        json_t *rule = json_array_get(rules->entries, rules->others[i]);
+        const char *pattern = json_string_value(json_object_get(rule, "name"));
+        if (!says_other(rule, "size", tensor->bytes) && !says_other(rule, "order", order) &&
+            (pattern == NULL || ms_pattern_match(pattern, tensor->name)))
+            return rule;
+    }
+    return exact;
+}
+
+/* A rule may say what a tensor of this very name is. `seen`, by rule: its tensor is there. */
+static bool check_declared(const struct rules *rules, const struct ms_tensor *tensor, json_t *entry,
+                           bool *seen)
+{
+    json_t *index = json_object_get(rules->exact, tensor->name);
+    if (index == NULL)
+        return true;
+    const size_t i = (size_t)json_integer_value(index);
+    json_t *rule = json_array_get(rules->entries, i);
+    json_t *dtype = json_object_get(rule, "dtype"), *shape = json_object_get(rule, "shape");
+    seen[i] = true;
+    if (dtype == NULL || (json_equal(dtype, json_object_get(entry, "dtype")) &&
+                          json_equal(shape, json_object_get(entry, "shape"))))
+        return true;
+    struct ms_fault fault;
+    const struct ms_reading reading = {rules->path, &fault};
+    const struct ms_place list = {NULL, "tensors", 0}, at = {&list, NULL, i};
+    ms_fault_at(&reading, &at, "tensor %s has another dtype or shape in the checkpoint",
+                tensor->name);
+    fprintf(stderr, "%s\n", fault.text);
+    return false;
+}
+
+static bool check_all_seen(const struct rules *rules, const bool *seen)
+{
+    const char *name;
+    json_t *index;
+    json_object_foreach(rules->exact, name, index)
+    {
+        const size_t i = (size_t)json_integer_value(index);
+        if (seen[i] || json_object_get(json_array_get(rules->entries, i), "shape") == NULL)
+            continue;
+        struct ms_fault fault;
+        const struct ms_reading reading = {rules->path, &fault};
+        const struct ms_place list = {NULL, "tensors", 0}, at = {&list, NULL, i};
+        ms_fault_at(&reading, &at, "tensor %s is not in the checkpoint", name);
+        fprintf(stderr, "%s\n", fault.text);
+        return false;
+    }
+    return true;
+}
+
+/* NULL: memory is out. */
+static json_t *add_placement(const struct maker *maker, const struct rules *rules,
+                             const struct ms_tensor *tensor, size_t order, json_t *entry)
+{
+    json_t *rule = deciding_rule(rules, tensor, order);
+    json_t *ranges = json_object_get(rule, "ranges"), *ruled = json_object_get(rule, "placements");
+    const int error = ranges != NULL  ? json_object_set(entry, "ranges", ranges)
+                      : ruled != NULL ? json_object_set(entry, "placements", ruled)
+                      : rule != NULL
+                          ? json_object_set_new(entry, "placements", json_object())
+                          : json_object_set_new(entry, "placements", placements(maker, tensor));
+    return error == 0 ? entry : NULL;
+}
+
+/* What the rules decide is written into the declarations: these stand in the order of the checkpoint,
+ * so that order and units are the same with and without a rule for a name. NULL: it was said why. */
+static json_t *make_entries(const struct maker *maker, const struct rules *rules,
+                            const struct ms_checkpoint *checkpoint)
+{
+    const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
+    bool *seen = calloc(json_array_size(rules->entries) + 1, sizeof(*seen));
+    json_t *entries = json_array();
+    bool has_memory = seen != NULL && entries != NULL, good = has_memory;
+    for (size_t i = 0; i < ms_checkpoint_count(checkpoint) && good; i++) {
+        json_t *entry = declared(&tensors[i]);
+        has_memory = entry != NULL && json_array_append_new(entries, entry) == 0 &&
+                     add_placement(maker, rules, &tensors[i], i, entry) != NULL;
+        good = has_memory && check_declared(rules, &tensors[i], entry, seen);
+    }
+    if (!has_memory)
+        fputs("metashard-plan: memory is out\n", stderr);
+    good = good && check_all_seen(rules, seen);
+    free(seen);
+    if (!good)
+        json_decref(entries);
+    return good ? entries : NULL;
+}
+
+/* A plan that does not hold for this checkpoint is not written. NULL: it was said why. */
+static char *make_text(const struct maker *maker, const struct rules *rules,
+                       const struct ms_checkpoint *checkpoint)
+{
+    json_t *entries = make_entries(maker, rules, checkpoint);
+    if (entries == NULL)
+        return NULL;
+    json_t *plan = document(maker, entries);
+    char *text = plan != NULL ? json_dumps(plan, JSON_INDENT(1)) : NULL;
+    json_decref(plan);
+    json_decref(entries);
+    if (!is_good(text, "metashard-plan: the plan that was made", checkpoint)) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+char *plan_text(const struct options *options, const char *path,
+                struct ms_checkpoint **checkpoint_out, int *status_out)
+{
+    struct maker maker;
+    struct rules rules = {0};
+    struct ms_checkpoint *checkpoint = NULL;
+    struct ms_fault fault;
+    char *text = NULL;
+    *status_out = USAGE;
+    if (maker_init(&maker, options)) {
+        *status_out = NOT_VALID;
+        if (!ms_checkpoint_open(path, &checkpoint, &fault))
+            fprintf(stderr, "%s\n", fault.text);
+        else if (rules_init(&rules, options->rules, &maker, checkpoint))
+            text = make_text(&maker, &rules, checkpoint);
+    }
+    rules_cleanup(&rules);
+    maker_cleanup(&maker);
+    if (text == NULL)
+        ms_checkpoint_close(checkpoint);
+    else
+        *checkpoint_out = checkpoint;
+    return text;
 }
 
 static int write_text(const char *text, const char *path)
@@ -272,18 +515,13 @@ static int write_text(const char *text, const char *path)
 int run_make(const struct options *options)
 {
     struct ms_checkpoint *checkpoint;
-    struct ms_fault fault;
+    int status;
     if (options->strategy == NULL || (options->mesh == NULL && options->world == NULL))
         return USAGE;
-    if (!ms_checkpoint_open(options->files[0], &checkpoint, &fault)) {
-        fprintf(stderr, "%s\n", fault.text);
-        return NOT_VALID;
-    }
-    int status = NOT_VALID;
-    char *text = plan_text(options, checkpoint, &status);
-    if (text != NULL &&
-        is_good(text, options->rules != NULL ? options->rules : options->files[0], checkpoint))
-        status = write_text(text, options->out);
+    char *text = plan_text(options, options->files[0], &checkpoint, &status);
+    if (text == NULL)
+        return status;
+    status = write_text(text, options->output);
     free(text);
     ms_checkpoint_close(checkpoint);
     return status;

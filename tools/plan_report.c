@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metashard-plan check, explain and fit. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,8 +38,11 @@ static size_t report_unplaced(const struct ms_layout *layout)
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         if (ms_layout_is_placed(layout, i))
             continue;
-        if (count++ < 10)
-            printf("not placed: %s\n", ms_layout_tensor(layout, i)->name);
+        if (count++ < 10) {
+            fputs("not placed: ", stdout);
+            print_escaped(ms_layout_tensor(layout, i)->name, "\\");
+            putchar('\n');
+        }
     }
     return count;
 }
@@ -81,14 +85,7 @@ int run_check(const struct options *options)
 static void print_string(const char *text)
 {
     putchar('"');
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            printf("\\%c", *text);
-        else if ((unsigned char)*text < 0x20)
-            printf("\\u%04x", (unsigned)*text);
-        else
-            putchar(*text);
-    }
+    print_escaped(text, "\"\\");
     putchar('"');
 }
 
@@ -137,8 +134,9 @@ static void print_text(const struct ms_layout *layout, const struct ms_placement
            ms_placement_total(placement), ms_layout_bytes(layout));
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         const struct ms_tensor *tensor = ms_layout_tensor(layout, i);
-        printf("%12" PRIu64 " of %12" PRIu64 "  %s %s ", ms_placement_bytes(placement, i),
-               tensor->bytes, tensor->name, ms_dtype_names[tensor->dtype]);
+        printf("%12" PRIu64 " of %12" PRIu64 "  ", ms_placement_bytes(placement, i), tensor->bytes);
+        print_escaped(tensor->name, "\\");
+        printf(" %s ", ms_dtype_names[tensor->dtype]);
         print_shape(tensor);
         putchar('\n');
     }
@@ -162,9 +160,11 @@ static int explain(const struct options *options, const struct ms_layout *layout
         return NOT_VALID;
     }
     struct ms_placement *placement = ms_placement_create(layout, rank);
-    if (placement == NULL)
+    if (placement == NULL) {
+        fputs("metashard-plan: memory is out\n", stderr);
         return NOT_VALID;
-    (options->is_json ? print_json : print_text)(layout, placement, rank);
+    }
+    (options->json != NULL ? print_json : print_text)(layout, placement, rank);
     ms_placement_destroy(placement);
     return GOOD;
 }
@@ -197,7 +197,10 @@ static bool read_memory(const char *text, uint64_t *bytes_out)
     char *end;
     if (text[0] < '0' || text[0] > '9')
         return false;
+    errno = 0;
     const unsigned long long count = strtoull(text, &end, 10);
+    if (errno != 0)
+        return false;
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
         if (strcmp(end, units[i].name) == 0)
             return !__builtin_mul_overflow((uint64_t)count, units[i].bytes, bytes_out);
@@ -259,29 +262,50 @@ static bool is_plan(const char *path)
            (length < 11 || strcmp(path + length - 11, ".index.json") != 0);
 }
 
+/* The plan over the tensors that it declares, or over a checkpoint. */
+static int fit_plan(const struct options *options, uint64_t memory)
+{
+    struct opened opened;
+    int status = NOT_VALID;
+    if (options->strategy != NULL) {
+        fputs("--strategy: expected a checkpoint alone, found a plan\n", stderr);
+        return USAGE;
+    }
+    if (!opened_open(&opened, options->files[0], options->files[1]))
+        return NOT_VALID;
+    if (opened.checkpoint == NULL && ms_layout_count(opened.layout) == 0)
+        fprintf(stderr,
+                "%s: tensors: no entry declares a tensor; expected a checkpoint beside it\n",
+                options->files[0]);
+    else
+        status = fit(&opened, memory);
+    opened_close(&opened);
+    return status;
+}
+
+static int fit_checkpoint(const struct options *options, uint64_t memory)
+{
+    struct opened opened = {0};
+    struct ms_fault fault;
+    int status;
+    char *text = plan_text(options, options->files[0], &opened.checkpoint, &status);
+    if (text == NULL)
+        return status;
+    status = NOT_VALID;
+    if (ms_plan_parse(text, strlen(text), "plan", &opened.plan, &fault))
+        status = fit(&opened, memory);
+    else
+        fprintf(stderr, "%s\n", fault.text);
+    free(text);
+    opened_close(&opened);
+    return status;
+}
+
 int run_fit(const struct options *options)
 {
     uint64_t memory;
     if (options->memory == NULL || !read_memory(options->memory, &memory))
         return USAGE;
-    struct opened opened = {0};
-    int status = NOT_VALID;
-    if (is_plan(options->files[0])) {
-        if (!opened_open(&opened, options->files[0], NULL))
-            return NOT_VALID;
-        status = fit(&opened, memory);
-        opened_close(&opened);
-        return status;
-    }
-    struct ms_fault fault;
-    if (!ms_checkpoint_open(options->files[0], &opened.checkpoint, &fault)) {
-        fprintf(stderr, "%s\n", fault.text);
-        return NOT_VALID;
-    }
-    char *text = plan_text(options, opened.checkpoint, &status);
-    if (text != NULL && ms_plan_parse(text, strlen(text), "plan", &opened.plan, &fault))
-        status = fit(&opened, memory);
-    free(text);
-    opened_close(&opened);
-    return status;
+    return options->file_count == 2 || is_plan(options->files[0]) ? fit_plan(options, memory)
+                                                                  : fit_checkpoint(options, memory);
 }

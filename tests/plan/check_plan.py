@@ -15,8 +15,9 @@ import tempfile
 
 import bad_inputs
 import checkpoint as files
-from oracle import Tensor, coordinates_of, entry_of, list_of_tensors, mesh_of, placements_of, resolve
-from random_plan import random_plan, random_tensors
+from oracle import Tensor, coordinates_of, declared_name, entry_of, is_exact, list_of_tensors, mesh_of, \
+    placements_of, resolve
+from random_plan import random_placements, random_plan, random_ranges, random_tensors, selectors
 
 LAUNCHERS = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
              ("SLURM_PROCID", "SLURM_NTASKS"), ("PMI_RANK", "PMI_SIZE")]
@@ -41,7 +42,8 @@ class Plans:
                        if not any(name in pair for pair in LAUNCHERS)}
         environment.update(variables, UBSAN_OPTIONS="halt_on_error=1:exitcode=99",
                            ASAN_OPTIONS="exitcode=99")
-        done = subprocess.run([self.tool, *map(str, arguments)], env=environment, capture_output=True,
+        arguments = [one if isinstance(one, bytes) else str(one) for one in arguments]
+        done = subprocess.run([self.tool, *arguments], env=environment, capture_output=True,
                               timeout=120)
         out, error = done.stdout.decode(), done.stderr.decode()
         expect(done.returncode in (0, 1, 2), f"{arguments}: exit status {done.returncode}\n{error}")
@@ -284,6 +286,106 @@ def check_no_tensors(plans):
     expect("tensors: 1, 3 bytes" in plans.good("check", plan, os.path.dirname(one)), "behind an empty file")
 
 
+def make_ruled(plans, path, strategy, rules, *mesh):
+    """(exit status, the plan that was written, the one line of error)"""
+    rules = plans.write("rules.json", rules)
+    return plans.run("make", path, "--strategy", strategy, *(mesh or ["--world", 2]), "--rules", rules)
+
+
+def check_rule_order(plans):
+    """The first rule decides, be it a name or a pattern."""
+    path = plans.path("rules.safetensors")
+    files.write_file(path, [Tensor("a", "U8", (4, 4)), Tensor("b", "U8", (4, 4))])
+    name, pattern = {"name": "b", "placements": {"dp": {"shard": 1}}}, {"name": "*", "placements": []}
+    for rules, wanted in (([name, pattern], {"dp": {"shard": 1}}), ([pattern, name], {})):
+        _, plan, _ = make_ruled(plans, path, "fsdp2", rules)
+        plan = json.loads(plan)
+        seen = dict(placements_of(plan, entry_of(plan, 1, Tensor("b", "U8", (4, 4)))))
+        expect(seen == wanted, f"{rules}: {seen}")
+
+
+def check_rule_faults(plans):
+    """One line, which names the rule."""
+    path = plans.path("rules.safetensors")
+    files.write_file(path, [Tensor("a", "U8", (4,)), Tensor("odd[1]", "U8", (4,)), Tensor("f", "F4", (4,))])
+    good, absent = {"name": "a", "dtype": "U8", "shape": [4]}, plans.path("none.json")
+    for rules, wanted in (([good, {"name": "odd\\[1\\]", "dtype": "I8", "shape": [4]}], ": tensors[1]: tensor odd[1]"),
+                          ([{"name": "*", "placements": []}, dict(good, shape=[2, 2])], ": tensors[1]: tensor a"),
+                          ([good, dict(good, name="c")], ": tensors[1]: tensor c is not in the checkpoint"),
+                          ([{"name": "[a]", "dtype": "U8", "shape": [5]}], ": tensors[0]: tensor a"),
+                          ([{"name": "x"}, {"order": 0, "placements": {"dp": {"shard": 1}}}], ": tensors[1]: tensor a"),
+                          ([{"name": "f", "placements": [{"shard": 0}]}], ": tensors[0]: tensor f"),
+                          ([{"name": "a", "ranges": [[[0, 9]], []]}], ": tensors[0]: tensor a"),
+                          ([{"name": "a", "ranges": [[]]}], ": tensors[0].ranges: "),
+                          ([{"name": "a", "dtype": "u8", "shape": [4]}], ": tensors[0].dtype: "),
+                          ([{"name": "a", "placements": {"tp": "replicate"}}], ": tensors[0].placements.tp: "),
+                          ([good, {"name": "\\a"}], ": tensors[1]: "), ({}, ": "), (b"[", ":1:")):
+        status, out, error = make_ruled(plans, path, "fsdp2", rules)
+        expect(status == 1 and out == "" and error.startswith(plans.path("rules.json") + wanted) and
+               error.count("\n") == 1, f"{rules}: {status} {error}expected {wanted}")
+    for missing, wanted in ((absent, f"{absent}: cannot be opened: "), (plans.folder, f"{plans.folder}: cannot be read: ")):
+        status, _, error = plans.run("make", path, "--strategy", "fsdp2", "--world", 2, "--rules", missing)
+        expect(status == 1 and error.startswith(wanted) and error.count("\n") == 1, f"{status} {error}")
+    unit = [{"name": "a", "placements": {"tp": {"flat": "fsdp1", "unit": "root"}}}]
+    status, out, error = make_ruled(plans, path, "fsdp1", unit, "--mesh", "dp=2,tp=2")
+    expect(status == 1 and "unit root" in error and out == "" and error.count("\n") == 1, f"{status} {error}")
+
+
+def check_random_rules(plans, seed):
+    """Each tensor as the first rule that matches it says, else as the strategy does; in the checkpoint's order."""
+    dice = random.Random(seed)
+    path, tensors = write_checkpoint(plans, f"rules{seed}", random_tensors(dice), dice)
+    mesh = dice.choice([{"dp": 3}, {"dp": 2, "tp": 2}, {"tp": 2, "dp": 3}])
+    rules = selectors(dice, tensors, dice.sample(tensors, len(tensors) // 2))
+    deciders = [entry_of({"tensors": rules}, order, tensor) for order, tensor in enumerate(tensors)]
+    units = {}
+    for rule in rules:
+        decided = [tensor for tensor, decider in zip(tensors, deciders) if decider is rule]
+        if is_exact(rule.get("name", "*")) and dice.random() < 0.3:
+            rule["name"] = "".join("\\" + character for character in declared_name(rule["name"]))
+        if dice.random() < 0.15:
+            rule["ranges"] = random_ranges(dice, min((tensor.bytes() for tensor in decided), default=0),
+                                           math.prod(mesh.values()))
+        elif dice.random() < 0.9:
+            rule["placements"] = random_placements(dice, mesh, decided, units)
+    strategy = dice.choice(["fsdp2", "tp", "fsdp1", "zero3", "replicate"])
+    given = ["--mesh", ",".join(f"{name}={size}" for name, size in mesh.items())]
+    by_strategy = json.loads(plans.good("make", path, "--strategy", strategy, *given))
+    status, out, error = make_ruled(plans, path, strategy, rules, *given)
+    expect(status == 0, f"{error}rules {json.dumps(rules)}")
+    made = json.loads(out)
+    expect(list_of_tensors(made) == tensors, f"declared: {out}")
+    wanted = {"mesh": mesh, "tensors": rules + by_strategy["tensors"]}
+    written = plans.write(f"rules{seed}/made.json", out)
+    for rank in range(math.prod(mesh.values())):
+        for given in ([path], []):
+            seen = plans.explain(written, rank, *given)
+            expect(seen == expected(wanted, tensors, rank), f"rank {rank}: {seen}\nrules {json.dumps(rules)}")
+
+
+def check_long_units(plans):
+    """A unit is named by the tensor's name up to its first number, however long that is."""
+    path = plans.path("long-units.safetensors")
+    layers = ["a" * 600 + f".{i}" for i in range(2)]
+    files.write_file(path, [Tensor(f"{layer}.{part}", "U8", (3,)) for layer in layers for part in "xy"])
+    plan = json.loads(plans.good("make", path, "--strategy", "fsdp1", "--world", 2))
+    seen = [entry["placements"]["dp"]["unit"] for entry in plan["tensors"]]
+    expect(seen == [layers[0], layers[0], layers[1], layers[1]], f"{seen}")
+
+
+def check_control_characters(plans):
+    name = "a\nb\x1b[2J\x7f\u0085\u2028\u00e9\\"
+    path = plans.path("control.safetensors")
+    files.write_file(path, [Tensor(name, "U8", (3,))])
+    plan = plans.write("control.json", {"format": "metashard-plan/1", "world_size": 1, "tensors": []})
+    shown = "a\\u000ab\\u001b[2J\\u007f\\u0085\\u2028\u00e9\\\\"
+    out = plans.good("explain", plan, path, "--rank", 0)
+    expect(out.splitlines()[1].endswith(f" {shown} U8 [3]") and out.count("\n") == 2, out)
+    _, out, _ = plans.run("check", plan, path)
+    expect(f"not placed: {shown}" in out.splitlines(), out)
+    expect(plans.explain(plan, 0, path)["tensors"][0]["name"] == name, "JSON")
+
+
 def check_fit(plans):
     """The smallest world is also found by trying all of them with the oracle."""
     tensors = [Tensor("a", "BF16", (100, 7)), Tensor("b", "BF16", (33,)), Tensor("c", "BF16", (5, 5))]
@@ -309,6 +411,33 @@ def check_fit(plans):
                        f"{strategy} {memory}: {status} {out}{error}, expected {world}")
 
 
+def check_fit_plans(plans):
+    """Of a plan that declares nothing the tensors must be given."""
+    path = plans.path("fit.safetensors")
+    files.write_file(path, [Tensor("a", "U8", (100,))])
+    document = {"format": "metashard-plan/1", "mesh": {"dp": 7}, "tensors": [
+        {"name": "*", "placements": {"dp": {"shard": 0}}}]}
+    plan = plans.write("fit.json", document)
+    status, out, error = plans.run("fit", plan, "--memory", "30")
+    expect(status == 1 and out == "" and error.startswith(f"{plan}: tensors: ") and "checkpoint" in error and
+           error.count("\n") == 1, f"{status} {out} {error}")
+    expect("world: 4" in plans.good("fit", plan, path, "--memory", "30"), "plan and checkpoint")
+    document["tensors"].insert(0, {"name": "a", "dtype": "U8", "shape": [100], "placements": [{"shard": 0}]})
+    plan = plans.write("fit.json", document)
+    expect("world: 4" in plans.good("fit", plan, "--memory", "30"), "declared")
+    none = plans.path("no-tensors.safetensors")
+    files.write_file(none, [])
+    expect("world: 1" in plans.good("fit", none, "--memory", "0"), "a checkpoint without tensors")
+    status, _, error = plans.run("fit", plan, path, "--memory", "30", "--strategy", "zero3")
+    expect(status == 2, f"a strategy beside a plan: {status} {error}")
+
+
+def check_help(plans):
+    for arguments in (["--help"], ["-h"], ["make", "--help"], ["send", "x", "--help"]):
+        status, out, error = plans.run(*arguments)
+        expect(status == 0 and out.startswith("usage: ") and error == "", f"{arguments}: {status} {error}")
+
+
 def check_usage(plans):
     plan = plans.write("usage.json", {"format": "metashard-plan/1", "world_size": 2, "tensors": []})
     path = plans.path("usage.safetensors")
@@ -324,7 +453,25 @@ def check_usage(plans):
                       [*make, "fsdp2", "--mesh", "dp=0"],
                       [*make, "fsdp2", "--mesh", "dp=2,dp=2"], [*make, "fsdp2", "--mesh", "=2"],
                       ["fit", plan], ["fit", plan, "--memory", "much"], ["fit", plan, "--memory", "-1"],
-                      ["fit", path, "--memory", "99999999999999999999GiB"]):
+                      ["fit", path, "--memory", "99999999999999999999GiB"],
+                      ["fit", path, "--memory", "99999999999999999999"], ["fit", path, "--memory", "1 GB"],
+                      [*make, "fsdp2", "--mesh", "dp=2,"], [*make, "fsdp2", "--mesh", ",dp=2"],
+                      [*make, "fsdp2", "--mesh", "dp=2,,tp=2"], [*make, "fsdp2", "--mesh", "dp=2 "],
+                      [*make, "fsdp2", "--mesh", "dp=1048576,tp=2"], [*make, "fsdp2", "--mesh", b"\xff=2"],
+                      [*make, "fsdp2", "--mesh", ",".join(f"d{i}=1" for i in range(9))],
+                      [*make, "fsdp2", "--world", "2", "--rank", "1"],
+                      [*make, "fsdp2", "--world", "2", "--json"], ["check", plan, "--json"],
+                      ["check", plan, "--rank", "1"], ["explain", plan, "--strategy", "tp"],
+                      ["explain", plan, "--rank", "0", "-o", "x"], ["check", plan, "--rules", "x"],
+                      ["fit", path, "--memory", "1GB", "--mesh", "dp=2"],
+                      ["fit", path, "--memory", "1GB", "--world", "2"],
+                      ["fit", path, "--memory", "1GB", "--to", "x"], ["check", plan, "--memory", "1GB"],
+                      # Before the checkpoint is looked at.
+                      ["make", "/not/there", "--strategy", "fsdp3", "--world", "2"],
+                      ["make", "/not/there", "--strategy", "fsdp2", "--mesh", "dp"],
+                      ["fit", "/not/there.safetensors", "--memory", "1GB", "--strategy", "fsdp3"],
+                      ["send", plan], ["send", "--to", "x"], ["send", plan, plan, "--to", "x"],
+                      ["send", plan, "--to", "x", "--json"]):
         status, out, error = plans.run(*arguments)
         expect(status == 2 and out == "" and error != "", f"{arguments}: {status} {out} {error}")
 
@@ -353,6 +500,12 @@ def main():
                  ("rules come before the strategy", lambda: check_rules(plans)),
                  ("rules with escaped names", lambda: check_rule_names(plans)),
                  ("rules and units", lambda: check_rule_units(plans)),
+                 ("the first rule decides", lambda: check_rule_order(plans)),
+                 ("faults of rules", lambda: check_rule_faults(plans)),
+                 ("units of long names", lambda: check_long_units(plans)),
+                 ("control characters in names", lambda: check_control_characters(plans)),
+                 ("a plan that fits", lambda: check_fit_plans(plans)),
+                 ("help", lambda: check_help(plans)),
                  ("a checkpoint without tensors", lambda: check_no_tensors(plans)),
                  ("the smallest world that fits", lambda: check_fit(plans)),
                  ("usage", lambda: check_usage(plans))]
@@ -361,6 +514,8 @@ def main():
                 tests.append((f"make: {strategy} on {mesh or '4 ranks'}",
                               lambda strategy=strategy, mesh=mesh: check_make(plans, strategy, mesh)))
         tests += [(f"bad: {row.name}", lambda row=row: check_bad(plans, row)) for row in bad_inputs.ROWS]
+        tests += [(f"random rules, seed {i}", lambda i=i: check_random_rules(plans, i))
+                  for i in range(seed, seed + cases // 3)]
         tests += [(f"random plan, seed {i}", lambda i=i: check_random(plans, i))
                   for i in range(seed, seed + cases)]
         for name, test in tests:

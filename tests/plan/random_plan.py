@@ -15,7 +15,7 @@ def random_tensor(random, name):
     if random.random() < 0.02:
         shape = [1] * 5 + [random.randint(1, 3) for _ in range(3)]
     if BITS_OF[dtype] < 8:
-        shape.append(4)
+        shape = shape[:7] + [4]
     while math.prod(max(1, length) for length in shape) > 1500:
         shape.pop()
     return Tensor(name, dtype, tuple(shape))
