@@ -304,8 +304,10 @@ static int fit_checkpoint(const struct options *options, uint64_t memory)
 int run_fit(const struct options *options)
 {
     uint64_t memory;
-    if (options->memory == NULL || !read_memory(options->memory, &memory))
+    if (options->memory == NULL || !read_memory(options->memory, &memory)) {
+        fputs("--memory: expected bytes, as 80GiB\n", stderr);
         return USAGE;
+    }
     return options->file_count == 2 || is_plan(options->files[0]) ? fit_plan(options, memory)
                                                                   : fit_checkpoint(options, memory);
 }

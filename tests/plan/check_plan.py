@@ -432,6 +432,14 @@ def check_fit_plans(plans):
     expect(status == 2, f"a strategy beside a plan: {status} {error}")
 
 
+def check_uneven_rows(plans):
+    """The table of docs/plan-format.md: dp cuts each tp shard by itself, where tp does not divide the rows."""
+    plan = plans.write("uneven.json", {"format": "metashard-plan/1", "mesh": {"dp": 3, "tp": 2}, "tensors": [
+        {"name": "a", "dtype": "U8", "shape": [7], "placements": {"tp": {"shard": 0}, "dp": {"shard": 0}}}]})
+    seen = [plans.explain(plan, rank)["tensors"][0]["ranges"] for rank in range(6)]
+    expect(seen == [[[0, 2]], [[4, 5]], [[2, 4]], [[5, 6]], [], [[6, 7]]], f"{seen}")
+
+
 def check_help(plans):
     for arguments in (["--help"], ["-h"], ["make", "--help"], ["send", "x", "--help"]):
         status, out, error = plans.run(*arguments)
@@ -505,6 +513,7 @@ def main():
                  ("units of long names", lambda: check_long_units(plans)),
                  ("control characters in names", lambda: check_control_characters(plans)),
                  ("a plan that fits", lambda: check_fit_plans(plans)),
+                 ("uneven rows", lambda: check_uneven_rows(plans)),
                  ("help", lambda: check_help(plans)),
                  ("a checkpoint without tensors", lambda: check_no_tensors(plans)),
                  ("the smallest world that fits", lambda: check_fit(plans)),
