@@ -304,6 +304,17 @@ def check_rule_order(plans):
         expect(seen == wanted, f"{rules}: {seen}")
 
 
+def check_rule_index(plans):
+    """`order` is the index in the checkpoint, also where another rule declares a tensor."""
+    path = plans.path("rules.safetensors")
+    files.write_file(path, [Tensor("a", "U8", (4,)), Tensor("b", "U8", (4, 4)), Tensor("c", "U8", (4,))])
+    rules = [{"name": "c", "dtype": "U8", "shape": [4]}, {"order": 1, "placements": {"dp": {"shard": 1}}}]
+    status, plan, error = make_ruled(plans, path, "replicate", rules)
+    expect(status == 0, error)
+    seen = [entry["placements"] for entry in json.loads(plan)["tensors"]]
+    expect(seen == [{}, {"dp": {"shard": 1}}, {}], f"{seen}")
+
+
 def check_rule_faults(plans):
     """One line, which names the rule."""
     path = plans.path("rules.safetensors")
@@ -509,6 +520,7 @@ def main():
                  ("rules with escaped names", lambda: check_rule_names(plans)),
                  ("rules and units", lambda: check_rule_units(plans)),
                  ("the first rule decides", lambda: check_rule_order(plans)),
+                 ("the order that rules name", lambda: check_rule_index(plans)),
                  ("faults of rules", lambda: check_rule_faults(plans)),
                  ("units of long names", lambda: check_long_units(plans)),
                  ("control characters in names", lambda: check_control_characters(plans)),
