@@ -224,14 +224,15 @@ static bool fits(const struct opened *opened, uint32_t size, uint64_t memory, ui
     return *most_out <= memory;
 }
 
-static int fit(const struct opened *opened, uint64_t memory)
+/* `file` is the plan, for faults. */
+static int fit(const struct opened *opened, uint64_t memory, const char *file)
 {
     const struct ms_mesh *mesh = ms_plan_mesh(opened->plan);
     uint32_t low = 0, high = 1;
     uint64_t most = UINT64_MAX;
     const uint32_t limit = MS_WORLD_MAX / mesh->stride[0];
     if (!ms_plan_resize(opened->plan, 0, 1)) {
-        fputs("fit: the plan has ranges, which are for one world only\n", stderr);
+        fprintf(stderr, "%s: tensors: expected no ranges, which are for one world only\n", file);
         return NOT_VALID;
     }
     while (high < limit && !fits(opened, high, memory, &most)) {
@@ -278,7 +279,7 @@ static int fit_plan(const struct options *options, uint64_t memory)
                 "%s: tensors: no entry declares a tensor; expected a checkpoint beside it\n",
                 options->files[0]);
     else
-        status = fit(&opened, memory);
+        status = fit(&opened, memory, options->files[0]);
     opened_close(&opened);
     return status;
 }
@@ -293,7 +294,7 @@ static int fit_checkpoint(const struct options *options, uint64_t memory)
         return status;
     status = NOT_VALID;
     if (ms_plan_parse(text, strlen(text), "plan", &opened.plan, &fault))
-        status = fit(&opened, memory);
+        status = fit(&opened, memory, options->files[0]);
     else
         fprintf(stderr, "%s\n", fault.text);
     free(text);

@@ -436,6 +436,9 @@ def check_fit_plans(plans):
     document["tensors"].insert(0, {"name": "a", "dtype": "U8", "shape": [100], "placements": [{"shard": 0}]})
     plan = plans.write("fit.json", document)
     expect("world: 4" in plans.good("fit", plan, "--memory", "30"), "declared")
+    ranges = {"format": "metashard-plan/1", "world_size": 1, "tensors": [{"name": "a", "ranges": [[[0, 9]]]}]}
+    status, out, error = plans.run("fit", plans.write("fit.json", ranges), path, "--memory", "30")
+    expect(status == 1 and out == "" and error.startswith(f"{plan}: tensors: "), f"{status} {out} {error}")
     none = plans.path("no-tensors.safetensors")
     files.write_file(none, [])
     expect("world: 1" in plans.good("fit", none, "--memory", "0"), "a checkpoint without tensors")
