@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metashard-plan make: an entry for each tensor of a checkpoint. */
-#include <errno.h>
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -8,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/plan/pattern.h"
 #include "tools/metashard-plan.h"
+#include "tools/plan_rules.h"
 
 static const char *const strategies[] = {"fsdp2", "tp", "fsdp1", "zero3", "replicate", NULL};
 
@@ -19,15 +18,6 @@ struct maker {
     const char *data_dim; /* the strategy's own mesh dimension; NULL: none */
     bool has_tp;
     json_t *units; /* of fsdp1: dtype of each */
-};
-
-/* The entries of --rules. Those of an exact name are found by it, the others are tried one by one. */
-struct rules {
-    const char *path; /* NULL: there are none */
-    json_t *entries;
-    json_t *exact; /* unescaped name to index in entries */
-    size_t *others;
-    size_t other_count;
 };
 
 /* The part of a name that says what the tensor is, and the dimension that tensor parallelism cuts. */
@@ -224,207 +214,11 @@ static void maker_cleanup(struct maker *maker)
     json_decref(maker->units);
 }
 
-static json_t *document(const struct maker *maker, json_t *entries)
-{
-    return json_pack("{s:s,s:O,s:O}", "format", "metashard-plan/1", "mesh", maker->mesh, "tensors",
-                     entries);
-}
-
-/* `text` is a plan, and for the checkpoint if there is one. `file` is for faults, which are said. */
-static bool is_good(const char *text, const char *file, const struct ms_checkpoint *checkpoint)
-{
-    struct ms_plan *plan = NULL;
-    struct ms_layout *layout = NULL;
-    struct ms_fault fault;
-    bool good = text != NULL && ms_plan_parse(text, strlen(text), file, &plan, &fault);
-    if (text == NULL) {
-        fputs("metashard-plan: memory is out\n", stderr);
-    } else if (!good) {
-        fprintf(stderr, "%s\n", fault.text);
-    } else if (checkpoint != NULL && !ms_layout_create(plan, checkpoint, &layout, &fault)) {
-        fprintf(stderr, "%s: %s\n", file, fault.text);
-        good = false;
-    }
-    ms_layout_destroy(layout);
-    ms_plan_destroy(plan);
-    return good;
-}
-
-static bool are_good(const struct maker *maker, json_t *entries, const char *file,
-                     const struct ms_checkpoint *checkpoint)
-{
-    json_t *plan = document(maker, entries);
-    char *text = plan != NULL ? json_dumps(plan, JSON_COMPACT) : NULL;
-    const bool good = is_good(text, file, checkpoint);
-    free(text);
-    json_decref(plan);
-    return good;
-}
-
-static json_t *load_rules(const char *path)
-{
-    json_error_t error;
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        fprintf(stderr, "%s: cannot be opened: %s\n", path, strerror(errno));
-        return NULL;
-    }
-    json_t *entries = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    if (entries == NULL && ferror(file))
-        fprintf(stderr, "%s: cannot be read: %s\n", path, strerror(errno));
-    else if (entries == NULL)
-        fprintf(stderr, "%s:%d:%d: %s\n", path, error.line, error.column, error.text);
-    else if (!json_is_array(entries))
-        fprintf(stderr, "%s: expected a list of entries\n", path);
-    fclose(file);
-    if (entries != NULL && !json_is_array(entries)) {
-        json_decref(entries);
-        return NULL;
-    }
-    return entries;
-}
-
-/* The entries are good ones, so a name is unique. */
-static bool index_rules(struct rules *rules)
-{
-    const size_t count = json_array_size(rules->entries);
-    rules->exact = json_object();
-    rules->others = malloc((count + 1) * sizeof(*rules->others));
-    if (rules->exact == NULL || rules->others == NULL)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        const char *pattern =
-            json_string_value(json_object_get(json_array_get(rules->entries, i), "name"));
-        if (pattern == NULL || !ms_pattern_is_exact(pattern)) {
-            rules->others[rules->other_count++] = i;
-            continue;
-        }
-        char *name = strdup(pattern);
-        if (name == NULL)
-            return false;
-        ms_pattern_unescape(name);
-        const int error = json_object_set_new(rules->exact, name, json_integer((json_int_t)i));
-        free(name);
-        if (error != 0)
-            return false;
-    }
-    return true;
-}
-
-/* A declaration among the rules would change the order of the tensors, which other rules may go by. */
-static json_t *without_declarations(const struct rules *rules)
-{
-    json_t *copy = json_deep_copy(rules->entries), *index;
-    const char *name;
-    json_object_foreach(rules->exact, name, index)
-    {
-        json_t *rule = json_array_get(copy, (size_t)json_integer_value(index));
-        json_object_del(rule, "dtype");
-        json_object_del(rule, "shape");
-    }
-    return copy;
-}
-
-/* Says what is wrong with the rules: by themselves, and for the tensors that they decide.
- * rules_cleanup() in any case. */
-static bool rules_init(struct rules *rules, const char *path, const struct maker *maker,
-                       const struct ms_checkpoint *checkpoint)
-{
-    *rules = (struct rules){.path = path};
-    if (path == NULL)
-        return true;
-    rules->entries = load_rules(path);
-    if (rules->entries == NULL || !are_good(maker, rules->entries, path, NULL))
-        return false;
-    json_t *placing = index_rules(rules) ? without_declarations(rules) : NULL;
-    const bool good = are_good(maker, placing, path, checkpoint);
-    json_decref(placing);
-    return good;
-}
-
-static void rules_cleanup(struct rules *rules)
-{
-    json_decref(rules->entries);
-    json_decref(rules->exact);
-    free(rules->others);
-}
-
-static bool says_other(json_t *rule, const char *key, uint64_t number)
-{
-    json_t *value = json_object_get(rule, key);
-    return value != NULL && (uint64_t)json_integer_value(value) != number;
-}
-
-/* The first rule that matches the tensor, the `order`-th of the plan, as the plan's reader finds it. */
-static json_t *deciding_rule(const struct rules *rules, const struct ms_tensor *tensor,
-                             size_t order)
-{
-    json_t *index = json_object_get(rules->exact, tensor->name), *exact = NULL;
-    size_t end = json_array_size(rules->entries);
-    if (index != NULL) {
-        json_t *rule = json_array_get(rules->entries, (size_t)json_integer_value(index));
-        if (!says_other(rule, "size", tensor->bytes) && !says_other(rule, "order", order)) {
-            exact = rule;
-            end = (size_t)json_integer_value(index);
-        }
-    }
-    for (size_t i = 0; i < rules->other_count && rules->others[i] < end; i++) {
-        json_t *rule = json_array_get(rules->entries, rules->others[i]);
-        const char *pattern = json_string_value(json_object_get(rule, "name"));
-        if (!says_other(rule, "size", tensor->bytes) && !says_other(rule, "order", order) &&
-            (pattern == NULL || ms_pattern_match(pattern, tensor->name)))
-            return rule;
-    }
-    return exact;
-}
-
-/* A rule may say what a tensor of this very name is. `seen`, by rule: its tensor is there. */
-static bool check_declared(const struct rules *rules, const struct ms_tensor *tensor, json_t *entry,
-                           bool *seen)
-{
-    json_t *index = json_object_get(rules->exact, tensor->name);
-    if (index == NULL)
-        return true;
-    const size_t i = (size_t)json_integer_value(index);
-    json_t *rule = json_array_get(rules->entries, i);
-    json_t *dtype = json_object_get(rule, "dtype"), *shape = json_object_get(rule, "shape");
-    seen[i] = true;
-    if (dtype == NULL || (json_equal(dtype, json_object_get(entry, "dtype")) &&
-                          json_equal(shape, json_object_get(entry, "shape"))))
-        return true;
-    struct ms_fault fault;
-    const struct ms_reading reading = {rules->path, &fault};
-    const struct ms_place list = {NULL, "tensors", 0}, at = {&list, NULL, i};
-    ms_fault_at(&reading, &at, "tensor %s has another dtype or shape in the checkpoint",
-                tensor->name);
-    fprintf(stderr, "%s\n", fault.text);
-    return false;
-}
-
-static bool check_all_seen(const struct rules *rules, const bool *seen)
-{
-    const char *name;
-    json_t *index;
-    json_object_foreach(rules->exact, name, index)
-    {
-        const size_t i = (size_t)json_integer_value(index);
-        if (seen[i] || json_object_get(json_array_get(rules->entries, i), "shape") == NULL)
-            continue;
-        struct ms_fault fault;
-        const struct ms_reading reading = {rules->path, &fault};
-        const struct ms_place list = {NULL, "tensors", 0}, at = {&list, NULL, i};
-        ms_fault_at(&reading, &at, "tensor %s is not in the checkpoint", name);
-        fprintf(stderr, "%s\n", fault.text);
-        return false;
-    }
-    return true;
-}
-
 /* NULL: memory is out. */
 static json_t *add_placement(const struct maker *maker, const struct rules *rules,
                              const struct ms_tensor *tensor, size_t order, json_t *entry)
 {
-    json_t *rule = deciding_rule(rules, tensor, order);
+    json_t *rule = rules_find(rules, tensor, order);
     json_t *ranges = json_object_get(rule, "ranges"), *ruled = json_object_get(rule, "placements");
     const int error = ranges != NULL  ? json_object_set(entry, "ranges", ranges)
                       : ruled != NULL ? json_object_set(entry, "placements", ruled)
@@ -436,40 +230,38 @@ static json_t *add_placement(const struct maker *maker, const struct rules *rule
 
 /* What the rules decide is written into the declarations: these stand in the order of the checkpoint,
  * so that order and units are the same with and without a rule for a name. NULL: it was said why. */
-static json_t *make_entries(const struct maker *maker, const struct rules *rules,
+static json_t *make_entries(const struct maker *maker, struct rules *rules,
                             const struct ms_checkpoint *checkpoint)
 {
     const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
-    bool *seen = calloc(json_array_size(rules->entries) + 1, sizeof(*seen));
     json_t *entries = json_array();
-    bool has_memory = seen != NULL && entries != NULL, good = has_memory;
+    bool has_memory = entries != NULL, good = has_memory;
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint) && good; i++) {
         json_t *entry = declared(&tensors[i]);
         has_memory = entry != NULL && json_array_append_new(entries, entry) == 0 &&
                      add_placement(maker, rules, &tensors[i], i, entry) != NULL;
-        good = has_memory && check_declared(rules, &tensors[i], entry, seen);
+        good = has_memory && rules_check(rules, tensors[i].name, entry);
     }
     if (!has_memory)
         fputs("metashard-plan: memory is out\n", stderr);
-    good = good && check_all_seen(rules, seen);
-    free(seen);
-    if (!good)
-        json_decref(entries);
-    return good ? entries : NULL;
+    if (good && rules_check_seen(rules))
+        return entries;
+    json_decref(entries);
+    return NULL;
 }
 
 /* A plan that does not hold for this checkpoint is not written. NULL: it was said why. */
-static char *make_text(const struct maker *maker, const struct rules *rules,
+static char *make_text(const struct maker *maker, struct rules *rules,
                        const struct ms_checkpoint *checkpoint)
 {
     json_t *entries = make_entries(maker, rules, checkpoint);
     if (entries == NULL)
         return NULL;
-    json_t *plan = document(maker, entries);
+    json_t *plan = plan_document(maker->mesh, entries);
     char *text = plan != NULL ? json_dumps(plan, JSON_INDENT(1)) : NULL;
     json_decref(plan);
     json_decref(entries);
-    if (!is_good(text, "metashard-plan: the plan that was made", checkpoint)) {
+    if (!plan_is_good(text, "metashard-plan: the plan that was made", checkpoint)) {
         free(text);
         return NULL;
     }
@@ -489,7 +281,7 @@ char *plan_text(const struct options *options, const char *path,
         *status_out = NOT_VALID;
         if (!ms_checkpoint_open(path, &checkpoint, &fault))
             fprintf(stderr, "%s\n", fault.text);
-        else if (rules_init(&rules, options->rules, &maker, checkpoint))
+        else if (rules_init(&rules, options->rules, maker.mesh, checkpoint))
             text = make_text(&maker, &rules, checkpoint);
     }
     rules_cleanup(&rules);
