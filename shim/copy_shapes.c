@@ -15,7 +15,6 @@ struct side {
     size_t x_bytes, y, z, pitch, height;
 };
 
-/* From the first byte that the side touches to the last, gaps between rows included. */
 static CUresult prepare_side(const struct side *side, size_t width, size_t height, size_t depth)
 {
     if (side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED)
@@ -24,8 +23,14 @@ static CUresult prepare_side(const struct side *side, size_t width, size_t heigh
         return CUDA_SUCCESS;
     const size_t pitch = side->pitch != 0 ? side->pitch : side->x_bytes + width;
     const size_t slice = pitch * (side->height != 0 ? side->height : height);
-    const CUdeviceptr begin = side->device + side->z * slice + side->y * pitch + side->x_bytes;
-    return ms_prepare_touch(begin, (depth - 1) * slice + (height - 1) * pitch + width);
+    const struct ms_rows rows = {.begin = side->device + side->z * slice + side->y * pitch +
+                                          side->x_bytes,
+                                 .width = width,
+                                 .height = height,
+                                 .depth = depth,
+                                 .pitch = pitch,
+                                 .slice = slice};
+    return ms_prepare_touch_rows(&rows);
 }
 
 /* What the bytes of a host side point to. */
@@ -252,7 +257,11 @@ static CUresult prepare_rows(CUdeviceptr address, size_t pitch, uint32_t value, 
         return CUDA_SUCCESS;
     const CUresult result = ms_prepare_payload_value(value, width);
     return result != CUDA_SUCCESS ? result
-                                  : ms_prepare_touch(address, (height - 1) * pitch + width_bytes);
+                                  : ms_prepare_touch_rows(&(struct ms_rows){.begin = address,
+                                                                            .width = width_bytes,
+                                                                            .height = height,
+                                                                            .depth = 1,
+                                                                            .pitch = pitch});
 }
 
 #define SET_ROWS(symbol, type)                                                                  \

@@ -14,8 +14,11 @@
 
 static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault *fault)
 {
+    const bool is_first = !ms_shard_is_active();
     if (!ms_shard_set(plan, name, fault))
         return false;
+    if (is_first)
+        ms_shard_catch_up();
     ms_pass_run("a plan has arrived");
     return true;
 }

@@ -86,6 +86,17 @@ CUresult ms_prepare_read(CUdeviceptr address, size_t bytes);
  */
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
 
+/*
+ * The same for a box of rows: from its first byte to its last, gaps included; but where a plan gives something
+ * of that to other ranks, row by row.
+ */
+struct ms_rows {
+    CUdeviceptr begin; /* of the first row */
+    size_t width, height, depth;
+    size_t pitch, slice; /* bytes from row to row, and from plane to plane */
+};
+CUresult ms_prepare_touch_rows(const struct ms_rows *rows);
+
 /* The same for a kernel, of which it is not known what it does there. */
 CUresult ms_prepare_reach(CUdeviceptr address, size_t bytes);
 

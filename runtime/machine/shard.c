@@ -187,6 +187,26 @@ bool ms_shard_note_copy(const struct ms_source *source, uint64_t offset, uint64_
     return complete;
 }
 
+static void note_extents(const struct ms_allocation *allocation)
+{
+    for (size_t i = 0; i < allocation->lineage.count; i++) {
+        const struct ms_extent *extent = &allocation->lineage.extents[i];
+        if (extent->content.kind == MS_SOURCE)
+            ms_shard_note_copy(extent->content.source, extent->content.source_offset,
+                               extent->end - extent->begin);
+    }
+}
+
+void ms_shard_catch_up(void)
+{
+    CUdeviceptr at = 0;
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        note_extents(allocation);
+        ms_space_release(allocation);
+    }
+}
+
 /* --- names */
 
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,

@@ -39,6 +39,9 @@ size_t ms_shard_least_copy(void);
  * for a pass. */
 bool ms_shard_note_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes);
 
+/* The same for all that was copied before there was a plan. Without a claim. */
+void ms_shard_catch_up(void);
+
 /*
  * Asks the plan about what is open in [begin, end) of the allocation: it becomes ours or away, or stays
  * open. Extents are asked about whole. What could not be asked stays open.

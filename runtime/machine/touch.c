@@ -7,6 +7,7 @@
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
+#include "runtime/machine/shard.h"
 
 typedef CUresult materialiser(struct ms_allocation *allocation, size_t begin, size_t end,
                               enum ms_access access);
@@ -48,6 +49,42 @@ static CUresult touch(CUdeviceptr address, size_t bytes, materialiser *materiali
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
 {
     return touch(address, bytes, ms_materialise);
+}
+
+/* Something of the range is away. */
+static bool meets_away(CUdeviceptr address, size_t bytes)
+{
+    bool found = false;
+    const CUdeviceptr end = address + bytes;
+    for (CUdeviceptr at = address; at < end && !found;) {
+        struct ms_allocation *allocation = ms_space_claim_next(at);
+        if (allocation != NULL && allocation->address < end) {
+            const size_t from = allocation->address > at ? 0 : ms_offset(allocation, at);
+            const size_t left = (size_t)(end - allocation->address);
+            const size_t to = left < allocation->bytes ? left : allocation->bytes;
+            ms_shard_judge(allocation, from, to);
+            found = ms_lineage_has_away(&allocation->lineage, from, to);
+            at = allocation->address + allocation->bytes;
+        } else {
+            at = end;
+        }
+        ms_space_release(allocation);
+    }
+    return found;
+}
+
+CUresult ms_prepare_touch_rows(const struct ms_rows *rows)
+{
+    const size_t bytes =
+        (rows->depth - 1) * rows->slice + (rows->height - 1) * rows->pitch + rows->width;
+    if (!ms_shard_is_active() || !meets_away(rows->begin, bytes))
+        return ms_prepare_touch(rows->begin, bytes);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t z = 0; z < rows->depth; z++) {
+        for (size_t y = 0; y < rows->height && result == CUDA_SUCCESS; y++)
+            result = ms_prepare_touch(rows->begin + z * rows->slice + y * rows->pitch, rows->width);
+    }
+    return result;
 }
 
 CUresult ms_prepare_reach(CUdeviceptr address, size_t bytes)

@@ -17,6 +17,7 @@ struct byte {
     const void *source;  /* or step */
     uint64_t offset;     /* in either */
     bool present;
+    enum ms_standing standing;
 };
 
 static struct ms_source *sources[SOURCES];
@@ -45,6 +46,7 @@ static struct byte byte_of(const struct ms_content *content, size_t begin, size_
         byte.offset = content->source_offset + (at - begin);
     }
     byte.present = content->kind == MS_RESIDENT || content->cached;
+    byte.standing = content->standing;
     return byte;
 }
 
@@ -53,6 +55,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
     CHECK(ms_lineage_is_valid(lineage));
     size_t resident = 0;
     size_t present = 0;
+    size_t away = 0;
     for (size_t at = 0; at < BYTES; at++) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
         CHECK_EQ(extent.begin, at);
@@ -63,12 +66,17 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         CHECK(seen.source == twin[at].source);
         CHECK_EQ(seen.offset, twin[at].offset);
         CHECK_EQ(seen.present, twin[at].present);
+        CHECK_EQ(seen.standing, twin[at].standing);
+        CHECK_EQ(ms_lineage_has_away(lineage, at, at + 1), seen.standing == MS_AWAY);
+        away += seen.standing == MS_AWAY;
         CHECK_EQ(ms_lineage_is_present(lineage, at, at + 1), seen.present);
         CHECK_EQ(ms_lineage_is_absent(lineage, at, at + 1), !seen.present);
         present += seen.present;
         resident += seen.kind == MS_RESIDENT;
     }
     CHECK_EQ(lineage->resident_bytes, resident);
+    CHECK_EQ(lineage->away_bytes, away);
+    CHECK_EQ(ms_lineage_has_away(lineage, 0, BYTES), away > 0);
     CHECK_EQ(lineage->resident_bytes + lineage->cached_bytes, present);
     CHECK_EQ(ms_lineage_is_present(lineage, 0, BYTES), present == BYTES);
     CHECK_EQ(ms_lineage_is_absent(lineage, 0, BYTES), present == 0);
@@ -92,6 +100,34 @@ static struct ms_content random_content(void)
     return content;
 }
 
+static enum ms_standing wanted_standing;
+
+static void set_standing(struct ms_content *content)
+{
+    if (wanted_standing != MS_AWAY || !ms_content_is_present(content))
+        content->standing = wanted_standing;
+}
+
+/* Some ascending ranges, also ones that touch, of the lineage and of its twin. */
+static void change_some(struct ms_lineage *lineage, struct byte *twin)
+{
+    struct ms_range ranges[16];
+    size_t count = 0;
+    wanted_standing = (enum ms_standing)(rand() % 3);
+    for (size_t at = (size_t)rand() % 40; at < BYTES && count < 16;) {
+        const size_t end = at + 1 + (size_t)rand() % 30;
+        ranges[count++] = (struct ms_range){at, end < BYTES ? end : BYTES};
+        at = end + (size_t)rand() % 3 * ((size_t)rand() % 40);
+    }
+    CHECK(ms_lineage_change(lineage, ranges, count, set_standing));
+    for (size_t i = 0; i < count; i++) {
+        for (size_t at = ranges[i].begin; at < ranges[i].end; at++) {
+            if (wanted_standing != MS_AWAY || !twin[at].present)
+                twin[at].standing = wanted_standing;
+        }
+    }
+}
+
 MS_TEST(random_writes_match_the_model)
 {
     const unsigned seed = 20240611;
@@ -111,6 +147,8 @@ MS_TEST(random_writes_match_the_model)
         CHECK(ms_lineage_set(&lineage, begin, end, &content));
         for (size_t at = begin; at < end; at++)
             twin[at] = byte_of(&content, begin, at);
+        if (step % 3 == 0)
+            change_some(&lineage, twin);
         if (step % 50 == 0) {
             ms_lineage_drop_caches(&lineage);
             for (size_t at = 0; at < BYTES; at++)
