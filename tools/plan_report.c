@@ -253,11 +253,22 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
     return GOOD;
 }
 
+/* torch.save writes zip files, by any name. */
+static bool is_zip(const char *path)
+{
+    char start[2] = "";
+    FILE *file = fopen(path, "rb");
+    const bool is_read = file != NULL && fread(start, 1, 2, file) == 2;
+    if (file != NULL)
+        fclose(file);
+    return is_read && start[0] == 'P' && start[1] == 'K';
+}
+
 static bool is_plan(const char *path)
 {
     struct stat found;
     const size_t length = strlen(path);
-    if (stat(path, &found) == 0 && S_ISDIR(found.st_mode))
+    if ((stat(path, &found) == 0 && S_ISDIR(found.st_mode)) || is_zip(path))
         return false;
     return (length < 12 || strcmp(path + length - 12, ".safetensors") != 0) &&
            (length < 11 || strcmp(path + length - 11, ".index.json") != 0);

@@ -13,6 +13,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/plan/plan_internal.h"
+#include "runtime/plan/torch_file.h"
 
 enum { HEADER_MAX_BYTES = 100000000, INDEX_MAX_BYTES = 100000000 };
 
@@ -20,6 +21,7 @@ struct ms_checkpoint {
     struct ms_arena arena;
     struct ms_tensor *tensors;
     size_t count, capacity;
+    struct ms_skipped skipped;
 };
 
 /* Names of files, in the order of their bytes. */
@@ -162,6 +164,37 @@ static bool read_header(const struct ms_reading *reading, int file, uint64_t fil
     return is_good;
 }
 
+static bool read_torch_file(const struct ms_reading *reading, int file, uint64_t file_bytes,
+                            struct ms_checkpoint *checkpoint)
+{
+    struct ms_torch_tensors torch;
+    if (!ms_torch_read(reading, file, file_bytes, &checkpoint->arena, &torch))
+        return false;
+    bool is_good = true;
+    for (size_t i = 0; i < torch.count && is_good; i++) {
+        struct ms_tensor *tensor = add_tensor(checkpoint);
+        is_good = tensor != NULL || ms_fault_at(reading, NULL, "memory is out");
+        if (is_good)
+            *tensor = torch.tensors[i];
+    }
+    checkpoint->skipped.strided += torch.skipped.strided;
+    checkpoint->skipped.dtype += torch.skipped.dtype;
+    checkpoint->skipped.other += torch.skipped.other;
+    ms_heap_free(torch.tensors);
+    return is_good;
+}
+
+/* A file of any form, by how it begins. */
+static bool read_any(const struct ms_reading *reading, int file, uint64_t file_bytes,
+                     struct ms_checkpoint *checkpoint)
+{
+    unsigned char begin[16];
+    const ssize_t bytes = pread(file, begin, sizeof(begin), 0);
+    return bytes > 0 && ms_torch_is_file(begin, (size_t)bytes)
+               ? read_torch_file(reading, file, file_bytes, checkpoint)
+               : read_header(reading, file, file_bytes, checkpoint);
+}
+
 static bool read_file(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
     const struct ms_reading reading = {path, fault};
@@ -171,7 +204,7 @@ static bool read_file(const char *path, struct ms_checkpoint *checkpoint, struct
     if (file < 0)
         return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     const bool is_good = fstat(file, &stat) == 0 && S_ISREG(stat.st_mode)
-                             ? read_header(&reading, file, (uint64_t)stat.st_size, checkpoint)
+                             ? read_any(&reading, file, (uint64_t)stat.st_size, checkpoint)
                              : ms_fault_at(&reading, NULL, "expected a file");
     close(file);
     return is_good;
@@ -237,8 +270,10 @@ static bool check_index(const struct ms_reading *reading, json_t *map,
             return ms_fault_at(reading, &at, "expected tensor %s of %s",
                                ms_fault_name(name, tensor->name), name_in_folder(tensor));
     }
-    /* Names are unique, so equal counts mean equal sets. */
-    return json_object_size(map) == checkpoint->count ||
+    /* Names are unique, so equal counts mean equal sets. Tensors that are skipped may be listed. */
+    const struct ms_skipped *skipped = &checkpoint->skipped;
+    const size_t more = json_object_size(map) - checkpoint->count;
+    return more <= skipped->strided + skipped->dtype + skipped->other ||
            ms_fault_at(reading, &at, "expected the %zu tensors of the files, found %zu",
                        checkpoint->count, json_object_size(map));
 }
@@ -329,11 +364,21 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-static bool collect_folder(DIR *folder, struct names *names)
+static bool is_torch_name(const char *name)
 {
+    return ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");
+}
+
+static bool is_safetensors_name(const char *name)
+{
+    return ends_with(name, ".safetensors");
+}
+
+static bool collect_folder(DIR *folder, bool (*is_wanted)(const char *), struct names *names)
+{
+    rewinddir(folder);
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        if (entry->d_name[0] != '.' && ends_with(entry->d_name, ".safetensors") &&
-            !add_name(names, entry->d_name))
+        if (entry->d_name[0] != '.' && is_wanted(entry->d_name) && !add_name(names, entry->d_name))
             return false;
     }
     if (names->count > 0)
@@ -341,25 +386,40 @@ static bool collect_folder(DIR *folder, struct names *names)
     return true;
 }
 
+static bool has_index(const char *path, const char *name, char index[4096])
+{
+    return snprintf(index, 4096, "%s/%s", path, name) < 4096 && access(index, F_OK) == 0;
+}
+
 static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
     const struct ms_reading reading = {path, fault};
     char index[4096];
-    if (snprintf(index, sizeof(index), "%s/model.safetensors.index.json", path) >=
-        (int)sizeof(index))
+    if (strlen(path) > 4000)
         return ms_fault_at(&reading, NULL, "the path is too long");
-    if (access(index, F_OK) == 0)
+    if (has_index(path, "model.safetensors.index.json", index))
         return read_index(index, checkpoint, fault);
     DIR *folder = opendir(path);
     if (folder == NULL)
         return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     struct names names = {0};
-    bool is_good = collect_folder(folder, &names) || ms_fault_at(&reading, NULL, "memory is out");
+    bool is_good = collect_folder(folder, is_safetensors_name, &names);
+    /* Files of torch.save beside safetensors hold the same tensors, or others that are not the model's. */
+    const bool is_indexed =
+        names.count == 0 && has_index(path, "pytorch_model.bin.index.json", index);
+    if (is_good && names.count == 0 && !is_indexed)
+        is_good = collect_folder(folder, is_torch_name, &names);
     closedir(folder);
-    if (is_good && names.count == 0)
-        is_good = ms_fault_at(&reading, NULL, "expected safetensors files in this folder");
-    is_good = is_good && read_files(path, &names, checkpoint, fault) &&
-              check_duplicates(checkpoint, fault);
+    if (!is_good)
+        ms_fault_at(&reading, NULL, "memory is out");
+    else if (is_indexed)
+        is_good = read_index(index, checkpoint, fault);
+    else if (names.count == 0)
+        is_good = ms_fault_at(&reading, NULL,
+                              "expected safetensors files, or files of torch.save, in this folder");
+    else
+        is_good =
+            read_files(path, &names, checkpoint, fault) && check_duplicates(checkpoint, fault);
     names_cleanup(&names);
     return is_good;
 }
@@ -422,4 +482,9 @@ size_t ms_checkpoint_count(const struct ms_checkpoint *checkpoint)
 const struct ms_tensor *ms_checkpoint_tensors(const struct ms_checkpoint *checkpoint)
 {
     return checkpoint->tensors;
+}
+
+struct ms_skipped ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint)
+{
+    return checkpoint->skipped;
 }
