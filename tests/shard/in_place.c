@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * in_place RANK WORLD FOLDER [OPTION...]: a plain CUDA program that works on whole tensors. It allocates every
+ * tensor of the checkpoint, copies it from the mapped file to the device, and never copies rows out: what
+ * of it a rank needs, it reads in place.
+ *
+ *   --carve               one allocation, with the tensors at multiples of 512 bytes, as caching allocators do
+ *   --pieces N            copies each tensor in N pieces
+ *   --staged              copies through a buffer of its own: the driver does not see the mapped file
+ *   --skip NAME           does not load this tensor
+ *   --ranges FILE         reads back what the lines of FILE say: NAME BEGIN END, bytes of the tensor
+ *   --kernel LIBRARY      reads through a kernel, and not with cuMemcpyDtoH
+ *   --api FILE            hands FILE to metashard_plan_file, once everything is loaded
+ *   --text FILE           hands what is in FILE to metashard_plan_text
+ *   --fork                has a child that ends, once everything is loaded
+ *   --wait                prints "ready" once everything is loaded, and goes on when standard input ends
+ *   --settle LIBRARY      launches kernels without parameters for half a second
+ *   --scribble NAME B E   sets the bytes from B up to E to 0x5a, before it reads
+ *   --slice NAME B E      copies these bytes to an allocation of their own, and reads that
+ *   --twice               loads all tensors once more, to other memory, and reads the same of it
+ *   --reload              copies all tensors once more, to the same memory, and reads the same again
+ *   --free NAME           frees the tensor's memory when all is read
+ *   --outside NAME B E    reads these bytes too, last; may be given several times
+ *
+ * Prints one JSON object: "tensors", a list of the name, address and bytes of each that was loaded, twice
+ * with --twice; "ranges" and "outside", in the order read, each with name, begin, end, the CUresult, a hash of the
+ * bytes read and one of the same bytes of the file, both null if the read failed; "api", what the function of the
+ * preloaded object returned and said, or null.
+ */
+#include "tests/shard/device.h"
+
+#include <dlfcn.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/demo/safetensors.h"
+
+enum { MAX_OUTSIDE = 64, CARVE_BYTES = 512, SETTLE_LAUNCHES = 250, SETTLE_PAUSE_US = 2000 };
+
+struct range {
+    const char *name;
+    uint64_t begin, end;
+};
+
+static struct {
+    bool carve, staged, fork, wait, twice, reload;
+    uint64_t pieces;
+    const char *skip, *ranges, *kernel, *settle, *api, *text, *free;
+    struct range scribble, slice, outside[MAX_OUTSIDE];
+    size_t outside_count;
+} options = {.pieces = 1};
+
+/* What follows an option: nothing, a text, a number, or NAME BEGIN END. */
+enum kind { FLAG, TEXT, NUMBER, RANGE, RANGES };
+
+static const struct {
+    const char *name;
+    enum kind kind;
+    void *value;
+} option_rows[] = {
+    {"--carve", FLAG, &options.carve},       {"--pieces", NUMBER, &options.pieces},
+    {"--staged", FLAG, &options.staged},     {"--skip", TEXT, &options.skip},
+    {"--ranges", TEXT, &options.ranges},     {"--kernel", TEXT, &options.kernel},
+    {"--api", TEXT, &options.api},           {"--text", TEXT, &options.text},
+    {"--fork", FLAG, &options.fork},         {"--wait", FLAG, &options.wait},
+    {"--settle", TEXT, &options.settle},     {"--scribble", RANGE, &options.scribble},
+    {"--slice", RANGE, &options.slice},      {"--twice", FLAG, &options.twice},
+    {"--reload", FLAG, &options.reload},     {"--free", TEXT, &options.free},
+    {"--outside", RANGES, &options.outside},
+};
+
+/* Where each tensor is; 0 if it was not loaded. */
+struct set {
+    CUdeviceptr *addresses;
+};
+
+static struct checkpoint checkpoint;
+static json_t *tensors_out, *ranges_out, *outside_out;
+
+static _Noreturn void usage(const char *what, const char *found)
+{
+    fprintf(stderr, "in_place: %s: %s; usage: in_place RANK WORLD FOLDER [OPTION...]\n", what,
+            found != NULL ? found : "nothing");
+    exit(2);
+}
+
+static uint64_t number(const char *text)
+{
+    char *end;
+    if (text == NULL || text[0] < '0' || text[0] > '9')
+        usage("expected a number", text);
+    const unsigned long long value = strtoull(text, &end, 10);
+    if (*end != '\0')
+        usage("expected a number", text);
+    return value;
+}
+
+/* One option and what follows it; returns what is behind that. */
+static char **read_option(char **at)
+{
+    size_t row = 0;
+    while (row < sizeof(option_rows) / sizeof(option_rows[0]) &&
+           strcmp(*at, option_rows[row].name) != 0)
+        row++;
+    if (row == sizeof(option_rows) / sizeof(option_rows[0]))
+        usage("unknown option", *at);
+    void *value = option_rows[row].value;
+    const enum kind kind = option_rows[row].kind;
+    if (kind == FLAG) {
+        *(bool *)value = true;
+        return at + 1;
+    }
+    if (at[1] == NULL)
+        usage("expected more after", *at);
+    if (kind == TEXT)
+        *(const char **)value = at[1];
+    if (kind == NUMBER)
+        *(uint64_t *)value = number(at[1]);
+    if (kind == TEXT || kind == NUMBER)
+        return at + 2;
+    if (at[2] == NULL || options.outside_count == MAX_OUTSIDE)
+        usage("expected NAME BEGIN END, and not too often, after", *at);
+    struct range *range = value;
+    if (kind == RANGES)
+        range = &options.outside[options.outside_count++];
+    *range = (struct range){at[1], number(at[2]), number(at[3])};
+    return at + 4;
+}
+
+/* --- loading */
+
+static uint64_t bytes_of(size_t tensor)
+{
+    return checkpoint.tensors[tensor].rows * checkpoint.tensors[tensor].row_bytes;
+}
+
+static bool is_loaded(size_t tensor)
+{
+    return bytes_of(tensor) > 0 &&
+           (options.skip == NULL || strcmp(options.skip, checkpoint.tensors[tensor].name) != 0);
+}
+
+static uint64_t carved_bytes(size_t tensor)
+{
+    return (bytes_of(tensor) + CARVE_BYTES - 1) / CARVE_BYTES * CARVE_BYTES;
+}
+
+static struct set allocate_set(void)
+{
+    struct set set = {calloc(checkpoint.count, sizeof(*set.addresses))};
+    uint64_t total = 0;
+    for (size_t i = 0; i < checkpoint.count; i++) {
+        if (is_loaded(i) && !options.carve)
+            must(device.allocate(&set.addresses[i], bytes_of(i)), "cuMemAlloc of a tensor");
+        total += is_loaded(i) ? carved_bytes(i) : 0;
+    }
+    if (!options.carve || total == 0)
+        return set;
+    CUdeviceptr at;
+    must(device.allocate(&at, total), "cuMemAlloc of all tensors");
+    for (size_t i = 0; i < checkpoint.count; i++) {
+        if (is_loaded(i)) {
+            set.addresses[i] = at;
+            at += carved_bytes(i);
+        }
+    }
+    return set;
+}
+
+static void copy_piece(CUdeviceptr to, const unsigned char *from, uint64_t bytes)
+{
+    if (!options.staged) {
+        must(device.to_device(to, from, bytes), "cuMemcpyHtoD");
+        return;
+    }
+    unsigned char *stage = malloc(bytes);
+    memcpy(stage, from, bytes);
+    must(device.to_device(to, stage, bytes), "cuMemcpyHtoD");
+    free(stage);
+}
+
+static void copy_set(const struct set *set)
+{
+    for (size_t i = 0; i < checkpoint.count; i++) {
+        const uint64_t bytes = is_loaded(i) ? bytes_of(i) : 0;
+        const uint64_t piece = (bytes + options.pieces - 1) / options.pieces;
+        for (uint64_t at = 0; at < bytes; at += piece)
+            copy_piece(set->addresses[i] + at, checkpoint.tensors[i].data + at,
+                       bytes - at < piece ? bytes - at : piece);
+        if (bytes > 0)
+            json_array_append_new(tensors_out,
+                                  json_pack("{s:s, s:I, s:I}", "name", checkpoint.tensors[i].name,
+                                            "address", (json_int_t)set->addresses[i], "bytes",
+                                            (json_int_t)bytes));
+    }
+}
+
+/* --- reading */
+
+/* Eight bytes a step; enough to tell any two loads apart. */
+static uint64_t hash_bytes(const unsigned char *bytes, uint64_t length)
+{
+    uint64_t word, hash = 0;
+    for (; length >= 8; bytes += 8, length -= 8) {
+        memcpy(&word, bytes, 8);
+        hash = (hash ^ word) * UINT64_C(0x9fb21c651e98df25);
+        hash ^= hash >> 32;
+    }
+    for (; length > 0; bytes++, length--)
+        hash = (hash ^ *bytes) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static json_t *hash_text(const unsigned char *bytes, uint64_t length)
+{
+    return json_sprintf("%016llx", (unsigned long long)hash_bytes(bytes, length));
+}
+
+static size_t tensor_named(const struct range *range)
+{
+    for (size_t i = 0; i < checkpoint.count; i++) {
+        if (strcmp(checkpoint.tensors[i].name, range->name) == 0) {
+            if (range->begin > range->end || range->end > bytes_of(i) || !is_loaded(i))
+                usage("not bytes of this tensor", range->name);
+            return i;
+        }
+    }
+    usage("no such tensor", range->name);
+}
+
+static void read_range(const struct set *set, const struct range *range, json_t *out)
+{
+    const size_t tensor = tensor_named(range);
+    const uint64_t bytes = range->end - range->begin;
+    unsigned char *seen = malloc(bytes + 1);
+    const CUdeviceptr from = set->addresses[tensor] + range->begin;
+    const CUresult result = options.kernel != NULL ? device_read_by_kernel(seen, from, bytes)
+                                                   : device_read(seen, from, bytes);
+    const bool is_read = result == CUDA_SUCCESS;
+    const unsigned char *file = checkpoint.tensors[tensor].data + range->begin;
+    json_array_append_new(
+        out, json_pack("{s:s, s:I, s:I, s:i, s:o, s:o}", "name", range->name, "begin",
+                       (json_int_t)range->begin, "end", (json_int_t)range->end, "result", result,
+                       "hash", is_read ? hash_text(seen, bytes) : json_null(), "file_hash",
+                       is_read ? hash_text(file, bytes) : json_null()));
+    free(seen);
+}
+
+/* A name may have blanks; the last two words of a line are numbers. */
+static struct range parse_range(char *line)
+{
+    line[strcspn(line, "\n")] = '\0';
+    char *end = strrchr(line, ' ');
+    if (end == NULL)
+        usage("expected NAME BEGIN END", line);
+    *end = '\0';
+    char *begin = strrchr(line, ' ');
+    if (begin == NULL)
+        usage("expected NAME BEGIN END", line);
+    *begin = '\0';
+    return (struct range){line, number(begin + 1), number(end + 1)};
+}
+
+static void read_ranges(const struct set *set)
+{
+    char *line = NULL;
+    size_t space = 0;
+    FILE *file = options.ranges != NULL ? fopen(options.ranges, "r") : NULL;
+    if (options.ranges != NULL && file == NULL)
+        usage("cannot be read", options.ranges);
+    while (file != NULL && getline(&line, &space, file) > 0) {
+        const struct range range = parse_range(line);
+        read_range(set, &range, ranges_out);
+    }
+    if (file != NULL)
+        fclose(file);
+    free(line);
+}
+
+/* --- what may happen between loading and reading */
+
+/* The whole of a file, with a zero behind it. */
+static char *content_of(const char *path, size_t *bytes_out)
+{
+    FILE *file = fopen(path, "r");
+    char *text = NULL;
+    size_t space = 0;
+    if (file == NULL)
+        usage("cannot be read", path);
+    const ssize_t length = getdelim(&text, &space, '\0', file);
+    fclose(file);
+    *bytes_out = length > 0 ? (size_t)length : 0;
+    return text;
+}
+
+/* Gives the plan to the functions of the preloaded object; what they said, or null without options. */
+static json_t *tell_plan(void)
+{
+    if (options.api == NULL && options.text == NULL)
+        return json_null();
+    int (*plan_file)(const char *) =
+        (__typeof__(plan_file))dlsym(RTLD_DEFAULT, "metashard_plan_file");
+    int (*plan_text)(const char *, size_t) =
+        (__typeof__(plan_text))dlsym(RTLD_DEFAULT, "metashard_plan_text");
+    const char *(*error)(void) = (__typeof__(error))dlsym(RTLD_DEFAULT, "metashard_error");
+    if (plan_file == NULL || plan_text == NULL || error == NULL)
+        return json_pack("{s:n, s:s}", "result", "error", "nothing is preloaded that reads plans");
+    int result;
+    if (options.api != NULL) {
+        result = plan_file(options.api);
+    } else {
+        size_t bytes;
+        char *text = content_of(options.text, &bytes);
+        result = plan_text(text, bytes);
+        free(text);
+    }
+    const char *said = error();
+    return json_pack("{s:i, s:s}", "result", result, "error", said != NULL ? said : "");
+}
+
+static void have_child(void)
+{
+    const pid_t child = fork();
+    if (child == 0)
+        exit(0);
+    if (child < 0 || waitpid(child, NULL, 0) != child)
+        usage("no child", "fork");
+}
+
+static void wait_for_end_of_input(void)
+{
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+}
+
+static void launch_for_a_while(void)
+{
+    for (int i = 0; i < SETTLE_LAUNCHES; i++) {
+        must(device.launch(device.nothing, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL),
+             "cuLaunchKernel");
+        usleep(SETTLE_PAUSE_US);
+    }
+    must(device.synchronise(), "cuCtxSynchronize");
+}
+
+/* The bytes, by way of an allocation of their own. */
+static void read_slice(const struct set *set, const struct range *range)
+{
+    const size_t tensor = tensor_named(range);
+    struct set copy = {calloc(checkpoint.count, sizeof(*copy.addresses))};
+    CUdeviceptr slice;
+    must(device.allocate(&slice, range->end - range->begin), "cuMemAlloc of a slice");
+    must(device.on_device(slice, set->addresses[tensor] + range->begin, range->end - range->begin),
+         "cuMemcpyDtoD");
+    copy.addresses[tensor] = slice - range->begin;
+    read_range(&copy, range, ranges_out);
+    free(copy.addresses);
+}
+
+static json_t *between(const struct set *set)
+{
+    json_t *said = tell_plan();
+    if (options.fork)
+        have_child();
+    if (options.wait)
+        wait_for_end_of_input();
+    if (options.settle != NULL)
+        launch_for_a_while();
+    const struct range *scribble = &options.scribble;
+    if (scribble->name != NULL)
+        must(device.set(set->addresses[tensor_named(scribble)] + scribble->begin, 0x5a,
+                        scribble->end - scribble->begin),
+             "cuMemsetD8");
+    return said;
+}
+
+static void run(void)
+{
+    struct set second = {NULL};
+    const struct set set = allocate_set();
+    copy_set(&set);
+    json_t *said = between(&set);
+    read_ranges(&set);
+    if (options.slice.name != NULL)
+        read_slice(&set, &options.slice);
+    if (options.twice) {
+        second = allocate_set();
+        copy_set(&second);
+        read_ranges(&second);
+    }
+    if (options.reload) {
+        copy_set(&set);
+        read_ranges(&set);
+    }
+    if (options.free != NULL) {
+        const struct range whole = {options.free, 0, 0};
+        must(device.free(set.addresses[tensor_named(&whole)]), "cuMemFree");
+    }
+    for (size_t i = 0; i < options.outside_count; i++)
+        read_range(&set, &options.outside[i], outside_out);
+    free(set.addresses);
+    free(second.addresses);
+    json_t *out = json_pack("{s:o, s:o, s:o, s:o}", "tensors", tensors_out, "ranges", ranges_out,
+                            "outside", outside_out, "api", said);
+    json_dumpf(out, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(out);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4)
+        usage("expected three arguments", argv[argc - 1]);
+    if (number(argv[1]) >= number(argv[2]))
+        usage("expected a RANK less than WORLD", argv[1]);
+    for (char **at = argv + 4; *at != NULL;)
+        at = read_option(at);
+    if (options.pieces == 0)
+        usage("expected at least one", "--pieces 0");
+    checkpoint_open(&checkpoint, argv[3]);
+    tensors_out = json_array();
+    ranges_out = json_array();
+    outside_out = json_array();
+    device_open();
+    uint64_t largest = 0;
+    for (size_t i = 0; i < checkpoint.count; i++)
+        largest = bytes_of(i) > largest ? bytes_of(i) : largest;
+    if (options.kernel != NULL || options.settle != NULL)
+        device_load_kernels(options.kernel != NULL ? options.kernel : options.settle,
+                            options.kernel != NULL ? largest : 4);
+    run();
+    return 0;
+}
