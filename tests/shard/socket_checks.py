@@ -231,7 +231,7 @@ def check_while_loading(place, checkpoint, made):
     for number in range(4):
         path = place.path(f"early-{number}")
         ranges = ranges_of(made, checkpoint, RANK)
-        run = Run(place, checkpoint, RANK, WORLD, ["--wait", "--pieces", 50, "--ranges", place.write_ranges(ranges)],
+        run = Run(place, checkpoint, RANK, WORLD, ["--wait", "--pieces", 4, "--ranges", place.write_ranges(ranges)],
                   METASHARD_CONTROL=path)
         wait_until(lambda path=path: is_listening(path), path)
         time.sleep(number * 0.005)

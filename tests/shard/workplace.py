@@ -19,6 +19,7 @@ FORMAT = "metashard-plan/1"
 GRANULE = 64 << 10  # of the simulated driver, unless a test says otherwise
 MIN_BYTES = GRANULE
 PAGE = 4096
+SHORT_BYTES = 64 << 10  # shorter copies are not looked for in files, so the plan does not know such tensors
 DEADLINE_S = 60
 LAUNCHERS = ["RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID",
              "SLURM_NTASKS", "PMI_RANK", "PMI_SIZE"]
@@ -148,17 +149,22 @@ class Run:
         self.errors.seek(0)
         return self.errors.read()
 
-    def finish(self):
-        """The end of a run that must be a good one. Sets out, dump, stats, lines."""
+    def end(self):
+        """(exit status, what was printed)"""
         try:
             text, _ = self.process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
             raise Wrong(f"hangs: {self.said}\n{self.stderr()}") from None
+        return self.process.returncode, text.decode()
+
+    def finish(self):
+        """The end of a run that must be a good one. Sets out, dump, stats, lines."""
+        status, text = self.end()
         error = self.stderr()
-        expect(self.process.returncode == 0, f"exit status {self.process.returncode}: {self.said}\n{error[-2000:]}")
-        self.out = json.loads(text.decode())
+        expect(status == 0, f"exit status {status}: {self.said}\n{error[-2000:]}")
+        self.out = json.loads(text)
         self.lines = error.splitlines()
         self.dump = self.stats = None
         if os.path.exists(self.path("stats")):
@@ -244,18 +250,27 @@ def tensors_in(block, out):
             if address <= row["address"] < address + block["bytes"]]
 
 
+def in_block(inside, ranges, of_plan):
+    """Owned ranges as offsets in the block; of_plan: of tensors that the plan knows."""
+    return [[offset + begin, offset + end] for name, offset, size in inside if size >= SHORT_BYTES or not of_plan
+            for begin, end in ranges[name]]
+
+
+def total(ranges):
+    return sum(end - begin for begin, end in ranges)
+
+
 def check_block(block, inside, ranges, granule, what):
-    """Exactly the rank's ranges of the tensors in this block are in memory."""
-    owned = [[offset + begin, offset + end] for name, offset, _ in inside for begin, end in ranges[name]]
-    bytes_ = sum(end - begin for begin, end in owned)
-    granules = touched(owned, granule)
+    """Exactly the rank's ranges of the tensors in this block are in memory. Short tensors may be, or not."""
+    owned, most = in_block(inside, ranges, True), in_block(inside, ranges, False)
+    granules = touched(most, granule)
     backed = block["backed_bytes"]
     where = f"block at {block['address']} with {[name for name, _, _ in inside]}: {backed} bytes are in memory, "
-    expect(backed >= bytes_, where + f"expected at least the {bytes_} that the rank owns\n{what}")
+    expect(backed >= total(owned), where + f"expected at least the {total(owned)} that the rank owns\n{what}")
     expect(backed <= len(granules) * granule,
            where + f"expected at most the {len(granules)} granules that the ranges touch\n{what}")
-    expect(backed <= bytes_ + 2 * granule * len(owned), where + f"more than two granules per range\n{what}")
-    tensors = [[offset, offset + size] for _, offset, size in inside]
+    expect(backed <= total(most) + 2 * granule * len(most), where + f"more than two granules per range\n{what}")
+    tensors = [[offset, offset + size] for _, offset, size in inside if size >= SHORT_BYTES]
     for extent in block["lineage"]:
         begin, end, kind = extent[:3]
         if kind.startswith("away"):
@@ -268,48 +283,66 @@ def check_block(block, inside, ranges, granule, what):
             raise Wrong(where + f"{extent}: expected it to be away\n{what}")
 
 
-def check_memory(run, ranges, granule=GRANULE, min_bytes=MIN_BYTES, slack=0):
-    """The rank's ranges are in memory and nothing else, and no more was read or sent. slack: bytes that may have
-    been in memory at another time."""
-    dump, what = run.dump, run.said
-    deferred, most = [], slack
-    for block in dump["blocks"]:
+def check_counters(run, inside, ranges):
+    """Nothing was read from files or sent that the rank does not own, but for the edges of ranges."""
+    owned, most = in_block(inside, ranges, True), in_block(inside, ranges, False)
+    for counter in ("file_read_bytes", "h2d_bytes"):
+        seen = run.dump[counter]
+        expect(total(owned) <= seen <= total(most) + 2 * PAGE * len(most),
+               f"{counter} is {seen}, expected {total(owned)} to {total(most)}, and at most two pages for each of "
+               f"{len(most)} ranges\n{run.said}")
+
+
+def check_memory(run, ranges, granule=GRANULE, min_bytes=MIN_BYTES):
+    """The rank's ranges are in memory and nothing else, and no more was read or sent. Returns the names of the
+    tensors that are deferred and of which the plan knows."""
+    what, deferred, most = run.said, [], 0
+    for block in run.dump["blocks"]:
         inside = tensors_in(block, run.out)
         if inside:
             check_block(block, inside, ranges, granule, what)
-        most += len(touched([[0, block["bytes"]]], granule)) * granule if not inside else block["backed_bytes"]
-        deferred += [name for name, _, _ in inside]
-    whole = sum(row["bytes"] for row in run.out["tensors"])
-    passed = [row for row in run.out["tensors"] if row["name"] not in deferred]
+        most += block["backed_bytes"]
+        deferred += inside
+    names = {name for name, _, _ in deferred}
+    passed = [row for row in run.out["tensors"] if row["name"] not in names]
     for row in passed:
         expect(row["bytes"] < min_bytes, f"{row['name']}: {row['bytes']} bytes and not deferred\n{what}")
-    count = sum(len(ranges[name]) for name in deferred)
-    owned = sum(end - begin for name in deferred for begin, end in ranges[name])
-    for counter in ("file_read_bytes", "h2d_bytes"):
-        expect(owned <= dump[counter] <= owned + 2 * PAGE * count,
-               f"{counter} is {dump[counter]}, expected {owned} and at most two pages for each of {count} ranges, "
-               f"of {whole}\n{what}")
+    check_counters(run, deferred, ranges)
     small = sum(row["bytes"] for row in passed)
-    sent = run.stats["h2d_bytes"]
-    expect(sent == dump["h2d_bytes"] + small,
-           f"the driver copied {sent} bytes to the device, expected {dump['h2d_bytes']} and {small} that are not "
-           f"deferred\n{what}")
+    sent, wanted = run.stats["h2d_bytes"], run.dump["h2d_bytes"] + small
+    expect(sent == wanted,
+           f"the driver copied {sent} bytes to the device, expected {wanted}: h2d_bytes and the {small} bytes that are "
+           f"not deferred\n{what}")
     most += (len(touched([[0, small + 512 * len(passed)]], granule)) + 1) * granule if passed else 0
     peak = run.stats["physical_bytes_peak"]
     expect(peak <= most, f"physical memory peaks at {peak}, expected at most {most}\n{what}")
-    return deferred
+    return {name for name, _, size in deferred if size >= SHORT_BYTES}
 
 
-def check_plan_report(run, plan, ranges, mode, rank, deferred=None, outside=False):
-    """The dump's member "plan"."""
+def check_entries(run, plan, checkpoint_tensors, deferred):
+    """plan.unmatched: entries that decide about no tensor, and maybe such that decide about short ones alone."""
+    tensors = list_of_tensors(plan, checkpoint_tensors)
+    deciders = [(tensor.name, entry_of(plan, order, tensor)) for order, tensor in enumerate(tensors)]
+    seen = run.dump["plan"].get("unmatched")
+    for entry in plan["tensors"]:
+        decided = [name for name, decider in deciders if decider is entry]
+        if "name" in entry and not decided:
+            expect(entry["name"] in seen, f"unmatched is {seen}, expected {entry['name']} in it\n{run.said}")
+        if "name" in entry and deferred.intersection(decided) and \
+                sum(other.get("name") == entry["name"] for other in plan["tensors"]) == 1:
+            expect(entry["name"] not in seen, f"unmatched is {seen}, and {entry['name']} is met\n{run.said}")
+
+
+def check_plan_report(run, plan, ranges, mode, rank, deferred=None, outside=False, checkpoint=None):
+    """The dump's member "plan". deferred: the names of the tensors that the plan knows, if it must know all."""
     seen, what = run.dump.get("plan"), run.said
     expect(isinstance(seen, dict), f"the dump has no plan\n{what}")
     world = math.prod(mesh_of(plan).values())
-    for key, wanted in (("mode", mode), ("rank", rank), ("world_size", world), ("unmatched", []), ("ambiguous", [])):
-        expect(seen.get(key) == wanted, f"plan.{key} is {seen.get(key)!r}, expected {wanted!r}\n{what}")
+    wanted = {"mode": mode, "rank": rank, "world_size": world, "ambiguous": []}
     if not outside:
-        for key, wanted in (("outside_reads", 0), ("outside_bytes", 0), ("culprits", [])):
-            expect(seen.get(key) == wanted, f"plan.{key} is {seen.get(key)!r}, expected {wanted!r}\n{what}")
+        wanted.update({"outside_reads": 0, "outside_bytes": 0, "culprits": []})
+    for key, value in wanted.items():
+        expect(seen.get(key) == value, f"plan.{key} is {seen.get(key)!r}, expected {value!r}\n{what}")
     if deferred is not None:
         sizes = {row["name"]: row["bytes"] for row in run.out["tensors"]}
         for key, least, most in (("tensors", len(deferred), len(sizes) + 1),
@@ -317,6 +350,8 @@ def check_plan_report(run, plan, ranges, mode, rank, deferred=None, outside=Fals
                                  ("owned_bytes", owned_bytes(ranges, deferred), owned_bytes(ranges, sizes))):
             expect(least <= seen.get(key, -1) <= most,
                    f"plan.{key} is {seen.get(key)!r}, expected from {least} to {most}\n{what}")
+        if checkpoint is not None:
+            check_entries(run, plan, checkpoint.tensors, deferred)
     return seen
 
 
