@@ -20,6 +20,7 @@ from workplace import (GRANULE, MIN_BYTES, PAGE, TENSORS, Checkpoint, Control, P
                        check_plan_report, expect, is_ok, make_checkpoints, ranges_of, tensors_in, touched,
                        wait_until_quiet)
 from oracle import Tensor, mesh_of  # noqa: E402  (workplace knows where that is)
+import no_files_checks
 import socket_checks
 from kinds import KINDS, plan, random_case
 
@@ -77,6 +78,12 @@ def check_everything_deferred(place, checkpoints):
     made = plan({"dp": 3}, ("scalar", []), ("*", [{"shard": 0}]))
     for rank in range(3):
         check_rank(place, checkpoints["three files"], made, rank, "enforce" if rank == 2 else "advise", min_bytes=1)
+
+
+def check_short_ends(place, checkpoints):
+    """Copies of a fixed size, the last of each tensor shorter, as loaders with a buffer make them."""
+    for reads in (False, True):
+        check_rank(place, checkpoints["one file"], SHARD0, 1, options=["--chunk", 100000], reads=reads)
 
 
 def check_no_index(place):
@@ -507,6 +514,7 @@ def tests_of(place, checkpoints, arguments):
                       lambda number=number, made=made: check_kind(place, checkpoints, number, made)))
     tests += [("the ranges are there before anything is read", lambda: check_without_reading(place, checkpoints)),
               ("tensors of any size", lambda: check_everything_deferred(place, checkpoints)),
+              ("copies with short ends", lambda: check_short_ends(place, checkpoints)),
               ("files without an index", lambda: check_no_index(place)),
               ("granules of 2 MiB", lambda: check_big_granules(place)),
               ("a device with room for the shards alone", lambda: check_small_device(place, checkpoints)),
@@ -528,6 +536,7 @@ def tests_of(place, checkpoints, arguments):
               ("bad plans that come late", lambda: check_bad_later(place, checkpoints)),
               ("entries that fit no tensor", lambda: check_unmatched(place, checkpoints)),
               ("the example of the C API", lambda: check_example(place))]
+    tests += [(f"no files: {name}", lambda test=test: test(place)) for name, test in no_files_checks.TESTS]
     tests += [(f"socket: {name}", lambda test=test: test(place, checkpoints["one file"], SHARD0))
               for name, test in socket_checks.TESTS]
     return tests

@@ -5,7 +5,8 @@
  * of it a rank needs, it reads in place.
  *
  *   --carve               one allocation, with the tensors at multiples of 512 bytes, as caching allocators do
- *   --pieces N            copies each tensor in N pieces
+ *   --pieces N            copies each tensor in N pieces of one size
+ *   --chunk N             copies at most N bytes at a time
  *   --staged              copies through a buffer of its own: the driver does not see the mapped file
  *   --skip NAME           does not load this tensor
  *   --ranges FILE         reads back what the lines of FILE say: NAME BEGIN END, bytes of the tensor
@@ -49,11 +50,11 @@ struct range {
 
 static struct {
     bool carve, staged, fork, wait, twice, reload;
-    uint64_t pieces;
+    uint64_t pieces, chunk;
     const char *skip, *ranges, *kernel, *settle, *api, *text, *free;
     struct range scribble, slice, outside[MAX_OUTSIDE];
     size_t outside_count;
-} options = {.pieces = 1};
+} options = {.pieces = 1, .chunk = UINT64_MAX};
 
 /* What follows an option: nothing, a text, a number, or NAME BEGIN END. */
 enum kind { FLAG, TEXT, NUMBER, RANGE, RANGES };
@@ -63,15 +64,15 @@ static const struct {
     enum kind kind;
     void *value;
 } option_rows[] = {
-    {"--carve", FLAG, &options.carve},       {"--pieces", NUMBER, &options.pieces},
-    {"--staged", FLAG, &options.staged},     {"--skip", TEXT, &options.skip},
-    {"--ranges", TEXT, &options.ranges},     {"--kernel", TEXT, &options.kernel},
-    {"--api", TEXT, &options.api},           {"--text", TEXT, &options.text},
-    {"--fork", FLAG, &options.fork},         {"--wait", FLAG, &options.wait},
-    {"--settle", TEXT, &options.settle},     {"--scribble", RANGE, &options.scribble},
-    {"--slice", RANGE, &options.slice},      {"--twice", FLAG, &options.twice},
-    {"--reload", FLAG, &options.reload},     {"--free", TEXT, &options.free},
-    {"--outside", RANGES, &options.outside},
+    {"--carve", FLAG, &options.carve},        {"--pieces", NUMBER, &options.pieces},
+    {"--chunk", NUMBER, &options.chunk},      {"--staged", FLAG, &options.staged},
+    {"--skip", TEXT, &options.skip},          {"--ranges", TEXT, &options.ranges},
+    {"--kernel", TEXT, &options.kernel},      {"--api", TEXT, &options.api},
+    {"--text", TEXT, &options.text},          {"--fork", FLAG, &options.fork},
+    {"--wait", FLAG, &options.wait},          {"--settle", TEXT, &options.settle},
+    {"--scribble", RANGE, &options.scribble}, {"--slice", RANGE, &options.slice},
+    {"--twice", FLAG, &options.twice},        {"--reload", FLAG, &options.reload},
+    {"--free", TEXT, &options.free},          {"--outside", RANGES, &options.outside},
 };
 
 /* Where each tensor is; 0 if it was not loaded. */
@@ -188,7 +189,8 @@ static void copy_set(const struct set *set)
 {
     for (size_t i = 0; i < checkpoint.count; i++) {
         const uint64_t bytes = is_loaded(i) ? bytes_of(i) : 0;
-        const uint64_t piece = (bytes + options.pieces - 1) / options.pieces;
+        uint64_t piece = (bytes + options.pieces - 1) / options.pieces;
+        piece = piece < options.chunk ? piece : options.chunk;
         for (uint64_t at = 0; at < bytes; at += piece)
             copy_piece(set->addresses[i] + at, checkpoint.tensors[i].data + at,
                        bytes - at < piece ? bytes - at : piece);
@@ -422,8 +424,8 @@ int main(int argc, char **argv)
         usage("expected a RANK less than WORLD", argv[1]);
     for (char **at = argv + 4; *at != NULL;)
         at = read_option(at);
-    if (options.pieces == 0)
-        usage("expected at least one", "--pieces 0");
+    if (options.pieces == 0 || options.chunk == 0)
+        usage("expected at least one", "--pieces or --chunk 0");
     checkpoint_open(&checkpoint, argv[3]);
     tensors_out = json_array();
     ranges_out = json_array();
