@@ -16,7 +16,8 @@ def run(place, plan, wanted, mode="advise", **settings):
     """(what it printed, its dump, its lines), after the same without the preload."""
     environment = {name: value for name, value in os.environ.items()
                    if name not in LAUNCHERS and not name.startswith(("METASHARD", "SIMCUDA_"))}
-    environment.update(RANK="1", WORLD_SIZE="4", SIMCUDA_GRANULE_KIB=str(GRANULE >> 10), SIMCUDA_POISON="2")
+    environment.update(RANK="1", WORLD_SIZE="4", SIMCUDA_GRANULE_KIB=str(GRANULE >> 10), SIMCUDA_POISON="2",
+                       **place.without)
     dump = place.path("no-files.json")
     for preload in (False, True):
         if preload:
