@@ -97,8 +97,10 @@ def random_case(seed, folder):
         tensors.append(Tensor(name, tensor.dtype, shape))
     parts = {}
     for tensor in tensors:
-        parts.setdefault(f"model-{dice.randint(1, 3)}.safetensors", []).append(tensor)
-    checkpoint = Checkpoint(os.path.join(folder, f"random{seed}"), parts, dice.random() < 0.5, seed)
-    made, _ = random_plan(dice, checkpoint.tensors)
+        parts.setdefault(f"model-0000{dice.randint(1, 3)}-of-00003.safetensors", []).append(tensor)
+    indexed = dice.random() < 0.5
+    checkpoint = Checkpoint(os.path.join(folder, f"random{seed}"), parts, indexed, seed)
+    # Without an index the order is that in which files become known, unless the plan says it.
+    made, _ = random_plan(dice, checkpoint.tensors, all_declared=not indexed)
     made.pop("rank", None)
     return checkpoint, made

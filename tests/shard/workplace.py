@@ -336,16 +336,16 @@ def check_memory(run, ranges, granule=GRANULE, min_bytes=MIN_BYTES):
 
 
 def check_entries(run, plan, checkpoint_tensors, deferred):
-    """plan.unmatched: entries that decide about no tensor, and maybe such that decide about short ones alone."""
-    tensors = list_of_tensors(plan, checkpoint_tensors)
-    deciders = [(tensor.name, entry_of(plan, order, tensor)) for order, tensor in enumerate(tensors)]
+    """plan.unmatched: entries that no tensor meets; of those that only tensors meet which are not deferred, nothing is
+    expected."""
+    tensors = list(enumerate(list_of_tensors(plan, checkpoint_tensors)))
     seen = run.dump["plan"].get("unmatched")
+    names = [entry.get("name") for entry in plan["tensors"]]
     for entry in plan["tensors"]:
-        decided = [name for name, decider in deciders if decider is entry]
-        if "name" in entry and not decided:
+        met = {tensor.name for order, tensor in tensors if entry_of({"tensors": [entry]}, order, tensor)}
+        if "name" in entry and not met:
             expect(entry["name"] in seen, f"unmatched is {seen}, expected {entry['name']} in it\n{run.said}")
-        if "name" in entry and deferred.intersection(decided) and \
-                sum(other.get("name") == entry["name"] for other in plan["tensors"]) == 1:
+        if "name" in entry and met & deferred and names.count(entry["name"]) == 1:
             expect(entry["name"] not in seen, f"unmatched is {seen}, and {entry['name']} is met\n{run.said}")
 
 
