@@ -315,6 +315,18 @@ def check_kernels(place, checkpoints):
                        for culprit in seen["culprits"]), f"culprits {seen['culprits']}: expected cuLaunchKernel")
 
 
+def check_edges(place, checkpoints):
+    """Next to the rank's bytes, in their granule, an enforced kernel finds the right ones: never a part of a granule."""
+    checkpoint, rank = checkpoints["one file"], 1
+    (begin, end), = ranges_of(SHARD0, checkpoint, rank)["embed.weight"]
+    expect(begin % GRANULE >= 4096 and end % GRANULE <= GRANULE - 4096, f"{begin} {end}: expected edges inside of granules")
+    outside = ["--outside", "embed.weight", begin - 4096, begin, "--outside", "embed.weight", end, end + 4096]
+    run = place.run(checkpoint, rank, 4, ["--kernel", place.kernels, *outside], METASHARD_PLAN=place.write(SHARD0),
+                    METASHARD_PLAN_MODE="enforce", SIMCUDA_POISON=1)
+    for row in run.out["outside"]:
+        expect(row["result"] == 0 and row["hash"] == row["file_hash"], f"{row}: expected the bytes of the file\n{run.said}")
+
+
 def check_slices(place, checkpoints):
     """Enforced: what is copied out of a tensor, and what is written over it."""
     checkpoint, rank = checkpoints["three files"], 1
@@ -555,6 +567,7 @@ def tests_of(place, checkpoints, arguments):
         tests.append((f"advised: {name}", lambda carve=carve: check_advised(place, checkpoints, carve)))
     tests += [("slices and new bytes, enforced", lambda: check_slices(place, checkpoints)),
               ("kernels that go outside", lambda: check_kernels(place, checkpoints)),
+              ("kernels at the edges of the ranges", lambda: check_edges(place, checkpoints)),
               ("programs that do more", lambda: check_other_programs(place, checkpoints)),
               ("failing driver calls", lambda: check_failing_calls(place, checkpoints))]
     tests += [(f"a bad plan: {name}", lambda content=content, settings=settings:
