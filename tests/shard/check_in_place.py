@@ -349,6 +349,24 @@ def check_slices(place, checkpoints):
     expect(with_ == without, f"bytes that the program has written itself: {with_}, expected {without}")
 
 
+def check_kernel_then_copy(place, checkpoints):
+    """Enforced: after a kernel, the granules at the edges of the rank's ranges are filled whole. A copy of the other
+    ranks' bytes there is refused, or right; one from a granule that has nothing of the rank's is refused."""
+    checkpoint, rank = checkpoints["one file"], 1
+    ranges = ranges_of(SHARD0, checkpoint, rank)
+    begin, end = ranges["embed.weight"][0]
+    reads = [("embed.weight", begin - 1, begin, 1), ("embed.weight", end, end + 1, 1),
+             ("embed.weight", end + GRANULE, end + GRANULE + 1, 1)]
+    run = place.run(checkpoint, rank, 4, ["--ranges", place.write_ranges(ranges), "--kernel", place.kernels,
+                                          "--copy-outside", *outside_options(reads)],
+                    METASHARD_PLAN=place.write(SHARD0), METASHARD_PLAN_MODE="enforce")
+    run.values()
+    for row in run.out["outside"]:
+        expect(row["result"] == OUTSIDE_ERROR or row["result"] == 0 and row["hash"] == row["file_hash"],
+               f"{row}: expected CUDA error {OUTSIDE_ERROR}, or the bytes of the file\n{run.said}")
+    expect(row["result"] == OUTSIDE_ERROR, f"{row}: expected CUDA error {OUTSIDE_ERROR}\n{run.said}")
+
+
 # --- programs that do more
 
 
@@ -566,6 +584,7 @@ def tests_of(place, checkpoints, arguments):
         tests.append((f"enforced: {name}", lambda carve=carve: check_enforced(place, checkpoints, carve)))
         tests.append((f"advised: {name}", lambda carve=carve: check_advised(place, checkpoints, carve)))
     tests += [("slices and new bytes, enforced", lambda: check_slices(place, checkpoints)),
+              ("a copy after a kernel, enforced", lambda: check_kernel_then_copy(place, checkpoints)),
               ("kernels that go outside", lambda: check_kernels(place, checkpoints)),
               ("kernels at the edges of the ranges", lambda: check_edges(place, checkpoints)),
               ("programs that do more", lambda: check_other_programs(place, checkpoints)),

@@ -22,6 +22,7 @@
  *   --reload              copies all tensors once more, to the same memory, and reads the same again
  *   --free NAME           frees the tensor's memory when all is read
  *   --outside NAME B E    reads these bytes too, last; may be given several times
+ *   --copy-outside        reads these with cuMemcpyDtoH, whatever the others are read with
  *
  * Prints one JSON object: "tensors", a list of the name, address and bytes of each that was loaded, twice
  * with --twice; "ranges" and "outside", in the order read, each with name, begin, end, the CUresult, a hash of the
@@ -49,7 +50,7 @@ struct range {
 };
 
 static struct {
-    bool carve, staged, fork, wait, twice, reload;
+    bool carve, staged, fork, wait, twice, reload, copy_outside;
     uint64_t pieces, chunk;
     const char *skip, *ranges, *kernel, *settle, *api, *text, *free;
     struct range scribble, slice, outside[MAX_OUTSIDE];
@@ -64,15 +65,25 @@ static const struct {
     enum kind kind;
     void *value;
 } option_rows[] = {
-    {"--carve", FLAG, &options.carve},        {"--pieces", NUMBER, &options.pieces},
-    {"--chunk", NUMBER, &options.chunk},      {"--staged", FLAG, &options.staged},
-    {"--skip", TEXT, &options.skip},          {"--ranges", TEXT, &options.ranges},
-    {"--kernel", TEXT, &options.kernel},      {"--api", TEXT, &options.api},
-    {"--text", TEXT, &options.text},          {"--fork", FLAG, &options.fork},
-    {"--wait", FLAG, &options.wait},          {"--settle", TEXT, &options.settle},
-    {"--scribble", RANGE, &options.scribble}, {"--slice", RANGE, &options.slice},
-    {"--twice", FLAG, &options.twice},        {"--reload", FLAG, &options.reload},
-    {"--free", TEXT, &options.free},          {"--outside", RANGES, &options.outside},
+    {"--carve", FLAG, &options.carve},
+    {"--pieces", NUMBER, &options.pieces},
+    {"--chunk", NUMBER, &options.chunk},
+    {"--staged", FLAG, &options.staged},
+    {"--skip", TEXT, &options.skip},
+    {"--ranges", TEXT, &options.ranges},
+    {"--kernel", TEXT, &options.kernel},
+    {"--api", TEXT, &options.api},
+    {"--text", TEXT, &options.text},
+    {"--fork", FLAG, &options.fork},
+    {"--wait", FLAG, &options.wait},
+    {"--settle", TEXT, &options.settle},
+    {"--scribble", RANGE, &options.scribble},
+    {"--slice", RANGE, &options.slice},
+    {"--twice", FLAG, &options.twice},
+    {"--reload", FLAG, &options.reload},
+    {"--free", TEXT, &options.free},
+    {"--outside", RANGES, &options.outside},
+    {"--copy-outside", FLAG, &options.copy_outside},
 };
 
 /* Where each tensor is; 0 if it was not loaded. */
@@ -405,6 +416,8 @@ static void run(void)
         const struct range whole = {options.free, 0, 0};
         must(device.free(set.addresses[tensor_named(&whole)]), "cuMemFree");
     }
+    if (options.copy_outside)
+        options.kernel = NULL;
     for (size_t i = 0; i < options.outside_count; i++)
         read_range(&set, &options.outside[i], outside_out);
     free(set.addresses);

@@ -57,26 +57,40 @@ def check_place(place, checkpoint, made):
         session.finish(False).is_silent()
 
 
+def as_another_user(talk):
+    """What the function returns, 0 to 255, called as a user who owns nothing."""
+    child = os.fork()
+    if child == 0:
+        status = 99
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            status = talk()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def check_other_user(place, checkpoint, made):
-    """Another user cannot connect; where this one may not become another, nothing is tested."""
+    """Another user cannot connect, nor, where somebody has changed the mode, say anything. Where this one may not
+    become another, nothing is tested."""
     session = Session(place, checkpoint, made)
+
+    def talk():
+        try:
+            control = Control(session.path, 5)
+        except PermissionError:
+            return 0
+        return 1 if is_ok(control.plan(made)) else 2
     if os.getuid() == 0:
         os.chmod(place.folder, 0o755)
-        child = os.fork()
-        if child == 0:
-            status = 2
-            try:
-                os.setgid(65534)
-                os.setuid(65534)
-                Control(session.path, 5)
-            except PermissionError:
-                status = 0
-            finally:
-                os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        expect(status == 0, "another user could connect, or failed in another way than by permission")
+        status = as_another_user(talk)
+        expect(status == 0, f"another user could connect, or failed in another way than by permission ({status})")
+        os.chmod(session.path, 0o666)
+        status = as_another_user(talk)
+        expect(status == 2, f"another user, with mode 666: {status}, expected 2: connected, and no plan is taken")
         session.status()
-    session.finish(False).is_silent()
+    session.finish(False)
 
 
 def check_plan(place, checkpoint, made):
