@@ -20,7 +20,9 @@ from workplace import (GRANULE, MIN_BYTES, PAGE, TENSORS, Checkpoint, Control, P
                        check_plan_report, expect, is_ok, make_checkpoints, ranges_of, tensors_in, touched,
                        wait_until_quiet)
 from oracle import Tensor, entry_of, mesh_of, placements_of  # noqa: E402  (workplace knows where that is)
+import late_checks
 import no_files_checks
+import script_checks
 import socket_checks
 from kinds import KINDS, plan, random_case
 
@@ -315,6 +317,21 @@ def check_kernels(place, checkpoints):
                        for culprit in seen["culprits"]), f"culprits {seen['culprits']}: expected cuLaunchKernel")
 
 
+def check_recorded_kernels(place, checkpoints):
+    """A kernel that could be recorded reads other ranks' bytes: enforced, it is not put off until nobody asks any more."""
+    checkpoint, rank = checkpoints["one file"], 1
+    rules = place.path("rules.txt")
+    with open(rules, "w") as file:
+        file.write("from-other copy32\n")
+    outside = ["--kernel", place.kernels, "--outside", "embed.weight", 800 * 1024, 801 * 1024]
+    for mode, result in (("advise", 0), ("enforce", ILLEGAL_ADDRESS)):
+        run = place.run(checkpoint, rank, 4, outside, METASHARD_PLAN=place.write(SHARD0), METASHARD_PLAN_MODE=mode,
+                        METASHARD_KERNEL_RULES=rules, METASHARD_MIN_BYTES=1)
+        row = run.out["outside"][0]
+        expect(row["result"] == result, f"{mode}: {row}: expected CUDA error {result}\n{run.said}")
+        expect(result != 0 or row["hash"] == row["file_hash"], f"{mode}: {row}: other bytes than in the file")
+
+
 def check_edges(place, checkpoints):
     """Next to the rank's bytes, in their granule, an enforced kernel finds the right ones: never a part of a granule."""
     checkpoint, rank = checkpoints["one file"], 1
@@ -586,6 +603,7 @@ def tests_of(place, checkpoints, arguments):
     tests += [("slices and new bytes, enforced", lambda: check_slices(place, checkpoints)),
               ("a copy after a kernel, enforced", lambda: check_kernel_then_copy(place, checkpoints)),
               ("kernels that go outside", lambda: check_kernels(place, checkpoints)),
+              ("kernels that could be recorded", lambda: check_recorded_kernels(place, checkpoints)),
               ("kernels at the edges of the ranges", lambda: check_edges(place, checkpoints)),
               ("programs that do more", lambda: check_other_programs(place, checkpoints)),
               ("failing driver calls", lambda: check_failing_calls(place, checkpoints))]
@@ -596,6 +614,9 @@ def tests_of(place, checkpoints, arguments):
               ("entries that fit no tensor", lambda: check_unmatched(place, checkpoints)),
               ("the example of the C API", lambda: check_example(place))]
     tests += [(f"no files: {name}", lambda test=test: test(place)) for name, test in no_files_checks.TESTS]
+    tests += [(f"a script: {name}", lambda test=test: test(place)) for name, test in script_checks.TESTS]
+    tests += [(f"a plan comes late: {name}", lambda test=test: test(place, checkpoints["one file"], SHARD0))
+              for name, test in late_checks.TESTS]
     tests += [(f"socket: {name}", lambda test=test: test(place, checkpoints["one file"], SHARD0))
               for name, test in socket_checks.TESTS]
     return tests

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""script.py: a CUDA program that does what a JSON object on its standard input says, step by step:
+
+    "file"   a checkpoint's file, which it maps
+    "plan"   a plan, for the step "plan"
+    "steps"  a list of
+        ["load", begin, end]                       a block of its own for these bytes of the file, copied from the mapping
+        ["new", bytes, value]                      a block whose bytes are all set to value, by a copy from the host
+        ["reserve", bytes]                         a block that is not written
+        ["fill", block, at, bytes, value]          a part of it, by a copy from the host
+        ["plan"]                                   hands the plan to metashard_plan_text
+        ["copy", to, at, from, begin, end]         cuMemcpyDtoD between blocks
+        ["read", block, begin, end]                cuMemcpyDtoH
+        ["rows", block, begin, width, pitch, height]   cuMemcpy2D to the host
+        ["free", block]
+        ["report", block, at, size]                tells of a part of the block as PyTorch's allocator does; size < 0:
+                                                   it is taken back
+        ["name", block, at, bytes, name, dtype, shape], ["materialise"]   of metashard.h
+
+Blocks count from 0. Prints a list with [CUresult, hash of what was read, or null] for each step.
+"""
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "examples"))
+from plan_ctypes import Cuda, MetaShard  # noqa: E402
+
+HOST, DEVICE = 1, 2
+
+
+class Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D"""
+    _fields_ = [(side + name, kind) for side in ("src", "dst") for name, kind in
+                (("XInBytes", ctypes.c_size_t), ("Y", ctypes.c_size_t), ("MemoryType", ctypes.c_int),
+                 ("Host", ctypes.c_void_p), ("Device", ctypes.c_uint64), ("Array", ctypes.c_void_p),
+                 ("Pitch", ctypes.c_size_t))] + [("WidthInBytes", ctypes.c_size_t), ("Height", ctypes.c_size_t)]
+
+
+class Program:
+    def __init__(self, wanted):
+        self.plan, self.blocks = wanted.get("plan"), []
+        file = open(wanted["file"], "rb")
+        self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private, and never written
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.cuda, self.metashard = Cuda(), MetaShard()
+        self.driver = self.cuda.library
+
+    def allocate(self, size):
+        address = ctypes.c_uint64()
+        self.cuda.must(self.driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)), "cuMemAlloc")
+        self.blocks.append(address.value)
+        return address
+
+    def at(self, block, offset):
+        return ctypes.c_uint64(self.blocks[block] + offset)
+
+    def do_load(self, begin, end):
+        address = self.allocate(end - begin)
+        return self.driver.cuMemcpyHtoD_v2(address, ctypes.c_void_p(self.base + begin), ctypes.c_size_t(end - begin)), None
+
+    def do_new(self, size, value):
+        address = self.allocate(size)
+        return self.driver.cuMemcpyHtoD_v2(address, bytes([value]) * size, ctypes.c_size_t(size)), None
+
+    def do_plan(self):
+        if self.metashard.is_there:
+            self.metashard.plan(self.plan)
+        return 0, None
+
+    def do_copy(self, to, at, source, begin, end):
+        return self.driver.cuMemcpyDtoD_v2(self.at(to, at), self.at(source, begin), ctypes.c_size_t(end - begin)), None
+
+    def do_read(self, block, begin, end):
+        data = ctypes.create_string_buffer(end - begin)
+        result = self.driver.cuMemcpyDtoH_v2(data, self.at(block, begin), ctypes.c_size_t(end - begin))
+        return result, hashlib.sha256(data.raw).hexdigest() if result == 0 else None
+
+    def do_rows(self, block, begin, width, pitch, height):
+        data = ctypes.create_string_buffer(width * height)
+        copy = Copy2D(srcMemoryType=DEVICE, srcDevice=self.blocks[block] + begin, srcPitch=pitch, dstMemoryType=HOST,
+                      dstHost=ctypes.addressof(data), dstPitch=width, WidthInBytes=width, Height=height)
+        result = self.driver.cuMemcpy2D_v2(ctypes.byref(copy))
+        return result, hashlib.sha256(data.raw).hexdigest() if result == 0 else None
+
+    def do_report(self, block, at, size):
+        if self.metashard.is_there:
+            report = self.metashard.library._ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+            report(ctypes.c_void_p(self.blocks[block] + at), ctypes.c_int64(size), ctypes.c_size_t(0),
+                   ctypes.c_size_t(0), ctypes.c_uint16(1))
+        return 0, None
+
+    def do_name(self, block, at, size, name, dtype, shape):
+        if self.metashard.is_there:
+            self.metashard.name(self.blocks[block] + at, size, name, dtype, shape)
+        return 0, None
+
+    def do_materialise(self):
+        if self.metashard.is_there:
+            self.metashard.materialise()
+        return 0, None
+
+    def do_fill(self, block, at, size, value):
+        return self.driver.cuMemcpyHtoD_v2(self.at(block, at), bytes([value]) * size, ctypes.c_size_t(size)), None
+
+    def do_reserve(self, size):
+        self.allocate(size)
+        return 0, None
+
+    def do_free(self, block):
+        return self.driver.cuMemFree_v2(self.at(block, 0)), None
+
+
+def main():
+    wanted = json.load(sys.stdin)
+    program = Program(wanted)
+    print(json.dumps([getattr(program, "do_" + step[0])(*step[1:]) for step in wanted["steps"]]))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

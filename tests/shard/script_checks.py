@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans and copies within the device, rows, and plans that come in the middle of loading: programs of script.py."""
+import json
+import os
+import subprocess
+import sys
+
+from workplace import FORMAT, GRANULE, LAUNCHERS, PAGE, expect
+
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "script.py")
+KIB = 1 << 10
+ROWS, ROW = 512, 2 * KIB  # of each of two tensors: 1 MiB
+SIZE, OWN = ROWS * ROW, ROWS * ROW // 4
+RANK = 1
+NAMES = ["a", "b"]
+
+
+def make(place):
+    """(path, [begin, end) of the tensors in the file)"""
+    header = json.dumps({name: {"dtype": "F32", "shape": [ROWS, ROW // 4], "data_offsets": [i * SIZE, (i + 1) * SIZE]}
+                         for i, name in enumerate(NAMES)}).encode()
+    path, start = place.path("script.safetensors"), 8 + len(header)
+    if not os.path.exists(path):
+        with open(path, "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header + os.urandom(2 * SIZE))
+        os.utime(path, (1e9, 1e9))
+    return path, [(start + i * SIZE, start + (i + 1) * SIZE) for i in range(2)]
+
+
+def run(place, steps, placements, mode="advise", late=False, **settings):
+    """(results with the preload, without, dump, lines)"""
+    path, _ = make(place)
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in LAUNCHERS and not name.startswith(("METASHARD", "SIMCUDA_"))}
+    environment.update(RANK=str(RANK), WORLD_SIZE="4", SIMCUDA_GRANULE_KIB=str(GRANULE >> 10), SIMCUDA_POISON="2",
+                       **place.without)
+    plan = {"format": FORMAT, "mesh": {"dp": 4}, "tensors": [{"name": "*", "placements": placements}]}
+    wanted = json.dumps({"file": path, "plan": plan, "steps": steps})
+    dump, outputs = place.path("script.json"), []
+    for preload in (False, True):
+        if preload:
+            environment.update(LD_PRELOAD=place.preload, METASHARD_DUMP=dump, METASHARD_MIN_BYTES=str(GRANULE),
+                               METASHARD_PLAN_MODE=mode, **settings)
+            if not late:
+                environment["METASHARD_PLAN"] = place.write(plan)
+        done = subprocess.run([sys.executable, PROGRAM], input=wanted, env=environment, capture_output=True, text=True,
+                              timeout=60)
+        expect(done.returncode == 0, f"exit status {done.returncode}\n{done.stderr[-1000:]}")
+        outputs.append(json.loads(done.stdout))
+    with open(dump) as file:
+        return outputs[1], outputs[0], json.load(file), done.stderr.splitlines()
+
+
+def own(begin=RANK * OWN):
+    return begin, begin + OWN
+
+
+def check_midway(place):
+    """The plan comes when one of two tensors is loaded: with the second, the ranges of both are there."""
+    _, (a, b) = make(place)
+    steps = [["load", *a], ["plan"], ["load", *b]]
+    with_, without, dump, _ = run(place, steps, [{"shard": 0}], late=True)
+    expect(with_ == without, f"{with_}, expected {without}")
+    seen = [block["backed_bytes"] for block in dump["blocks"]]
+    expect(seen == [OWN, OWN], f"in memory: {seen}, expected {OWN} of each")
+
+
+def check_copies_out(place):
+    """A program that copies its rows out, after the pass: the file is read once."""
+    _, (a, b) = make(place)
+    begin, end = own()
+    steps = [["load", *a], ["load", *b], ["new", OWN, 0], ["new", OWN, 0], ["copy", 2, 0, 0, begin, end],
+             ["copy", 3, 0, 1, begin, end], ["free", 0], ["free", 1], ["read", 2, 0, OWN], ["read", 3, 0, OWN]]
+    with_, without, dump, _ = run(place, steps, [{"shard": 0}])
+    expect(with_ == without, f"{with_}, expected {without}")
+    expect(2 * OWN <= dump["file_read_bytes"] <= 2 * OWN + 4 * PAGE,
+           f"file_read_bytes is {dump['file_read_bytes']}, expected {2 * OWN}")
+
+
+def check_copies_refused(place):
+    """Enforced: a copy of other ranks' bytes fails, to memory that is deferred and to memory that is there."""
+    _, (a, b) = make(place)
+    begin, end = own()
+    for touched in (False, True):
+        steps = [["load", *a], ["load", *b], ["new", OWN, 7], ["new", OWN, 8]] + [["read", 3, 0, OWN]] * touched + [
+            ["copy", 2, 0, 0, begin, end], ["copy", 3, 0, 0, end, end + OWN], ["read", 2, 0, OWN]]
+        with_, without, dump, lines = run(place, steps, [{"shard": 0}], "enforce")
+        expect(with_[-2] == [800, None], f"the copy: {with_[-2]}, expected CUDA error 800")
+        expect(with_[:-2] == without[:-2], f"{with_}, expected {without}")
+        expect(len(lines) == 1 and "cuMemcpyDtoD" in lines[0] and " a" in lines[0],
+               f"expected one line that names the call and the tensor, found {lines}")
+
+
+def check_copies_counted(place):
+    """Advised: they are right, and counted when they are read."""
+    _, (a, b) = make(place)
+    _, end = own()
+    steps = [["load", *a], ["load", *b], ["new", OWN, 7], ["read", 2, 0, OWN], ["copy", 2, 0, 0, end, end + OWN],
+             ["read", 2, 0, OWN]]
+    with_, without, dump, _ = run(place, steps, [{"shard": 0}])
+    expect(with_ == without, f"{with_}, expected {without}")
+    culprits = [(culprit["call"], culprit["tensor"], culprit["bytes"]) for culprit in dump["plan"]["culprits"]]
+    expect([(call[:12], tensor, size) for call, tensor, size in culprits] == [("cuMemcpyDtoD", "a", OWN)],
+           f"culprits {culprits}, expected cuMemcpyDtoD of a, {OWN} bytes")
+
+
+def check_rows(place):
+    """A column shard, read by a copy of rows: no other column is read; and other columns are refused, or counted."""
+    _, (a, b) = make(place)
+    width = ROW // 4
+    rows = [["load", *a], ["load", *b], ["rows", 0, RANK * width, width, ROW, ROWS]]
+    for mode in ("advise", "enforce"):
+        with_, without, dump, lines = run(place, rows, [{"shard": 1}], mode)
+        expect(with_ == without and lines == [], f"{mode}: {with_}, expected {without}; {lines}")
+        expect(dump["plan"]["outside_reads"] == 0, f"{mode}: outside_reads is {dump['plan']['outside_reads']}")
+    others = rows[:2] + [["rows", 0, 2 * width, width, ROW, ROWS]]
+    with_, without, dump, lines = run(place, others, [{"shard": 1}], "enforce")
+    expect(with_[-1] == [800, None] and len(lines) == 1, f"other columns: {with_[-1]}, expected CUDA error 800; {lines}")
+    with_, without, dump, _ = run(place, others, [{"shard": 1}])
+    expect(with_ == without and dump["plan"]["outside_bytes"] == width * ROWS,
+           f"other columns: {with_}, expected {without}; outside_bytes is {dump['plan']['outside_bytes']}")
+
+
+def check_names_go(place):
+    """A name goes with its block: what comes to lie there later is not that tensor."""
+    part = 256 * KIB
+    steps = [["reserve", 4 * part], ["report", 0, 0, part], ["name", 0, 0, part, "a", "F32", [128, ROW // 4]],
+             ["fill", 0, 0, part, 1], ["report", 0, 0, -part], ["report", 0, 0, part], ["fill", 0, 0, part, 2],
+             ["materialise"], ["read", 0, 0, part]]
+    with_, without, dump, lines = run(place, steps, [{"shard": 0}], "enforce")
+    expect(with_ == without, f"{with_}, expected {without}; {lines}")
+
+
+TESTS = [("a plan in the middle of loading", check_midway), ("rows copied out", check_copies_out),
+         ("copies refused", check_copies_refused), ("copies counted", check_copies_counted),
+         ("columns by rows", check_rows),
+         ("names of blocks that are returned", check_names_go)]
