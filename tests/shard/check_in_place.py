@@ -16,9 +16,9 @@ import sys
 import tempfile
 import time
 
-from workplace import (GRANULE, MIN_BYTES, PAGE, TENSORS, Checkpoint, Control, Place, Run, Wrong, check_memory,
-                       check_plan_report, expect, is_ok, make_checkpoints, ranges_of, tensors_in, touched,
-                       wait_until_quiet)
+from workplace import (GRANULE, MIN_BYTES, PAGE, TENSORS, Checkpoint, Control, Place, Run, Wrong,
+                       at_most_in_block, check_memory, check_plan_report, expect, is_ok, make_checkpoints,
+                       ranges_of, tensors_in, touched, wait_until_quiet)
 from oracle import Tensor, entry_of, mesh_of, placements_of  # noqa: E402  (workplace knows where that is)
 import late_checks
 import no_files_checks
@@ -226,6 +226,31 @@ def check_replaced_memory(run, old, new):
             sent += owned + sum(end - begin for begin, end in old[name])
     expect(sent <= run.dump["h2d_bytes"] <= sent + 64 * PAGE,
            f"h2d_bytes is {run.dump['h2d_bytes']}, expected {sent}: both plans' ranges\n{run.said}")
+
+
+def check_another_kind(place, checkpoints, seed):
+    """A second plan that has little to do with the first: its ranges can be read, and no granule is in memory that
+    neither of the two touches."""
+    dice = random.Random(seed)
+    checkpoint = dice.choice(list(checkpoints.values()))
+    (_, first), (_, second) = dice.sample(KINDS, 2)
+    first, second = [with_rank(made, dice.randrange(math.prod(mesh_of(made).values()))) for made in (first, second)]
+    ranges = {name: ranges_of(made, checkpoint, made["rank"]) for name, made in (("old", first), ("new", second))}
+    kernel, mode = ["--kernel", place.kernels], dice.choice(["advise", "enforce"])
+    options = dice.choice([[], ["--carve"], ["--pieces", 3], ["--twice"], ["--reload"], ["--settle", place.kernels]]
+                          + [kernel, ["--carve", *kernel]] * (mode == "enforce"))
+    run = place.run(checkpoint, 0, 1, ["--api", place.write(second), "--ranges", place.write_ranges(ranges["new"]),
+                                       *options],
+                    RANK=None, WORLD_SIZE=None, METASHARD_PLAN=place.write(first), METASHARD_PLAN_MODE=mode,
+                    METASHARD_SETTLE_MS=20)
+    run.values()
+    expect(run.out["api"]["result"] == 0, f"metashard_plan_file: {run.out['api']}, expected 0")
+    for block in run.dump["blocks"]:
+        inside = tensors_in(block, run.out)
+        both = [part for kept in ranges.values() for part in at_most_in_block(inside, kept)]
+        most = len(touched(both, GRANULE)) * GRANULE
+        expect(not inside or block["backed_bytes"] <= most,
+               f"{inside}: {block['backed_bytes']} bytes are in memory, expected at most {most}\n{run.said}")
 
 
 # --- reading what is not in the plan
@@ -579,8 +604,10 @@ def check_random(place, seed):
 
 def tests_of(place, checkpoints, arguments):
     if arguments.seeds:
-        return [(f"random plan, seed {seed}", lambda seed=seed: check_random(place, seed))
-                for seed in range(arguments.first, arguments.first + arguments.seeds)]
+        return [test for seed in range(arguments.first, arguments.first + arguments.seeds) for test in (
+            (f"random plan, seed {seed}", lambda seed=seed: check_random(place, seed)),
+            (f"a second plan, of another kind, seed {seed}",
+             lambda seed=seed: check_another_kind(place, checkpoints, seed)))]
     tests = [("the client, without the preload", lambda: check_client(place, checkpoints))]
     for number, (name, made) in enumerate(KINDS):
         tests.append((f"every rank: {name}",
@@ -596,6 +623,9 @@ def tests_of(place, checkpoints, arguments):
         tests.append((f"a plan that comes late: {how}", lambda how=how: check_plan_comes(place, checkpoints, how)))
     for how in ("file", "socket"):
         tests.append((f"a second plan: {how}", lambda how=how: check_replaced(place, checkpoints, how)))
+    for seed in range(6):
+        tests.append((f"a second plan, of another kind, seed {seed}",
+                      lambda seed=seed: check_another_kind(place, checkpoints, seed)))
     for carve in ([], ["--carve"]):
         name = "in one allocation" if carve else "tensor by tensor"
         tests.append((f"enforced: {name}", lambda carve=carve: check_enforced(place, checkpoints, carve)))

@@ -263,8 +263,32 @@ def is_listening(path):
         return False
 
 
+def check_storm(place, checkpoint, made):
+    """Plans of all ranks, one after the other, while the program loads and reads: advice, whatever it says."""
+    everything = {tensor.name: [[begin, min(begin + 30000, tensor.bytes())] for begin in
+                                range(0, tensor.bytes(), 30000)] for tensor in checkpoint.tensors}
+    ranges, answers = place.write_ranges(everything), []
+    for options in ([], ["--carve", "--twice"], ["--kernel", place.kernels], ["--pieces", 3, "--reload"]):
+        path = place.path(f"storm-{len(answers)}")
+        run = Run(place, checkpoint, RANK, WORLD, ["--ranges", ranges, "--wait", *options], METASHARD_CONTROL=path,
+                  METASHARD_LOG="error")
+        wait_until(lambda path=path: is_listening(path), path)
+        for rank in range(20):
+            if rank == 10:
+                run.until_ready().go_on()
+            try:
+                answers.append(Control(path, ANSWER_S).plan({**made, "rank": rank % WORLD}))
+            except OSError:
+                break  # the end of the program
+        run.finish().values()
+        run.is_silent()
+    taken = sum(map(is_ok, answers))
+    expect(taken >= 40, f"{taken} plans were taken, expected 10 of each program at least")
+
+
 TESTS = [("its place and its mode", check_place), ("another user", check_other_user), ("a plan", check_plan),
          ("garbage", check_garbage), ("more than a plan may have", check_too_big), ("half a message", check_half),
          ("clients that say nothing", check_silent), ("two clients", check_two), ("bad plans", check_bad_plans),
          ("a path that is occupied", check_occupied), ("two programs, one path", check_taken),
-         ("a child that ends", check_fork), ("while the program loads", check_while_loading)]
+         ("a child that ends", check_fork), ("while the program loads", check_while_loading),
+         ("a storm of plans", check_storm)]

@@ -146,6 +146,11 @@ class Run:
         expect(line == b"ready\n", f"ended before it was ready: {self.said}\n{self.stderr()}")
         return self
 
+    def go_on(self):
+        """For --wait."""
+        self.process.stdin.close()
+        self.process.stdin = None
+
     def stderr(self):
         self.errors.seek(0)
         return self.errors.read()
@@ -182,7 +187,7 @@ class Run:
             self.process.kill()
         self.process.wait()
         self.process.stdout.close()
-        if not self.process.stdin.closed:
+        if self.process.stdin is not None:
             self.process.stdin.close()
         self.errors.close()
 
