@@ -12,6 +12,7 @@
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
+#include "runtime/machine/staging.h"
 #include "runtime/start.h"
 
 static bool can_map_memory(CUdevice device)
@@ -167,12 +168,15 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
            allocation->backing.backed_bytes);
     destroy_allocation(allocation);
     ms_count(MS_COUNT_FREES, 1);
+    if (!ms_defers_any())
+        ms_staging_give_back(facts.context);
     return true;
 }
 
 void ms_context_destroyed(CUcontext context)
 {
     ms_fill_stream_forget(context);
+    ms_staging_forget(context);
     ms_param_layout_forget(NULL);
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {

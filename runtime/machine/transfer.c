@@ -3,22 +3,24 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/gather.h"
+#include "runtime/machine/staging.h"
 #include "runtime/source/reader.h"
 #include "runtime/start.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 
 static const size_t min_slot_bytes = (size_t)256 << 10;
-static const size_t max_slot_bytes = (size_t)8 << 20;
+static const size_t max_slot_bytes =
+    (size_t)4 << 20; /* larger ones are not read faster, but leave the caches */
 static const size_t min_threaded_bytes = (size_t)4
                                          << 20; /* less is read before threads have started */
 static const uint64_t report_ns = 2 * SECOND_NS;
@@ -37,8 +39,7 @@ struct transfer {
     struct ms_reader *reader;
     CUstream stream;
 
-    unsigned char *staging;
-    bool is_pinned;
+    struct ms_staging staging;
     size_t slot_bytes, slot_count;
     CUevent *events; /* of each slot: complete when its bytes were copied */
     size_t event_count;
@@ -78,10 +79,34 @@ static size_t sum_bytes(const struct ms_run *runs, size_t count)
     return bytes;
 }
 
-/* Eight of them or more, so that there is always one to read into and one to copy from. */
+/* More than there are cores would take turns, and the slots that they fill leave the caches. */
+static unsigned choose_threads(size_t bytes)
+{
+    cpu_set_t cores;
+    int count = sizeof(cores) * 8; /* more than a set holds: the call fails */
+    if (sched_getaffinity(0, sizeof(cores), &cores) == 0)
+        count = CPU_COUNT(&cores);
+    if (ms_config.read_threads <= 1 || bytes < min_threaded_bytes || count <= 1)
+        return 0;
+    return ms_config.read_threads < (uint64_t)count ? (unsigned)ms_config.read_threads
+                                                    : (unsigned)count;
+}
+
+/* For each thread a slot that it fills and one that is copied, and two more to pass from hand to hand. Whatever is
+ * to be read: an area that is kept fits the next transfer. */
+static size_t choose_staging_bytes(void)
+{
+    const size_t enough = (2 * (size_t)choose_threads(SIZE_MAX) + 2) * max_slot_bytes;
+    const size_t bytes = (size_t)ms_config.staging_bytes / min_slot_bytes * min_slot_bytes;
+    if (bytes < min_slot_bytes)
+        return min_slot_bytes;
+    return bytes < enough ? bytes : enough;
+}
+
+/* Several, so that there is always one to read into and one to copy from. */
 static size_t choose_slot_bytes(size_t bytes)
 {
-    const size_t limit = (size_t)ms_config.staging_bytes / 8;
+    const size_t limit = choose_staging_bytes() / 6;
     size_t slot = bytes / 8;
     if (slot > limit)
         slot = limit;
@@ -92,33 +117,18 @@ static size_t choose_slot_bytes(size_t bytes)
     return slot / min_slot_bytes * min_slot_bytes;
 }
 
-static size_t choose_slot_count(const struct transfer *transfer)
+static CUresult take_staging(struct transfer *transfer, CUcontext context)
 {
-    const size_t limit = (size_t)ms_config.staging_bytes / transfer->slot_bytes;
-    const size_t count =
-        limit < transfer->gather.batch_count ? limit : transfer->gather.batch_count;
-    return count > 0 ? count : 1;
-}
-
-static CUresult allocate_staging(struct transfer *transfer)
-{
-    const size_t bytes = transfer->slot_count * transfer->slot_bytes;
-    void *memory;
-    CUresult result = ms_driver.mem_host_alloc(&memory, bytes, 0);
-    transfer->is_pinned = result == CUDA_SUCCESS;
-    if (!transfer->is_pinned) {
-        ms_log(MS_DEBUG, "no pinned memory for staging (CUDA error %d): pageable memory it is",
-               (int)result);
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    transfer->staging = memory;
+    CUresult result = ms_staging_take(context, choose_staging_bytes(), &transfer->staging);
+    if (result != CUDA_SUCCESS)
+        return result;
+    transfer->slot_count = transfer->staging.bytes / transfer->slot_bytes;
+    if (transfer->slot_count > transfer->gather.batch_count)
+        transfer->slot_count = transfer->gather.batch_count;
     transfer->queued = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->queued));
     transfer->events = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->events));
     if (transfer->queued == NULL || transfer->events == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = CUDA_SUCCESS;
     while (transfer->event_count < transfer->slot_count && result == CUDA_SUCCESS) {
         /* A waiting thread leaves its core to those that read. */
         result = ms_driver.event_create(&transfer->events[transfer->event_count],
@@ -128,38 +138,27 @@ static CUresult allocate_staging(struct transfer *transfer)
     return result;
 }
 
-static void free_staging(struct transfer *transfer)
+static void drop_staging(struct transfer *transfer)
 {
-    const size_t bytes = transfer->slot_count * transfer->slot_bytes;
     for (size_t i = 0; i < transfer->event_count; i++)
         ms_driver.event_destroy(transfer->events[i]);
     ms_heap_free(transfer->events);
     ms_heap_free(transfer->queued);
-    if (transfer->staging == NULL)
-        return;
-    const CUresult result =
-        transfer->is_pinned ? ms_driver.mem_free_host(transfer->staging) : CUDA_SUCCESS;
-    if (!transfer->is_pinned)
-        munmap(transfer->staging, bytes);
-    if (result != CUDA_SUCCESS)
-        ms_log(MS_DEBUG, "%zu bytes of pinned memory could not be given back: CUDA error %d", bytes,
-               (int)result);
+    if (transfer->staging.memory != NULL)
+        ms_staging_drop(&transfer->staging);
 }
 
 static bool start_reading(struct transfer *transfer)
 {
-    const bool alone =
-        ms_config.read_threads <= 1 || transfer->gather.wanted_bytes < min_threaded_bytes;
-    const uint64_t most = transfer->gather.batch_count;
+    const unsigned threads = choose_threads(transfer->gather.wanted_bytes);
     const struct ms_reading reading = {
         .parts = transfer->gather.parts,
         .batches = transfer->gather.batches,
         .batch_count = transfer->gather.batch_count,
-        .slots = transfer->staging,
+        .slots = transfer->staging.memory,
         .slot_bytes = transfer->slot_bytes,
         .slot_count = transfer->slot_count,
-        .threads =
-            alone ? 0 : (unsigned)(ms_config.read_threads < most ? ms_config.read_threads : most),
+        .threads = threads < transfer->slot_count ? threads : (unsigned)transfer->slot_count,
         .cancelled = cancel_flag(),
     };
     transfer->reader = ms_reader_create(&reading);
@@ -206,8 +205,8 @@ static CUresult copy_pieces(struct transfer *transfer, size_t batch, const unsig
 
 static CUresult queue(struct transfer *transfer, const struct ms_read_done *done)
 {
-    CUresult result =
-        copy_pieces(transfer, done->batch, transfer->staging + done->slot * transfer->slot_bytes);
+    CUresult result = copy_pieces(transfer, done->batch,
+                                  transfer->staging.memory + done->slot * transfer->slot_bytes);
     if (result == CUDA_SUCCESS)
         result = ms_driver.event_record(transfer->events[done->slot], transfer->stream);
     transfer->queued[(transfer->oldest + transfer->queued_count) % transfer->slot_count] =
@@ -271,10 +270,9 @@ static CUresult move_batches(struct transfer *transfer)
 
 /* --- all of it */
 
-static CUresult carry_out(struct transfer *transfer)
+static CUresult carry_out(struct transfer *transfer, CUcontext context)
 {
-    transfer->slot_count = choose_slot_count(transfer);
-    CUresult result = allocate_staging(transfer);
+    CUresult result = take_staging(transfer, context);
     if (result == CUDA_SUCCESS && !start_reading(transfer))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
@@ -283,7 +281,7 @@ static CUresult carry_out(struct transfer *transfer)
     }
     /* Also after a failure: what is queued must not outlive staging. */
     const CUresult waited = ms_driver.stream_synchronize(transfer->stream);
-    free_staging(transfer);
+    drop_staging(transfer);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
@@ -297,7 +295,7 @@ static size_t drop_empty(struct ms_run *runs, size_t count)
     return kept;
 }
 
-static CUresult transfer_runs(struct ms_run *runs, size_t count, CUstream stream)
+static CUresult transfer_runs(struct ms_run *runs, size_t count, CUcontext context, CUstream stream)
 {
     if (atomic_load(cancel_flag()))
         return CUDA_ERROR_DEINITIALIZED;
@@ -309,7 +307,7 @@ static CUresult transfer_runs(struct ms_run *runs, size_t count, CUstream stream
     transfer.slot_bytes = choose_slot_bytes(sum_bytes(runs, count));
     if (!ms_gather_init(&transfer.gather, runs, count, transfer.slot_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = carry_out(&transfer);
+    const CUresult result = carry_out(&transfer, context);
     ms_gather_cleanup(&transfer.gather);
     return result;
 }
@@ -324,7 +322,7 @@ CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstr
         return result;
     /* The threads that read must not be left behind. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    result = transfer_runs(runs, count, stream);
+    result = transfer_runs(runs, count, context, stream);
     pthread_setcancelstate(cancel_state, NULL);
     ms_driver_leave(&scope);
     errno = saved_errno;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Filling device memory from files, as fast as the disk and the bus allow: large reads by a few threads
- * (source/reader.h) into pinned memory, and asynchronous copies from there, at the same time. Staging
- * takes at most METASHARD_STAGING_BYTES, and is given back at the end.
+ * (source/reader.h) into pinned memory (staging.h), at most METASHARD_STAGING_BYTES of it, and
+ * asynchronous copies from there, at the same time.
  */
 #ifndef METASHARD_RUNTIME_MACHINE_TRANSFER_H
 #define METASHARD_RUNTIME_MACHINE_TRANSFER_H

@@ -98,36 +98,35 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
 #define SYS_cachestat 451 /* since Linux 6.5; the same number everywhere */
 #endif
 
-/* How many pages are cached, or -1: an older kernel, or a file of somebody else's. */
-static int64_t count_cached_pages(int descriptor, uint64_t offset, size_t bytes)
+/* Of one byte's page: 1 or 0, or -1: an older kernel, or a file of somebody else's. */
+static int count_cached_pages(int descriptor, uint64_t offset)
 {
     struct {
         uint64_t offset, bytes;
-    } range = {offset, bytes};
+    } range = {offset, 1};
     struct {
         uint64_t cached, dirty, writeback, evicted, recently_evicted;
     } pages = {0};
     if (syscall(SYS_cachestat, (unsigned)descriptor, &range, &pages, 0U) != 0)
         return -1;
-    return (int64_t)pages.cached;
+    return (int)pages.cached;
 }
 
-/* A byte, if that takes no input. On a miss the kernel begins to read that one page. */
 static bool is_byte_cached(int descriptor, uint64_t offset)
 {
+    const int pages = count_cached_pages(descriptor, offset);
+    if (pages >= 0)
+        return pages > 0;
+    /* A read that takes no input; on a miss the kernel begins to read that one page. Where it cannot be told,
+     * the page cache is the place to read from. */
     char byte;
     const struct iovec vector = {&byte, 1};
-    /* Where it cannot be told, the page cache is the place to read from. */
     return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
 }
 
+/* As far as its ends tell: pages between them that are missing are only read more slowly. */
 static bool is_cached(int descriptor, uint64_t begin, uint64_t end)
 {
-    static const size_t page =
-        4096; /* or more: then fewer are counted, and the next look is the byte's */
-    const int64_t pages = count_cached_pages(descriptor, begin, (size_t)(end - begin));
-    if (pages >= 0)
-        return (uint64_t)pages * page >= end - begin;
     return is_byte_cached(descriptor, begin) && is_byte_cached(descriptor, end - 1);
 }
 
