@@ -19,10 +19,10 @@
 #define SECOND_NS UINT64_C(1000000000)
 
 static const size_t min_slot_bytes = (size_t)256 << 10;
-static const size_t max_slot_bytes =
-    (size_t)4 << 20; /* larger ones are not read faster, but leave the caches */
-static const size_t min_threaded_bytes = (size_t)4
-                                         << 20; /* less is read before threads have started */
+/* Larger ones are not read faster, but leave the caches before they are copied. */
+static const size_t max_slot_bytes = (size_t)2 << 20;
+/* Less is read before threads have started. */
+static const size_t min_threaded_bytes = (size_t)4 << 20;
 static const uint64_t report_ns = 2 * SECOND_NS;
 
 static _Atomic bool is_cancelled;

@@ -216,6 +216,8 @@ static void measure(bool cold, int rounds)
     printf("  fill/read %.2f, fill/(mmap+copy) %.2f\n", rates[FILL] / best,
            rates[FILL] / rates[MAPPED]);
     must(cuMemsetD8_v2(memory, 0, bytes), "cuMemsetD8");
+    must(cuCtxSynchronize(),
+         "cuCtxSynchronize"); /* the stream of the fill does not wait for a memset */
     fill(&ways[FILL]);
     printf("  values %s\n", is_filled() ? "same" : "DIFFERENT");
     fflush(stdout);
