@@ -19,9 +19,10 @@
 
 enum {
     BLOCK = MS_READER_BLOCK,
-    LARGE_BYTES =
-        64 << 10, /* of a part: worth whole blocks of its own, and a look into the page cache */
-    STRETCH_BYTES = 1 << 20, /* of a part, looked at and read as one */
+    /* A part of this size is worth blocks of its own, and a look into the page cache. */
+    LARGE_BYTES = 64 << 10,
+    /* It is looked at in stretches. */
+    STRETCH_BYTES = 1 << 20,
     MAX_THREADS = 64
 };
 
@@ -83,7 +84,7 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
     const size_t head = (size_t)(offset - block_down(offset));
     const size_t begin = (size_t)block_up(*used);
     const size_t room = begin < slot_bytes ? slot_bytes - begin : 0;
-    if (room<2 * LARGE_BYTES && * used> 0)
+    if (*used > 0 && room < (size_t)(2 * LARGE_BYTES))
         return 0;
     if (bytes > room - head)
         bytes = room - head;

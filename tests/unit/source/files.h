@@ -82,12 +82,6 @@ static inline void make_test_file(struct test_file *file, const char *folder, si
     CHECK(file->source != NULL);
 }
 
-static inline void make_cold(const struct test_file *file)
-{
-    CHECK_EQ(fdatasync(file->descriptor), 0);
-    CHECK_EQ(posix_fadvise(file->descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
-}
-
 /* How many pages of it are in the page cache. */
 static inline size_t count_cached(const struct test_file *file)
 {
@@ -102,6 +96,19 @@ static inline size_t count_cached(const struct test_file *file)
         count += states[i] & 1;
     free(states);
     return count;
+}
+
+/* Out of the page cache, of which the kernel may still use a page for a moment. False where that cannot be had. */
+static inline bool make_cold(const struct test_file *file)
+{
+    for (int attempt = 0; attempt < 20; attempt++) {
+        CHECK_EQ(fdatasync(file->descriptor), 0);
+        CHECK_EQ(posix_fadvise(file->descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
+        if (count_cached(file) == 0)
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+    }
+    return false;
 }
 
 /* The log goes to a file of its own; how many lines it has by now. */

@@ -168,3 +168,20 @@ MS_TEST(what_is_cancelled_ends)
         is_cancelled = false;
     }
 }
+
+/* Whoever of the threads sees it first says it. */
+MS_TEST(a_failure_is_told_once)
+{
+    start();
+    open_log(MS_WARN);
+    const size_t count = make_batches(file.bytes, MIB);
+    CHECK_EQ(ftruncate(file.descriptor, 1), 0);
+    for (int i = 1; i <= 100; i++) {
+        struct ms_read_done done;
+        struct ms_reader *reader = create(count, 8);
+        CHECK_EQ(wait_for_batch(reader, &done), CUDA_ERROR_OPERATING_SYSTEM);
+        CHECK_EQ(wait_for_batch(reader, &done), CUDA_ERROR_OPERATING_SYSTEM);
+        ms_reader_destroy(reader);
+        CHECK_EQ(count_log_lines("the file ends before them"), i);
+    }
+}
