@@ -282,5 +282,10 @@ bool ms_known_note(const struct ms_known_file *file, uint64_t begin, uint64_t en
         return false;
     for (; known.counted < known.count; known.counted++)
         known.counting += counts(known.tensors[known.counted], &note);
-    return known.complete == known.counting;
+    if (known.complete < known.counting)
+        return false;
+    /* From the beginning, for a program that loads again. */
+    memset(known.copied, 0, known.count * sizeof(*known.copied));
+    known.complete = 0;
+    return true;
 }

@@ -31,8 +31,8 @@ bool ms_known_visit(const struct ms_known_file *file, uint64_t begin, uint64_t e
 
 /*
  * The program has copied [begin, end) of the file. True when with these bytes, and not before, all tensors
- * of at least `least` bytes of all known checkpoints have been copied, up to less than `slack` bytes of
- * each: copies so short are not seen.
+ * of at least `least` bytes of all known checkpoints have been copied, since that was so last, up to less
+ * than `slack` bytes of each: copies so short are not seen.
  */
 bool ms_known_note(const struct ms_known_file *file, uint64_t begin, uint64_t end, uint64_t least,
                    uint64_t slack);

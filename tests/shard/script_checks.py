@@ -65,6 +65,26 @@ def check_midway(place):
     expect(seen == [OWN, OWN], f"in memory: {seen}, expected {OWN} of each")
 
 
+def check_again(place):
+    """A program that loads everything a second time, to other memory: its ranges are there as well."""
+    _, (a, b) = make(place)
+    steps = [["load", *a], ["load", *b], ["load", *a], ["load", *b]]
+    with_, without, dump, _ = run(place, steps, [{"shard": 0}])
+    expect(with_ == without, f"{with_}, expected {without}")
+    seen = [block["backed_bytes"] for block in dump["blocks"]]
+    expect(seen == [OWN] * 4, f"in memory: {seen}, expected {OWN} of each")
+
+
+def check_handles(place):
+    """Granules that touch get one handle: a column shard, of which all granules are needed, one for each tensor."""
+    _, (a, b) = make(place)
+    log = place.path("script.log")
+    run(place, [["load", *a], ["load", *b]], [{"shard": 1}], SIMCUDA_LOG=log)
+    with open(log) as file:
+        made = [line for line in file if "cuMemCreate" in line]
+    expect(len(made) == 2, f"expected two calls of cuMemCreate, found {made}")
+
+
 def check_copies_out(place):
     """A program that copies its rows out, after the pass: the file is read once."""
     _, (a, b) = make(place)
@@ -131,7 +151,7 @@ def check_names_go(place):
     expect(with_ == without, f"{with_}, expected {without}; {lines}")
 
 
-TESTS = [("a plan in the middle of loading", check_midway), ("rows copied out", check_copies_out),
+TESTS = [("a plan in the middle of loading", check_midway), ("loading again", check_again), ("handles", check_handles), ("rows copied out", check_copies_out),
          ("copies refused", check_copies_refused), ("copies counted", check_copies_counted),
          ("columns by rows", check_rows),
          ("names of blocks that are returned", check_names_go)]
