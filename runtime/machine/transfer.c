@@ -79,17 +79,21 @@ static size_t sum_bytes(const struct ms_run *runs, size_t count)
     return bytes;
 }
 
+static unsigned count_cores(void)
+{
+    cpu_set_t cores;
+    /* More than a set holds: the call fails. */
+    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? (unsigned)CPU_COUNT(&cores)
+                                                            : sizeof(cores) * 8;
+}
+
 /* More than there are cores would take turns, and the slots that they fill leave the caches. */
 static unsigned choose_threads(size_t bytes)
 {
-    cpu_set_t cores;
-    int count = sizeof(cores) * 8; /* more than a set holds: the call fails */
-    if (sched_getaffinity(0, sizeof(cores), &cores) == 0)
-        count = CPU_COUNT(&cores);
+    const unsigned count = count_cores();
     if (ms_config.read_threads <= 1 || bytes < min_threaded_bytes || count <= 1)
         return 0;
-    return ms_config.read_threads < (uint64_t)count ? (unsigned)ms_config.read_threads
-                                                    : (unsigned)count;
+    return ms_config.read_threads < count ? (unsigned)ms_config.read_threads : count;
 }
 
 /* For each thread a slot that it fills and one that is copied, and two more to pass from hand to hand. Whatever is
@@ -159,6 +163,7 @@ static bool start_reading(struct transfer *transfer)
         .slot_bytes = transfer->slot_bytes,
         .slot_count = transfer->slot_count,
         .threads = threads < transfer->slot_count ? threads : (unsigned)transfer->slot_count,
+        .busy_threads = count_cores() - 1, /* one copies on, and is the program's */
         .cancelled = cancel_flag(),
     };
     transfer->reader = ms_reader_create(&reading);
@@ -256,10 +261,13 @@ static CUresult move_batches(struct transfer *transfer)
         if (result != CUDA_SUCCESS)
             break;
         struct ms_read_done done;
-        const uint64_t wait_ns = transfer->queued_count > 0 ? SECOND_NS / 1000 : SECOND_NS / 20;
+        const uint64_t wait_ns = transfer->queued_count > 0 ? SECOND_NS / 10000 : SECOND_NS / 20;
+        result = wait_for_slot(transfer);
+        if (result != CUDA_SUCCESS)
+            break;
         result = ms_reader_next(transfer->reader, wait_ns, &done);
         if (result == CUDA_ERROR_NOT_READY) {
-            result = wait_for_slot(transfer);
+            result = CUDA_SUCCESS;
         } else if (result == CUDA_SUCCESS) {
             result = queue(transfer, &done);
             moved++;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,6 +42,7 @@ struct ms_reader {
 
     pthread_t threads[MAX_THREADS];
     unsigned thread_count; /* immutable after ms_reader_create */
+    sem_t cores;           /* free ones for reading what is cached */
 
     pthread_mutex_t lock;     /* guards what follows; held across nothing */
     pthread_cond_t more_room; /* a slot is free, or it is over */
@@ -266,7 +268,10 @@ static CUresult read_large(struct ms_reader *reader, const struct ms_read_part *
         const uint64_t stop =
             atomic_load(&file->descriptor) != REFUSED ? find_alike(part, at, &cached) : end;
         const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - part->offset));
+        while (sem_wait(&reader->cores) != 0) /* EINTR */
+            ;
         result = read_cached(reader, part->source, done, stop, to + (done - part->offset));
+        sem_post(&reader->cores);
         at = stop;
     }
     return result;
@@ -345,8 +350,22 @@ static void *read_many(void *argument)
 }
 
 /* A signal of the program's must not run its handler here. */
+/* A thread that is alone in reading from the page cache gains nothing over the caller. */
+static bool is_for_caller(const struct ms_reading *what)
+{
+    const struct ms_read_batch *last = &what->batches[what->batch_count - 1];
+    const struct ms_read_part *first_part = &what->parts[what->batches[0].first];
+    const struct ms_read_part *last_part = &what->parts[last->first + last->count - 1];
+    return what->busy_threads <= 1 &&
+           is_byte_cached(ms_source_descriptor(first_part->source), first_part->offset) &&
+           is_byte_cached(ms_source_descriptor(last_part->source),
+                          last_part->offset + last_part->bytes - 1);
+}
+
 static void start_threads(struct ms_reader *reader)
 {
+    if (is_for_caller(&reader->what))
+        return;
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -387,6 +406,7 @@ static void free_reader(struct ms_reader *reader)
         if (atomic_load(&reader->files[i].descriptor) >= 0)
             close(atomic_load(&reader->files[i].descriptor));
     }
+    sem_destroy(&reader->cores);
     pthread_cond_destroy(&reader->more_done);
     pthread_cond_destroy(&reader->more_room);
     pthread_mutex_destroy(&reader->lock);
@@ -413,6 +433,7 @@ struct ms_reader *ms_reader_create(const struct ms_reading *reading)
     if (reader == NULL)
         return NULL;
     init_lock(reader);
+    sem_init(&reader->cores, 0, reading->busy_threads > 0 ? reading->busy_threads : 1);
     reader->what = *reading;
     reader->free_slots = ms_heap_alloc(reading->slot_count * sizeof(*reader->free_slots));
     reader->done = ms_heap_alloc(reading->slot_count * sizeof(*reader->done));

@@ -59,6 +59,8 @@ struct ms_reading {
     size_t slot_bytes;
     size_t slot_count;
     unsigned threads;              /* to start; 0: ms_reader_next reads */
+    unsigned busy_threads;         /* of these read at a time what the page cache has: that takes a
+                                      core, where the disk only takes patience; at least 1 */
     const _Atomic bool *cancelled; /* by someone: no read is begun any more */
 };
 

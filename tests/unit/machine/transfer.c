@@ -559,6 +559,9 @@ static void truncate_file(void)
         CHECK_EQ(ftruncate(victim->descriptor, (off_t)(victim->bytes / 4)), 0);
 }
 
+/* What is cached is read by the caller where there are few cores. */
+static bool is_cold;
+
 /* Most of the file is not read yet when the third copy is queued. */
 static struct test_file *start_trouble(void (*trouble)(void), unsigned threads)
 {
@@ -566,6 +569,7 @@ static struct test_file *start_trouble(void (*trouble)(void), unsigned threads)
     make_test_file(&file, "/tmp", 16 * MIB);
     make_memory(file.bytes);
     start(2 * MIB, threads);
+    is_cold = threads > 0 && make_cold(&file);
     runs[0] = make_run(&file, 0, file.bytes, 0);
     victim = &file;
     copies_left = 2;
@@ -725,7 +729,7 @@ MS_TEST(threads_that_read_take_no_signals)
     start_trouble(look_at_threads, 3);
     copies_left = 10;
     check_transfer(runs, 1);
-    CHECK(threads_seen > 0);
+    CHECK(threads_seen > 0 || !is_cold);
     DIR *descriptors = opendir("/proc/self/fd");
     int count = 0;
     while (readdir(descriptors) != NULL)
