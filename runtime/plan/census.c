@@ -187,27 +187,32 @@ static bool is_fsdp1(const struct ms_entry *entry)
            entry->cuts[entry->cut_count - 1].kind == MS_CUT_FSDP1;
 }
 
-/* Bytes of one explicit entry, as differences in the outermost-to-innermost order of sum_up: each
- * rank is a box of its own, so they are kept apart. */
-static void add_ranges(uint64_t *sums, const struct ms_entry *entry, uint32_t world)
+/* Explicit ranges of an entry that decides `times` tensors. Each rank has its own: no differences. */
+static void add_ranges(uint64_t *bytes, const struct ms_entry *entry, uint64_t times,
+                       uint32_t world)
 {
     for (uint32_t rank = 0; rank < world; rank++) {
         for (const struct ms_range *at = entry->ranges[rank]; at < entry->ranges[rank + 1]; at++)
-            sums[rank] += at->end - at->begin;
+            bytes[rank] += times * (at->end - at->begin);
     }
 }
 
-/* `sizes`, by rank: elements of the unit before its flat cut. */
-static void add_unit(struct ms_census *census, const struct ms_mesh *mesh, unsigned dim,
-                     uint64_t element_bytes, const uint64_t *sizes, uint64_t *bytes)
+static bool add_all_ranges(struct ms_census *census, const struct ms_layout *layout)
 {
-    for (uint32_t rank = 0; rank < mesh->world; rank++) {
-        const struct ms_range kept =
-            ms_chunk_of(sizes[rank], mesh->size[dim], ms_mesh_coordinate(mesh, rank, dim));
-        bytes[rank] += (kept.end - kept.begin) * element_bytes;
-        census->padding[rank] +=
-            (ms_chunk(sizes[rank], mesh->size[dim]) - (kept.end - kept.begin)) * element_bytes;
+    const struct ms_plan *plan = layout->plan;
+    uint64_t *times = ms_heap_zalloc((plan->count + 1) * sizeof(*times)); /* by entry */
+    if (times == NULL)
+        return false;
+    for (size_t i = 0; i < layout->count; i++) {
+        if (layout->bound[i].entry != NULL)
+            times[layout->bound[i].entry - plan->entries]++;
     }
+    for (size_t i = 0; i < plan->count; i++) {
+        if (plan->entries[i].ranges != NULL && times[i] > 0)
+            add_ranges(census->bytes, &plan->entries[i], times[i], census->world);
+    }
+    ms_heap_free(times);
+    return true;
 }
 
 /* Tensors of a unit next to each other. */
@@ -232,57 +237,100 @@ static bool group_units(const struct ms_layout *layout, size_t **members_out, si
     return true;
 }
 
-/* Sets the size before the flat cut of a unit that nothing else cuts: it is the same for all ranks. */
-static bool is_uncut(const struct ms_layout *layout, const size_t *members, size_t count,
-                     uint64_t *size_out)
+/* The mesh with one rank along each dimension that shards no tensor of the unit. */
+static struct ms_mesh mesh_of_shards(const struct ms_layout *layout, const size_t *members,
+                                     size_t count)
 {
-    *size_out = 0;
+    struct ms_mesh mesh = layout->plan->mesh;
+    bool is_used[MS_MESH_DIMS_MAX] = {false};
     for (size_t i = 0; i < count; i++) {
-        if (layout->bound[members[i]].entry->cut_count > 1)
-            return false;
-        *size_out += layout->tensors[members[i]]->elements;
+        const struct ms_entry *entry = layout->bound[members[i]].entry;
+        for (unsigned j = 0; j + 1 < entry->cut_count; j++)
+            is_used[entry->cuts[j].mesh_dim] = true;
     }
-    return true;
+    for (unsigned dim = 0; dim < mesh.dims; dim++) {
+        if (!is_used[dim])
+            mesh.size[dim] = 1;
+    }
+    ms_mesh_number(&mesh);
+    return mesh;
 }
 
-/* As one flat tensor. */
-static void add_uncut(struct ms_census *census, const struct ms_layout *layout,
-                      const struct ms_unit *unit, uint64_t elements, struct walk *walk)
+/* Sets the bytes of a unit before its flat cut, by rank of `shards`. */
+static void unit_sizes(const struct ms_layout *layout, const struct ms_mesh *shards,
+                       const size_t *members, size_t count, uint64_t *sizes, struct walk *walk)
 {
-    const struct ms_cut cut = {.kind = MS_CUT_ZERO3, .mesh_dim = unit->mesh_dim};
-    const struct ms_tensor tensor = {.dims = 1,
-                                     .shape = {elements},
-                                     .dtype = layout->tensors[unit->first]->dtype};
-    walk->mesh = &layout->plan->mesh;
-    walk->tensor = &tensor;
-    walk->cut_count = 1;
-    walk->cuts = &cut;
-    walk->lengths[0] = elements;
-    walk_all(census, walk);
+    struct ms_census sum = {.bytes = sizes};
+    memset(sizes, 0, shards->world * sizeof(*sizes));
+    for (size_t i = 0; i < count; i++) {
+        walk_init(walk, layout, members[i]);
+        walk->mesh = shards;
+        walk->cut_count--;
+        walk_all(&sum, walk);
+    }
+    sum_up(sizes, shards);
 }
 
-static void add_units(struct ms_census *census, const struct ms_layout *layout,
-                      const size_t *members, const size_t *begins, uint64_t *sizes, uint64_t *apart,
-                      struct walk *walk)
+/* The walk stands in the box of the ranks [begin, end) of `shards`, which differ in their last dimension
+ * only, and in all ranks along the dimensions that shard nothing. Returns how many levels that is. */
+static unsigned stand_in(struct walk *walk, const struct ms_mesh *shards, uint32_t begin,
+                         uint32_t end)
 {
-    const struct ms_mesh *mesh = &layout->plan->mesh;
-    for (size_t unit = 0; unit < layout->unit_count; unit++) {
-        const unsigned bits = ms_dtype_bits[layout->tensors[layout->units[unit].first]->dtype];
-        struct ms_census sum = {.bytes = sizes};
-        uint64_t elements;
-        if (is_uncut(layout, members + begins[unit], begins[unit + 1] - begins[unit], &elements))
+    unsigned depth = 0;
+    for (unsigned dim = 0; dim < shards->dims; dim++) {
+        if (shards->size[dim] == 1)
             continue;
-        memset(sizes, 0, mesh->world * sizeof(*sizes));
-        for (size_t i = begins[unit]; i < begins[unit + 1]; i++) {
-            walk_init(walk, layout, members[i]);
-            walk->cut_count--;
-            walk_all(&sum, walk);
-        }
-        sum_up(sizes, mesh);
-        for (uint32_t rank = 0; rank < mesh->world; rank++)
-            sizes[rank] /= bits / 8;
-        add_unit(census, mesh, layout->units[unit].mesh_dim, bits / 8, sizes, apart);
+        const uint32_t first = ms_mesh_coordinate(shards, begin, dim);
+        const uint32_t behind = ms_mesh_coordinate(shards, end - 1, dim) + 1;
+        walk->levels[depth++] = (struct level){.mesh_dim = dim,
+                                               .count = behind < shards->size[dim] ? 2 : 1,
+                                               .runs = {{.begin = first}, {.begin = behind}}};
     }
+    return depth;
+}
+
+/* What the flat cut makes of a unit: where its size is the same it is one flat tensor. */
+static void add_unit(struct ms_census *census, const struct ms_layout *layout,
+                     const struct ms_unit *unit, const struct ms_mesh *shards,
+                     const uint64_t *sizes, struct walk *walk)
+{
+    struct ms_tensor flat = {.dims = 1, .dtype = layout->tensors[unit->first]->dtype};
+    struct ms_cut cuts[MS_MESH_DIMS_MAX] = {0};
+    uint32_t row = 1; /* ranks of `shards` along its last dimension */
+    for (unsigned dim = shards->dims; dim-- > 0 && row == 1;)
+        row = shards->size[dim];
+    for (uint32_t begin = 0, end; begin < shards->world; begin = end) {
+        for (end = begin + 1; end % row != 0 && sizes[end] == sizes[begin];)
+            end++;
+        const unsigned depth = stand_in(walk, shards, begin, end);
+        flat.shape[0] = sizes[begin] / (ms_dtype_bits[flat.dtype] / 8);
+        cuts[depth] = (struct ms_cut){.kind = MS_CUT_ZERO3, .mesh_dim = unit->mesh_dim};
+        walk->mesh = &layout->plan->mesh;
+        walk->tensor = &flat;
+        walk->cuts = cuts;
+        walk->cut_count = depth + 1;
+        walk->lengths[0] = flat.shape[0];
+        level_begin(walk, depth);
+        for (; walk->levels[depth].at < walk->levels[depth].count; walk->levels[depth].at++)
+            add_leaf(census, walk);
+    }
+}
+
+static bool add_units(struct ms_census *census, const struct ms_layout *layout, struct walk *walk)
+{
+    size_t *members = NULL, *begins = NULL;
+    uint64_t *sizes = ms_heap_alloc(census->world * sizeof(*sizes));
+    const bool is_good = group_units(layout, &members, &begins) && sizes != NULL;
+    for (size_t i = 0; i < layout->unit_count && is_good; i++) {
+        const size_t *of_unit = members + begins[i], count = begins[i + 1] - begins[i];
+        const struct ms_mesh shards = mesh_of_shards(layout, of_unit, count);
+        unit_sizes(layout, &shards, of_unit, count, sizes, walk);
+        add_unit(census, layout, &layout->units[i], &shards, sizes, walk);
+    }
+    ms_heap_free(sizes);
+    ms_heap_free(members);
+    ms_heap_free(begins);
+    return is_good;
 }
 
 bool ms_census_init(struct ms_census *census, const struct ms_layout *layout)
@@ -292,41 +340,25 @@ bool ms_census_init(struct ms_census *census, const struct ms_layout *layout)
     *census = (struct ms_census){.world = mesh->world,
                                  .bytes = ms_heap_zalloc(world * sizeof(uint64_t)),
                                  .padding = ms_heap_zalloc(world * sizeof(uint64_t))};
-    uint64_t *sizes = ms_heap_zalloc(world * sizeof(*sizes));
-    uint64_t *apart = ms_heap_zalloc(world * sizeof(*apart)); /* what is no difference */
     struct walk *walk = ms_heap_alloc(sizeof(*walk));
-    size_t *members = NULL, *begins = NULL;
-    bool is_good = false;
-    if (census->bytes == NULL || census->padding == NULL || sizes == NULL || apart == NULL ||
-        walk == NULL || !group_units(layout, &members, &begins))
-        goto out;
-    for (size_t i = 0; i < layout->count; i++) {
+    bool is_good = census->bytes != NULL && census->padding != NULL && walk != NULL;
+    for (size_t i = 0; i < layout->count && is_good; i++) {
         const struct ms_entry *entry = layout->bound[i].entry;
+        if (is_fsdp1(entry) || (entry != NULL && entry->ranges != NULL))
+            continue;
         walk_init(walk, layout, i);
-        if (entry != NULL && entry->ranges != NULL)
-            add_ranges(apart, entry, mesh->world);
-        else if (walk->cut_count == 0) /* elements may be smaller than a byte */
+        if (walk->cut_count == 0) /* elements may be smaller than a byte */
             census->bytes[0] += walk->tensor->bytes;
-        else if (!is_fsdp1(entry))
+        else
             walk_all(census, walk);
     }
-    for (size_t unit = 0; unit < layout->unit_count; unit++) {
-        uint64_t elements;
-        if (is_uncut(layout, members + begins[unit], begins[unit + 1] - begins[unit], &elements))
-            add_uncut(census, layout, &layout->units[unit], elements, walk);
+    is_good = is_good && add_units(census, layout, walk);
+    if (is_good) {
+        sum_up(census->bytes, mesh);
+        sum_up(census->padding, mesh);
+        is_good = add_all_ranges(census, layout);
     }
-    sum_up(census->bytes, mesh);
-    sum_up(census->padding, mesh);
-    add_units(census, layout, members, begins, sizes, apart, walk);
-    for (size_t rank = 0; rank < world; rank++)
-        census->bytes[rank] += apart[rank];
-    is_good = true;
-out:
-    ms_heap_free(sizes);
-    ms_heap_free(apart);
     ms_heap_free(walk);
-    ms_heap_free(members);
-    ms_heap_free(begins);
     if (!is_good)
         ms_census_cleanup(census);
     return is_good;
