@@ -218,7 +218,7 @@ static void maker_cleanup(struct maker *maker)
 static json_t *add_placement(const struct maker *maker, const struct rules *rules,
                              const struct ms_tensor *tensor, size_t order, json_t *entry)
 {
-    json_t *rule = rules_find(rules, tensor, order);
+    json_t *rule = rules_find(rules, order);
     json_t *ranges = json_object_get(rule, "ranges"), *ruled = json_object_get(rule, "placements");
     const int error = ranges != NULL  ? json_object_set(entry, "ranges", ranges)
                       : ruled != NULL ? json_object_set(entry, "placements", ruled)

@@ -14,34 +14,38 @@ json_t *plan_document(json_t *mesh, json_t *entries)
                      entries);
 }
 
+/* Says what is wrong; the plan remains, for the caller to destroy. text NULL: memory is out. */
+static bool lay_out(const char *text, const char *file, const struct ms_checkpoint *checkpoint,
+                    struct ms_plan **plan_out, struct ms_layout **layout_out)
+{
+    struct ms_fault fault;
+    if (text == NULL)
+        fputs("metashard-plan: memory is out\n", stderr);
+    else if (!ms_plan_parse(text, strlen(text), file, plan_out, &fault))
+        fprintf(stderr, "%s\n", fault.text);
+    else if (checkpoint == NULL || ms_layout_create(*plan_out, checkpoint, layout_out, &fault))
+        return true;
+    else
+        fprintf(stderr, "%s: %s\n", file, fault.text);
+    return false;
+}
+
 bool plan_is_good(const char *text, const char *file, const struct ms_checkpoint *checkpoint)
 {
     struct ms_plan *plan = NULL;
     struct ms_layout *layout = NULL;
-    struct ms_fault fault;
-    bool good = text != NULL && ms_plan_parse(text, strlen(text), file, &plan, &fault);
-    if (text == NULL) {
-        fputs("metashard-plan: memory is out\n", stderr);
-    } else if (!good) {
-        fprintf(stderr, "%s\n", fault.text);
-    } else if (checkpoint != NULL && !ms_layout_create(plan, checkpoint, &layout, &fault)) {
-        fprintf(stderr, "%s: %s\n", file, fault.text);
-        good = false;
-    }
+    const bool good = lay_out(text, file, checkpoint, &plan, &layout);
     ms_layout_destroy(layout);
     ms_plan_destroy(plan);
     return good;
 }
 
-static bool are_good(json_t *mesh, json_t *entries, const char *file,
-                     const struct ms_checkpoint *checkpoint)
+static char *text_of(json_t *mesh, json_t *entries)
 {
     json_t *plan = plan_document(mesh, entries);
     char *text = plan != NULL ? json_dumps(plan, JSON_COMPACT) : NULL;
-    const bool good = plan_is_good(text, file, checkpoint);
-    free(text);
     json_decref(plan);
-    return good;
+    return text;
 }
 
 static json_t *load_rules(const char *path)
@@ -75,17 +79,14 @@ static bool index_rules(struct rules *rules)
 {
     const size_t count = json_array_size(rules->entries);
     rules->exact = json_object();
-    rules->others = malloc((count + 1) * sizeof(*rules->others));
     rules->seen = calloc(count + 1, sizeof(*rules->seen));
-    if (rules->exact == NULL || rules->others == NULL || rules->seen == NULL)
+    if (rules->exact == NULL || rules->seen == NULL)
         return false;
     for (size_t i = 0; i < count; i++) {
         const char *pattern =
             json_string_value(json_object_get(json_array_get(rules->entries, i), "name"));
-        if (pattern == NULL || !ms_pattern_is_exact(pattern)) {
-            rules->others[rules->other_count++] = i;
+        if (pattern == NULL || !ms_pattern_is_exact(pattern))
             continue;
-        }
         char *name = strdup(pattern);
         if (name == NULL)
             return false;
@@ -119,10 +120,17 @@ bool rules_init(struct rules *rules, const char *path, json_t *mesh,
     if (path == NULL)
         return true;
     rules->entries = load_rules(path);
-    if (rules->entries == NULL || !are_good(mesh, rules->entries, path, NULL))
+    if (rules->entries == NULL)
+        return false;
+    char *text = text_of(mesh, rules->entries);
+    bool good = plan_is_good(text, path, NULL);
+    free(text);
+    if (!good)
         return false;
     json_t *placing = index_rules(rules) ? without_declarations(rules) : NULL;
-    const bool good = are_good(mesh, placing, path, checkpoint);
+    text = placing != NULL ? text_of(mesh, placing) : NULL;
+    good = lay_out(text, path, checkpoint, &rules->plan, &rules->layout);
+    free(text);
     json_decref(placing);
     return good;
 }
@@ -131,35 +139,15 @@ void rules_cleanup(struct rules *rules)
 {
     json_decref(rules->entries);
     json_decref(rules->exact);
-    free(rules->others);
     free(rules->seen);
+    ms_layout_destroy(rules->layout);
+    ms_plan_destroy(rules->plan);
 }
 
-static bool says_other(json_t *rule, const char *key, uint64_t number)
+json_t *rules_find(const struct rules *rules, size_t order)
 {
-    json_t *value = json_object_get(rule, key);
-    return value != NULL && (uint64_t)json_integer_value(value) != number;
-}
-
-json_t *rules_find(const struct rules *rules, const struct ms_tensor *tensor, size_t order)
-{
-    json_t *index = json_object_get(rules->exact, tensor->name), *exact = NULL;
-    size_t end = json_array_size(rules->entries);
-    if (index != NULL) {
-        json_t *rule = json_array_get(rules->entries, (size_t)json_integer_value(index));
-        if (!says_other(rule, "size", tensor->bytes) && !says_other(rule, "order", order)) {
-            exact = rule;
-            end = (size_t)json_integer_value(index);
-        }
-    }
-    for (size_t i = 0; i < rules->other_count && rules->others[i] < end; i++) {
-        json_t *rule = json_array_get(rules->entries, rules->others[i]);
-        const char *pattern = json_string_value(json_object_get(rule, "name"));
-        if (!says_other(rule, "size", tensor->bytes) && !says_other(rule, "order", order) &&
-            (pattern == NULL || ms_pattern_match(pattern, tensor->name)))
-            return rule;
-    }
-    return exact;
+    const size_t entry = rules->layout != NULL ? ms_layout_entry(rules->layout, order) : SIZE_MAX;
+    return entry != SIZE_MAX ? json_array_get(rules->entries, entry) : NULL;
 }
 
 /* Of the rule with this index; returns false. */

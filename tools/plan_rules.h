@@ -10,24 +10,23 @@
 
 #include "runtime/plan/plan.h"
 
-/* The entries of --rules. Those of an exact name are found by it, the others are tried one by one. */
+/* The entries of --rules, and which of them decides each tensor: they are a plan for the checkpoint. */
 struct rules {
     const char *path; /* NULL: there are none */
     json_t *entries;
     json_t *exact; /* unescaped name to index in entries */
-    size_t *others;
-    size_t other_count;
-    bool *seen; /* by index: the tensor of an exact name is there */
+    bool *seen;    /* by index: the tensor of an exact name is there */
+    struct ms_plan *plan;
+    struct ms_layout *layout; /* tensors stand as in the checkpoint */
 };
 
-/* path: NULL for none. rules_cleanup() in any case. */
+/* path: NULL for none. rules_cleanup() in any case, before the checkpoint is closed. */
 bool rules_init(struct rules *rules, const char *path, json_t *mesh,
                 const struct ms_checkpoint *checkpoint);
 void rules_cleanup(struct rules *rules);
 
-/* The first rule that matches the tensor, the `order`-th of the plan, as the plan's reader finds it.
- * Borrowed; NULL: none does. */
-json_t *rules_find(const struct rules *rules, const struct ms_tensor *tensor, size_t order);
+/* The first rule that matches the `order`-th tensor of the checkpoint. Borrowed; NULL: none does. */
+json_t *rules_find(const struct rules *rules, size_t order);
 
 /* A rule may say what a tensor of its very name is: dtype and shape are those of the tensor's entry,
  * and once each tensor has passed, there is none that was not seen. */

@@ -140,3 +140,43 @@ bool ms_pattern_match(const char *pattern, const char *text)
         pattern++;
     return *pattern == '\0';
 }
+
+/* The last bytes of a run of ordinary ones: the newest in the lowest byte. */
+struct run {
+    uint32_t bytes;
+    unsigned length;
+};
+
+static void add_byte(struct ms_trigrams *trigrams, struct run *run, char byte)
+{
+    run->bytes = (run->bytes << 8 | (unsigned char)byte) & 0xffffff;
+    if (++run->length < 3)
+        return;
+    const uint32_t bit = run->bytes * 0x9e3779b1u >> 24;
+    trigrams->bits[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+struct ms_trigrams ms_trigrams_of_text(const char *text)
+{
+    struct ms_trigrams trigrams = {{0}};
+    struct run run = {0, 0};
+    for (; *text != '\0'; text++)
+        add_byte(&trigrams, &run, *text);
+    return trigrams;
+}
+
+struct ms_trigrams ms_trigrams_of_pattern(const char *pattern)
+{
+    struct ms_trigrams trigrams = {{0}};
+    struct run run = {0, 0};
+    while (*pattern != '\0') {
+        const char character = *pattern++;
+        if (character == '[')
+            check_set(&pattern);
+        if (strchr("*?[", character) != NULL)
+            run.length = 0;
+        else
+            add_byte(&trigrams, &run, character == '\\' ? *pattern++ : character);
+    }
+    return trigrams;
+}

@@ -27,6 +27,8 @@ static bool parse_name(const struct ms_reading *reading, const struct ms_place *
     entry->is_exact = ms_pattern_is_exact(name);
     if (entry->is_exact)
         ms_pattern_unescape(name);
+    else
+        entry->trigrams = ms_trigrams_of_pattern(name);
     entry->name = name;
     return true;
 }
