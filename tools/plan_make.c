@@ -203,6 +203,10 @@ static bool maker_init(struct maker *maker, const struct options *options)
                 MS_MESH_DIMS_MAX, MS_WORLD_MAX);
         return false;
     }
+    if (is_tp && !maker->has_tp) {
+        fprintf(stderr, "--strategy: tp needs a mesh dimension tp\n");
+        return false;
+    }
     if (options->world != NULL && product != world)
         fprintf(stderr, "--world: expected the product of the mesh, %" PRIu64 "\n", product);
     return options->world == NULL || product == world;

@@ -359,7 +359,7 @@ def check_random_rules(plans, seed):
                                            math.prod(mesh.values()))
         elif dice.random() < 0.9:
             rule["placements"] = random_placements(dice, mesh, decided, units)
-    strategy = dice.choice(["fsdp2", "tp", "fsdp1", "zero3", "replicate"])
+    strategy = dice.choice(["fsdp2", "fsdp1", "zero3", "replicate"] + ["tp"] * ("tp" in mesh))
     given = ["--mesh", ",".join(f"{name}={size}" for name, size in mesh.items())]
     by_strategy = json.loads(plans.good("make", path, "--strategy", strategy, *given))
     status, out, error = make_ruled(plans, path, strategy, rules, *given)
@@ -491,11 +491,17 @@ def check_usage(plans):
                       # Before the checkpoint is looked at.
                       ["make", "/not/there", "--strategy", "fsdp3", "--world", "2"],
                       ["make", "/not/there", "--strategy", "fsdp2", "--mesh", "dp"],
+                      ["make", "/not/there", "--strategy", "tp", "--mesh", "dp=4"],
                       ["fit", "/not/there.safetensors", "--memory", "1GB", "--strategy", "fsdp3"],
                       ["send", plan], ["send", "--to", "x"], ["send", plan, plan, "--to", "x"],
                       ["send", plan, "--to", "x", "--json"]):
         status, out, error = plans.run(*arguments)
         expect(status == 2 and out == "" and error != "", f"{arguments}: {status} {out} {error}")
+    # Not a plan that replicates everything.
+    status, out, error = plans.run(*make, "tp", "--mesh", "dp=4")
+    expect(status == 2 and out == "" and error.startswith("--strategy: tp needs a mesh dimension tp\nusage: "),
+           f"{status} {out} {error}")
+    plans.good(*make, "tp", "--mesh", "dp=4,tp=1")
 
 
 def check_bad(plans, row):
