@@ -11,7 +11,7 @@
 static const char usage[] =
     "usage: metashard-plan make CHECKPOINT --strategy fsdp2|tp|fsdp1|zero3|replicate\n"
     "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]\n"
-    "       metashard-plan check PLAN [CHECKPOINT]\n"
+    "       metashard-plan check PLAN [CHECKPOINT] [--json] [--ranks]\n"
     "       metashard-plan explain PLAN [CHECKPOINT] [--rank R] [--json]\n"
     "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB\n"
     "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]\n"
@@ -45,7 +45,8 @@ static const struct row {
     {TO(world), required_argument, MAKE},
     {TO(output), required_argument, MAKE},
     {TO(rank), required_argument, EXPLAIN},
-    {TO(json), no_argument, EXPLAIN},
+    {TO(json), no_argument, CHECK | EXPLAIN},
+    {TO(ranks), no_argument, CHECK},
     {TO(memory), required_argument, FIT},
     {TO(to), required_argument, SEND},
     {TO(help), no_argument, ~0u},

@@ -12,7 +12,9 @@ struct options {
     const char *command, *files[2];
     int file_count;
     const char *strategy, *mesh, *rules, *world, *output; /* make; strategy: fit too */
-    const char *rank, *json;                              /* explain; json is any text */
+    const char *json;                                     /* any text; check, explain */
+    const char *rank;                                     /* explain */
+    const char *ranks;                                    /* check; any text */
     const char *memory;                                   /* fit */
     const char *to;                                       /* send */
     const char *help;

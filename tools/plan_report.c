@@ -32,6 +32,13 @@ static struct extremes extremes_of(const struct ms_census *census)
     return found;
 }
 
+static void print_string(const char *text)
+{
+    putchar('"');
+    print_escaped(text, "\"\\");
+    putchar('"');
+}
+
 static size_t report_unplaced(const struct ms_layout *layout)
 {
     size_t count = 0;
@@ -62,31 +69,77 @@ static void report_census(const struct ms_layout *layout, const struct ms_census
            whole > 0 ? 100.0 * (1.0 - (double)found.most / (double)whole) : 0.0);
 }
 
+static size_t report_text(const struct ms_layout *layout, const struct ms_census *census)
+{
+    report_census(layout, census);
+    const size_t unplaced = report_unplaced(layout);
+    printf("%zu tensors are not placed\n", unplaced);
+    return unplaced;
+}
+
+static size_t print_unplaced(const struct ms_layout *layout)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        if (ms_layout_is_placed(layout, i))
+            continue;
+        fputs(count++ > 0 ? ", " : "", stdout);
+        print_string(ms_layout_tensor(layout, i)->name);
+    }
+    return count;
+}
+
+static void print_by_rank(const char *key, const uint64_t *numbers, uint32_t world)
+{
+    printf(",\n \"%s\": [", key);
+    for (uint32_t rank = 0; rank < world; rank++)
+        printf("%s%" PRIu64, rank > 0 ? ", " : "", numbers[rank]);
+    putchar(']');
+}
+
+static size_t report_json(const struct ms_layout *layout, const struct ms_census *census,
+                          bool has_ranks)
+{
+    const struct extremes found = extremes_of(census);
+    printf("{\"tensors\": %zu, \"bytes\": %" PRIu64 ", \"world_size\": %" PRIu32 ",\n",
+           ms_layout_count(layout), ms_layout_bytes(layout), census->world);
+    printf(" \"most\": {\"rank\": %" PRIu32 ", \"bytes\": %" PRIu64 "}, ", found.most_rank,
+           found.most);
+    printf("\"least\": {\"rank\": %" PRIu32 ", \"bytes\": %" PRIu64 "},\n", found.least_rank,
+           found.least);
+    printf(" \"padding\": %" PRIu64 ", \"not_placed\": [", found.padding);
+    const size_t unplaced = print_unplaced(layout);
+    putchar(']');
+    if (has_ranks) {
+        print_by_rank("bytes_by_rank", census->bytes, census->world);
+        print_by_rank("padding_by_rank", census->padding, census->world);
+    }
+    puts("}");
+    return unplaced;
+}
+
 int run_check(const struct options *options)
 {
     struct opened opened;
     struct ms_census census;
+    if (options->ranks != NULL && options->json == NULL) {
+        fputs("--ranks: expected --json beside it\n", stderr);
+        return USAGE;
+    }
     if (!opened_open(&opened, options->files[0], options->files[1]))
         return NOT_VALID;
     int status = NOT_VALID;
     if (ms_census_init(&census, opened.layout)) {
-        report_census(opened.layout, &census);
+        const size_t unplaced = options->json != NULL
+                                    ? report_json(opened.layout, &census, options->ranks != NULL)
+                                    : report_text(opened.layout, &census);
         ms_census_cleanup(&census);
-        const size_t unplaced = report_unplaced(opened.layout);
-        printf("%zu tensors are not placed\n", unplaced);
         status = unplaced == 0 ? GOOD : NOT_VALID;
     } else {
         fputs("metashard-plan: memory is out\n", stderr);
     }
     opened_close(&opened);
     return status;
-}
-
-static void print_string(const char *text)
-{
-    putchar('"');
-    print_escaped(text, "\"\\");
-    putchar('"');
 }
 
 static void print_shape(const struct ms_tensor *tensor)

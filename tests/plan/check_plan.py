@@ -121,17 +121,27 @@ def check_coverage(plan, tensors):
                f"{tensor}: not covered once\nplan {json.dumps(plan)}")
 
 
-def check_figures(out, plan, tensors):
-    """What `check` prints of the bytes that ranks keep."""
-    kept, padding = [], 0
+def figures(plan, tensors, unplaced):
+    """What `check --json --ranks` prints."""
+    kept, padding = [], []
     for rank in range(math.prod(mesh_of(plan).values())):
         ranges, of_rank = resolve(plan, tensors, rank)
         kept.append(sum(end - begin for tensor in ranges for begin, end in tensor))
-        padding += of_rank
-    whole = sum(tensor.bytes() for tensor in tensors)
-    for line in (f"tensors: {len(tensors)}, {whole} bytes", f"most: {max(kept)} bytes (rank {kept.index(max(kept))})",
-                 f"least: {min(kept)} bytes (rank {kept.index(min(kept))})",
-                 f"padding: {padding} bytes in all ranks"):
+        padding.append(of_rank)
+    return {"tensors": len(tensors), "bytes": sum(tensor.bytes() for tensor in tensors), "world_size": len(kept),
+            "most": {"rank": kept.index(max(kept)), "bytes": max(kept)},
+            "least": {"rank": kept.index(min(kept)), "bytes": min(kept)},
+            "padding": sum(padding), "not_placed": unplaced, "bytes_by_rank": kept, "padding_by_rank": padding}
+
+
+def check_figures(out, plan, tensors):
+    """What `check` prints of the bytes that ranks keep."""
+    wanted = figures(plan, tensors, [])
+    most, least = wanted["most"], wanted["least"]
+    for line in (f"tensors: {wanted['tensors']}, {wanted['bytes']} bytes",
+                 f"most: {most['bytes']} bytes (rank {most['rank']})",
+                 f"least: {least['bytes']} bytes (rank {least['rank']})",
+                 f"padding: {wanted['padding']} bytes in all ranks"):
         expect(line in out.splitlines(), f"check: expected {line}\n{out}plan {json.dumps(plan)}")
 
 
@@ -154,8 +164,11 @@ def check_random(plans, seed):
         expect(seen == wanted, f"rank {rank}:\n{seen}, expected\n{wanted}\nplan {text}")
     status, out, error = plans.run("check", written, *given)
     check_figures(out, plan, tensors)
-    placed = all(entry_of(plan, order, tensor) for order, tensor in enumerate(tensors))
-    expect((status == 0) == placed, f"check: exit status {status}\n{out}{error}plan {text}")
+    unplaced = [tensor.name for order, tensor in enumerate(tensors) if entry_of(plan, order, tensor) is None]
+    expect((status == 0) == (unplaced == []), f"check: exit status {status}\n{out}{error}plan {text}")
+    in_json = plans.run("check", written, *given, "--json", "--ranks")
+    expect((in_json[0], json.loads(in_json[1])) == (status, figures(plan, tensors, unplaced)),
+           f"check --json: {in_json}\nplan {text}")
 
 
 def check_who(plans):
@@ -394,6 +407,8 @@ def check_control_characters(plans):
     expect(out.splitlines()[1].endswith(f" {shown} U8 [3]") and out.count("\n") == 2, out)
     _, out, _ = plans.run("check", plan, path)
     expect(f"not placed: {shown}" in out.splitlines(), out)
+    _, out, _ = plans.run("check", plan, path, "--json")
+    expect(json.loads(out)["not_placed"] == [name] and "bytes_by_rank" not in out, out)
     expect(plans.explain(plan, 0, path)["tensors"][0]["name"] == name, "JSON")
 
 
@@ -482,7 +497,7 @@ def check_usage(plans):
                       [*make, "fsdp2", "--mesh", "dp=1048576,tp=2"], [*make, "fsdp2", "--mesh", b"\xff=2"],
                       [*make, "fsdp2", "--mesh", ",".join(f"d{i}=1" for i in range(9))],
                       [*make, "fsdp2", "--world", "2", "--rank", "1"],
-                      [*make, "fsdp2", "--world", "2", "--json"], ["check", plan, "--json"],
+                      [*make, "fsdp2", "--world", "2", "--json"], ["check", plan, "--ranks"], ["explain", plan, "--rank", "0", "--ranks"],
                       ["check", plan, "--rank", "1"], ["explain", plan, "--strategy", "tp"],
                       ["explain", plan, "--rank", "0", "-o", "x"], ["check", plan, "--rules", "x"],
                       ["fit", path, "--memory", "1GB", "--mesh", "dp=2"],
