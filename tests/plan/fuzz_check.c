@@ -85,11 +85,25 @@ static void check_rank(const struct ms_layout *layout, uint32_t rank,
     ms_placement_destroy(placement);
 }
 
+/* The slow way: one entry after the other. */
+static void check_entry(const struct ms_layout *layout, size_t index)
+{
+    const struct ms_plan *plan = ms_layout_plan(layout);
+    const size_t seen = ms_layout_entry(layout, index);
+    const size_t end = seen != SIZE_MAX ? seen : ms_plan_count(plan);
+    MUST(seen == SIZE_MAX ||
+         ms_plan_entry_meets(plan, seen, ms_layout_tensor(layout, index), index));
+    for (size_t i = 0; i < end; i++)
+        MUST(!ms_plan_entry_meets(plan, i, ms_layout_tensor(layout, index), index));
+}
+
 void check_layout(const struct ms_layout *layout)
 {
     const uint32_t world = ms_plan_mesh(ms_layout_plan(layout))->world;
     struct ms_census census;
     const bool has_census = world <= CENSUS_RANKS_MAX;
+    for (size_t i = 0; i < ms_layout_count(layout) && i < 64; i++)
+        check_entry(layout, i);
     if (has_census) {
         MUST(ms_census_init(&census, layout));
         MUST(census.world == world);
