@@ -232,10 +232,39 @@ static uint64_t index_at(const struct ms_axis *axis, uint64_t position, uint64_t
     return span->begin + position;
 }
 
+static struct ms_range in_bytes(const struct ms_cursor *cursor)
+{
+    return (struct ms_range){cursor->begin * cursor->element_bytes,
+                             (cursor->begin + cursor->length) * cursor->element_bytes};
+}
+
+/* Sets the run of elements at cursor->at, which is below the end, in a box that has dimensions. */
+static void find_run(struct ms_cursor *cursor)
+{
+    const struct ms_box *box = &cursor->box;
+    const unsigned inner = cursor->inner;
+    const uint64_t row = cursor->stride[inner];
+    uint64_t rest = cursor->at / row, left = 0, alike = 1;
+    cursor->begin = cursor->at % row;
+    for (unsigned i = inner + 1; i-- > 0;) {
+        const struct ms_axis *axis = &box->axis[i];
+        cursor->begin += index_at(axis, rest % axis->length, &left) * cursor->stride[i];
+        rest /= axis->length;
+        if (i == inner && left * row - cursor->at % row < cursor->length)
+            cursor->length = left * row - cursor->at % row;
+        else if (i + 1 == inner)
+            alike = left;
+    }
+    /* A whole row, which is one span then: while rows follow each other they need no division. */
+    if (cursor->length == box->axis[inner].length * row) {
+        const uint64_t rows = (cursor->end - cursor->at) / cursor->length;
+        cursor->repeats = (alike < rows ? alike : rows) - 1;
+    }
+}
+
 /* The run of bytes from element cursor->at of the box on, and moves behind it. */
 static struct ms_range next_run(struct ms_cursor *cursor)
 {
-    const struct ms_box *box = &cursor->box;
     if (cursor->listed != NULL) {
         if (cursor->listed_left == 0)
             return (struct ms_range){0, 0};
@@ -244,26 +273,17 @@ static struct ms_range next_run(struct ms_cursor *cursor)
     }
     if (cursor->at >= cursor->end)
         return (struct ms_range){0, 0};
-    uint64_t length = cursor->end - cursor->at, begin = cursor->at;
-    if (box->dims > 0) {
-        const uint64_t row = cursor->stride[cursor->inner];
-        uint64_t rest = cursor->at / row, left;
-        begin = cursor->at % row;
-        for (unsigned i = cursor->inner + 1; i-- > 0;) {
-            const struct ms_axis *axis = &box->axis[i];
-            uint64_t spare;
-            const uint64_t index = index_at(axis, rest % axis->length, &left);
-            rest /= axis->length;
-            if (i == cursor->inner) {
-                spare = left * row - cursor->at % row;
-                length = spare < length ? spare : length;
-            }
-            begin += index * cursor->stride[i];
-        }
+    if (cursor->repeats > 0) {
+        cursor->repeats--;
+        cursor->begin += cursor->stride[cursor->inner - 1];
+    } else {
+        cursor->begin = cursor->at;
+        cursor->length = cursor->end - cursor->at;
+        if (cursor->box.dims > 0)
+            find_run(cursor);
     }
-    cursor->at += length;
-    return (struct ms_range){begin * cursor->element_bytes,
-                             (begin + length) * cursor->element_bytes};
+    cursor->at += cursor->length;
+    return in_bytes(cursor);
 }
 
 static void set_strides(struct ms_cursor *cursor)
@@ -285,6 +305,7 @@ void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placeme
     const struct ms_entry *entry = layout->bound[tensor].entry;
     const struct share *share = &placement->shares[tensor];
     cursor->listed = NULL;
+    cursor->repeats = 0;
     if (entry != NULL && entry->ranges != NULL) {
         cursor->listed = entry->ranges[placement->rank];
         cursor->listed_left = (size_t)(entry->ranges[placement->rank + 1] - cursor->listed);

@@ -47,7 +47,10 @@ uint64_t ms_placement_padding(const struct ms_placement *placement); /* what fla
 struct ms_cursor {
     const struct ms_range *listed; /* explicit ranges, or NULL: the box */
     size_t listed_left;
-    uint64_t at, end; /* elements of the box */
+    uint64_t at, end;       /* elements of the box */
+    uint64_t begin, length; /* the last run that was made, in elements of the tensor */
+    uint64_t
+        repeats; /* so many runs like it follow, a stride of the dimension before inner apart */
     uint64_t element_bytes;
     unsigned inner;                      /* dimensions behind this one are whole */
     uint64_t stride[MS_TENSOR_DIMS_MAX]; /* elements of the tensor */

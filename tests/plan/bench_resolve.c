@@ -34,7 +34,7 @@ static char *declared_plan(unsigned tensors, unsigned ranks, const char *placeme
 {
     static const char *const shapes[] = {"4096, 4096",  "1024, 4096",  "1024, 4096",
                                          "4096, 4096",  "14336, 4096", "14336, 4096",
-                                         "4096, 14336", "4096",        "4096"};
+                                         "4096, 14336", "4096, 1",     "4096, 1"};
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -159,6 +159,7 @@ int main(int argc, char **argv)
     } rows[] = {
         {"fsdp2", "{\"dp\": {\"shard\": 0}}"},
         {"fsdp2 over tp", "{\"tp\": {\"shard\": 0}, \"dp\": {\"shard\": 0}}"},
+        {"fsdp2 over tp by columns", "{\"tp\": {\"shard\": 1}, \"dp\": {\"shard\": 0}}"},
         {"zero3", "{\"dp\": {\"flat\": \"zero3\"}}"},
         {"zero3 over tp", "{\"tp\": {\"shard\": 0}, \"dp\": {\"flat\": \"zero3\"}}"},
         {"fsdp1", "{\"dp\": {\"flat\": \"fsdp1\", \"unit\": \"%u\"}}"},
