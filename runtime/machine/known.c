@@ -257,9 +257,19 @@ static bool counts(const struct ms_tensor *tensor, const struct note *note)
     return tensor->bytes >= note->least && tensor->bytes >= note->slack;
 }
 
+/* The program loads again: a copy of what is there already, and nothing is missing. */
+static void begin_again(void)
+{
+    memset(known.copied, 0, known.count * sizeof(*known.copied));
+    known.complete = 0;
+}
+
 static bool note_tensor(void *context, size_t index, const struct ms_tensor *tensor)
 {
     struct note *note = context;
+    if (counts(tensor, note) && known.copied[index] + note->slack > tensor->bytes &&
+        known.complete == known.counting)
+        begin_again();
     const uint64_t begin = note->begin > tensor->offset ? note->begin : tensor->offset;
     const uint64_t tensor_end = tensor->offset + tensor->bytes;
     const uint64_t end = note->end < tensor_end ? note->end : tensor_end;
@@ -282,10 +292,5 @@ bool ms_known_note(const struct ms_known_file *file, uint64_t begin, uint64_t en
         return false;
     for (; known.counted < known.count; known.counted++)
         known.counting += counts(known.tensors[known.counted], &note);
-    if (known.complete < known.counting)
-        return false;
-    /* From the beginning, for a program that loads again. */
-    memset(known.copied, 0, known.count * sizeof(*known.copied));
-    known.complete = 0;
-    return true;
+    return known.complete == known.counting;
 }

@@ -33,7 +33,7 @@ bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_faul
         return true;
     for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
         const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
-        uint32_t ranks = world, number;
+        uint32_t ranks = world, number = 0;
         if (rank == NULL)
             continue;
         if (!read_number(launchers[i].rank, rank, &number, fault) ||
