@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/plan/utf8.h"
 
 enum { PLACES_MAX = 16, KEY_BYTES = 128 };
 
@@ -142,7 +143,9 @@ bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, co
 {
     char where[32], shortened[MS_FAULT_REASON_BYTES];
     snprintf(where, sizeof(where), ":%d:%d", line, column);
+    /* It may show what it read, whatever that is. */
     shorten(shortened, sizeof(shortened), reason);
+    ms_utf8_repair(shortened);
     return write_fault(reading, where, shortened);
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/plan/utf8.h"
 
+#include <string.h>
+
 /* Bytes of the character at `at`, of which `rest` are there; 0: none. */
 static size_t character_bytes(const unsigned char *at, size_t rest)
 {
@@ -33,4 +35,16 @@ bool ms_utf8_is_valid(const char *text, size_t length)
         at += bytes;
     }
     return true;
+}
+
+void ms_utf8_repair(char *text)
+{
+    size_t left = strlen(text);
+    while (left > 0) {
+        const size_t bytes = character_bytes((const unsigned char *)text, left);
+        if (bytes == 0)
+            *text = '?';
+        text += bytes > 0 ? bytes : 1;
+        left -= bytes > 0 ? bytes : 1;
+    }
 }

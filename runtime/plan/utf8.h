@@ -9,4 +9,7 @@
 /* UTF-8 as RFC 3629 has it (no overlong forms, no surrogates), and no zero in it. */
 bool ms_utf8_is_valid(const char *text, size_t length);
 
+/* Bytes that are none of it become '?'. */
+void ms_utf8_repair(char *text);
+
 #endif
