@@ -10,80 +10,14 @@
  * to the driver to copy to the device), small_bytes (the part in tensors under 2 MiB), and two
  * hashes that must agree: of its shards as read from the device, and of the same rows in the files.
  */
-#define __CUDA_API_VERSION_INTERNAL
-#include <cuda.h>
-#include <dlfcn.h>
+#include "tests/demo/device.h"
+
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/demo/safetensors.h"
-
-/* The driver's functions, found as most programs find them: field, name, CUDA version. */
-#define FUNCTIONS(X)                                                            \
-    X(init, cuInit, cuInit, 2000)                                               \
-    X(context_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, 7000) \
-    X(context_set, cuCtxSetCurrent, cuCtxSetCurrent, 4000)                      \
-    X(allocate, cuMemAlloc, cuMemAlloc_v2, 3020)                                \
-    X(free, cuMemFree, cuMemFree_v2, 3020)                                      \
-    X(to_device, cuMemcpyHtoD, cuMemcpyHtoD_v2, 3020)                           \
-    X(on_device, cuMemcpyDtoD, cuMemcpyDtoD_v2, 3020)                           \
-    X(to_host, cuMemcpyDtoH, cuMemcpyDtoH_v2, 3020)
-
-static struct {
-#define FIELD(field, name, symbol, version) __typeof__(&symbol) field;
-    FUNCTIONS(FIELD)
-} driver;
-
-static void must(CUresult result, const char *what)
-{
-    if (result == CUDA_SUCCESS)
-        return;
-    fprintf(stderr, "demo: %s failed with CUDA error %d\n", what, result);
-    exit(1);
-}
-
-static void *find(__typeof__(&cuGetProcAddress_v2) resolve, const char *name, int version)
-{
-    void *found = NULL;
-    CUdriverProcAddressQueryResult status;
-    must(resolve(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &status), name);
-    return found;
-}
-
-static void open_driver(void)
-{
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
-    if (handle == NULL) {
-        fprintf(stderr, "demo: %s\n", dlerror());
-        exit(1);
-    }
-    __typeof__(&cuGetProcAddress_v2) resolve =
-        (__typeof__(resolve))dlsym(handle, "cuGetProcAddress_v2");
-    if (resolve == NULL) {
-        fprintf(stderr, "demo: the driver is older than CUDA 12\n");
-        exit(1);
-    }
-#define FIND(field, name, symbol, version) \
-    driver.field = (__typeof__(driver.field))find(resolve, #name, version);
-    FUNCTIONS(FIND)
-}
-
-/* Eight bytes a step; enough to tell any two loads apart. */
-static uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t length)
-{
-    uint64_t word;
-    for (; length >= 8; bytes += 8, length -= 8) {
-        memcpy(&word, bytes, 8);
-        hash = (hash ^ word) * UINT64_C(0x9fb21c651e98df25);
-        hash ^= hash >> 32;
-    }
-    for (; length > 0; bytes++, length--)
-        hash = (hash ^ *bytes) * UINT64_C(0x100000001b3);
-    return hash;
-}
 
 /* The rows of a rank, by torch.chunk's rule. */
 static void rows_of(const struct tensor *tensor, uint64_t rank, uint64_t world, uint64_t *first_out,
@@ -99,14 +33,14 @@ static CUdeviceptr load_shard(const struct tensor *tensor, uint64_t first, uint6
 {
     const uint64_t bytes = tensor->rows * tensor->row_bytes;
     CUdeviceptr whole, shard = 0;
-    must(driver.allocate(&whole, bytes), "cuMemAlloc of a tensor");
-    must(driver.to_device(whole, tensor->data, bytes), "cuMemcpyHtoD");
+    must(device.allocate(&whole, bytes), "cuMemAlloc of a tensor");
+    must(device.to_device(whole, tensor->data, bytes), "cuMemcpyHtoD");
     if (count > 0) {
-        must(driver.allocate(&shard, count * tensor->row_bytes), "cuMemAlloc of a shard");
-        must(driver.on_device(shard, whole + first * tensor->row_bytes, count * tensor->row_bytes),
+        must(device.allocate(&shard, count * tensor->row_bytes), "cuMemAlloc of a shard");
+        must(device.on_device(shard, whole + first * tensor->row_bytes, count * tensor->row_bytes),
              "cuMemcpyDtoD");
     }
-    must(driver.free(whole), "cuMemFree");
+    must(device.free(whole), "cuMemFree");
     return shard;
 }
 
@@ -136,11 +70,7 @@ int main(int argc, char **argv)
     }
     struct checkpoint checkpoint;
     checkpoint_open(&checkpoint, argv[3]);
-    open_driver();
-    CUcontext context;
-    must(driver.init(0), "cuInit");
-    must(driver.context_retain(&context, 0), "cuDevicePrimaryCtxRetain");
-    must(driver.context_set(context), "cuCtxSetCurrent");
+    device_open();
     if (wait) {
         puts("ready");
         fflush(stdout);
@@ -167,7 +97,7 @@ int main(int argc, char **argv)
         const uint64_t bytes = count * tensor->row_bytes;
         unsigned char *seen = malloc(bytes + 1);
         if (count > 0)
-            must(driver.to_host(seen, shards[i], bytes), "cuMemcpyDtoH");
+            must(device.to_host(seen, shards[i], bytes), "cuMemcpyDtoH");
         hash = hash_bytes(hash + i, seen, bytes);
         file_hash = hash_bytes(file_hash + i, tensor->data + first * tensor->row_bytes, bytes);
         free(seen);

@@ -29,7 +29,7 @@
  * bytes read and one of the same bytes of the file, both null if the read failed; "api", what the function of the
  * preloaded object returned and said, or null.
  */
-#include "tests/shard/device.h"
+#include "tests/demo/device.h"
 
 #include <dlfcn.h>
 #include <jansson.h>
@@ -215,23 +215,9 @@ static void copy_set(const struct set *set)
 
 /* --- reading */
 
-/* Eight bytes a step; enough to tell any two loads apart. */
-static uint64_t hash_bytes(const unsigned char *bytes, uint64_t length)
-{
-    uint64_t word, hash = 0;
-    for (; length >= 8; bytes += 8, length -= 8) {
-        memcpy(&word, bytes, 8);
-        hash = (hash ^ word) * UINT64_C(0x9fb21c651e98df25);
-        hash ^= hash >> 32;
-    }
-    for (; length > 0; bytes++, length--)
-        hash = (hash ^ *bytes) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static json_t *hash_text(const unsigned char *bytes, uint64_t length)
 {
-    return json_sprintf("%016llx", (unsigned long long)hash_bytes(bytes, length));
+    return json_sprintf("%016llx", (unsigned long long)hash_bytes(0, bytes, length));
 }
 
 static size_t tensor_named(const struct range *range)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/shard/device.h"
+#include "tests/demo/device.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct device device;
 
@@ -11,7 +12,7 @@ void must(CUresult result, const char *what)
 {
     if (result == CUDA_SUCCESS)
         return;
-    fprintf(stderr, "in_place: %s failed with CUDA error %d\n", what, result);
+    fprintf(stderr, "demo: %s failed with CUDA error %d\n", what, result);
     exit(1);
 }
 
@@ -27,13 +28,13 @@ static void find_functions(void)
 {
     void *handle = dlopen("libcuda.so.1", RTLD_NOW);
     if (handle == NULL) {
-        fprintf(stderr, "in_place: %s\n", dlerror());
+        fprintf(stderr, "demo: %s\n", dlerror());
         exit(1);
     }
     __typeof__(&cuGetProcAddress_v2) resolve =
         (__typeof__(resolve))dlsym(handle, "cuGetProcAddress_v2");
     if (resolve == NULL) {
-        fprintf(stderr, "in_place: the driver is older than CUDA 12\n");
+        fprintf(stderr, "demo: the driver is older than CUDA 12\n");
         exit(1);
     }
 #define FIND(field, name, symbol, version) \
@@ -49,6 +50,19 @@ void device_open(void)
     must(device.init(0), "cuInit");
     must(device.context_retain(&context, 0), "cuDevicePrimaryCtxRetain");
     must(device.context_set(context), "cuCtxSetCurrent");
+}
+
+uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t length)
+{
+    uint64_t word;
+    for (; length >= 8; bytes += 8, length -= 8) {
+        memcpy(&word, bytes, 8);
+        hash = (hash ^ word) * UINT64_C(0x9fb21c651e98df25);
+        hash ^= hash >> 32;
+    }
+    for (; length > 0; bytes++, length--)
+        hash = (hash ^ *bytes) * UINT64_C(0x100000001b3);
+    return hash;
 }
 
 void device_load_kernels(const char *path, size_t scratch_bytes)

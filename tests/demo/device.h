@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver as in_place.c uses it: found as most programs find it, one device, one context, one thread. */
-#ifndef METASHARD_TESTS_SHARD_DEVICE_H
-#define METASHARD_TESTS_SHARD_DEVICE_H
+/* The driver as the demo's clients use it: found as most programs find it, one device, one context, one thread. */
+#ifndef METASHARD_TESTS_DEMO_DEVICE_H
+#define METASHARD_TESTS_DEMO_DEVICE_H
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -40,6 +40,9 @@ void must(CUresult result, const char *what);
 
 /* Initialises CUDA, with a context of device 0. Ends the program when that fails. */
 void device_open(void);
+
+/* Of bytes that follow others with this hash; 0 at first. Eight bytes a step; enough to tell any two loads apart. */
+uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t length);
 
 /* Loads a kernel library of tests/sim/kernels, with scratch memory for reads of at most so many bytes. */
 void device_load_kernels(const char *path, size_t scratch_bytes);
