@@ -10,7 +10,7 @@
  * array.c, ipc.c. query.c: what is said of pointers. copy.c: every copy; copy_flat.c,
  * copy_shapes.c, copy_batch.c: their entry points. memset.c. state.h is what these share.
  * lookup.c: exports and cuGetProcAddress; stubs.c: what is not simulated. module.c, image.c,
- * function.c, launch.c, launch_legacy.c: kernels. graph*.c: graphs.
+ * function.c, launch.c, launch_legacy.c: kernels. graph*.c: graphs. hook.c: for other stand-ins.
  *
  * One lock, sim_lock, guards all state; it is never held while a kernel, a host function or a copy
  * runs. Functions named _locked want it held.
@@ -122,6 +122,8 @@ struct sim_work {
     const char *name;
     struct sim_range touches[4];
     int touches_count;
+    const struct sim_range *more_touches; /* the work's own, when four are too few */
+    size_t more_touches_count;
     bool runs_after_error;
     struct sim_work *next; /* for the owner; streams do not use it */
 };

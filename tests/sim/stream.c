@@ -338,12 +338,20 @@ CUresult sim_stream_wait(CUstream handle, bool per_thread)
     return result;
 }
 
+static bool meets(const struct sim_range *range, CUdeviceptr begin, size_t bytes)
+{
+    return range->bytes > 0 && range->begin < begin + bytes && begin < range->begin + range->bytes;
+}
+
 static bool touches(const struct sim_mark *mark, CUdeviceptr begin, size_t bytes)
 {
     const struct sim_work *work = mark == NULL ? NULL : mark->work;
     for (int i = 0; work != NULL && i < work->touches_count; i++) {
-        const struct sim_range *range = &work->touches[i];
-        if (range->bytes > 0 && range->begin < begin + bytes && begin < range->begin + range->bytes)
+        if (meets(&work->touches[i], begin, bytes))
+            return true;
+    }
+    for (size_t i = 0; work != NULL && i < work->more_touches_count; i++) {
+        if (meets(&work->more_touches[i], begin, bytes))
             return true;
     }
     return false;

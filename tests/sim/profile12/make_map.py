@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the version script of the simulated 12.9 driver: every export older than CUDA 13.0.
+"""Writes the version script of the simulated 12.9 driver: every export older than CUDA 13.0,
+and the hooks for other stand-ins.
 
     make_map.py shim/entries.def output.map
 
@@ -20,7 +21,7 @@ def main():
         sys.exit("make_map.py: the entry table was not understood")
     with open(sys.argv[2], "w", encoding="utf-8") as script:
         script.write("{\n  global:\n")
-        script.writelines(f"    {name};\n" for name in names)
+        script.writelines(f"    {name};\n" for name in names + ["simcuda_*"])
         script.write("  local: *;\n};\n")
 
 
