@@ -218,7 +218,10 @@ static ncclResult_t enqueue(const struct call *call)
         result = find_operator(call, &op.reduction);
     if (result == ncclSuccess)
         result = enqueue_checked(call, &op);
-    return nc_group_note(result);
+    nc_group_note(result);
+    if ((result == ncclSuccess || result == ncclInProgress) && !call->comm->blocking)
+        ncclCommGetAsyncError(call->comm, &result);
+    return result;
 }
 
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,

@@ -11,7 +11,6 @@
 
 #define COMM_MAGIC 0x6d6d6f436c6363ull
 #define CONFIG_MAGIC 0xcafebeefu
-#define SIMULATION_MAGIC 0x74685283u
 
 NC_API(ncclGetVersion);
 NC_API(ncclGetUniqueId);
@@ -133,6 +132,7 @@ void nc_comm_drop(struct ncclComm *comm)
 static ncclResult_t bind_device(struct ncclComm *comm)
 {
     NC_TRY(nc_driver_enter());
+    NC_TRY(ncclGetVersion(&comm->version));
     NC_TRY(nc_driver_done(nc_cuda.cuCtxGetCurrent(&comm->context), "cuCtxGetCurrent"));
     NC_TRY(nc_driver_done(nc_cuda.cuCtxGetDevice(&comm->device), "cuCtxGetDevice"));
     return nc_driver_done(nc_cuda.cuEventCreate(&comm->event, CU_EVENT_DISABLE_TIMING),
@@ -484,9 +484,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 /* Stops what runs and waits until it has stopped. */
 static void stop_work(struct ncclComm *comm, enum nc_stop how)
 {
-    atomic_store(&comm->stop, how);
-    if (comm->segment != NULL)
-        nc_ring(comm, comm->rank);
+    atomic_store(&comm->stop, how); /* seen within a slice of waiting */
     pthread_mutex_lock(&comm->lock);
     pthread_cond_broadcast(&comm->turned);
     while (comm->is_running)
@@ -589,11 +587,21 @@ static void wait_for_jobs(struct ncclComm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
+static ncclResult_t count_link(const struct ncclComm *comm, int from, int to, uint64_t *bytes_out)
+{
+    if (comm->segment == NULL || from < 0 || from >= comm->nranks || to < 0 || to >= comm->nranks)
+        return ncclInvalidArgument;
+    *bytes_out = 0;
+    for (int lane = 0; lane < NC_LANES; lane++)
+        *bytes_out += atomic_load(&nc_fifo(comm, lane, from, to)->payload);
+    return ncclSuccess;
+}
+
 static void write_links(struct ncclComm *comm)
 {
     for (int to = 0; comm->segment != NULL && to < comm->nranks; to++) {
         uint64_t bytes;
-        if (to != comm->rank && simncclLinkBytes(comm, comm->rank, to, &bytes) == ncclSuccess)
+        if (to != comm->rank && count_link(comm, comm->rank, to, &bytes) == ncclSuccess)
             nc_log("SIMNCCL_LINKS", "comm %d from %d to %d bytes %llu", comm->number, comm->rank,
                    to, (unsigned long long)bytes);
     }
@@ -661,8 +669,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
     NC_TRY(nc_comm_check(comm, "ncclCommGetAsyncError"));
     if (asyncError == NULL)
         return ncclInvalidArgument;
+    const bool is_busy = atomic_load(&comm->jobs) > 0;
+    if (!is_busy)
+        nc_comm_listen(comm);
     *asyncError = (ncclResult_t)atomic_load(&comm->async_error);
-    if (*asyncError == ncclSuccess && atomic_load(&comm->jobs) > 0)
+    if (*asyncError == ncclSuccess && is_busy)
         *asyncError = ncclInProgress;
     return ncclSuccess;
 }
@@ -698,11 +709,5 @@ __attribute__((visibility("default"))) ncclResult_t simncclLinkBytes(ncclComm_t 
                                                                      int to, uint64_t *bytes_out)
 {
     NC_TRY(nc_comm_check(comm, "simncclLinkBytes"));
-    if (comm->segment == NULL || from < 0 || from >= comm->nranks || to < 0 || to >= comm->nranks ||
-        bytes_out == NULL)
-        return ncclInvalidArgument;
-    *bytes_out = 0;
-    for (int lane = 0; lane < NC_LANES; lane++)
-        *bytes_out += atomic_load(&nc_fifo(comm, lane, from, to)->payload);
-    return ncclSuccess;
+    return bytes_out == NULL ? ncclInvalidArgument : count_link(comm, from, to, bytes_out);
 }

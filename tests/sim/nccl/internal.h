@@ -191,6 +191,8 @@ ncclResult_t nc_wait(struct nc_wait *wait, uint32_t bell);
 void nc_comm_fail(struct ncclComm *comm, ncclResult_t error);
 /* Fails every rank of the communicator. */
 void nc_comm_fail_all(struct ncclComm *comm, ncclResult_t error);
+/* Takes over the error of the whole communicator, if there is one. */
+void nc_comm_listen(struct ncclComm *comm);
 void nc_report_all(void); /* what every rank of every communicator is doing */
 /*
  * Every rank of who[] gives `bytes` and gets all of theirs, in the order of who[]. `which` 0: all
@@ -222,6 +224,7 @@ struct ncclComm {
     int number;            /* in the order in which this process made them */
     int rank, nranks;
     int device;
+    int version; /* what ncclGetVersion says */
     bool blocking;
     bool finalized;
     bool destroyed; /* by the program */

@@ -106,6 +106,8 @@ static unsigned encode(const struct small *small, double value)
     const double size = fabs(value);
     if (size > decode(small, largest(small)) * 2)
         return sign | (small->saturates ? largest(small) : largest(small) + 1);
+    if (size == 0)
+        return sign;
     frexp(size, &exponent);
     exponent = exponent - 1 < smallest ? smallest : exponent - 1;
     /* In units of the last place; a carry moves into the exponent by itself. */

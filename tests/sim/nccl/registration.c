@@ -25,7 +25,7 @@ static ncclResult_t find_whole(const struct ncclComm *comm, const char *call, CU
         nc_say("%s: nothing is mapped at 0x%llx", call, begin);
         return ncclInvalidArgument;
     }
-    if (bytes <= piece_out->bytes - (begin - piece_out->begin))
+    if (bytes <= piece_out->bytes - (begin - piece_out->begin) || !nc_settings()->strict)
         return ncclSuccess;
     nc_say(
         "%s rank %d: %s: 0x%llx, %zu bytes goes beyond the one allocation at its begin, which ends "
@@ -139,7 +139,7 @@ void nc_registration_apply(struct nc_op *op)
 static ncclResult_t register_buffer(ncclComm_t comm, void *buffer, size_t size, void **handle)
 {
     struct nc_registration *made;
-    NC_TRY(nc_comm_ready(comm, "ncclCommRegister"));
+    NC_TRY(nc_comm_check(comm, "ncclCommRegister"));
     if (buffer == NULL || size == 0 || handle == NULL)
         return ncclInvalidArgument;
     NC_TRY(add(comm, "ncclCommRegister", buffer, size, &made));
@@ -197,9 +197,9 @@ static ncclResult_t compare_windows(struct window_job *job, const struct window_
 static ncclResult_t run_window(struct nc_job *job)
 {
     struct window_job *window = (struct window_job *)job;
-    struct nc_registration *made = NULL;
-    const ncclResult_t own =
-        add(job->comm, "ncclCommWindowRegister", window->buffer, window->bytes, &made);
+    void *made = NULL;
+    /* Through the public names, as in NCCL. */
+    const ncclResult_t own = ncclCommRegister(job->comm, window->buffer, window->bytes, &made);
     const struct window_card card = {window->bytes, window->flags, own == ncclSuccess};
     ncclResult_t result = compare_windows(window, &card);
     if (own != ncclSuccess)
@@ -207,7 +207,7 @@ static ncclResult_t run_window(struct nc_job *job)
     if (result == ncclSuccess)
         *window->place = (ncclWindow_t)made;
     else if (made != NULL)
-        take_away(job->comm, made, "ncclCommWindowRegister");
+        ncclCommDeregister(job->comm, made);
     return result;
 }
 
@@ -252,7 +252,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 {
     NC_TRY(nc_comm_check(comm, "ncclCommWindowDeregister"));
-    return win == NULL ? ncclSuccess : take_away(comm, win, "ncclCommWindowDeregister");
+    return win == NULL ? ncclSuccess : ncclCommDeregister(comm, win);
 }
 
 /* --- memory that can be registered */

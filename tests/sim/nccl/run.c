@@ -782,6 +782,7 @@ void nc_batch_run(void *data)
     struct ncclComm *comm = batch->comm;
     if (!take_turn(batch))
         return;
+    nc_comm_listen(comm);
     if (atomic_load(&comm->async_error) == ncclSuccess) {
         const ncclResult_t result = run_ops(batch);
         /* Stopped by its own program: that is no error. */

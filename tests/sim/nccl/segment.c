@@ -152,6 +152,13 @@ void nc_comm_fail_all(struct ncclComm *comm, ncclResult_t error)
     nc_comm_fail(comm, error);
 }
 
+void nc_comm_listen(struct ncclComm *comm)
+{
+    const int error = comm->segment == NULL ? ncclSuccess : atomic_load(&comm->segment->error);
+    if (error != ncclSuccess)
+        nc_comm_fail(comm, (ncclResult_t)error);
+}
+
 /* --- waiting */
 
 /* Ranks whose process has ended without a word. */

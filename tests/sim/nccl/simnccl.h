@@ -5,9 +5,10 @@
  *
  * Binary interface. Every ncclX is weak and pncclX is a global alias at the same address, without
  * versions, and the library calls its own public functions where NCCL does, through the PLT: Bcast
- * calls Broadcast; InitRankConfig, InitRankScalable, Finalize and Revoke ask GetAsyncError of a
- * communicator that does not block; InitAll calls GetUniqueId. The functions of nccl_device.h are
- * not there.
+ * calls Broadcast; whatever needs a communicator that is ready asks GetAsyncError, and InitRankConfig,
+ * InitRankScalable, Finalize, Revoke and operations ask it once more when the communicator does not
+ * block; InitAll calls GetUniqueId; windows call CommRegister and CommDeregister. The functions of
+ * nccl_device.h are not there.
  *
  * Rendezvous. An id names a memory file of the process that made it, and works while that lives.
  * All traffic goes through this file; nothing is left behind in the file system.
