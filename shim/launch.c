@@ -7,12 +7,14 @@
 #include "runtime/machine/machine.h"
 #include "shim/entries.h"
 #include "shim/guarded.h"
+#include "shim/nccl.h"
 #include "shim/stream.h"
 
 /* True when the call is answered. */
 static bool launch(struct ms_call *call, CUstream default_stream, CUresult *result_out)
 {
-    if (!ms_defers_any()) {
+    /* What NCCL launches touches its own memory, and what was prepared. */
+    if (!ms_defers_any() || ms_nccl_is_calling()) {
         ms_note_gate();
         return false;
     }

@@ -10,6 +10,7 @@
 
 #include "runtime/diag/counters.h"
 #include "shim/init.h"
+#include "shim/nccl.h"
 #include "shim/real.h"
 
 static void *substitute(void *real, const char *base, int version, bool per_thread)
@@ -50,6 +51,19 @@ static struct ms_answer answer_driver_name(void *handle, const char *name)
     return (struct ms_answer){.given = true, .address = substitute(found, name, 0, false)};
 }
 
+/* Through RTLD_DEFAULT our own export is found, also where there is no NCCL. */
+static struct ms_answer answer_nccl_name(void *handle, const char *name)
+{
+    static const struct ms_answer ask_libc = {.given = false};
+    void *found = ms_libc_dlsym()(handle, name);
+    if (found == NULL || ms_is_off())
+        return ask_libc;
+    if (!ms_nccl_is_wrapper(found))
+        return (struct ms_answer){.given = true, .address = ms_nccl_substitute(found, name)};
+    void *real = ms_libc_dlsym()(RTLD_NEXT, name);
+    return (struct ms_answer){.given = true, .address = real != NULL ? found : NULL};
+}
+
 MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
 {
     ms_libc_dlsym(); /* the trampoline will jump there */
@@ -57,6 +71,8 @@ MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
         name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
     if (is_driver_name && handle != RTLD_NEXT)
         return answer_driver_name(handle, name);
+    if (name != NULL && strncmp(name, "nccl", 4) == 0 && handle != RTLD_NEXT)
+        return answer_nccl_name(handle, name);
     const struct ms_answer ask_libc = {.given = false};
     return ask_libc;
 }

@@ -6,13 +6,15 @@
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
+#include "shim/nccl.h"
 #include "shim/observer.h"
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     int attempts = 0;
     CUresult result;
-    if (ms_is_started() && ms_alloc(bytesize, dptr, &result)) {
+    if (ms_is_started() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
+        ms_alloc(bytesize, dptr, &result)) {
         ms_observer_expect();
         return result;
     }

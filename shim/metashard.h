@@ -34,8 +34,8 @@ extern "C" {
  * this rank of what the program has loaded is in device memory on return; what is loaded later follows when
  * all tensors of the checkpoint have come, or when the program settles. A second plan replaces the first:
  * memory of bytes that the rank no longer keeps is given back, unless the program has written there. Fails
- * for a plan that is not valid, and for one that does not tell the rank (RANK, ...); the plan before then
- * stays in force.
+ * for a plan that is not valid; the plan before then stays in force. Where neither the plan nor a launcher
+ * (RANK, ...) tells the rank, the plan waits for a communicator of NCCL.
  */
 METASHARD_API int metashard_plan_file(const char *path);
 METASHARD_API int metashard_plan_text(const char *json, size_t bytes);

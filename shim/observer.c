@@ -21,6 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "shim/nccl.h"
 #include "shim/real.h"
 
 struct device { /* c10::Device: passed in one register */
@@ -76,8 +77,10 @@ void ms_observer_expect(void)
 {
     enum { ENOUGH = 16 }; /* deferred allocations: one of them must have been PyTorch's */
     static _Atomic uint32_t allocations;
-    if (atomic_fetch_add(&allocations, 1) + 1 != ENOUGH ||
-        atomic_load_explicit(&has_reported, memory_order_relaxed))
+    if (atomic_fetch_add(&allocations, 1) + 1 != ENOUGH)
+        return;
+    ms_nccl_expect();
+    if (atomic_load_explicit(&has_reported, memory_order_relaxed))
         return;
     void *library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (library == NULL)

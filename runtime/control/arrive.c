@@ -17,9 +17,7 @@ static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault
     const bool is_first = !ms_shard_is_active();
     if (!ms_shard_set(plan, name, fault))
         return false;
-    if (is_first)
-        ms_shard_catch_up();
-    ms_pass_run("a plan has arrived");
+    ms_pass_begin(is_first);
     return true;
 }
 

@@ -46,6 +46,16 @@ bool ms_pass_run(__attribute__((unused)) const char *why)
     return true;
 }
 
+void ms_pass_begin(__attribute__((unused)) bool is_first)
+{
+}
+
+bool ms_shard_tell_rank(__attribute__((unused)) uint32_t ranks,
+                        __attribute__((unused)) uint32_t rank)
+{
+    return false;
+}
+
 bool ms_shard_is_active(void)
 {
     return false;

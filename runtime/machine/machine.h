@@ -86,8 +86,12 @@ CUresult ms_prepare_read(CUdeviceptr address, size_t bytes);
  */
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
 
+/* The call will overwrite all of [address, address + bytes), later and in an order that is not known here: it
+ * becomes resident, and what it held is not played. */
+CUresult ms_prepare_overwrite(CUdeviceptr address, size_t bytes);
+
 /*
- * The same for a box of rows: from its first byte to its last, gaps included; but where a plan gives something
+ * The same as ms_prepare_touch for a box of rows: from its first byte to its last, gaps included; but where a plan gives something
  * of that to other ranks, row by row.
  */
 struct ms_rows {

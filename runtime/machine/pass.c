@@ -348,3 +348,10 @@ bool ms_pass_run(const char *why)
                         "it stays deferred");
     return is_good;
 }
+
+void ms_pass_begin(bool is_first)
+{
+    if (is_first)
+        ms_shard_catch_up();
+    ms_pass_run("a plan has arrived");
+}

@@ -15,4 +15,7 @@
  */
 bool ms_pass_run(const char *why);
 
+/* A plan has come into force, the first or another one. */
+void ms_pass_begin(bool is_first);
+
 #endif

@@ -149,25 +149,82 @@ static void forget_locked(void)
     ms_shard.is_stale = true;
 }
 
-bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault)
+static void drop_waiting_locked(void)
 {
-    uint32_t rank;
-    struct ms_fault why;
-    if (!ms_rank_find(plan, &rank, &why)) {
-        ms_plan_destroy(plan);
-        return ms_fault_set(fault, "%s: %s", name, why.text);
-    }
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_plan_destroy(ms_shard.waiting);
+    ms_shard.waiting = NULL;
+}
+
+static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t rank)
+{
     forget_locked();
     ms_plan_destroy(ms_shard.plan);
     ms_shard.plan = plan;
     ms_shard.rank = rank;
     snprintf(ms_shard.name, sizeof(ms_shard.name), "%s", name);
     const uint64_t number = atomic_fetch_add(&generation, 1) + 1;
-    pthread_mutex_unlock(&ms_shard.lock);
     ms_log(MS_INFO, "%s: plan %" PRIu64 ", of rank %" PRIu32 " of %" PRIu32, name, number, rank,
            ms_plan_mesh(plan)->world);
+}
+
+static void let_wait(struct ms_plan *plan, const char *name)
+{
+    ms_log(MS_WARN,
+           "%s: nobody says which rank this is (rank or coordinates in the plan, or a launcher's "
+           "RANK): the plan waits for a communicator of %" PRIu32 " ranks",
+           name, ms_plan_mesh(plan)->world);
+    pthread_mutex_lock(&ms_shard.lock);
+    drop_waiting_locked();
+    ms_shard.waiting = plan;
+    snprintf(ms_shard.waiting_name, sizeof(ms_shard.waiting_name), "%s", name);
+    pthread_mutex_unlock(&ms_shard.lock);
+}
+
+bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault)
+{
+    uint32_t rank;
+    struct ms_fault why;
+    if (!ms_rank_is_told(plan)) {
+        let_wait(plan, name);
+        return true;
+    }
+    if (!ms_rank_find(plan, &rank, &why)) {
+        ms_plan_destroy(plan);
+        return ms_fault_set(fault, "%s: %s", name, why.text);
+    }
+    pthread_mutex_lock(&ms_shard.lock);
+    drop_waiting_locked();
+    put_in_force_locked(plan, name, rank);
+    pthread_mutex_unlock(&ms_shard.lock);
     return true;
+}
+
+/* Once: other communicators may number the same processes differently for good reasons. */
+static void compare_rank_locked(uint32_t ranks, uint32_t rank)
+{
+    if (ms_shard.plan == NULL || ms_plan_mesh(ms_shard.plan)->world != ranks ||
+        ms_shard.rank == rank || ms_shard.is_contradicted)
+        return;
+    ms_shard.is_contradicted = true;
+    ms_log(MS_WARN,
+           "%s: this process is followed as rank %" PRIu32 ", and is rank %" PRIu32
+           " in a communicator of %" PRIu32 " ranks",
+           ms_shard.name, ms_shard.rank, rank, ranks);
+}
+
+bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank)
+{
+    pthread_mutex_lock(&ms_shard.lock);
+    struct ms_plan *plan = ms_shard.waiting;
+    const bool is_awaited = plan != NULL && ms_plan_mesh(plan)->world == ranks;
+    if (is_awaited) {
+        ms_shard.waiting = NULL;
+        put_in_force_locked(plan, ms_shard.waiting_name, rank);
+    } else {
+        compare_rank_locked(ranks, rank);
+    }
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_awaited;
 }
 
 size_t ms_shard_least_copy(void)

@@ -25,9 +25,14 @@ bool ms_shard_enforces(void);
 /*
  * Puts a plan in force, for the rank that it or the environment names; takes it. `name` is for messages. A
  * plan that is there is replaced: what it has said is forgotten (ms_shard_generation grows). False: the
- * fault says why, and nothing has changed.
+ * fault says why, and nothing has changed. Where neither names a rank, the plan waits for a communicator of
+ * as many ranks as its world has.
  */
 bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault);
+
+/* A communicator of so many ranks was made. True: a plan that waited for it is in force now. Another rank than
+ * that of the plan in force is told. */
+bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank);
 
 /* Grows with each plan; 0: there was none. */
 uint64_t ms_shard_generation(void);

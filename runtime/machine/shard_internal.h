@@ -29,6 +29,9 @@ struct ms_shard {
     struct ms_plan *plan; /* NULL: none */
     char name[512];
     uint32_t rank;
+    struct ms_plan *waiting; /* for a communicator that tells the rank; NULL: none */
+    char waiting_name[512];
+    bool is_contradicted; /* as was said */
     struct ms_sheet sheet;
     size_t known_count; /* that the sheet is made of */
     bool is_stale;      /* the sheet must be made anew */

@@ -51,6 +51,17 @@ CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes)
     return touch(address, bytes, ms_materialise);
 }
 
+static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t end,
+                          __attribute__((unused)) enum ms_access access)
+{
+    return ms_back_for_overwrite(allocation, begin, end);
+}
+
+CUresult ms_prepare_overwrite(CUdeviceptr address, size_t bytes)
+{
+    return touch(address, bytes, overwrite);
+}
+
 /* Something of the range is away. */
 static bool meets_away(CUdeviceptr address, size_t bytes)
 {

@@ -26,6 +26,15 @@ static bool read_number(const char *name, const char *text, uint32_t *number_out
     return true;
 }
 
+bool ms_rank_is_told(const struct ms_plan *plan)
+{
+    uint32_t rank;
+    bool is_told = ms_plan_has_rank(plan, &rank);
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++)
+        is_told |= getenv(launchers[i].rank) != NULL;
+    return is_told;
+}
+
 bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_fault *fault)
 {
     const uint32_t world = ms_plan_mesh(plan)->world;

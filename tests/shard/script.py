@@ -14,6 +14,9 @@
         ["read", block, begin, end]                cuMemcpyDtoH
         ["rows", block, begin, width, pitch, height]   cuMemcpy2D to the host
         ["free", block]
+        ["open", path]                             a library, by its soname
+        ["communicator", ranks, rank, path]        one of NCCL (NCCL_LIBRARY); rank 0 leaves its id at path
+        ["broadcast", block, at, bytes, root], ["synchronise"]
         ["report", block, at, size]                tells of a part of the block as PyTorch's allocator does; size < 0:
                                                    it is taken back
         ["name", block, at, bytes, name, dtype, shape], ["materialise"]   of metashard.h
@@ -26,6 +29,7 @@ import json
 import mmap
 import os
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "examples"))
 from plan_ctypes import Cuda, MetaShard  # noqa: E402
@@ -39,6 +43,10 @@ class Copy2D(ctypes.Structure):
                 (("XInBytes", ctypes.c_size_t), ("Y", ctypes.c_size_t), ("MemoryType", ctypes.c_int),
                  ("Host", ctypes.c_void_p), ("Device", ctypes.c_uint64), ("Array", ctypes.c_void_p),
                  ("Pitch", ctypes.c_size_t))] + [("WidthInBytes", ctypes.c_size_t), ("Height", ctypes.c_size_t)]
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_char * 128)]
 
 
 class Program:
@@ -109,6 +117,31 @@ class Program:
 
     def do_reserve(self, size):
         self.allocate(size)
+        return 0, None
+
+    def do_communicator(self, ranks, rank, path):
+        self.nccl, identity = ctypes.CDLL(os.environ["NCCL_LIBRARY"]), UniqueId()
+        if rank == 0:
+            self.nccl.ncclGetUniqueId(ctypes.byref(identity))
+            with open(path + ".new", "wb") as file:
+                file.write(bytes(identity))
+            os.rename(path + ".new", path)
+        while not os.path.exists(path):
+            time.sleep(0.01)
+        with open(path, "rb") as file:
+            identity = UniqueId.from_buffer_copy(file.read())
+        self.communicator = ctypes.c_void_p()
+        return self.nccl.ncclCommInitRank(ctypes.byref(self.communicator), ranks, identity, rank), None
+
+    def do_broadcast(self, block, at, size, root):
+        return self.nccl.ncclBcast(ctypes.c_void_p(self.blocks[block] + at), ctypes.c_size_t(size), 1, root,
+                                   self.communicator, None), None
+
+    def do_synchronise(self):
+        return self.driver.cuCtxSynchronize(), None
+
+    def do_open(self, path):
+        ctypes.CDLL(path)
         return 0, None
 
     def do_free(self, block):

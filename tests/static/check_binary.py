@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_binary.py LIBRARY [--sanitized]: the preloaded object as the dynamic linker sees it.
 
-It needs libc alone, exports dlsym, the wrappers of the entry table, the block observer and metashard.h and nothing
-else, and none of
+It needs libc alone, exports dlsym, the wrappers of the entry table and of NCCL, the block observer and metashard.h and
+nothing else, and none of
 these under a symbol version (a version would keep dlsym from being interposed).
 """
 import os
@@ -33,6 +33,8 @@ def main():
         wanted |= set(re.findall(r"^#define REPORT\w* (\w+)$", file.read(), re.M))
     with open(os.path.join(SOURCE, "shim", "metashard.h")) as file:
         wanted |= set(re.findall(r"^METASHARD_API .*?\b(metashard_\w+)\(", file.read(), re.M))
+    with open(os.path.join(SOURCE, "shim", "nccl.def")) as file:
+        wanted |= set(re.findall(r"^MS_NCCL(?:_COLLECTIVE)?\((nccl\w+),", file.read(), re.M))
     exports = {line.split()[-1] for line in
                read("nm", "-D", "--defined-only", library).splitlines()}
     faults += [f"does not export {name}" for name in sorted(wanted - exports)]

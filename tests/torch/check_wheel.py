@@ -25,6 +25,9 @@ NEVER = [r"St5arrayIPcLm[3-9]E", r"13reduce_kernelI", r"25multi_tensor_apply_ker
          r"24index_elementwise_kernelI", r"34_scatter_gather_elementwise_"]
 
 
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
 class Tap:
     def __init__(self):
         self.number = self.failed = 0
@@ -86,6 +89,17 @@ def check_observer(tap):
     tap.check("it defines none of its own", OBSERVER not in symbols("libc10_cuda.so", "--defined-only"))
 
 
+def check_nccl(tap):
+    """libtorch_cuda calls NCCL through its symbols, from a library of its own."""
+    with open(os.path.join(SOURCE, "shim", "nccl.def"), encoding="utf-8") as file:
+        hooked = set(re.findall(r"^MS_NCCL(?:_COLLECTIVE)?\((nccl\w+),", file.read(), flags=re.M))
+    called = {name for name in symbols("libtorch_cuda.so", "--undefined-only") if name.startswith("nccl")}
+    for name in ("ncclBcast", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclSend", "ncclRecv"):
+        tap.check(f"{name} is called and hooked", name in called and name in hooked)
+    tap.check("the symbol that tells of NCCL in PyTorch",
+              "_ZN4c10d16ProcessGroupNCCL10groupStartEv" in symbols("libtorch_cuda.so", "--defined-only"))
+
+
 def check_rules(tap, rules, kernels):
     matched = collections.defaultdict(list)
     for name in kernels:
@@ -108,6 +122,7 @@ def check_rules(tap, rules, kernels):
 def main():
     tap = Tap()
     check_observer(tap)
+    check_nccl(tap)
     kernels = fatbin.kernels(library("libtorch_cuda.so"))
     tap.check(f"{len(kernels)} kernels with layouts", len(kernels) > 10000 and
               sum(not parameters for parameters in kernels.values()) <= 10)

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/collective/communicator.h"
+
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/machine/pass.h"
+#include "runtime/machine/shard.h"
+
+/* A communicator for which there is no room is asked for its rank each time. */
+enum { MAX_COMMUNICATORS = 1024 };
+
+static struct {
+    pthread_mutex_t lock; /* guards the table; held across nothing */
+    struct {
+        const void *handle;
+        struct ms_communicator is;
+    } entries[MAX_COMMUNICATORS];
+    int count;
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static int find_locked(const void *handle)
+{
+    int at = 0;
+    while (at < table.count && table.entries[at].handle != handle)
+        at++;
+    return at;
+}
+
+void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
+{
+    const bool is_first = !ms_shard_is_active();
+    ms_communicator_note(handle, communicator);
+    if (communicator->ranks > 0 && communicator->rank >= 0 &&
+        ms_shard_tell_rank((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        ms_pass_begin(is_first);
+}
+
+void ms_communicator_note(const void *handle, const struct ms_communicator *communicator)
+{
+    pthread_mutex_lock(&table.lock);
+    const int at = find_locked(handle);
+    if (at < MAX_COMMUNICATORS) {
+        table.entries[at].handle = handle;
+        table.entries[at].is = *communicator;
+        table.count += at == table.count;
+    }
+    pthread_mutex_unlock(&table.lock);
+}
+
+bool ms_communicator_find(const void *handle, struct ms_communicator *communicator_out)
+{
+    pthread_mutex_lock(&table.lock);
+    const int at = find_locked(handle);
+    const bool found = at < table.count;
+    if (found)
+        *communicator_out = table.entries[at].is;
+    pthread_mutex_unlock(&table.lock);
+    return found;
+}
+
+void ms_communicator_forget(const void *handle)
+{
+    pthread_mutex_lock(&table.lock);
+    const int at = find_locked(handle);
+    if (at < table.count)
+        table.entries[at] = table.entries[--table.count];
+    pthread_mutex_unlock(&table.lock);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Communicators of NCCL: how many ranks they have, and which one this process is. The rank of a plan
+ * is that in the communicator of as many ranks as the plan's world has.
+ */
+#ifndef METASHARD_RUNTIME_COLLECTIVE_COMMUNICATOR_H
+#define METASHARD_RUNTIME_COLLECTIVE_COMMUNICATOR_H
+
+#include <stdbool.h>
+
+struct ms_communicator {
+    int ranks, rank;
+};
+
+/* A communicator was made by its ranks, each for itself: a plan may wait for that. */
+void ms_communicator_made(const void *handle, const struct ms_communicator *communicator);
+
+/* Handles are addresses, which are used again after ms_communicator_forget. Usable from any thread. */
+void ms_communicator_note(const void *handle, const struct ms_communicator *communicator);
+bool ms_communicator_find(const void *handle, struct ms_communicator *communicator_out);
+void ms_communicator_forget(const void *handle);
+
+#endif

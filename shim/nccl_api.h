@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the shim needs of NCCL's interface: the types and prototypes of nccl.h (NCCL 2.18 to 2.30) that are
+ * hooked, so that building needs no NCCL. A test compares them with a real nccl.h where there is one.
+ * https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html
+ */
+#ifndef METASHARD_SHIM_NCCL_API_H
+#define METASHARD_SHIM_NCCL_API_H
+
+#include <cuda.h>
+#include <stddef.h>
+
+typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
+typedef struct ncclSimInfo_v22200 ncclSimInfo_t; /* never looked into */
+typedef CUstream cudaStream_t;
+
+typedef enum {
+    ncclSuccess = 0,
+    ncclUnhandledCudaError = 1,
+    ncclSystemError = 2,
+    ncclInternalError = 3,
+    ncclInvalidArgument = 4,
+    ncclInvalidUsage = 5,
+    ncclRemoteError = 6,
+    ncclInProgress = 7
+} ncclResult_t;
+
+/* Enumerations that are handed on are plain integers here. */
+typedef int ncclDataType_t;
+typedef int ncclRedOp_t;
+typedef int ncclScalarResidence_t;
+enum { NCCL_SCALAR_DEVICE = 0 };
+
+/* Grows with NCCL; only these members are read, and only where `size` holds them. */
+typedef struct {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    int blocking;
+} ncclConfig_t;
+
+/* ncclInt8 to ncclFloat8e5m2, in the order of ncclDataType_t. */
+#define MS_NCCL_TYPE_BYTES                 \
+    {                                      \
+        1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 \
+    }
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shim/nccl_real.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/log.h"
+#include "shim/nccl.h"
+#include "shim/real.h"
+
+enum { MAX_COPIES = 8, MAX_COMMS = 1024, MAX_PATH = 512 };
+
+/* Copies are added under the lock and never change; the count is read without it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding, and the communicators */
+static struct ms_nccl copies[MAX_COPIES];
+static _Atomic int copy_count;
+
+static struct {
+    ncclComm_t comm;
+    const struct ms_nccl *nccl;
+} comms[MAX_COMMS];
+static int comm_count;
+
+static const char *const names[MS_NCCL_COUNT] = {
+#define MS_NCCL(name, parameters, arguments) #name,
+#include "shim/nccl.def"
+#undef MS_NCCL
+};
+
+/* The p-name is NCCL's own way around interposers. */
+static void *find(void *handle, const char *name)
+{
+    char real_name[64];
+    snprintf(real_name, sizeof(real_name), "p%s", name);
+    void *found = ms_libc_dlsym()(handle, real_name);
+    if (found == NULL)
+        found = ms_libc_dlsym()(handle, name);
+    return found != NULL && ms_nccl_is_wrapper(found) ? NULL : found;
+}
+
+static bool holds(const struct ms_nccl *nccl, const void *address)
+{
+    return (uintptr_t)address >= (uintptr_t)nccl->begin &&
+           (uintptr_t)address < (uintptr_t)nccl->end;
+}
+
+const struct ms_nccl *ms_nccl_at(const void *address)
+{
+    const int count = atomic_load_explicit(&copy_count, memory_order_acquire);
+    for (int i = 0; i < count; i++) {
+        if (holds(&copies[i], address))
+            return &copies[i];
+    }
+    return NULL;
+}
+
+struct extent {
+    const void *inside;
+    const void *begin, *end;
+};
+
+static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
+                       void *context)
+{
+    struct extent *extent = context;
+    uintptr_t begin = UINTPTR_MAX, end = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        const uintptr_t at = info->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type != PT_LOAD)
+            continue;
+        begin = at < begin ? at : begin;
+        end = at + segment->p_memsz > end ? at + segment->p_memsz : end;
+    }
+    if ((uintptr_t)extent->inside < begin || (uintptr_t)extent->inside >= end)
+        return 0;
+    extent->begin = (const void *)begin;
+    extent->end = (const void *)end;
+    return 1;
+}
+
+/* The copy that a function found through the handle belongs to. The handle is kept: pointers are out. */
+static const struct ms_nccl *add_copy(void *handle)
+{
+    void *start = find(handle, "ncclGroupStart");
+    const struct ms_nccl *known = start != NULL ? ms_nccl_at(start) : NULL;
+    if (start == NULL || known != NULL)
+        return known;
+    struct extent extent = {.inside = start};
+    dl_iterate_phdr(find_extent, &extent);
+    struct ms_nccl found = {.begin = extent.begin, .end = extent.end};
+    for (int i = 0; i < MS_NCCL_COUNT; i++)
+        found.functions[i] = find(handle, names[i]);
+    found.comm_count = find(handle, "ncclCommCount");
+    found.comm_user_rank = find(handle, "ncclCommUserRank");
+    found.comm_get_async_error = find(handle, "ncclCommGetAsyncError");
+
+    const struct ms_nccl *added = NULL;
+    pthread_mutex_lock(&lock);
+    const int count = atomic_load(&copy_count);
+    if (ms_nccl_at(start) == NULL && count < MAX_COPIES) {
+        copies[count] = found;
+        atomic_store_explicit(&copy_count, count + 1, memory_order_release);
+    }
+    added = ms_nccl_at(start);
+    pthread_mutex_unlock(&lock);
+    return added;
+}
+
+struct library {
+    char path[MAX_PATH];
+};
+
+static int find_library(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
+                        void *context)
+{
+    struct library *library = context;
+    const char *slash = strrchr(info->dlpi_name, '/');
+    if (strncmp(slash != NULL ? slash + 1 : info->dlpi_name, "libnccl.so", 10) != 0)
+        return 0;
+    snprintf(library->path, sizeof(library->path), "%s", info->dlpi_name);
+    return 1;
+}
+
+const struct ms_nccl *ms_nccl_learn(const void *function)
+{
+    Dl_info info;
+    const struct ms_nccl *known = ms_nccl_at(function);
+    if (known != NULL || dladdr(function, &info) == 0 || info.dli_fname == NULL)
+        return known;
+    void *library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    return library != NULL ? add_copy(library) : NULL;
+}
+
+bool ms_nccl_is_first(const struct ms_nccl *nccl)
+{
+    return nccl == &copies[0];
+}
+
+/* What the caller would have found: in its own dependencies; behind us in the global scope; or, for
+ * callers that have the address from elsewhere, the library that is loaded. */
+static const struct ms_nccl *find_for(const void *return_address)
+{
+    Dl_info info;
+    struct link_map *map = NULL;
+    const struct ms_nccl *found = NULL;
+    if (dladdr1(return_address, &info, (void **)&map, RTLD_DL_LINKMAP) != 0 && map != NULL &&
+        map->l_name[0] != '\0') {
+        void *caller = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
+        found = caller != NULL ? add_copy(caller) : NULL;
+    }
+    if (found == NULL)
+        found = add_copy(RTLD_NEXT);
+    if (found == NULL && atomic_load(&copy_count) > 0)
+        found = &copies[0]; /* by dlsym: the wrapper is given for this one only */
+    struct library library = {""};
+    if (found == NULL && dl_iterate_phdr(find_library, &library) != 0) {
+        void *loaded = dlopen(library.path, RTLD_LAZY | RTLD_NOLOAD);
+        found = loaded != NULL ? add_copy(loaded) : NULL;
+    }
+    return found;
+}
+
+void ms_nccl_expect(void)
+{
+    struct library library;
+    void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (torch == NULL)
+        return;
+    /* A PyTorch without NCCL has no use for it. */
+    const bool has_nccl =
+        ms_libc_dlsym()(torch, "_ZN4c10d16ProcessGroupNCCL10groupStartEv") != NULL;
+    dlclose(torch);
+    if (has_nccl && dl_iterate_phdr(find_library, &library) == 0)
+        ms_log(MS_WARN, "this PyTorch has NCCL linked into it: its collectives are not seen, and "
+                        "materialise whatever their kernels could reach");
+}
+
+static const struct ms_nccl *find_comm(ncclComm_t comm)
+{
+    const struct ms_nccl *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < comm_count && found == NULL; i++) {
+        if (comms[i].comm == comm)
+            found = comms[i].nccl;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* With one copy in the process, as it is nearly always, there is nothing to choose: no look at the loader. */
+const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address)
+{
+    const struct ms_nccl *found = comm != NULL ? find_comm(comm) : NULL;
+    return found != NULL ? found : find_for(return_address);
+}
+
+void ms_nccl_note_comm(ncclComm_t comm, const struct ms_nccl *nccl)
+{
+    pthread_mutex_lock(&lock);
+    int at = 0;
+    while (at < comm_count && comms[at].comm != comm)
+        at++;
+    if (at < MAX_COMMS) {
+        comms[at].comm = comm;
+        comms[at].nccl = nccl;
+        comm_count = at == comm_count ? at + 1 : comm_count;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void ms_nccl_forget_comm(ncclComm_t comm)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < comm_count; i++) {
+        if (comms[i].comm == comm)
+            comms[i--] = comms[--comm_count];
+    }
+    pthread_mutex_unlock(&lock);
+}

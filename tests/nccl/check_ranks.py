@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_ranks.py --preload VALUE --torch LIBRARY: ranks as processes, with the simulated NCCL (NCCL_LIBRARY). TAP.
+
+A plan that waits for a communicator to say which rank this is; ranks that nobody agrees on; broadcasts into deferred
+memory, which every rank finds as without the preload; and an NCCL that cannot be hooked, which is said.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.path.join(HERE, "..", "shard", "script.py")
+WORLD, GRANULE, ROWS, ROW = 4, 64 << 10, 512, 2048
+SIZE, OWN = ROWS * ROW, ROWS * ROW // 4
+
+
+options = argparse.Namespace()
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(holds, what):
+    if not holds:
+        raise Wrong(what)
+
+
+def make_checkpoint(folder):
+    header = json.dumps({"a": {"dtype": "F32", "shape": [ROWS, ROW // 4], "data_offsets": [0, SIZE]}}).encode()
+    path = os.path.join(folder, "model.safetensors")
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header + os.urandom(SIZE))
+    os.utime(path, (1e9, 1e9))
+    return path, 8 + len(header)
+
+
+def run(folder, name, steps_of, preload, plan=None, ranks_told=None):
+    """[(results, dump, lines)] of all ranks. steps_of(rank, path of the id); ranks_told: rank -> RANK, or none."""
+    path = os.path.join(folder, "model.safetensors")
+    started, identity = [], os.path.join(folder, name + ".id")
+    for rank in range(WORLD):
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith(("METASHARD", "SIMCUDA_", "RANK", "WORLD_SIZE", "OMPI_", "SLURM_", "PMI_"))}
+        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        dump = os.path.join(folder, f"{name}-{rank}.json")
+        environment.update(SIMCUDA_GRANULE_KIB=str(GRANULE >> 10), SIMCUDA_POISON="2")
+        if ranks_told is not None:
+            environment.update(RANK=str(ranks_told(rank)), WORLD_SIZE=str(WORLD))
+        if preload:
+            environment.update(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_MIN_BYTES=str(GRANULE))
+            if plan is not None:
+                environment["METASHARD_PLAN"] = plan
+        process = subprocess.Popen([sys.executable, PROGRAM], env=environment, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdin.write(json.dumps({"file": path, "steps": steps_of(rank, identity)}))
+        process.stdin.close()
+        process.stdin = None
+        started.append((process, dump))
+    ended = []
+    for process, dump in started:
+        try:
+            out, error = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            for other, _ in started:
+                other.kill()
+            raise Wrong(f"{name}: hangs") from None
+        expect(process.returncode == 0, f"{name}: exit status {process.returncode}\n{error[-900:]}")
+        with open(dump if preload else os.devnull) as file:
+            facts = json.load(file) if preload else None
+        ended.append((json.loads(out), facts, [line for line in error.splitlines() if "metashard" in line]))
+    return ended
+
+
+def plan_file(folder):
+    path = os.path.join(folder, "plan.json")
+    with open(path, "w") as file:
+        json.dump({"format": "metashard-plan/1", "mesh": {"dp": WORLD},
+                   "tensors": [{"name": "*", "placements": [{"shard": 0}]}]}, file)
+    return path
+
+
+def check_waits(folder, preload, start):
+    """Before and behind what is loaded: the communicator tells the rank, and the rank's rows are there."""
+    for number, before in enumerate((True, False)):
+        def steps(rank, identity):
+            made, load = ["communicator", WORLD, rank, identity], ["load", start, start + SIZE]
+            return [made, load] if before else [load, made]
+        for rank, (results, dump, lines) in enumerate(run(folder, f"waits{number}", steps, preload, plan_file(folder))):
+            expect(all(result == [0, None] for result in results), f"rank {rank}: {results}")
+            seen = dump.get("plan", {})
+            expect(seen.get("rank") == rank and seen.get("tensors") == 1, f"rank {rank}: {seen}\n{lines}")
+            kept = [block["backed_bytes"] for block in dump["blocks"]]
+            expect(kept == [OWN], f"rank {rank}: in memory {kept}, expected {OWN}")
+            lineage = [extent for extent in dump["blocks"][0]["lineage"] if not extent[2].startswith("away")]
+            expect([extent[:2] for extent in lineage] == [[rank * OWN, (rank + 1) * OWN]], f"rank {rank}: {lineage}")
+            expect(len(lines) == 1 and "waits for a communicator" in lines[0], f"rank {rank}: {lines}")
+
+
+def check_disagreement(folder, preload, start):
+    """RANK says another rank than the communicator: it is followed, and told."""
+    def steps(rank, identity):
+        return [["load", start, start + SIZE], ["communicator", WORLD, rank, identity]]
+    ended = run(folder, "disagree", steps, preload, plan_file(folder), lambda rank: (rank + 1) % WORLD)
+    for rank, (_, dump, lines) in enumerate(ended):
+        expect(dump["plan"]["rank"] == (rank + 1) % WORLD, f"rank {rank}: {dump['plan']}")
+        expect(len(lines) == 1 and f"is rank {rank} in a communicator" in lines[0], f"rank {rank}: {lines}")
+    ended = run(folder, "agree", steps, preload, plan_file(folder), lambda rank: rank)
+    expect(all(lines == [] for _, _, lines in ended), f"{[lines for _, _, lines in ended]}: expected no message")
+
+
+def check_broadcast(folder, preload, start):
+    """The root's block is a file's, the others' were never written: only what NCCL needs is in memory."""
+    def steps(rank, identity):
+        mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
+        return [["communicator", WORLD, rank, identity], mine, ["reserve", SIZE], ["broadcast", 0, 0, SIZE // 2, 0],
+                ["synchronise"], ["read", 0, 0, SIZE // 2]]
+    with_ = run(folder, "broadcast", steps, preload)
+    without = run(folder, "broadcast-without", steps, None)
+    for rank in range(WORLD):
+        expect(with_[rank][0] == without[rank][0], f"rank {rank}: {with_[rank][0]}, expected {without[rank][0]}")
+        kept = [block["backed_bytes"] for block in with_[rank][1]["blocks"]]
+        expect(kept == [SIZE // 2, 0], f"rank {rank}: in memory {kept}, expected {SIZE // 2} and nothing")
+        read = with_[rank][1]["file_read_bytes"]
+        expect(read == (SIZE // 2 if rank == 0 else 0), f"rank {rank}: file_read_bytes is {read}")
+
+
+def check_linked_in(folder, preload, start):
+    """A PyTorch (LIBRARY stands for it) in a process without libnccl has it linked in."""
+    def steps(with_nccl):
+        def steps_of(rank, identity):
+            made = [["communicator", WORLD, rank, identity]] if with_nccl else []
+            return [["open", options.torch], *made, *[["reserve", GRANULE]] * 20]
+        return steps_of
+    for with_nccl in (False, True):
+        for rank, (_, _, lines) in enumerate(run(folder, f"linked{with_nccl}", steps(with_nccl), preload)):
+            said = [line for line in lines if "NCCL linked into it" in line]
+            expect(len(said) == (not with_nccl) and lines == said, f"rank {rank}, with libnccl {with_nccl}: {lines}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--preload", required=True)
+    parser.add_argument("--torch", required=True)
+    parser.parse_args(namespace=options)
+    preload = options.preload
+    failed = 0
+    tests = [("a plan that waits for a communicator", check_waits), ("ranks that disagree", check_disagreement),
+             ("broadcasts", check_broadcast), ("an NCCL that is linked in", check_linked_in)]
+    with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:
+        _, start = make_checkpoint(folder)
+        for number, (name, test) in enumerate(tests, 1):
+            try:
+                test(folder, preload, start)
+                print(f"ok {number} {name}", flush=True)
+            except Wrong as fault:
+                failed += 1
+                print(f"not ok {number} {name}\n# " + str(fault).replace("\n", "\n# "), flush=True)
+    print(f"1..{len(tests)}")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
