@@ -24,6 +24,12 @@ static uint32_t pop(struct ms_unpickler *machine)
     return machine->stack.number[--machine->stack.count];
 }
 
+/* The stack from this height on; there is no memory for it before something was pushed. */
+static const uint32_t *items_from(const struct ms_unpickler *machine, size_t height)
+{
+    return machine->stack.number != NULL ? machine->stack.number + height : NULL;
+}
+
 /* The stack from the last mark on, which is taken away: items[0] to items[count - 1], until a push. */
 static bool pop_mark(struct ms_unpickler *machine, const uint32_t **items_out, size_t *count_out)
 {
@@ -32,7 +38,7 @@ static bool pop_mark(struct ms_unpickler *machine, const uint32_t **items_out, s
         return false;
     }
     const size_t height = machine->marks.number[--machine->marks.count];
-    *items_out = machine->stack.number + height;
+    *items_out = items_from(machine, height);
     *count_out = machine->stack.count - height;
     machine->stack.count = height;
     return true;
@@ -170,7 +176,7 @@ static bool run_tuple_of(struct ms_unpickler *machine, const struct ms_argument 
     if (!has(machine, count))
         return false;
     machine->stack.count -= count;
-    return push_tuple(machine, machine->stack.number + machine->stack.count, count);
+    return push_tuple(machine, items_from(machine, machine->stack.count), count);
 }
 
 /* Into a list. Of an object of another class what it would do with them is not known. */
@@ -223,7 +229,7 @@ static bool run_set_item(struct ms_unpickler *machine, const struct ms_argument 
     if (!has(machine, 3))
         return false;
     machine->stack.count -= 2;
-    const uint32_t *items = machine->stack.number + machine->stack.count;
+    const uint32_t *items = items_from(machine, machine->stack.count);
     return set_items(machine, items, 2);
 }
 
