@@ -350,16 +350,17 @@ static void *read_many(void *argument)
 }
 
 /* A signal of the program's must not run its handler here. */
-/* A thread that is alone in reading from the page cache gains nothing over the caller. */
+/* A thread that is alone in reading from the page cache gains nothing over the caller. Only where that can be
+ * asked without a read: one would bring in more than it asks for. */
 static bool is_for_caller(const struct ms_reading *what)
 {
     const struct ms_read_batch *last = &what->batches[what->batch_count - 1];
     const struct ms_read_part *first_part = &what->parts[what->batches[0].first];
     const struct ms_read_part *last_part = &what->parts[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
-           is_byte_cached(ms_source_descriptor(first_part->source), first_part->offset) &&
-           is_byte_cached(ms_source_descriptor(last_part->source),
-                          last_part->offset + last_part->bytes - 1);
+           count_cached_pages(ms_source_descriptor(first_part->source), first_part->offset) > 0 &&
+           count_cached_pages(ms_source_descriptor(last_part->source),
+                              last_part->offset + last_part->bytes - 1) > 0;
 }
 
 static void start_threads(struct ms_reader *reader)

@@ -405,7 +405,7 @@ MS_TEST(rows_are_copied_together)
         const uint64_t calls = check_rows(&file, 8000, 1024, 4096, 1536);
         /* At most one cut row at either end of a slot. */
         CHECK(row_calls >= 8 && copy_calls + row_calls <= 3 * 64);
-        CHECK(calls < 500);
+        CHECK(calls < 500 || is_under_valgrind());
     }
 }
 
@@ -463,7 +463,7 @@ MS_TEST(what_is_cold_stays_cold)
     if (!has_direct(file))
         ms_test_skip("/tmp does not do without the page cache");
     for (unsigned threads = 0; threads < 5; threads += 4) {
-        const bool is_cold = make_cold(file);
+        const bool is_cold = make_cold(file) && can_tell_cold(file);
         check_whole(file, threads);
         CHECK(!is_cold || count_cached(file) < 64);
     }
@@ -569,7 +569,7 @@ static struct test_file *start_trouble(void (*trouble)(void), unsigned threads)
     make_test_file(&file, "/tmp", 16 * MIB);
     make_memory(file.bytes);
     start(2 * MIB, threads);
-    is_cold = threads > 0 && make_cold(&file);
+    is_cold = threads > 0 && make_cold(&file) && can_tell_cold(&file);
     runs[0] = make_run(&file, 0, file.bytes, 0);
     victim = &file;
     copies_left = 2;
@@ -716,7 +716,8 @@ static void look_at_threads(void)
             if (!reads || sscanf(line, "SigBlk: %llx", &blocked) != 1)
                 continue;
             threads_seen++;
-            CHECK_EQ(blocked | 0x180000000 | 0x40100, ~0ull); /* KILL, STOP, and libc's own two */
+            /* All but KILL, STOP and libc's own two. */
+            CHECK(is_under_valgrind() || (blocked | 0x180040100) == ~0ull);
         }
         if (file != NULL)
             fclose(file);
@@ -735,7 +736,7 @@ MS_TEST(threads_that_read_take_no_signals)
     while (readdir(descriptors) != NULL)
         count++;
     closedir(descriptors);
-    CHECK(count < 12);
+    CHECK(count < 12 || is_under_valgrind());
     threads_seen = 0;
     copies_left = 1;
     look_at_threads();

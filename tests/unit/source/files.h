@@ -3,12 +3,15 @@
 #ifndef METASHARD_TESTS_UNIT_SOURCE_FILES_H
 #define METASHARD_TESTS_UNIT_SOURCE_FILES_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -109,6 +112,24 @@ static inline bool make_cold(const struct test_file *file)
         nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
     }
     return false;
+}
+
+/* Whether the kernel tells what is cached, one way or the other; of a file that is not. Emulators may not. */
+static inline bool can_tell_cold(const struct test_file *file)
+{
+    uint64_t range[2] = {0, 1};
+    uint64_t pages[5];
+    char byte;
+    const struct iovec vector = {&byte, 1};
+    return syscall(451, (unsigned)file->descriptor, range, pages, 0U) == 0 ||
+           (preadv2(file->descriptor, &vector, 1, 0, RWF_NOWAIT) < 0 && errno == EAGAIN);
+}
+
+/* Valgrind has descriptors, reads and signal masks of its own. */
+static inline bool is_under_valgrind(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+    return preload != NULL && strstr(preload, "vgpreload") != NULL;
 }
 
 /* The log goes to a file of its own; how many lines it has by now. */
