@@ -405,7 +405,7 @@ MS_TEST(rows_are_copied_together)
         const uint64_t calls = check_rows(&file, 8000, 1024, 4096, 1536);
         /* At most one cut row at either end of a slot. */
         CHECK(row_calls >= 8 && copy_calls + row_calls <= 3 * 64);
-        CHECK(calls < 500 || is_under_valgrind());
+        CHECK(calls < 500 || is_watched());
     }
 }
 
@@ -717,7 +717,7 @@ static void look_at_threads(void)
                 continue;
             threads_seen++;
             /* All but KILL, STOP and libc's own two. */
-            CHECK(is_under_valgrind() || (blocked | 0x180040100) == ~0ull);
+            CHECK(is_watched() || (blocked | 0x180040100) == ~0ull);
         }
         if (file != NULL)
             fclose(file);
@@ -736,7 +736,7 @@ MS_TEST(threads_that_read_take_no_signals)
     while (readdir(descriptors) != NULL)
         count++;
     closedir(descriptors);
-    CHECK(count < 12 || is_under_valgrind());
+    CHECK(count < 12 || is_watched());
     threads_seen = 0;
     copies_left = 1;
     look_at_threads();
