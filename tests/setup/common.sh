@@ -144,6 +144,21 @@ find_cuda_headers() {
     } || die 'CUDA 13 headers are needed: install the CUDA toolkit, or nvidia-cuda-runtime with pip'
 }
 
+# nccl.h, for tests only: without it the simulated NCCL and its tests are not built.
+want_nccl_header() {
+    local folder
+    for folder in /usr/local/cuda/include /usr/local/cuda-13.0/include /opt/cuda/include \
+        /usr/include /usr/local/include /usr/lib/cuda/include \
+        $(python3 tests/find_wheel_headers.py); do
+        if [ -e "$folder/nccl.h" ]; then
+            return
+        fi
+    done
+    say 'fetching the NCCL header (nvidia-nccl-cu13, 190 MB) from PyPI'
+    python3 tests/setup/fetch_wheel.py nvidia-nccl-cu13 2.28.9 .headers '*/nccl.h' ||
+        say 'not found, tests that need it will be skipped: nccl.h'
+}
+
 # setup_only in the environment: options that an existing build folder does not take again.
 build() { # FOLDER [MESON OPTION...]
     local folder=$1 log

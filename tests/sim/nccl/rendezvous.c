@@ -27,6 +27,23 @@ struct id {
     int32_t file;
 };
 
+/* The files of ids that this process made, until all their ranks have come. */
+static struct own_id {
+    struct own_id *next;
+    struct id id;
+} * own_ids;                                                     /* guarded by own_ids_lock */
+static pthread_mutex_t own_ids_lock = PTHREAD_MUTEX_INITIALIZER; /* held for nothing else */
+
+static void remember_id(const struct id *id)
+{
+    struct own_id *own = nc_zalloc(sizeof(*own));
+    own->id = *id;
+    pthread_mutex_lock(&own_ids_lock);
+    own->next = own_ids;
+    own_ids = own;
+    pthread_mutex_unlock(&own_ids_lock);
+}
+
 ncclResult_t nc_id_create(ncclUniqueId *id_out)
 {
     struct id id = {.magic = ID_MAGIC, .process = getpid()};
@@ -41,6 +58,7 @@ ncclResult_t nc_id_create(ncclUniqueId *id_out)
             close(id.file);
         return ncclSystemError;
     }
+    remember_id(&id);
     memset(id_out, 0, sizeof(*id_out));
     memcpy(id_out, &id, sizeof(id));
     return ncclSuccess;
@@ -80,13 +98,26 @@ static ncclResult_t open_id(const struct ncclComm *comm, const ncclUniqueId *uni
     return ncclSystemError;
 }
 
-/* The maker's own descriptor, when all ranks have come: nobody needs to find the file any more. */
+/*
+ * The maker's own descriptor, when all ranks have come: nobody needs to find the file any more. Once,
+ * though several ranks may be of this process.
+ */
 static void forget_id(const ncclUniqueId *unique)
 {
     struct id id;
     memcpy(&id, unique, sizeof(id));
-    if (id.process == getpid())
+    pthread_mutex_lock(&own_ids_lock);
+    struct own_id **link = &own_ids;
+    while (*link != NULL && memcmp(&(*link)->id, &id, sizeof(id)) != 0)
+        link = &(*link)->next;
+    struct own_id *found = *link;
+    /* A forked child has the list, but is not the maker. */
+    if (found != NULL && id.process == getpid()) {
+        *link = found->next;
         close(id.file);
+        free(found);
+    }
+    pthread_mutex_unlock(&own_ids_lock);
 }
 
 /* --- entering */

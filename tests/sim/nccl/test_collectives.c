@@ -3,6 +3,8 @@
 #include "tests/sim/nccl/ranks.h"
 
 #include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
 
 enum { SIZES = 4 };
 static const size_t sizes[SIZES] = {1, 7, 1000, 70001};
@@ -240,7 +242,13 @@ static void run_without_elements(struct rank *rank)
         NCCL(ncclSend(NULL, 0, ncclFloat, 1, comm, stream));
     else
         NCCL(ncclRecv(NULL, 0, ncclFloat, 0, comm, stream));
+    /* The ranks still agree on which operation is which. */
+    const CUdeviceptr buffer = device_with("a", 1);
+    NCCL(ncclBcast((void *)buffer, 1, ncclUint8, 0, comm, stream));
     sync_stream(stream);
+    ncclResult_t error;
+    NCCL(ncclCommGetAsyncError(comm, &error));
+    CHECK_EQ(error, ncclSuccess);
     NCCL(ncclCommDestroy(comm));
 }
 
@@ -293,9 +301,26 @@ static void run_links(struct rank *rank)
     NCCL(simncclLinkBytes(comm, 1, 0, &bytes));
     CHECK_EQ(bytes, 0);
     NCCL(ncclCommDestroy(comm));
+    /* The same in a file: two lines, to the other two ranks. */
+    char path[64];
+    int from;
+    int to[2];
+    long sent[2];
+    snprintf(path, sizeof(path), "/tmp/simnccl-links.%d", (int)getpid());
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(fscanf(file, "comm 0 from %d to %d bytes %ld ", &from, &to[i], &sent[i]), 3);
+        CHECK_EQ(from, rank->rank);
+        CHECK_EQ(sent[i] >= BYTES, to[i] == (rank->rank + 1) % 3 && rank->rank != 0);
+    }
+    CHECK_EQ(fgetc(file), EOF);
+    fclose(file);
+    unlink(path);
 }
 
 MS_TEST(links_count_their_bytes)
 {
+    setenv("SIMNCCL_LINKS", "/tmp/simnccl-links.%p", 1);
     ranks_run(3, run_links, NULL);
 }

@@ -92,7 +92,7 @@ static void run_two_ids(struct rank *rank)
     const ncclComm_t one = rank_start(rank);
     ncclComm_t two;
     NCCL(ncclCommInitRank(&two, rank->nranks, *other, reversed));
-    const CUstream stream = rank_stream();
+    const CUstream stream = NULL; /* the legacy one */
     uint32_t own = (uint32_t)rank->rank;
     const CUdeviceptr value = device_with(&own, sizeof(own));
     NCCL(ncclBcast((void *)value, 1, ncclUint32, 0, two, stream));
@@ -113,6 +113,19 @@ MS_TEST(two_communicators)
 
 /* --- one process with several devices */
 
+/* Memory files of ids that are still open here. */
+static int open_ids(void)
+{
+    int count = 0;
+    for (int file = 0; file < 256; file++) {
+        char link[64];
+        char target[64] = {0};
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
+        count += readlink(link, target, sizeof(target) - 1) > 0 && strstr(target, "simnccl");
+    }
+    return count;
+}
+
 static void run_devices(__attribute__((unused)) struct rank *rank)
 {
     enum { DEVICES = 4 };
@@ -123,7 +136,9 @@ static void run_devices(__attribute__((unused)) struct rank *rank)
     device_start();
     const int twice[] = {1, 1};
     CHECK_EQ(ncclCommInitAll(comms, 2, twice), ncclInvalidUsage);
+    const int before = open_ids();
     NCCL(ncclCommInitAll(comms, DEVICES, NULL));
+    CHECK_EQ(open_ids(), before);
     for (int i = 0; i < DEVICES; i++) {
         const uint32_t own = 1u << i;
         int device;
@@ -241,6 +256,23 @@ MS_TEST(several_ids)
     ncclUniqueId other;
     NCCL(ncclGetUniqueId(&other));
     ranks_run(4, run_scalable, &other);
+}
+
+static void run_other_ids(struct rank *rank)
+{
+    ncclUniqueId ids[2] = {rank->id, *(const ncclUniqueId *)rank->extra};
+    ncclComm_t comm;
+    device_start();
+    if (rank->rank == 1)
+        ids[1] = ids[0];
+    CHECK_EQ(ncclCommInitRankScalable(&comm, 2, rank->rank, 2, ids, NULL), ncclInvalidUsage);
+}
+
+MS_TEST(ids_that_differ)
+{
+    ncclUniqueId other;
+    NCCL(ncclGetUniqueId(&other));
+    ranks_run(2, run_other_ids, &other);
 }
 
 static void run_twice(struct rank *rank)

@@ -3,6 +3,7 @@
 #include "tests/sim/nccl/ranks.h"
 
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #define POINTER(address) ((void *)(address))
@@ -198,27 +199,35 @@ MS_TEST(sends_to_oneself)
 
 /* --- streams and communicators */
 
+static void expect_busy(CUstream stream)
+{
+    const struct timespec pause = {0, 30000000};
+    nanosleep(&pause, NULL);
+    CHECK_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+}
+
 static void run_streams(struct rank *rank)
 {
     const ncclComm_t comm = rank_start(rank);
-    const CUstream one = rank_stream();
-    const CUstream two = rank_stream();
+    const CUstream streams[2] = {rank_stream(), rank_stream()};
     const CUdeviceptr gate = word(0);
     const CUdeviceptr a = word(1);
     const CUdeviceptr b = word(1);
-    /* What is before the group on any of its streams is before all of it. */
-    CU(cuStreamWaitValue32(two, gate, 1, CU_STREAM_WAIT_VALUE_EQ));
-    NCCL(ncclGroupStart());
-    NCCL(add_up(a, comm, one));
-    NCCL(add_up(b, comm, two));
-    NCCL(ncclGroupEnd());
-    CHECK_EQ(cuStreamQuery(one), CUDA_ERROR_NOT_READY);
-    expect_word(a, 1);
-    CU(cuMemcpyHtoD(gate, (uint32_t[]){1}, sizeof(uint32_t)));
-    sync_stream(one);
-    expect_word(b, 2);
-    sync_stream(two);
-    expect_word(a, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        /* What is before the group on any of its streams is before all of it. */
+        CU(cuStreamWaitValue32(streams[i], gate, i + 1, CU_STREAM_WAIT_VALUE_EQ));
+        NCCL(ncclGroupStart());
+        NCCL(add_up(a, comm, streams[0]));
+        NCCL(add_up(b, comm, streams[1]));
+        NCCL(ncclGroupEnd());
+        expect_busy(streams[1 - i]);
+        expect_word(i == 0 ? b : a, 1u << i);
+        CU(cuMemcpyHtoD(gate, &(uint32_t){i + 1}, sizeof(uint32_t)));
+        sync_stream(streams[1 - i]);
+        expect_word(a, 2u << i);
+        expect_word(b, 2u << i);
+        sync_stream(streams[i]);
+    }
     NCCL(ncclCommDestroy(comm));
 }
 
