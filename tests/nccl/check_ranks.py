@@ -51,6 +51,7 @@ def run(folder, name, steps_of, preload, plan=None, ranks_told=None):
         environment.update(SIMCUDA_GRANULE_KIB=str(GRANULE >> 10), SIMCUDA_POISON="2")
         if ranks_told is not None:
             environment.update(RANK=str(ranks_told(rank)), WORLD_SIZE=str(WORLD))
+        environment["LD_PRELOAD"] = ":".join(options.preload.split(":")[:-1])  # a sanitizer's, or nothing
         if preload:
             environment.update(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_MIN_BYTES=str(GRANULE))
             if plan is not None:
