@@ -304,14 +304,20 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
     return result;
 }
 
-/* Of these the rank is known when they are used first (ask). */
+/* Of these the rank is known when they are used first (ask). One that does not block is written to later, by a
+ * thread of NCCL. */
+static void note_child(const struct way *way, ncclResult_t result, ncclComm_t *newcomm)
+{
+    if (way->is_ours && result == ncclSuccess && newcomm != NULL && *newcomm != NULL)
+        ms_nccl_note_comm(*newcomm, way->nccl);
+}
+
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
     FIND(ncclCommSplit, comm);
     const ncclResult_t result = GO_ON(ncclCommSplit, (comm, color, key, newcomm, config));
-    if (is_made(&way, result) && newcomm != NULL && *newcomm != NULL)
-        ms_nccl_note_comm(*newcomm, way.nccl);
+    note_child(&way, result, newcomm);
     return result;
 }
 
@@ -321,8 +327,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
     FIND(ncclCommShrink, comm);
     const ncclResult_t result = GO_ON(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
                                                        newcomm, config, shrinkFlags));
-    if (is_made(&way, result) && newcomm != NULL && *newcomm != NULL)
-        ms_nccl_note_comm(*newcomm, way.nccl);
+    note_child(&way, result, newcomm);
     return result;
 }
 
@@ -332,8 +337,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqu
     FIND(ncclCommGrow, comm);
     const ncclResult_t result =
         GO_ON(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
-    if (is_made(&way, result) && newcomm != NULL && *newcomm != NULL)
-        ms_nccl_note_comm(*newcomm, way.nccl);
+    note_child(&way, result, newcomm);
     return result;
 }
 
