@@ -99,7 +99,6 @@ static const struct ms_nccl *add_copy(void *handle)
         found.functions[i] = find(handle, names[i]);
     found.comm_count = find(handle, "ncclCommCount");
     found.comm_user_rank = find(handle, "ncclCommUserRank");
-    found.comm_get_async_error = find(handle, "ncclCommGetAsyncError");
 
     const struct ms_nccl *added = NULL;
     pthread_mutex_lock(&lock);
@@ -182,6 +181,36 @@ void ms_nccl_expect(void)
                         "materialise whatever their kernels could reach");
 }
 
+/* Callers that were asked about, which keep their answer as a bound symbol would. Guarded by lock; when it is full,
+ * the loader is asked each time. */
+enum { MAX_CALLERS = 256 };
+static struct {
+    const void *address;
+    const struct ms_nccl *nccl;
+} callers[MAX_CALLERS];
+static int caller_count;
+
+static const struct ms_nccl *find_caller(const void *return_address)
+{
+    const struct ms_nccl *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < caller_count && found == NULL; i++) {
+        if (callers[i].address == return_address)
+            found = callers[i].nccl;
+    }
+    pthread_mutex_unlock(&lock);
+    if (found != NULL)
+        return found;
+    found = find_for(return_address);
+    pthread_mutex_lock(&lock);
+    if (found != NULL && caller_count < MAX_CALLERS) {
+        callers[caller_count].address = return_address;
+        callers[caller_count++].nccl = found;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 static const struct ms_nccl *find_comm(ncclComm_t comm)
 {
     const struct ms_nccl *found = NULL;
@@ -194,11 +223,10 @@ static const struct ms_nccl *find_comm(ncclComm_t comm)
     return found;
 }
 
-/* With one copy in the process, as it is nearly always, there is nothing to choose: no look at the loader. */
 const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address)
 {
     const struct ms_nccl *found = comm != NULL ? find_comm(comm) : NULL;
-    return found != NULL ? found : find_for(return_address);
+    return found != NULL ? found : find_caller(return_address);
 }
 
 void ms_nccl_note_comm(ncclComm_t comm, const struct ms_nccl *nccl)

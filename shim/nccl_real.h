@@ -25,7 +25,7 @@ enum ms_nccl_id {
 struct ms_nccl {
     const void *begin, *end;        /* of its mapping */
     void *functions[MS_NCCL_COUNT]; /* NULL: it has none */
-    void *comm_count, *comm_user_rank, *comm_get_async_error;
+    void *comm_count, *comm_user_rank;
 };
 
 /* The copy that made a communicator; that failing, that of the caller. NULL: there is none. */
