@@ -86,23 +86,40 @@ static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *
 }
 
 /* Ranks and rank of a communicator: noted when it was made, or asked for now. */
-static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
+static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
 {
     typedef ncclResult_t query(ncclComm_t comm, int *value);
-    if (ms_communicator_find(comm, found))
-        return true;
     if (way->nccl->comm_count == NULL || way->nccl->comm_user_rank == NULL)
         return false;
     depth++;
     const bool is_good = ((query *)way->nccl->comm_count)(comm, &found->ranks) == ncclSuccess &&
                          ((query *)way->nccl->comm_user_rank)(comm, &found->rank) == ncclSuccess;
     depth--;
-    if (is_good)
-        ms_communicator_note(comm, found);
     return is_good;
 }
 
+/* One of which it is not known how it was made may not block. */
+static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
+{
+    if (ms_communicator_find(comm, found))
+        return true;
+    if (!query(way, comm, found))
+        return false;
+    found->is_blocking = false;
+    ms_communicator_note(comm, found);
+    return true;
+}
+
 /* --- preparing */
+
+/* A call that was prepared, or not, goes on; what follows it is done in any case. `cudaStream_t` 0 is the legacy
+ * stream: NCCL is compiled so. */
+static ncclResult_t called(const struct way *way, cudaStream_t stream, ncclResult_t result)
+{
+    if (way->is_ours)
+        ms_collective_called(stream != NULL ? stream : CU_STREAM_LEGACY);
+    return result;
+}
 
 static ncclResult_t prepare(const struct ms_operation *operation)
 {
@@ -126,11 +143,18 @@ struct shape {
     size_t count;
     ncclDataType_t type;
     size_t reads, writes;
+    bool sends, receives, is_late;
+    int ranks;
 };
 
 static ncclResult_t prepare_shape(const struct shape *shape)
 {
-    struct ms_operation operation = {.read = shape->send, .written = shape->receive};
+    struct ms_operation operation = {.read = shape->send,
+                                     .written = shape->receive,
+                                     .sends = shape->sends,
+                                     .receives = shape->receives,
+                                     .ranks = shape->ranks,
+                                     .is_late = shape->is_late};
     if (!ms_defers_any() || shape->count == 0)
         return ncclSuccess;
     if (!find_bytes(shape->count, shape->type, shape->reads, &operation.read_bytes) ||
@@ -143,17 +167,18 @@ static ncclResult_t prepare_shape(const struct shape *shape)
 enum { NOTHING, ONCE, OF_ALL };
 struct kind {
     unsigned char root_reads, others_read, root_writes, others_write;
+    bool sends, receives; /* as in struct ms_operation */
 };
 static const struct kind kinds[MS_NCCL_COUNT] = {
-    [MS_NCCL_ncclBcast] = {ONCE, NOTHING, NOTHING, ONCE},
-    [MS_NCCL_ncclBroadcast] = {ONCE, NOTHING, ONCE, ONCE},
-    [MS_NCCL_ncclReduce] = {ONCE, ONCE, ONCE, NOTHING},
-    [MS_NCCL_ncclAllReduce] = {ONCE, ONCE, ONCE, ONCE},
-    [MS_NCCL_ncclAllGather] = {ONCE, ONCE, OF_ALL, OF_ALL},
-    [MS_NCCL_ncclReduceScatter] = {OF_ALL, OF_ALL, ONCE, ONCE},
-    [MS_NCCL_ncclAlltoAll] = {OF_ALL, OF_ALL, OF_ALL, OF_ALL},
-    [MS_NCCL_ncclGather] = {ONCE, ONCE, OF_ALL, NOTHING},
-    [MS_NCCL_ncclScatter] = {OF_ALL, NOTHING, ONCE, ONCE},
+    [MS_NCCL_ncclBcast] = {ONCE, NOTHING, NOTHING, ONCE, true, true},
+    [MS_NCCL_ncclBroadcast] = {ONCE, NOTHING, ONCE, ONCE, true, true},
+    [MS_NCCL_ncclReduce] = {ONCE, ONCE, ONCE, NOTHING, false, false},
+    [MS_NCCL_ncclAllReduce] = {ONCE, ONCE, ONCE, ONCE, false, false},
+    [MS_NCCL_ncclAllGather] = {ONCE, ONCE, OF_ALL, OF_ALL, false, false},
+    [MS_NCCL_ncclReduceScatter] = {OF_ALL, OF_ALL, ONCE, ONCE, false, false},
+    [MS_NCCL_ncclAlltoAll] = {OF_ALL, OF_ALL, OF_ALL, OF_ALL, false, false},
+    [MS_NCCL_ncclGather] = {ONCE, ONCE, OF_ALL, NOTHING, false, false},
+    [MS_NCCL_ncclScatter] = {OF_ALL, NOTHING, ONCE, ONCE, true, false},
 };
 
 static size_t times(unsigned char how_often, int ranks)
@@ -169,25 +194,32 @@ static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id
         return ncclSuccess;
     if (!ask(way, comm, &self))
         return prepare_everything();
+    /* Alone and in place, a rank broadcasts nothing. */
+    if (self.ranks == 1 && kinds[id].receives && shape.send == shape.receive)
+        return ncclSuccess;
     const struct kind *kind = &kinds[id];
     const bool is_root = self.rank == root;
     shape.reads = times(is_root ? kind->root_reads : kind->others_read, self.ranks);
     shape.writes = times(is_root ? kind->root_writes : kind->others_write, self.ranks);
+    shape.sends = kind->sends;
+    shape.receives = kind->receives;
+    shape.ranks = self.ranks;
+    shape.is_late = !self.is_blocking;
     return prepare_shape(&shape);
 }
 
 enum { NO_ROOT = -1 };
 
 #define MS_NCCL(name, parameters, arguments)
-#define MS_NCCL_COLLECTIVE(name, parameters, arguments, send_, receive_, count_, root_) \
-    ncclResult_t name parameters                                                        \
-    {                                                                                   \
-        FIND(name, comm);                                                               \
-        const struct shape shape = {                                                    \
-            .send = send_, .receive = receive_, .count = count_, .type = datatype};     \
-        const ncclResult_t prepared =                                                   \
-            prepare_collective(&way, MS_NCCL_##name, comm, root_, shape);               \
-        return prepared != ncclSuccess ? prepared : GO_ON(name, arguments);             \
+#define MS_NCCL_COLLECTIVE(name, parameters, arguments, send_, receive_, count_, root_)           \
+    ncclResult_t name parameters                                                                  \
+    {                                                                                             \
+        FIND(name, comm);                                                                         \
+        const struct shape shape = {                                                              \
+            .send = send_, .receive = receive_, .count = count_, .type = datatype};               \
+        const ncclResult_t prepared =                                                             \
+            prepare_collective(&way, MS_NCCL_##name, comm, root_, shape);                         \
+        return called(&way, stream, prepared != ncclSuccess ? prepared : GO_ON(name, arguments)); \
     }
 #include "shim/nccl.def"
 #undef MS_NCCL
@@ -196,11 +228,19 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
                       ncclComm_t comm, cudaStream_t stream)
 {
     FIND(ncclSend, comm);
-    const struct shape shape = {.send = sendbuff, .count = count, .type = datatype, .reads = 1};
+    struct ms_communicator self;
+    const struct shape shape = {.send = sendbuff,
+                                .count = count,
+                                .type = datatype,
+                                .reads = 1,
+                                .sends = true,
+                                .is_late = ms_defers_any() && (!ms_communicator_find(comm, &self) ||
+                                                               !self.is_blocking)};
     const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
-    return prepared != ncclSuccess
-               ? prepared
-               : GO_ON(ncclSend, (sendbuff, count, datatype, peer, comm, stream));
+    return called(&way, stream,
+                  prepared != ncclSuccess
+                      ? prepared
+                      : GO_ON(ncclSend, (sendbuff, count, datatype, peer, comm, stream)));
 }
 
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
@@ -233,23 +273,36 @@ ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t d
 ncclResult_t ncclGroupStart(void)
 {
     FIND(ncclGroupStart, NULL);
-    return GO_ON(ncclGroupStart, ());
+    const ncclResult_t result = GO_ON(ncclGroupStart, ());
+    if (way.is_ours && result == ncclSuccess)
+        ms_collective_group(true);
+    return result;
 }
 
 ncclResult_t ncclGroupEnd(void)
 {
     FIND(ncclGroupEnd, NULL);
-    return GO_ON(ncclGroupEnd, ());
+    const ncclResult_t result = GO_ON(ncclGroupEnd, ());
+    if (way.is_ours)
+        ms_collective_group(false);
+    return result;
 }
 
 /* --- communicators: who made them, and which rank of how many they are */
 
-static void note(const struct way *way, ncclComm_t comm, int ranks, int rank)
+static void note(const struct way *way, ncclComm_t comm, const struct ms_communicator *self)
 {
     if (comm == NULL)
         return;
     ms_nccl_note_comm(comm, way->nccl);
-    ms_communicator_made(comm, &(struct ms_communicator){.ranks = ranks, .rank = rank});
+    ms_communicator_made(comm, self);
+}
+
+/* The member is there since 2.14; another value than 0 and 1 is the default, which is 1. */
+static bool is_blocking(const ncclConfig_t *config)
+{
+    return config == NULL || config->size < offsetof(ncclConfig_t, blocking) + sizeof(int) ||
+           config->blocking != 0;
 }
 
 static void forget(ncclComm_t comm)
@@ -269,7 +322,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId,
     FIND(ncclCommInitRank, NULL);
     const ncclResult_t result = GO_ON(ncclCommInitRank, (comm, nranks, commId, rank));
     if (is_made(&way, result))
-        note(&way, *comm, nranks, rank);
+        note(&way, *comm,
+             &(struct ms_communicator){nranks, rank, .is_blocking = result == ncclSuccess});
     return result;
 }
 
@@ -279,7 +333,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
     FIND(ncclCommInitRankConfig, NULL);
     const ncclResult_t result = GO_ON(ncclCommInitRankConfig, (comm, nranks, commId, rank, config));
     if (is_made(&way, result))
-        note(&way, *comm, nranks, rank);
+        note(&way, *comm, &(struct ms_communicator){nranks, rank, is_blocking(config)});
     return result;
 }
 
@@ -290,7 +344,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
     const ncclResult_t result =
         GO_ON(ncclCommInitRankScalable, (newcomm, nranks, myrank, nId, commIds, config));
     if (is_made(&way, result))
-        note(&way, *newcomm, nranks, myrank);
+        note(&way, *newcomm, &(struct ms_communicator){nranks, myrank, is_blocking(config)});
     return result;
 }
 
@@ -306,10 +360,18 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 
 /* Of these the rank is known when they are used first (ask). One that does not block is written to later, by a
  * thread of NCCL. */
-static void note_child(const struct way *way, ncclResult_t result, ncclComm_t *newcomm)
+static void note_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
+                       const ncclConfig_t *config, ncclComm_t *newcomm)
 {
-    if (way->is_ours && result == ncclSuccess && newcomm != NULL && *newcomm != NULL)
-        ms_nccl_note_comm(*newcomm, way->nccl);
+    struct ms_communicator self, of_parent;
+    if (!way->is_ours || result != ncclSuccess || newcomm == NULL || *newcomm == NULL)
+        return;
+    ms_nccl_note_comm(*newcomm, way->nccl);
+    if (is_blocking(config) && ms_communicator_find(parent, &of_parent) && of_parent.is_blocking &&
+        query(way, *newcomm, &self)) {
+        self.is_blocking = true;
+        ms_communicator_note(*newcomm, &self);
+    }
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
@@ -317,7 +379,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 {
     FIND(ncclCommSplit, comm);
     const ncclResult_t result = GO_ON(ncclCommSplit, (comm, color, key, newcomm, config));
-    note_child(&way, result, newcomm);
+    note_child(&way, result, comm, config, newcomm);
     return result;
 }
 
@@ -327,7 +389,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
     FIND(ncclCommShrink, comm);
     const ncclResult_t result = GO_ON(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
                                                        newcomm, config, shrinkFlags));
-    note_child(&way, result, newcomm);
+    note_child(&way, result, comm, config, newcomm);
     return result;
 }
 
@@ -337,7 +399,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqu
     FIND(ncclCommGrow, comm);
     const ncclResult_t result =
         GO_ON(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
-    note_child(&way, result, newcomm);
+    note_child(&way, result, comm, config, newcomm);
     return result;
 }
 

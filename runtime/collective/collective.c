@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/collective/collective.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/pressure.h"
+#include "runtime/machine/receive.h"
 #include "runtime/machine/space.h"
 
 static CUdeviceptr address_of(const void *pointer)
@@ -20,19 +23,87 @@ static bool overlaps(const struct ms_operation *operation)
            read < written + operation->written_bytes && written < read + operation->read_bytes;
 }
 
+/* What is under way on this thread. */
+static _Thread_local struct {
+    unsigned groups; /* that are open */
+    unsigned reads;  /* that are held */
+    unsigned receive_count;
+    struct {
+        struct ms_receive receive;
+        CUstream stream;
+        bool is_called;
+    } receives[16];
+} under_way __attribute__((tls_model("initial-exec")));
+
+static bool may_be_late(const struct ms_operation *operation)
+{
+    return operation->is_late || atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0;
+}
+
+static CUresult prepare_read(const struct ms_operation *operation)
+{
+    const CUdeviceptr address = address_of(operation->read);
+    if (!operation->sends)
+        return ms_prepare_touch(address, operation->read_bytes);
+    if (may_be_late(operation))
+        return ms_prepare_send_later(address, operation->read_bytes);
+    const CUresult result = ms_prepare_send(address, operation->read_bytes);
+    under_way.reads += result == CUDA_SUCCESS;
+    return result;
+}
+
+static CUresult prepare_write(const struct ms_operation *operation)
+{
+    const CUdeviceptr address = address_of(operation->written);
+    const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
+    /* Of a partial overlap the rest is played too: it costs no more than a read. */
+    if (overlaps(operation))
+        return ms_prepare_touch(address, operation->written_bytes);
+    if (!operation->receives || may_be_late(operation) || under_way.receive_count == room)
+        return ms_prepare_overwrite(address, operation->written_bytes);
+    struct ms_receive *receive = &under_way.receives[under_way.receive_count].receive;
+    const CUresult result =
+        ms_prepare_receive(address, operation->written_bytes, operation->ranks, receive);
+    if (receive->address != 0)
+        under_way.receives[under_way.receive_count++].is_called = false;
+    return result;
+}
+
 CUresult ms_collective_prepare(const struct ms_operation *operation)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!ms_defers_any())
-        return CUDA_SUCCESS;
-    if (operation->read_bytes > 0)
-        result = ms_prepare_touch(address_of(operation->read), operation->read_bytes);
-    if (result != CUDA_SUCCESS || operation->written_bytes == 0)
-        return result;
-    /* Of a partial overlap the rest is played too: it costs no more than a read. */
-    return overlaps(operation)
-               ? ms_prepare_touch(address_of(operation->written), operation->written_bytes)
-               : ms_prepare_overwrite(address_of(operation->written), operation->written_bytes);
+    if (ms_defers_any() && operation->read_bytes > 0)
+        result = prepare_read(operation);
+    if (ms_defers_any() && operation->written_bytes > 0 && result == CUDA_SUCCESS)
+        result = prepare_write(operation);
+    return result;
+}
+
+static void finish(void)
+{
+    for (; under_way.reads > 0; under_way.reads--)
+        ms_read_end();
+    for (unsigned i = 0; i < under_way.receive_count; i++)
+        ms_receive_queued(&under_way.receives[i].receive, under_way.receives[i].stream);
+    under_way.receive_count = 0;
+}
+
+void ms_collective_called(CUstream stream)
+{
+    for (unsigned i = under_way.receive_count; i > 0 && !under_way.receives[i - 1].is_called; i--) {
+        under_way.receives[i - 1].stream = stream;
+        under_way.receives[i - 1].is_called = true;
+    }
+    if (under_way.groups == 0)
+        finish();
+}
+
+void ms_collective_group(bool begins)
+{
+    if (begins)
+        under_way.groups++;
+    else if (under_way.groups > 0 && --under_way.groups == 0)
+        finish();
 }
 
 CUresult ms_collective_pin(const void *address, size_t bytes, bool *one_handle_out)

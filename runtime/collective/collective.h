@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives: what NCCL reads is materialised and what it writes is backed before it is called. NCCL works
- * later, in the order of a stream; what was prepared is resident, and stays.
+ * later, in the order of a stream.
+ *
+ *     ms_collective_prepare(&operation)   before the call; NCCL is called only if that succeeds
+ *     ms_collective_called(stream)        after it, whatever it answered
+ *     ms_collective_group(begins)         after the start, or the end, of a group
+ *
+ * all on the thread that calls NCCL. Between the first and the second, or the end of the outermost group, what
+ * the thread's operations read cannot be taken away.
  */
 #ifndef METASHARD_RUNTIME_COLLECTIVE_COLLECTIVE_H
 #define METASHARD_RUNTIME_COLLECTIVE_COLLECTIVE_H
@@ -17,8 +24,14 @@ struct ms_operation {
     size_t read_bytes;
     void *written;
     size_t written_bytes;
+    bool sends;    /* what is read goes to other ranks as it is */
+    bool receives; /* what is written is a root's, and all ranks get the same */
+    int ranks;     /* of the communicator */
+    bool is_late;  /* NCCL may queue it after the call or the group has returned */
 };
 CUresult ms_collective_prepare(const struct ms_operation *operation);
+void ms_collective_called(CUstream stream);
+void ms_collective_group(bool begins);
 
 /* The call will share physical memory of [address, address + bytes): in memory, whole allocations, for good.
  * In one handle each, unless they were backed in pieces before; then *one_handle_out is false. */

@@ -10,6 +10,7 @@
 
 struct ms_communicator {
     int ranks, rank;
+    bool is_blocking; /* its operations are queued when a call, or the group, returns */
 };
 
 /* A communicator was made by its ranks, each for itself: a plan may wait for that. */

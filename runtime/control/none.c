@@ -5,6 +5,7 @@
 #include "runtime/control/control.h"
 #include "runtime/machine/pass.h"
 #include "runtime/machine/shard.h"
+#include "runtime/machine/sized.h"
 #include "runtime/plan/fault.h"
 #include "runtime/start.h"
 
@@ -62,6 +63,17 @@ bool ms_shard_is_active(void)
 }
 
 bool ms_shard_enforces(void)
+{
+    return false;
+}
+
+bool ms_shard_receives_parts(__attribute__((unused)) int ranks)
+{
+    return false;
+}
+
+bool ms_sized_away(__attribute__((unused)) uint64_t bytes,
+                   __attribute__((unused)) struct ms_ranges *away)
 {
     return false;
 }

@@ -11,7 +11,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 
-const char *const ms_rule_names[MS_RULE_COUNT] = {"run", "write-only", "in-place", "from-other"};
+const char *const ms_rule_names[MS_RULE_COUNT] = {"run", "write-only", "in-place", "from-other",
+                                                  "concatenate"};
 
 enum { MAX_RULES = 256, MAX_LINE = 1024 };
 
@@ -51,7 +52,7 @@ static const char *add_line(const char *line)
     const size_t length = strcspn(word, " \t\r");
     enum ms_rule class_;
     if (!find_class(word, length, &class_))
-        return "expected write-only, in-place, from-other or run, then a name pattern";
+        return "expected write-only, in-place, from-other, concatenate or run, then a name pattern";
     const char *pattern = skip_blanks(word + length);
     const size_t pattern_length = strcspn(pattern, " \t\r");
     if (pattern_length == 0)

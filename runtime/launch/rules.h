@@ -11,7 +11,8 @@ enum ms_rule {
     MS_RULE_RUN,        /* nothing is known: the kernel runs */
     MS_RULE_WRITE_ONLY, /* one pointer; reads no memory, writes elements */
     MS_RULE_IN_PLACE, /* {out, in}, the same or of two blocks; element i depends on element i alone */
-    MS_RULE_FROM_OTHER, /* {out, in} of two blocks; an element depends on any of the other's */
+    MS_RULE_FROM_OTHER,  /* {out, in} of two blocks; an element depends on any of the other's */
+    MS_RULE_CONCATENATE, /* torch.cat (concatenate.h) */
     MS_RULE_COUNT
 };
 

@@ -59,8 +59,83 @@ static void unmap(CUdeviceptr address, size_t bytes)
         ms_log(MS_WARN, "cannot unmap %zu bytes at 0x%llx: CUDA error %d", bytes, address, result);
 }
 
+/* Every granule was mapped by itself. */
+static void unmap_granules(const struct ms_backing *backing, struct ms_range range)
+{
+    for (uint64_t at = range.begin; at < range.end; at += backing->granule)
+        unmap(backing->address + at, backing->granule);
+}
+
+/* --- what is sunk for queued work */
+
+static bool touches(const struct ms_sunk *sunk, size_t begin, size_t end)
+{
+    for (size_t i = 0; i < sunk->count; i++) {
+        if (sunk->ranges[i].begin < end && begin < sunk->ranges[i].end)
+            return true;
+    }
+    return false;
+}
+
+static CUresult wait_for_work(const struct ms_sunk *sunk)
+{
+    struct ms_driver_scope scope;
+    if (sunk->event == NULL) {
+        ms_log(MS_ERROR, "memory is used that a collective of an open group is to write");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    CUresult result = ms_driver_enter(sunk->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.event_synchronize(sunk->event);
+    ms_driver_leave(&scope);
+    return result;
+}
+
+/* Takes it out of the list, which *at is a link of. */
+static void end_sunk(struct ms_backing *backing, struct ms_sunk **at)
+{
+    struct ms_sunk *sunk = *at;
+    *at = sunk->next;
+    for (size_t i = 0; i < sunk->count; i++)
+        unmap_granules(backing, sunk->ranges[i]);
+    if (sunk->event != NULL)
+        ms_driver.event_destroy(sunk->event);
+    ms_heap_free(sunk);
+}
+
+CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t end)
+{
+    for (struct ms_sunk **at = &backing->sunk; *at != NULL;) {
+        if (!touches(*at, begin, end)) {
+            at = &(*at)->next;
+            continue;
+        }
+        const CUresult result = wait_for_work(*at);
+        if (result != CUDA_SUCCESS)
+            return result;
+        end_sunk(backing, at);
+    }
+    return CUDA_SUCCESS;
+}
+
+void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sunk, CUevent event)
+{
+    for (struct ms_sunk *at = backing->sunk; at != NULL; at = at->next) {
+        if (at == sunk) {
+            at->event = event;
+            return;
+        }
+    }
+    ms_driver.event_destroy(event); /* the allocation was freed meanwhile */
+}
+
+/* --- */
+
 void ms_backing_release(struct ms_backing *backing)
 {
+    while (backing->sunk != NULL)
+        end_sunk(backing, &backing->sunk);
     for (size_t i = 0; i < backing->count; i++) {
         const struct ms_chunk *chunk = &backing->chunks[i];
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
@@ -151,6 +226,9 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 {
     size_t at = begin / backing->granule * backing->granule;
     const size_t stop = (end + backing->granule - 1) / backing->granule * backing->granule;
+    const CUresult waited = ms_backing_unsink_done(backing, at, stop);
+    if (waited != CUDA_SUCCESS)
+        return waited;
     for (size_t i = 0; at < stop; i++) {
         const bool beyond = i == backing->count;
         const size_t gap_end =
@@ -254,29 +332,65 @@ static size_t round_up(const struct ms_backing *backing, size_t offset)
 static void unsink_granules(const struct ms_backing *backing, size_t from, size_t stop)
 {
     size_t begin;
-    for (size_t end = from; next_gap(backing, end, stop, &begin, &end);) {
-        for (size_t at = begin; at < end; at += backing->granule)
-            unmap(backing->address + at, backing->granule);
-    }
+    for (size_t end = from; next_gap(backing, end, stop, &begin, &end);)
+        unmap_granules(backing, (struct ms_range){begin, end});
 }
 
-CUresult ms_backing_sink(const struct ms_backing *backing, size_t begin, size_t end)
+/* The sink under every granule of [begin, end); under none after a failure. */
+static CUresult sink_granules(const struct ms_backing *backing, CUmemGenericAllocationHandle sink,
+                              size_t begin, size_t end)
+{
+    for (size_t at = begin; at < end; at += backing->granule) {
+        const CUresult result = map_handle(backing, sink, backing->address + at, backing->granule);
+        if (result != CUDA_SUCCESS) {
+            unmap_granules(backing, (struct ms_range){begin, at});
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end)
 {
     const size_t from = round_down(backing, begin);
     const size_t stop = round_up(backing, end);
     CUmemGenericAllocationHandle sink;
     size_t gap, gap_end;
-    if (!next_gap(backing, from, stop, &gap, &gap_end))
-        return CUDA_SUCCESS;
-    CUresult result = get_sink(backing, &sink);
+    CUresult result = ms_backing_unsink_done(backing, from, stop);
+    if (result != CUDA_SUCCESS || !next_gap(backing, from, stop, &gap, &gap_end))
+        return result;
+    result = get_sink(backing, &sink);
     for (gap_end = from;
          result == CUDA_SUCCESS && next_gap(backing, gap_end, stop, &gap, &gap_end);) {
-        for (size_t at = gap; at < gap_end && result == CUDA_SUCCESS; at += backing->granule) {
-            result = map_handle(backing, sink, backing->address + at, backing->granule);
-            if (result != CUDA_SUCCESS)
-                unsink_granules(backing, from, at);
-        }
+        result = sink_granules(backing, sink, gap, gap_end);
+        if (result != CUDA_SUCCESS)
+            unsink_granules(backing, from, gap);
     }
+    return result;
+}
+
+CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *ranges,
+                             size_t count, CUcontext context, struct ms_sunk **sunk_out)
+{
+    CUmemGenericAllocationHandle sink;
+    struct ms_sunk *sunk = ms_heap_alloc(sizeof(*sunk) + count * sizeof(*ranges));
+    if (sunk == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *sunk = (struct ms_sunk){.next = backing->sunk, .context = context, .count = count};
+    memcpy(sunk->ranges, ranges, count * sizeof(*ranges));
+    CUresult result = get_sink(backing, &sink);
+    size_t done = 0;
+    while (done < count && result == CUDA_SUCCESS) {
+        result = sink_granules(backing, sink, ranges[done].begin, ranges[done].end);
+        done += result == CUDA_SUCCESS;
+    }
+    if (result == CUDA_SUCCESS) {
+        *sunk_out = backing->sunk = sunk;
+        return CUDA_SUCCESS;
+    }
+    while (done > 0)
+        unmap_granules(backing, ranges[--done]);
+    ms_heap_free(sunk);
     return result;
 }
 

@@ -25,6 +25,15 @@ struct ms_chunk {
     size_t begin, end; /* offsets in the block, multiples of the granule */
 };
 
+/* Granules under which the sink lies until queued work has written there. */
+struct ms_sunk {
+    struct ms_sunk *next;
+    CUcontext context;
+    CUevent event; /* after that work; NULL: it is not queued yet */
+    size_t count;
+    struct ms_range ranges[]; /* ascending; multiples of the granule, none of it backed */
+};
+
 /* The reservation has one more granule on either side, which is never backed: a pointer that a program
  * forms a little outside of its allocation still tells which one it means. */
 struct ms_backing {
@@ -35,6 +44,7 @@ struct ms_backing {
     struct ms_chunk *chunks; /* sorted */
     size_t count, capacity;
     size_t backed_bytes;
+    struct ms_sunk *sunk; /* owned; NULL: there is none */
 };
 
 /* Reserves addresses for `bytes` bytes on device. Nothing is backed. */
@@ -44,7 +54,7 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
 void ms_backing_release(struct ms_backing *backing);
 
 /*
- * Backs every granule of [begin, end). On failure (CUDA_ERROR_OUT_OF_MEMORY) what was mapped before
+ * Backs every granule of [begin, end), after waiting for what is sunk there. On failure (CUDA_ERROR_OUT_OF_MEMORY) what was mapped before
  * stays mapped, and nothing is half mapped.
  */
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
@@ -60,8 +70,19 @@ size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end);
  * Maps the device's sink, one throw-away granule, under every granule of [begin, end) that is not backed,
  * so that a kernel may write all of it; and takes it away again. The device must be done with it then.
  */
-CUresult ms_backing_sink(const struct ms_backing *backing, size_t begin, size_t end);
+CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end);
 void ms_backing_unsink(const struct ms_backing *backing, size_t begin, size_t end);
+
+/*
+ * The sink for work that is queued later, in that context: under the granules of `ranges`, none of which is
+ * backed or sunk. Then the work is queued, and the event, which the backing owns from then on, tells when it is done.
+ */
+CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *ranges,
+                             size_t count, CUcontext context, struct ms_sunk **sunk_out);
+void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sunk, CUevent event);
+
+/* Takes away what is sunk and touches [begin, end), after waiting for its work. Fails while that is not queued. */
+CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t end);
 
 /* True when one chunk holds the whole block. */
 bool ms_backing_is_one_chunk(const struct ms_backing *backing);

@@ -3,10 +3,12 @@
 #include "runtime/machine/machine.h"
 
 #include "runtime/diag/counters.h"
+#include "runtime/hot.h"
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
+#include "runtime/machine/receive.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
@@ -64,6 +66,19 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
     return ms_play(content, from, copy->destination_address + at, bytes, copy->stream);
 }
 
+/* What is absent here is absent there, whatever lay there. */
+static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
+{
+    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    if (copy->destination == NULL ||
+        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return copy_resident(copy, at, bytes); /* which is refused */
+    const size_t to = ms_offset(copy->destination, copy->destination_address + at);
+    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &absent)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* A deferred piece goes to a destination range that is all present, or not ours, or all deferred. */
 static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
                              const struct ms_content *content, bool present)
@@ -112,26 +127,89 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
     return CUDA_SUCCESS;
 }
 
+/* Bytes that were never written may be anything, and must be the same in both places: they become zero. */
+static CUresult define(const struct copy *copy, struct ms_extent *extent)
+{
+    extent->content.kind = MS_FILL;
+    extent->content.pattern = 0;
+    return ms_lineage_set(&copy->source->lineage, extent->begin, extent->end, &extent->content)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, bool may_record)
+{
+    const size_t at = extent->begin - ms_offset(copy->source, copy->source_address);
+    const size_t bytes = extent->end - extent->begin;
+    CUresult result = CUDA_SUCCESS;
+    if (extent->content.kind == MS_ABSENT)
+        return copy_absence(copy, at, bytes);
+    if (may_record && extent->content.kind == MS_UNDEFINED && copy->destination != NULL)
+        result = define(copy, extent);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!may_record || ms_content_is_nothing(&extent->content) ||
+        extent->content.kind == MS_RESIDENT)
+        return copy_resident(copy, at, bytes);
+    return copy_deferred(copy, extent);
+}
+
 /* The source's extents are pictured first, so that an overlapping copy reads what was there. */
-static CUresult copy_extents(const struct copy *copy, size_t bytes)
+static CUresult copy_extents(const struct copy *copy, size_t bytes, bool may_record)
 {
     const size_t start = ms_offset(copy->source, copy->source_address);
     size_t count;
-    ms_shard_judge(copy->source, start, start + bytes);
     struct ms_extent *extents =
         ms_lineage_copy(&copy->source->lineage, start, start + bytes, &count);
     if (extents == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        const struct ms_extent *extent = &extents[i];
-        if (ms_content_is_nothing(&extent->content) || extent->content.kind == MS_RESIDENT)
-            result = copy_resident(copy, extent->begin - start, extent->end - extent->begin);
-        else
-            result = copy_deferred(copy, extent);
-    }
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = copy_extent(copy, &extents[i], may_record);
     ms_extents_free(extents, count);
     return result;
+}
+
+static void set_foreign(struct ms_content *content)
+{
+    if (content->standing == MS_OPEN && !ms_content_is_present(content))
+        content->standing = MS_FOREIGN;
+}
+
+/* What lies in other ranks' parts of a tensor is not kept, either, when it is received in the copy's place. */
+static CUresult copy_recorded(const struct copy *copy, size_t bytes)
+{
+    struct ms_ranges foreign = {0};
+    const size_t start = ms_offset(copy->source, copy->source_address);
+    ms_shard_judge(copy->source, start, start + bytes);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (copy->destination == NULL || ms_list_foreign(copy->source, start, bytes, &foreign))
+        result = copy_extents(copy, bytes, true);
+    if (foreign.count > 0 && result == CUDA_SUCCESS) {
+        const size_t to = ms_offset(copy->destination, copy->destination_address);
+        for (size_t i = 0; i < foreign.count; i++) {
+            foreign.list[i].begin = foreign.list[i].begin - start + to;
+            foreign.list[i].end = foreign.list[i].end - start + to;
+        }
+        if (!ms_lineage_change(&copy->destination->lineage, foreign.list, foreign.count,
+                               set_foreign))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ms_ranges_cleanup(&foreign);
+    return result;
+}
+
+static bool overlaps(const struct copy *copy, size_t bytes)
+{
+    return copy->source_address < copy->destination_address + bytes &&
+           copy->destination_address < copy->source_address + bytes;
+}
+
+static bool has_absent_source(const struct copy *copy, size_t bytes)
+{
+    const size_t begin = copy->source != NULL ? ms_offset(copy->source, copy->source_address) : 0;
+    return copy->source != NULL &&
+           ms_lineage_has_absent(&copy->source->lineage, begin, begin + bytes);
 }
 
 /* Makes both ranges real, so that the driver's own copy can run. */
@@ -153,12 +231,6 @@ static bool has_deferred_source(const struct copy *copy, size_t bytes)
         return false;
     const size_t begin = ms_offset(copy->source, copy->source_address);
     return !ms_lineage_is_resident(&copy->source->lineage, begin, begin + bytes);
-}
-
-static bool overlaps(const struct copy *copy, size_t bytes)
-{
-    return copy->source_address < copy->destination_address + bytes &&
-           copy->destination_address < copy->source_address + bytes;
 }
 
 static void note_use(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes)
@@ -187,9 +259,13 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         ms_note_gate(); /* it may be pinned memory */
     }
     /* What an overlapping copy does is the driver's to say. */
-    if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes) && ms_may_record(copy->stream)) {
-        *result_out = copy_extents(copy, bytes);
-        return true;
+    if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes)) {
+        const bool may_record = ms_may_record(copy->stream);
+        if (may_record || has_absent_source(copy, bytes)) {
+            *result_out =
+                may_record ? copy_recorded(copy, bytes) : copy_extents(copy, bytes, false);
+            return true;
+        }
     }
     *result_out = make_real(copy, bytes);
     return *result_out != CUDA_SUCCESS;

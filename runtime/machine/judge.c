@@ -128,7 +128,7 @@ static void judge_by_address(struct judging *judging, uint64_t allocation_id,
 
 static bool is_open(const struct ms_content *content)
 {
-    return content->standing == MS_OPEN && content->kind != MS_DEAD &&
+    return ms_standing_is_open(content->standing) && content->kind != MS_DEAD &&
            !ms_content_is_present(content);
 }
 

@@ -11,6 +11,8 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/launch/concatenate.h"
 #include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/materialise.h"
@@ -182,7 +184,7 @@ static bool record_in(const struct part *out, const struct part *in, struct ms_s
 {
     const struct ms_lineage *lineage = &out->allocation->lineage;
     const struct ms_depths below = ms_step_depths(lineage, out->begin, out->end);
-    if (!ms_lineage_is_absent(lineage, out->begin, out->end) ||
+    if (!ms_lineage_is_missing(lineage, out->begin, out->end) ||
         below.steps + 1 > MS_MAX_STEP_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
         return false;
@@ -214,8 +216,8 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
                    const struct ms_packed *packed, const struct ms_reach *reach)
 {
     struct operands operands;
-    if (layout->rule == MS_RULE_RUN || !find_operands(reach, layout->rule, &operands) ||
-        has_other_memory(packed, reach))
+    if (layout->rule == MS_RULE_RUN || layout->rule == MS_RULE_CONCATENATE ||
+        !find_operands(reach, layout->rule, &operands) || has_other_memory(packed, reach))
         return false;
     CUcontext context;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||
@@ -231,6 +233,36 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
         ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, operands.out->address);
     }
     return recorded;
+}
+
+/* One of the copies that a launch is; the driver does what the machine does not. */
+static CUresult copy_piece(const struct ms_piece *piece, CUstream stream)
+{
+    CUresult result;
+    if (ms_copy_on_device(piece->to, piece->from, piece->bytes, stream, &result))
+        return result;
+    return ms_driver.memcpy_dtod_async(piece->to, piece->from, piece->bytes, stream);
+}
+
+/* The launch is copies, and they are done: then *result_out is what it returns. */
+static bool concatenate(const struct ms_call *call, const struct ms_param_layout *layout,
+                        const struct ms_packed *packed, const struct ms_reach *reach,
+                        CUresult *result_out)
+{
+    struct ms_piece pieces[MS_MAX_PIECES];
+    size_t count;
+    CUdevice device;
+    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
+        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
+        !ms_concatenation_find(call, layout, packed, pieces, &count) ||
+        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        !ms_launch_may_wait(call, layout, device))
+        return false;
+    ms_log(MS_DEBUG, "a launch of %s is %zu copies", layout->name, count);
+    *result_out = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && *result_out == CUDA_SUCCESS; i++)
+        *result_out = copy_piece(&pieces[i], call->stream);
+    return true;
 }
 
 /* Where the device can read all of the process's memory, a pointer to it may lead anywhere. */
@@ -276,9 +308,10 @@ static CUresult touch_reached(const struct ms_param_layout *layout, const struct
 static bool launch_packed(const struct ms_call *call, struct ms_param_layout *layout,
                           const struct ms_packed *packed, CUresult *result_out)
 {
-
     struct ms_reach reach;
     ms_reach_find(packed->bytes, packed->count, &reach);
+    if (concatenate(call, layout, packed, &reach, result_out))
+        return true;
     if (record(call, layout, packed, &reach)) {
         ms_settle_postpone();
         *result_out = CUDA_SUCCESS;

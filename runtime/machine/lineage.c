@@ -6,8 +6,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/machine/step.h"
 
-const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",
-                                                  "source",    "launch", "resident"};
+const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",    "source",
+                                                  "launch",    "absent", "resident"};
 
 static void hold(const struct ms_extent *extent)
 {
@@ -100,6 +100,18 @@ bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t 
     return false;
 }
 
+bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    if (lineage->absent_bytes == 0 || begin >= end)
+        return false;
+    for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
+         i++) {
+        if (lineage->extents[i].content.kind == MS_ABSENT)
+            return true;
+    }
+    return false;
+}
+
 /* Whether all extents of [begin, end) are present, or none, as wanted. */
 static bool all_are(const struct ms_lineage *lineage, size_t begin, size_t end, bool wanted)
 {
@@ -117,7 +129,7 @@ bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_
     return all_are(lineage, begin, end, true);
 }
 
-bool ms_lineage_is_absent(const struct ms_lineage *lineage, size_t begin, size_t end)
+bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     return lineage->resident_bytes + lineage->cached_bytes == 0 ||
            all_are(lineage, begin, end, false);
@@ -156,6 +168,8 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->cached_bytes += change;
     if (extent->content.standing == MS_AWAY)
         lineage->away_bytes += change;
+    if (extent->content.kind == MS_ABSENT)
+        lineage->absent_bytes += change;
 }
 
 /*
@@ -314,7 +328,8 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
         const size_t stop = extent.end < end ? extent.end : end;
         if (extent.content.kind == MS_FILL)
             extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
-        extent.content.standing = MS_OPEN;
+        if (extent.content.kind != MS_ABSENT)
+            extent.content.standing = MS_OPEN;
         if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;
@@ -380,7 +395,7 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
     size_t deferred = 0;
     size_t cached = 0;
     size_t dead = 0;
-    size_t away = 0;
+    size_t away = 0, absent = 0;
     for (size_t i = 0; i < lineage->count; i++) {
         const struct ms_extent *extent = &lineage->extents[i];
         if (extent->begin != at || extent->end <= extent->begin)
@@ -396,6 +411,13 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
             deferred += extent->end - extent->begin;
         if (extent->content.cached)
             cached += extent->end - extent->begin;
+        if (extent->content.kind == MS_ABSENT) {
+            if (extent->content.standing != MS_AWAY)
+                return false;
+            absent += extent->end - extent->begin;
+        }
+        if (extent->content.standing == MS_FOREIGN && ms_content_is_present(&extent->content))
+            return false;
         if (extent->content.standing == MS_AWAY) {
             if (ms_content_is_present(&extent->content))
                 return false;
@@ -404,5 +426,6 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
     }
     return at == lineage->bytes && resident == lineage->resident_bytes &&
            deferred == lineage->deferred_bytes && cached == lineage->cached_bytes &&
-           dead == lineage->dead_bytes && away == lineage->away_bytes;
+           dead == lineage->dead_bytes && away == lineage->away_bytes &&
+           absent == lineage->absent_bytes;
 }

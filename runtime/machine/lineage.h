@@ -33,6 +33,7 @@ enum ms_kind {
     MS_FILL,      /* a pattern */
     MS_SOURCE,    /* bytes of a file or a snapshot */
     MS_LAUNCHED,  /* what a recorded launch left in its block (step.h) */
+    MS_ABSENT,    /* only other ranks have it: received into the sink (receive.h). Always away */
     MS_RESIDENT,  /* the truth is in device memory */
     MS_KIND_COUNT
 };
@@ -42,9 +43,15 @@ extern const char *const ms_kind_names[MS_KIND_COUNT];
 /* What the sharding plan says of some bytes (shard.h). Bytes that are written anew are open again. */
 enum ms_standing {
     MS_OPEN, /* it was not asked, or says nothing */
+    MS_FOREIGN, /* the same; but what is received in their place is other ranks' (receive.h). Never present. */
     MS_OURS, /* this rank keeps them */
     MS_AWAY  /* other ranks do: they get no memory of the shim's own accord. Never present. */
 };
+
+static inline bool ms_standing_is_open(enum ms_standing standing)
+{
+    return standing == MS_OPEN || standing == MS_FOREIGN;
+}
 
 /* What an extent holds, apart from where it lies. */
 struct ms_content {
@@ -82,6 +89,7 @@ struct ms_lineage {
     size_t cached_bytes;
     size_t dead_bytes;
     size_t away_bytes;
+    size_t absent_bytes;
 };
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
@@ -100,6 +108,9 @@ size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset);
 /* True when some byte of [begin, end) is away. */
 bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t end);
 
+/* True when some byte of [begin, end) is absent. */
+bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end);
+
 /* True when every byte of [begin, end) is resident. */
 bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end);
 
@@ -107,7 +118,7 @@ bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size
 bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* True when no byte of [begin, end) is present. */
-bool ms_lineage_is_absent(const struct ms_lineage *lineage, size_t begin, size_t end);
+bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* What was never written and lies in [begin, end) becomes dead, or undefined again; the rest stays. */
 bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead);

@@ -80,6 +80,12 @@ CUresult ms_prepare_payload_value(uint32_t value, unsigned width);
  * (pressure.h) must follow when the call has been made. */
 CUresult ms_prepare_read(CUdeviceptr address, size_t bytes);
 
+/* The same for what is sent to other ranks as it is: a plan has nothing against that. */
+CUresult ms_prepare_send(CUdeviceptr address, size_t bytes);
+
+/* The same for a time that is not known: it becomes resident, and no ms_read_end follows. */
+CUresult ms_prepare_send_later(CUdeviceptr address, size_t bytes);
+
 /*
  * The call will read, or read and write, what it can reach in [address, address + bytes):
  * materialises the part of it that lies in allocations.

@@ -3,6 +3,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/record.h"
@@ -126,7 +127,7 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
     const size_t step_begin = ms_offset(allocation, step->address);
     const size_t step_end = step_begin + step->before.bytes;
     if (step_end > allocation->bytes ||
-        !ms_lineage_is_absent(&allocation->lineage, step_begin, step_end))
+        !ms_lineage_is_missing(&allocation->lineage, step_begin, step_end))
         return false;
     begin = begin / granule * granule;
     end = (end + granule - 1) / granule * granule;
@@ -221,7 +222,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
             content = (struct ms_content){.kind = MS_RESIDENT};
         else
             content.cached = true;
-        if (content.standing == MS_AWAY)
+        if (content.standing != MS_OURS)
             content.standing = MS_OPEN; /* read all the same */
         if (!ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -266,14 +267,28 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     return result;
 }
 
+/* In whatever mode: there is nothing that could be read. */
+static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (!ms_lineage_has_absent(&allocation->lineage, begin, end))
+        return CUDA_SUCCESS;
+    ms_log(
+        MS_ERROR,
+        "%s needs bytes %zu to %zu of the allocation of %zu bytes at 0x%llx, of which a part was "
+        "received for other ranks only, by the plan",
+        ms_caller != NULL ? ms_caller : "a call", begin, end, allocation->bytes,
+        allocation->address);
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
 /* Whatever a plan says. */
 static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                             enum ms_access access)
 {
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = refuse_absent(allocation, begin, end);
     if (access == MS_READ)
         allocation->reads++;
-    if (!ms_lineage_is_present(&allocation->lineage, begin, end)) {
+    if (result == CUDA_SUCCESS && !ms_lineage_is_present(&allocation->lineage, begin, end)) {
         ms_settle_postpone();
         result = play(allocation, begin, end);
     }
@@ -294,15 +309,22 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
     return result == CUDA_SUCCESS ? materialise(allocation, begin, end, access) : result;
 }
 
+CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access)
+{
+    return materialise(allocation, begin, end, access);
+}
+
 /* Which extents are left out. */
 struct without {
-    bool dead, away;
+    bool dead, away, absent;
 };
 
 static bool is_left_out(const struct ms_content *content, struct without without)
 {
     return (without.dead && content->kind == MS_DEAD) ||
-           (without.away && content->standing == MS_AWAY);
+           (without.away && content->standing == MS_AWAY) ||
+           (without.absent && content->kind == MS_ABSENT);
 }
 
 static CUresult materialise_without(struct ms_allocation *allocation, size_t begin, size_t end,
@@ -328,7 +350,7 @@ static CUresult materialise_without(struct ms_allocation *allocation, size_t beg
     return result;
 }
 
-/* What is away in granules that have memory. */
+/* What was left out in granules that have memory. */
 static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin, size_t end,
                                   enum ms_access access)
 {
@@ -351,22 +373,25 @@ CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, siz
                              enum ms_access access)
 {
     ms_shard_judge(allocation, begin, end);
-    return materialise_without(allocation, begin, end, access, (struct without){true, true});
+    return materialise_without(allocation, begin, end, access,
+                               (struct without){.dead = true, .away = true});
 }
 
 static CUresult reached(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_access access, struct without without)
 {
-    CUresult result = CUDA_SUCCESS;
-    if (ms_shard_is_active()) {
+    /* A kernel that goes where it must not has to meet no memory, not the sink. */
+    CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
+    if (result == CUDA_SUCCESS && ms_shard_is_active()) {
         ms_shard_judge(allocation, begin, end);
         without.away = ms_shard_enforces();
+        without.absent = true;
         if (!without.away)
             result = ms_shard_outside(allocation, begin, end);
     }
     if (result == CUDA_SUCCESS)
         result = materialise_without(allocation, begin, end, access, without);
-    if (result == CUDA_SUCCESS && without.away)
+    if (result == CUDA_SUCCESS && ms_lineage_has_away(&allocation->lineage, begin, end))
         result = materialise_edges(allocation, begin, end, access);
     return result;
 }

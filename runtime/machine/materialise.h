@@ -20,6 +20,10 @@ enum ms_access {
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_access access);
 
+/* The same for what is read to be sent to other ranks, which may be theirs. */
+CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access);
+
 /* The same for what a kernel may reach there. In enforce mode what is away stays so, but no granule is left
  * of which only a part is right: a kernel that goes where it must not meets addresses without memory. */
 CUresult ms_materialise_reached(struct ms_allocation *allocation, size_t begin, size_t end,

@@ -142,7 +142,7 @@ static size_t list_homeless_locked(size_t *homeless)
 /* --- entries without a name */
 
 /* The first entry without a name that meets the block; its dtype and shape where it has them. */
-static bool select_block_locked(struct ms_nameless *block, size_t order)
+bool ms_nameless_select_locked(struct ms_nameless *block, size_t order)
 {
     const uint64_t bytes = block->end - block->begin;
     block->tensor = (struct ms_tensor){.dtype = MS_DTYPE_U8, .dims = 1, .shape = {bytes}};
@@ -177,7 +177,7 @@ static void match_nameless_locked(struct list *list)
     *list = (struct list){0};
     for (size_t i = 0; i < ms_shard.nameless_count; i++) {
         struct ms_nameless *block = &ms_shard.nameless[i];
-        block->is_selected = select_block_locked(block, i);
+        block->is_selected = ms_nameless_select_locked(block, i);
     }
     ms_shard_make_nameless_sheet_locked();
 }

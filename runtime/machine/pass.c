@@ -290,7 +290,8 @@ static size_t give_back(struct ms_allocation *allocation)
 
 static void set_open(struct ms_content *content)
 {
-    content->standing = MS_OPEN;
+    if (content->kind != MS_ABSENT)
+        content->standing = MS_OPEN;
 }
 
 /* What the old plan said is forgotten; returns what it has in memory still. */

@@ -18,6 +18,7 @@
 struct ms_shard ms_shard = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Atomic uint64_t generation; /* changes under the lock */
+static _Atomic uint32_t world;      /* of the plan in force */
 static _Atomic uint32_t names;      /* ms_named_count, to be read without the lock */
 
 uint64_t ms_shard_generation(void)
@@ -35,9 +36,15 @@ bool ms_shard_enforces(void)
     return ms_config.plan_mode == MS_ENFORCE && ms_shard_is_active();
 }
 
+bool ms_shard_receives_parts(int ranks)
+{
+    return ms_config.receive_parts && ms_shard_is_active() &&
+           (uint32_t)ranks == atomic_load_explicit(&world, memory_order_relaxed);
+}
+
 /* --- sheets */
 
-static void sheet_cleanup(struct ms_sheet *sheet)
+void ms_sheet_cleanup_locked(struct ms_sheet *sheet)
 {
     ms_placement_destroy(sheet->placement);
     ms_layout_destroy(sheet->layout);
@@ -45,24 +52,24 @@ static void sheet_cleanup(struct ms_sheet *sheet)
     *sheet = (struct ms_sheet){0};
 }
 
-static bool sheet_init(struct ms_sheet *sheet, const struct ms_layout_source *source,
-                       struct ms_fault *fault)
+bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
+                          struct ms_fault *fault)
 {
     static uint64_t versions; /* guarded by the lock */
-    sheet_cleanup(sheet);
+    ms_sheet_cleanup_locked(sheet);
     sheet->version = ++versions;
     sheet->positions = ms_heap_alloc((source->count + 1) * sizeof(*sheet->positions));
     if (sheet->positions == NULL)
         return ms_fault_set(fault, "memory is out");
     if (!ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault)) {
         sheet->layout = NULL;
-        sheet_cleanup(sheet);
+        ms_sheet_cleanup_locked(sheet);
         return false;
     }
     sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
     if (sheet->placement != NULL)
         return true;
-    sheet_cleanup(sheet);
+    ms_sheet_cleanup_locked(sheet);
     return ms_fault_set(fault, "memory is out");
 }
 
@@ -94,7 +101,7 @@ static bool make_sheet(struct ms_fault *fault)
     const struct ms_layout_source source = {.tensors = tensors,
                                             .count = count,
                                             .has_declared = true};
-    const bool is_good = sheet_init(&ms_shard.sheet, &source, fault);
+    const bool is_good = ms_sheet_init_locked(&ms_shard.sheet, &source, fault);
     ms_heap_free(tensors);
     return is_good;
 }
@@ -123,7 +130,7 @@ void ms_shard_make_nameless_sheet_locked(void)
     for (size_t i = 0; i < count; i++)
         tensors[i] = &ms_shard.nameless[i].tensor;
     const struct ms_layout_source source = {.tensors = tensors, .count = count};
-    if (!sheet_init(&ms_shard.nameless_sheet, &source, &fault))
+    if (!ms_sheet_init_locked(&ms_shard.nameless_sheet, &source, &fault))
         ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
                fault.text);
     ms_heap_free(tensors);
@@ -133,8 +140,8 @@ void ms_shard_make_nameless_sheet_locked(void)
 
 static void forget_locked(void)
 {
-    sheet_cleanup(&ms_shard.sheet);
-    sheet_cleanup(&ms_shard.nameless_sheet);
+    ms_sheet_cleanup_locked(&ms_shard.sheet);
+    ms_sheet_cleanup_locked(&ms_shard.nameless_sheet);
     ms_heap_free(ms_shard.nameless);
     ms_shard.nameless = NULL;
     ms_shard.nameless_count = 0;
@@ -160,6 +167,7 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
     ms_plan_destroy(ms_shard.plan);
     ms_shard.plan = plan;
     ms_shard.rank = rank;
+    atomic_store(&world, ms_plan_mesh(plan)->world);
     snprintf(ms_shard.name, sizeof(ms_shard.name), "%s", name);
     const uint64_t number = atomic_fetch_add(&generation, 1) + 1;
     ms_log(MS_INFO, "%s: plan %" PRIu64 ", of rank %" PRIu32 " of %" PRIu32, name, number, rank,

@@ -23,6 +23,12 @@ bool ms_shard_is_active(void);
 bool ms_shard_enforces(void);
 
 /*
+ * What is received by a broadcast to so many ranks, and away, is not kept (METASHARD_RECEIVE_PARTS). Only of one to
+ * all ranks of the plan: what is broadcast to some is perhaps to be passed on by this one.
+ */
+bool ms_shard_receives_parts(int ranks);
+
+/*
  * Puts a plan in force, for the rank that it or the environment names; takes it. `name` is for messages. A
  * plan that is there is replaced: what it has said is forgotten (ms_shard_generation grows). False: the
  * fault says why, and nothing has changed. Where neither names a rank, the plan waits for a communicator of

@@ -53,6 +53,15 @@ extern struct ms_shard ms_shard;
 /* False: there is no plan, or it does not fit the program's tensors and decides nothing about them. */
 bool ms_shard_has_sheet_locked(void);
 
+/* A layout of these tensors alone, which must outlive the sheet, over the plan in force, and its end. */
+bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
+                          struct ms_fault *fault);
+void ms_sheet_cleanup_locked(struct ms_sheet *sheet);
+
+/* As nameless.h's blocks are selected: the first entry without a name that meets the block, the order-th of its
+ * kind, gives it a dtype and shape. False: none does. */
+bool ms_nameless_select_locked(struct ms_nameless *block, size_t order);
+
 /* Of ms_shard.nameless. */
 void ms_shard_make_nameless_sheet_locked(void);
 

@@ -114,17 +114,32 @@ CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes)
 }
 
 /* What can be taken away again is held for the call; not while we wait for memory ourselves. */
-CUresult ms_prepare_read(CUdeviceptr address, size_t bytes)
+static CUresult hold(CUdeviceptr address, size_t bytes, materialiser *materialise)
 {
     int attempts = 0;
     CUresult result;
     do {
         ms_read_begin();
-        result = materialise_range(address, bytes, ms_materialise, MS_READ);
+        result = materialise_range(address, bytes, materialise, MS_READ);
         if (result != CUDA_SUCCESS)
             ms_read_end();
     } while (ms_try_again(result, &attempts));
     return result;
+}
+
+CUresult ms_prepare_read(CUdeviceptr address, size_t bytes)
+{
+    return hold(address, bytes, ms_materialise);
+}
+
+CUresult ms_prepare_send(CUdeviceptr address, size_t bytes)
+{
+    return hold(address, bytes, ms_materialise_sent);
+}
+
+CUresult ms_prepare_send_later(CUdeviceptr address, size_t bytes)
+{
+    return touch(address, bytes, ms_materialise_sent);
 }
 
 CUresult ms_prepare_touch_all(void)

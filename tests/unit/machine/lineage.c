@@ -55,7 +55,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
     CHECK(ms_lineage_is_valid(lineage));
     size_t resident = 0;
     size_t present = 0;
-    size_t away = 0;
+    size_t away = 0, absent = 0;
     for (size_t at = 0; at < BYTES; at++) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
         CHECK_EQ(extent.begin, at);
@@ -68,18 +68,22 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         CHECK_EQ(seen.present, twin[at].present);
         CHECK_EQ(seen.standing, twin[at].standing);
         CHECK_EQ(ms_lineage_has_away(lineage, at, at + 1), seen.standing == MS_AWAY);
+        CHECK_EQ(ms_lineage_has_absent(lineage, at, at + 1), seen.kind == MS_ABSENT);
         away += seen.standing == MS_AWAY;
+        absent += seen.kind == MS_ABSENT;
         CHECK_EQ(ms_lineage_is_present(lineage, at, at + 1), seen.present);
-        CHECK_EQ(ms_lineage_is_absent(lineage, at, at + 1), !seen.present);
+        CHECK_EQ(ms_lineage_is_missing(lineage, at, at + 1), !seen.present);
         present += seen.present;
         resident += seen.kind == MS_RESIDENT;
     }
     CHECK_EQ(lineage->resident_bytes, resident);
     CHECK_EQ(lineage->away_bytes, away);
     CHECK_EQ(ms_lineage_has_away(lineage, 0, BYTES), away > 0);
+    CHECK_EQ(lineage->absent_bytes, absent);
+    CHECK_EQ(ms_lineage_has_absent(lineage, 0, BYTES), absent > 0);
     CHECK_EQ(lineage->resident_bytes + lineage->cached_bytes, present);
     CHECK_EQ(ms_lineage_is_present(lineage, 0, BYTES), present == BYTES);
-    CHECK_EQ(ms_lineage_is_absent(lineage, 0, BYTES), present == 0);
+    CHECK_EQ(ms_lineage_is_missing(lineage, 0, BYTES), present == 0);
 }
 
 static struct ms_content random_content(void)
@@ -95,16 +99,24 @@ static struct ms_content random_content(void)
         content.step = &steps[rand() % 2];
         content.source_offset = (uint64_t)(rand() % 8);
     }
-    content.cached =
-        !ms_content_is_nothing(&content) && content.kind != MS_RESIDENT && rand() % 3 == 0;
+    if (content.kind == MS_ABSENT)
+        content.standing = MS_AWAY;
+    content.cached = !ms_content_is_nothing(&content) && content.kind != MS_RESIDENT &&
+                     content.kind != MS_ABSENT && rand() % 3 == 0;
     return content;
 }
 
 static enum ms_standing wanted_standing;
 
+static bool may_stand(enum ms_kind kind, bool present)
+{
+    return kind != MS_ABSENT &&
+           ((wanted_standing != MS_AWAY && wanted_standing != MS_FOREIGN) || !present);
+}
+
 static void set_standing(struct ms_content *content)
 {
-    if (wanted_standing != MS_AWAY || !ms_content_is_present(content))
+    if (may_stand(content->kind, ms_content_is_present(content)))
         content->standing = wanted_standing;
 }
 
@@ -113,7 +125,7 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
 {
     struct ms_range ranges[16];
     size_t count = 0;
-    wanted_standing = (enum ms_standing)(rand() % 3);
+    wanted_standing = (enum ms_standing)(rand() % 4);
     for (size_t at = (size_t)rand() % 40; at < BYTES && count < 16;) {
         const size_t end = at + 1 + (size_t)rand() % 30;
         ranges[count++] = (struct ms_range){at, end < BYTES ? end : BYTES};
@@ -122,7 +134,7 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
     CHECK(ms_lineage_change(lineage, ranges, count, set_standing));
     for (size_t i = 0; i < count; i++) {
         for (size_t at = ranges[i].begin; at < ranges[i].end; at++) {
-            if (wanted_standing != MS_AWAY || !twin[at].present)
+            if (may_stand(twin[at].kind, twin[at].present))
                 twin[at].standing = wanted_standing;
         }
     }

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/receive.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "runtime/machine/materialise.h"
+#include "runtime/machine/pressure.h"
+#include "runtime/machine/record.h"
+#include "runtime/machine/settle.h"
+#include "runtime/machine/shard.h"
+#include "runtime/machine/sized.h"
+#include "runtime/start.h"
+
+/* What is known to be other ranks' of [begin, end), and, for a tensor that nothing is known of, by size. */
+static bool list_away(const struct ms_allocation *allocation, size_t begin, size_t end,
+                      struct ms_ranges *away)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    bool is_good = true, is_open = true;
+    for (size_t i = ms_lineage_index(lineage, begin);
+         is_good && i < lineage->count && lineage->extents[i].begin < end; i++) {
+        const struct ms_extent *extent = &lineage->extents[i];
+        const enum ms_standing standing = extent->content.standing;
+        is_open &= standing == MS_OPEN;
+        if (standing == MS_AWAY || standing == MS_FOREIGN)
+            is_good = ms_ranges_add(away, extent->begin > begin ? extent->begin : begin,
+                                    extent->end < end ? extent->end : end);
+    }
+    const size_t first = away->count;
+    if (is_open && ms_sized_away(end - begin, away)) {
+        for (size_t i = first; i < away->count; i++) {
+            away->list[i].begin += begin;
+            away->list[i].end += begin;
+        }
+    }
+    return is_good;
+}
+
+/* Where a range ends inside of the tensor, it ends with a granule: the rest of that is kept with its neighbour. */
+static struct ms_range cut_to_granules(struct ms_range range, size_t begin, size_t end,
+                                       size_t granule)
+{
+    if (range.begin > begin)
+        range.begin = (range.begin + granule - 1) / granule * granule;
+    if (range.end < end)
+        range.end = range.end / granule * granule;
+    return range;
+}
+
+bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
+                     struct ms_ranges *foreign)
+{
+    struct ms_ranges away = {0};
+    if (!ms_config.receive_parts || !ms_shard_is_active())
+        return true;
+    ms_shard_judge(allocation, begin, begin + bytes);
+    bool is_good = list_away(allocation, begin, begin + bytes, &away);
+    for (size_t i = 0; i < away.count && is_good; i++) {
+        const struct ms_range range =
+            cut_to_granules(away.list[i], begin, begin + bytes, allocation->backing.granule);
+        if (range.begin < range.end)
+            is_good = ms_ranges_add(foreign, range.begin, range.end);
+    }
+    ms_ranges_cleanup(&away);
+    return is_good;
+}
+
+/* The whole granules of the ranges that are not backed. */
+static bool list_sinkable(const struct ms_allocation *allocation, const struct ms_ranges *foreign,
+                          struct ms_ranges *sinkable)
+{
+    const size_t granule = allocation->backing.granule;
+    struct ms_ranges backed = {0}, whole = {0};
+    bool is_good = true;
+    for (size_t i = 0; i < foreign->count && is_good; i++) {
+        const size_t begin = (foreign->list[i].begin + granule - 1) / granule * granule;
+        const size_t end = foreign->list[i].end / granule * granule;
+        if (begin < end)
+            is_good = ms_ranges_add(&whole, begin, end);
+    }
+    for (size_t i = 0; i < allocation->backing.count && is_good; i++)
+        is_good = ms_ranges_add(&backed, allocation->backing.chunks[i].begin,
+                                allocation->backing.chunks[i].end);
+    is_good = is_good && ms_ranges_subtract(&whole, &backed, sinkable);
+    ms_ranges_cleanup(&whole);
+    ms_ranges_cleanup(&backed);
+    return is_good;
+}
+
+/* Memory for what lies between the ranges. */
+static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_t end,
+                           const struct ms_ranges *sunk)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i <= sunk->count && result == CUDA_SUCCESS; i++) {
+        const size_t stop = i < sunk->count ? sunk->list[i].begin : end;
+        if (begin < stop)
+            result = ms_backing_cover(&allocation->backing, begin, stop);
+        begin = i < sunk->count ? sunk->list[i].end : end;
+    }
+    return result;
+}
+
+static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
+                             const struct ms_ranges *sunk)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &resident);
+    for (size_t i = 0; i < sunk->count && is_good; i++)
+        is_good =
+            ms_lineage_set(&allocation->lineage, sunk->list[i].begin, sunk->list[i].end, &absent);
+    return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult sink_and_cover(struct ms_allocation *allocation, size_t begin, size_t end,
+                               const struct ms_ranges *sinkable, struct ms_receive *receive)
+{
+    CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = cover_rest(allocation, begin, end, sinkable);
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_sink_for(&allocation->backing, sinkable->list, sinkable->count,
+                                     allocation->context, &receive->sunk);
+    if (result != CUDA_SUCCESS)
+        return result;
+    return set_received(allocation, begin, end, sinkable);
+}
+
+static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end,
+                             struct ms_receive *receive)
+{
+    struct ms_ranges foreign = {0}, sinkable = {0};
+    CUresult result = CUDA_SUCCESS;
+    *receive = (struct ms_receive){.address = allocation->address,
+                                   .allocation_id = allocation->id,
+                                   .context = allocation->context};
+    ms_space_note_use(allocation, begin, end);
+    if (!ms_list_foreign(allocation, begin, end - begin, &foreign) ||
+        !list_sinkable(allocation, &foreign, &sinkable))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else if (sinkable.count == 0)
+        result = ms_back_for_overwrite(allocation, begin, end);
+    else
+        result = sink_and_cover(allocation, begin, end, &sinkable, receive);
+    if (receive->sunk != NULL) {
+        const uint64_t sunk = ms_ranges_bytes(&sinkable);
+        ms_count(MS_COUNT_SUNK_BYTES, sunk);
+        ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin - sunk);
+        ms_log(MS_DEBUG, "%llu of %zu bytes at 0x%llx that are received go to the sink",
+               (unsigned long long)sunk, end - begin, allocation->address + begin);
+    }
+    ms_ranges_cleanup(&foreign);
+    ms_ranges_cleanup(&sinkable);
+    return result;
+}
+
+/* Nothing of a captured operation may change later, and what is in several allocations is no tensor. */
+static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *receive,
+                        CUresult *result)
+{
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    struct ms_allocation *allocation = ms_space_claim(address);
+    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);
+    if (fits) {
+        const size_t begin = ms_offset(allocation, address);
+        *result = receive_into(allocation, begin, begin + bytes, receive);
+    }
+    ms_space_release(allocation);
+    return fits;
+}
+
+CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
+                            struct ms_receive *receive_out)
+{
+    int attempts = 0;
+    CUresult result;
+    *receive_out = (struct ms_receive){0};
+    do {
+        if (!ms_shard_receives_parts(ranks) || !try_receive(address, bytes, receive_out, &result))
+            return ms_prepare_overwrite(address, bytes);
+    } while (ms_try_again(result, &attempts));
+    ms_settle_postpone();
+    return result;
+}
+
+/*
+ * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole model's broadcasts
+ * in one go. So the call returns when this one has run. Not for ever: another rank may wait for this one first.
+ */
+static bool wait_for(CUevent event)
+{
+    enum { SPINS = 256, STEP_NS = 200 * 1000 };
+    const uint64_t steps = ms_config.receive_ms * (UINT64_C(1000000) / STEP_NS);
+    CUresult state = ms_driver.event_query(event);
+    for (uint64_t i = 0; i < SPINS + steps && state == CUDA_ERROR_NOT_READY; i++) {
+        if (i < SPINS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+        state = ms_driver.event_query(event);
+    }
+    return state == CUDA_SUCCESS;
+}
+
+/* False: the allocation was freed meanwhile. */
+static bool hand_over(const struct ms_receive *receive, CUevent event)
+{
+    struct ms_allocation *allocation = ms_space_claim(receive->address);
+    const bool is_there = allocation != NULL && allocation->id == receive->allocation_id;
+    if (is_there)
+        ms_backing_sink_until(&allocation->backing, receive->sunk, event);
+    ms_space_release(allocation);
+    return is_there;
+}
+
+static void unsink(const struct ms_receive *receive)
+{
+    struct ms_allocation *allocation = ms_space_claim(receive->address);
+    if (allocation != NULL && allocation->id == receive->allocation_id)
+        ms_backing_unsink_done(&allocation->backing, 0, allocation->bytes);
+    ms_space_release(allocation);
+}
+
+static CUresult record(CUstream stream, CUevent *event_out)
+{
+    CUresult result = ms_driver.event_create(event_out, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.event_record(*event_out, stream);
+    if (result != CUDA_SUCCESS)
+        ms_driver.event_destroy(*event_out);
+    return result;
+}
+
+/* Whoever uses the memory waits for one event, which goes with what was sunk; we wait for another. */
+static CUresult follow(const struct ms_receive *receive, CUstream stream)
+{
+    CUevent theirs, ours;
+    CUresult result = CUDA_SUCCESS;
+    if (receive->sunk != NULL)
+        result = record(stream, &theirs);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (receive->sunk != NULL && !hand_over(receive, theirs))
+        ms_driver.event_destroy(theirs);
+    result = record(stream, &ours);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (wait_for(ours) && receive->sunk != NULL)
+        unsink(receive);
+    ms_driver.event_destroy(ours);
+    return CUDA_SUCCESS;
+}
+
+void ms_receive_queued(const struct ms_receive *receive, CUstream stream)
+{
+    struct ms_driver_scope scope;
+    if (receive->address == 0 || ms_driver_enter(receive->context, &scope) != CUDA_SUCCESS)
+        return;
+    const CUresult result = follow(receive, stream);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_ERROR, "what is received cannot be waited for: CUDA error %d", (int)result);
+    ms_driver_leave(&scope);
+}

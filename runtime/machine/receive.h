@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Receiving: a broadcast brings a whole tensor to a rank that keeps a part of it. The granules with that part
+ * get memory, and the sink lies under all others until the broadcast has run; then what it brought there
+ * is *absent*: on other ranks only, and whoever reads it is refused.
+ *
+ *     block     |   away    |   ours    |        away         |
+ *     granules  | sink | sink |  memory  |  memory  | sink | sink |
+ *     lineage   |   absent    |      resident       |   absent    |
+ *
+ * What is away is known as for every tensor (shard.h), or by the size of what is received (sized.h), or because it was copied from such bytes:
+ * PyTorch concatenates tensors, broadcasts that, and copies the parts back.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_RECEIVE_H
+#define METASHARD_RUNTIME_MACHINE_RECEIVE_H
+
+#include "runtime/machine/ranges.h"
+#include "runtime/machine/space.h"
+
+/* One receive, until it is queued. */
+struct ms_receive {
+    CUdeviceptr address; /* of the allocation; 0: it is like any other write */
+    uint64_t allocation_id;
+    struct ms_sunk *sunk; /* NULL: nothing */
+    CUcontext context;
+};
+
+/* The call will overwrite [address, address + bytes) with bytes that all of so many ranks get. */
+CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
+                            struct ms_receive *receive_out);
+
+/* It is queued on stream. Waits until it has run, for METASHARD_RECEIVE_MS at most. */
+void ms_receive_queued(const struct ms_receive *receive, CUstream stream);
+
+/*
+ * Adds the parts of [begin, begin + bytes) of a claimed allocation that hold only what other ranks keep,
+ * whole granules of it where the plan draws the line. Nothing with METASHARD_RECEIVE_PARTS=off. False when memory is out.
+ */
+bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
+                     struct ms_ranges *foreign);
+
+#endif

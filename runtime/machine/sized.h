@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors that are known by their size alone: what a rank keeps of any tensor of so many bytes that the
+ * plan declares, or that an entry without a name and an order selects. Programs that get their tensors from another rank have no file that would tell more.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_SIZED_H
+#define METASHARD_RUNTIME_MACHINE_SIZED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/machine/ranges.h"
+
+/*
+ * Appends what this rank keeps of no tensor of `bytes` bytes; ascending. False: the plan in force knows none of
+ * that size, or memory is out.
+ */
+bool ms_sized_away(uint64_t bytes, struct ms_ranges *away);
+
+#endif
