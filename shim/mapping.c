@@ -88,7 +88,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                        CUmemRangeHandleType handleType, unsigned long long flags)
 {
-    const CUresult result = ms_defers_any() ? ms_prepare_touch(dptr, size) : CUDA_SUCCESS;
+    const CUresult result = ms_owns_any() ? ms_prepare_pin(dptr, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
@@ -97,7 +97,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
                              CUdeviceptr memptr, size_t size, unsigned long long flags)
 {
-    const CUresult result = ms_defers_any() ? ms_prepare_touch(memptr, size) : CUDA_SUCCESS;
+    const CUresult result = ms_owns_any() ? ms_prepare_pin(memptr, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);

@@ -119,9 +119,13 @@ CUresult ms_prepare_kept(CUdeviceptr address, size_t bytes);
 /* As ms_prepare_touch_live for whole allocations, every one of them. For calls that are not modelled. */
 CUresult ms_prepare_touch_all(void);
 
+/* As ms_prepare_touch for a call that gives the memory behind the range to others: the allocation's memory
+ * stays where it is from now on, also what lies in no block. */
+CUresult ms_prepare_pin(CUdeviceptr address, size_t bytes);
+
 /*
- * The call wants physical memory of the allocation that holds address: materialises all of it, in one
- * handle if nothing of it was backed before. *one_handle_out tells whether it is in one handle.
+ * The call wants physical memory of the allocation that holds address: pins all of it, in one handle if
+ * nothing of it was backed before. *one_handle_out tells whether it is in one handle.
  */
 CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out);
 

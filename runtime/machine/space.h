@@ -50,7 +50,7 @@ struct ms_allocation {
     uint64_t changes; /* how often a block was taken or returned */
     bool
         uncarvable; /* something was written before the first block was taken: it stays one block */
-    bool keeps_dead; /* a captured graph may use what lies in no block */
+    bool keeps_dead; /* a captured graph or an exported handle may use what lies in no block */
 };
 
 /*

@@ -148,13 +148,26 @@ CUresult ms_prepare_touch_all(void)
     return ms_prepare_touch_live(0, SIZE_MAX);
 }
 
+/* Who has a handle of this memory sees it for good, whatever blocks come and go there. */
+static CUresult pin(struct ms_allocation *allocation, size_t begin, size_t end,
+                    enum ms_access access)
+{
+    allocation->keeps_dead = true;
+    return ms_materialise(allocation, begin, end, access);
+}
+
+CUresult ms_prepare_pin(CUdeviceptr address, size_t bytes)
+{
+    return touch(address, bytes, pin);
+}
+
 static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
     *one_handle_out = true;
     if (allocation == NULL)
         return CUDA_SUCCESS;
-    const CUresult result = ms_materialise(allocation, 0, allocation->bytes, MS_WRITE);
+    const CUresult result = pin(allocation, 0, allocation->bytes, MS_WRITE);
     *one_handle_out = ms_backing_is_one_chunk(&allocation->backing);
     ms_space_release(allocation);
     return result;
