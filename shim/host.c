@@ -5,10 +5,16 @@
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
 
+/* Kernels may have another address for it: of memory that is registered or write-combined, cuda.h says. */
 static CUresult noted(CUresult result, void *const *address, size_t bytes)
 {
-    if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_note((uintptr_t)*address, bytes);
+    CUdeviceptr alias;
+    if (result != CUDA_SUCCESS || !ms_is_started())
+        return result;
+    const CUdeviceptr host = (uintptr_t)*address;
+    ms_host_note(host, bytes);
+    if (MS_REAL(cuMemHostGetDevicePointer_v2)(&alias, *address, 0) == CUDA_SUCCESS && alias != host)
+        ms_host_note_alias(host, alias, bytes);
     return result;
 }
 

@@ -30,7 +30,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
         return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = MS_REAL(cuMemUnmap)(ptr, size);
     if (result == CUDA_SUCCESS)
-        ms_host_forget(ptr);
+        ms_host_cut(ptr, size);
     return result;
 }
 

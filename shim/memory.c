@@ -25,34 +25,43 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 }
 
 /* Other ways to get memory: the driver's, after what can be restored has made room. */
-#define ALLOCATE(symbol, parameters, arguments)  \
-    CUresult symbol parameters                   \
-    {                                            \
-        int attempts = 0;                        \
-        CUresult result;                         \
-        do                                       \
-            result = MS_REAL(symbol) arguments;  \
-        while (ms_try_again(result, &attempts)); \
-        return result;                           \
+#define ALLOCATE(symbol, parameters, arguments, noted) \
+    CUresult symbol parameters                         \
+    {                                                  \
+        int attempts = 0;                              \
+        CUresult result;                               \
+        do                                             \
+            result = MS_REAL(symbol) arguments;        \
+        while (ms_try_again(result, &attempts));       \
+        noted;                                         \
+        return result;                                 \
     }
 ALLOCATE(cuMemAllocPitch_v2,
          (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
           unsigned int ElementSizeBytes),
-         (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes))
-ALLOCATE(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-         (dptr, bytesize, hStream))
-ALLOCATE(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-         (dptr, bytesize, hStream))
-ALLOCATE(cuMemAllocFromPoolAsync,
-         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-         (dptr, bytesize, pool, hStream))
-ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
-         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-         (dptr, bytesize, pool, hStream))
+         (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes), (void)0)
 ALLOCATE(cuMemCreate,
          (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,
           unsigned long long flags),
-         (handle, size, prop, flags))
+         (handle, size, prop, flags), (void)0)
+
+/* There are pools of host and of managed memory. */
+static void note_pooled(CUresult result, const CUdeviceptr *address, size_t bytes)
+{
+    if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
+        ms_host_note(*address, bytes);
+}
+
+ALLOCATE(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
+         (dptr, bytesize, hStream), note_pooled(result, dptr, bytesize))
+ALLOCATE(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
+         (dptr, bytesize, hStream), note_pooled(result, dptr, bytesize))
+ALLOCATE(cuMemAllocFromPoolAsync,
+         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
+         (dptr, bytesize, pool, hStream), note_pooled(result, dptr, bytesize))
+ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
+         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
+         (dptr, bytesize, pool, hStream), note_pooled(result, dptr, bytesize))
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
@@ -61,7 +70,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);
     if (result == CUDA_SUCCESS)
-        ms_host_forget(dptr); /* managed memory */
+        ms_host_forget(dptr); /* managed, of a pool, or of another API */
     return result;
 }
 
@@ -72,7 +81,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         CUresult result;                                \
         if (ms_owns_any() && ms_free(dptr, &result))    \
             return result;                              \
-        return MS_REAL(symbol)(dptr, hStream);          \
+        result = MS_REAL(symbol)(dptr, hStream);        \
+        if (result == CUDA_SUCCESS)                     \
+            ms_host_forget(dptr);                       \
+        return result;                                  \
     }
 FREE_ASYNC(cuMemFreeAsync)
 FREE_ASYNC(cuMemFreeAsync_ptsz)

@@ -8,6 +8,7 @@
 
 struct range {
     uint64_t begin, end;
+    uint64_t owner; /* the address for which it was noted */
 };
 
 static struct {
@@ -46,25 +47,60 @@ static bool grow_locked(void)
     return true;
 }
 
-void ms_host_note(uint64_t address, size_t bytes)
+static void add_locked(struct range range)
 {
-    pthread_mutex_lock(&host.lock);
     if (grow_locked())
-        host.ranges[host.count++] = (struct range){.begin = address, .end = address + bytes};
+        host.ranges[host.count++] = range;
     else
         host.all = true;
+}
+
+void ms_host_note_alias(uint64_t address, uint64_t alias, size_t bytes)
+{
+    pthread_mutex_lock(&host.lock);
+    add_locked((struct range){.begin = alias, .end = alias + bytes, .owner = address});
     set_bounds_locked();
     pthread_mutex_unlock(&host.lock);
 }
 
+void ms_host_note(uint64_t address, size_t bytes)
+{
+    ms_host_note_alias(address, address, bytes);
+}
+
+static bool is_out_of_bounds(uint64_t begin, uint64_t end)
+{
+    return end <= atomic_load(&host.begin) || begin >= atomic_load(&host.end);
+}
+
 void ms_host_forget(uint64_t address)
 {
-    if (address < atomic_load(&host.begin) || address >= atomic_load(&host.end))
+    if (is_out_of_bounds(address, address + 1))
         return;
     pthread_mutex_lock(&host.lock);
     for (size_t i = 0; i < host.count; i++) {
-        if (host.ranges[i].begin == address)
+        if (host.ranges[i].owner == address)
             host.ranges[i--] = host.ranges[--host.count];
+    }
+    set_bounds_locked();
+    pthread_mutex_unlock(&host.lock);
+}
+
+void ms_host_cut(uint64_t address, size_t bytes)
+{
+    const uint64_t end = address + bytes;
+    if (is_out_of_bounds(address, end))
+        return;
+    pthread_mutex_lock(&host.lock);
+    for (size_t i = host.count; i-- > 0;) {
+        const struct range range = host.ranges[i];
+        if (range.end <= address || range.begin >= end)
+            continue;
+        host.ranges[i] = host.ranges[--host.count];
+        if (range.begin < address)
+            add_locked((struct range){range.begin, address, range.owner});
+        if (range.end > end)
+            add_locked((struct range){end, range.end, end});
     }
     set_bounds_locked();
     pthread_mutex_unlock(&host.lock);

@@ -144,6 +144,11 @@ bool ms_is_managed(CUdeviceptr address)
            managed != 0;
 }
 
+bool ms_host_can_write(CUdeviceptr address)
+{
+    return ms_is_pinned_memory(address) || ms_is_managed(address);
+}
+
 bool ms_meets_block(CUdeviceptr address, size_t bytes)
 {
     struct ms_block_facts facts;

@@ -40,6 +40,9 @@ bool ms_is_pinned_memory(CUdeviceptr address);
 /* True for managed memory, as the driver knows it. */
 bool ms_is_managed(CUdeviceptr address);
 
+/* True for either. */
+bool ms_host_can_write(CUdeviceptr address);
+
 /* True when [address, address + bytes) meets a block. */
 bool ms_meets_block(CUdeviceptr address, size_t bytes);
 

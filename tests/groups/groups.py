@@ -23,7 +23,7 @@ OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemRetainAllocatio
 
 # Without the hook more memory is needed, and nothing else is different.
 SAVES = {"cuMemAlloc_v2", "cuInit", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuMemFreeHost",
-         "cuMemHostUnregister"}
+         "cuMemHostUnregister", "cuMemUnmap:host", "cuMemFreeAsync:host", "cuMemFreeAsync_ptsz:host"}
 
 # The device is too small for what is cached and what is asked for.
 SMALL = {"cuMemAllocPitch_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",

@@ -182,6 +182,88 @@ static void in_managed(void)
     print_gathered(managed, COUNT);
 }
 
+/* Write-combined memory has another address for kernels. */
+static void at_another_address(void)
+{
+    CUdeviceptr *host;
+    CUdeviceptr alias;
+    SEEN(TESTED(cuMemHostAlloc)((void **)&host, 4096, CU_MEMHOSTALLOC_WRITECOMBINED));
+    MUST(cuMemHostGetDevicePointer_v2(&alias, host, 0));
+    printf("another address: %d\n", alias != (CUdeviceptr)(uintptr_t)host);
+    fill_table(host);
+    print_gathered(alias, COUNT);
+}
+
+/* Pools whose memory the host writes too. */
+static CUmemoryPool make_pool(CUmemAllocationType type, CUmemLocationType place)
+{
+    CUmemoryPool pool;
+    const CUmemPoolProps props = {.allocType = type, .location = {.type = place}};
+    MUST(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+static void in_pool(CUmemAllocationType type, CUmemLocationType place)
+{
+    CUdeviceptr table;
+    const CUmemoryPool pool = make_pool(type, place);
+    SEEN(TESTED(cuMemAllocFromPoolAsync)(&table, 4096, pool, NULL));
+    MUST(cuCtxSynchronize());
+    fill_table((CUdeviceptr *)(uintptr_t)table);
+    print_gathered(table, COUNT);
+}
+
+static void in_host_pool(void)
+{
+    in_pool(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+}
+
+static void in_managed_pool(void)
+{
+    in_pool(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_HOST);
+}
+
+static void in_pool_of_the_device(void)
+{
+    CUdeviceptr table;
+    MUST(cuDeviceSetMemPool(0, make_pool(CU_MEM_ALLOCATION_TYPE_MANAGED,
+                                         CU_MEM_LOCATION_TYPE_DEVICE)));
+    SEEN(TESTED(cuMemAllocAsync)(&table, 4096, NULL));
+    MUST(cuCtxSynchronize());
+    fill_table((CUdeviceptr *)(uintptr_t)table);
+    print_gathered(table, COUNT);
+}
+
+static const CUmemAccessDesc of_both[] = {{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+                                          {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
+                                           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+
+/* Two handles in a row. */
+static CUdeviceptr map_two(void)
+{
+    CUdeviceptr place;
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    MUST(cuMemAddressReserve(&place, 4 * MIB, 0, 0, 0));
+    for (CUdeviceptr at = place; at < place + 4 * MIB; at += 2 * MIB) {
+        CUmemGenericAllocationHandle handle;
+        MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+        MUST(cuMemMap(at, 2 * MIB, 0, handle, 0));
+    }
+    return place;
+}
+
+/* Mapped memory that the host may write; of what was opened at once a part goes. */
+static void in_mapping(void)
+{
+    const CUdeviceptr place = map_two();
+    SEEN(TESTED(cuMemSetAccess)(place, 4 * MIB, of_both, 2));
+    MUST(cuMemUnmap(place, 2 * MIB));
+    fill_table((CUdeviceptr *)(uintptr_t)(place + 2 * MIB));
+    print_gathered(place + 2 * MIB, COUNT);
+}
+
 /* Host memory that is gone: its address is a number again. groups.py looks at the device's memory. */
 static void pass_number(CUdeviceptr number)
 {
@@ -201,6 +283,24 @@ static void freed_pinned(void)
     MUST(cuMemAllocHost_v2(&pinned, 4096));
     SEEN(TESTED(cuMemFreeHost)(pinned));
     pass_number((CUdeviceptr)(uintptr_t)pinned);
+}
+
+static void freed_pooled(void)
+{
+    CUdeviceptr pooled;
+    MUST(cuMemAllocFromPoolAsync(
+        &pooled, 4096, make_pool(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST), NULL));
+    SEEN(TESTED(cuMemFreeAsync)(pooled, NULL));
+    MUST(cuCtxSynchronize());
+    pass_number(pooled);
+}
+
+static void unmapped(void)
+{
+    const CUdeviceptr place = map_two();
+    MUST(cuMemSetAccess(place, 4 * MIB, of_both, 2));
+    SEEN(TESTED(cuMemUnmap)(place, 2 * MIB));
+    pass_number(place + MIB);
 }
 
 static void unregistered(void)
@@ -274,5 +374,15 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemcpy2DUnaligned_v2:table", copied_in_rows, NULL},
     {"cuMemcpy3D_v2:table", copied_in_a_box, NULL},
     {"cuMemsetD32_v2:table", set_in_halves, NULL},
+    {"cuMemSetAccess:host", in_mapping, NULL},
+    {"cuMemUnmap:host", unmapped, NULL},
+    {"cuMemHostAlloc:alias", at_another_address, NULL},
+    {"cuMemAllocFromPoolAsync:host", in_host_pool, NULL},
+    {"cuMemAllocFromPoolAsync_ptsz:host", in_host_pool, NULL},
+    {"cuMemAllocFromPoolAsync:managed", in_managed_pool, NULL},
+    {"cuMemAllocAsync:managed", in_pool_of_the_device, NULL},
+    {"cuMemAllocAsync_ptsz:managed", in_pool_of_the_device, NULL},
+    {"cuMemFreeAsync:host", freed_pooled, NULL},
+    {"cuMemFreeAsync_ptsz:host", freed_pooled, NULL},
     {NULL, NULL, NULL},
 };

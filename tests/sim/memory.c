@@ -333,7 +333,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     struct sim_memory *memory = sim_memory_find_locked(dptr);
     const bool is_ours =
         memory != NULL && memory->region.begin == dptr && !memory->internal && !memory->freeing &&
-        (memory->kind == SIM_DEVICE || memory->kind == SIM_POOLED || memory->kind == SIM_MANAGED);
+        (memory->kind == SIM_DEVICE || memory->pool != NULL || memory->kind == SIM_MANAGED);
     result = is_ours ? sim_sticky_error() : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         sim_memory_destroy_locked(memory);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream-ordered memory. An allocation exists when the call returns; a free takes effect when the
- * stream gets there. What is freed stays in the pool up to its release threshold.
+ * stream gets there. What is freed stays in the pool up to its release threshold. Pools of host memory
+ * and of managed memory give memory that the host writes too.
  */
 #include "tests/sim/state.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* A block that the pool keeps for its next allocation of the same size. */
 struct kept {
@@ -16,6 +18,7 @@ struct kept {
 struct CUmemPoolHandle_st {
     struct sim_region region; /* begin: the handle */
     CUdevice device;
+    enum sim_kind kind; /* of its memory: pooled device memory, host memory, managed memory */
     bool is_default;
     bool is_destroyed; /* goes with its last allocation */
     uint64_t release_threshold;
@@ -45,6 +48,7 @@ static struct CUmemPoolHandle_st *create_locked(CUdevice device)
     struct CUmemPoolHandle_st *pool = sim_zalloc(sizeof(*pool));
     pool->region = (struct sim_region){(uint64_t)pool, 1};
     pool->device = device;
+    pool->kind = SIM_POOLED;
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     sim_table_add(&pools, &pool->region);
@@ -118,15 +122,36 @@ static struct sim_memory *take_kept_locked(struct CUmemPoolHandle_st *pool, size
     return NULL;
 }
 
+/* Host and managed memory does not count as the device's. */
+static CUresult create_host_locked(enum sim_kind kind, size_t bytes, struct sim_memory **out)
+{
+    const size_t backed =
+        sim_round_up(bytes, bytes < SIM_GRANULE ? SIM_SMALL_ALIGNMENT : SIM_GRANULE);
+    void *address = mmap(NULL, backed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = sim_memory_add_locked(kind, (uint64_t)address, bytes, NULL);
+    (*out)->backed_bytes = backed;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_memory_locked(const struct CUmemPoolHandle_st *pool, size_t bytes,
+                                     struct sim_memory **out)
+{
+    return pool->kind == SIM_POOLED
+               ? sim_memory_create_locked(NULL, SIM_POOLED, pool->device, bytes, out)
+               : create_host_locked(pool->kind, bytes, out);
+}
+
 static CUresult allocate_locked(struct CUmemPoolHandle_st *pool, size_t bytes,
                                 CUdeviceptr *address_out)
 {
     struct sim_memory *memory = take_kept_locked(pool, bytes);
     if (memory == NULL) {
-        CUresult result = sim_memory_create_locked(NULL, SIM_POOLED, pool->device, bytes, &memory);
+        CUresult result = create_memory_locked(pool, bytes, &memory);
         if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->kept != NULL) {
             trim_locked(pool, 0);
-            result = sim_memory_create_locked(NULL, SIM_POOLED, pool->device, bytes, &memory);
+            result = create_memory_locked(pool, bytes, &memory);
         }
         if (result != CUDA_SUCCESS)
             return result;
@@ -235,7 +260,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
         struct sim_memory *memory = sim_memory_find_locked(address);
         const bool is_ours = memory != NULL && memory->region.begin == address &&
                              !memory->freeing && !memory->internal &&
-                             (memory->kind == SIM_POOLED || memory->kind == SIM_DEVICE);
+                             (memory->pool != NULL || memory->kind == SIM_DEVICE);
         if (is_ours) {
             memory->freeing = true;
             buffer_id = memory->buffer_id;
@@ -268,21 +293,36 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 /* --- pools */
 
+static CUresult kind_of(const CUmemPoolProps *props, enum sim_kind *kind_out)
+{
+    const CUmemLocationType place = props->location.type;
+    const bool is_host = place == CU_MEM_LOCATION_TYPE_HOST;
+    const bool is_managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if ((!is_managed && props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) ||
+        place == CU_MEM_LOCATION_TYPE_INVALID)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((!is_host && place != CU_MEM_LOCATION_TYPE_DEVICE) ||
+        props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    *kind_out = is_managed ? SIM_MANAGED : is_host ? SIM_HOST : SIM_POOLED;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
     SIM_ENTER(cuMemPoolCreate);
-    if (pool == NULL || poolProps == NULL ||
-        poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-        poolProps->location.type == CU_MEM_LOCATION_TYPE_INVALID)
+    enum sim_kind kind;
+    if (pool == NULL || poolProps == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    const CUresult result = sim_device_check(poolProps->location.id);
+    CUresult result = kind_of(poolProps, &kind);
+    const bool is_on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (result == CUDA_SUCCESS && is_on_device)
+        result = sim_device_check(poolProps->location.id);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&sim_lock);
-    *pool = create_locked(poolProps->location.id);
+    *pool = create_locked(is_on_device ? poolProps->location.id : 0);
+    (*pool)->kind = kind;
     pthread_mutex_unlock(&sim_lock);
     return CUDA_SUCCESS;
 }

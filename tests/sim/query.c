@@ -105,9 +105,12 @@ static CUresult answer_locked(const struct facts *facts, CUpointer_attribute att
         return backed_value(facts, is_host(facts) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
                             value_out);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        return backed_value(facts, facts->address, value_out);
+        return backed_value(facts, sim_host_device_address_locked(memory, facts->address),
+                            value_out);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *value_out = facts->address;
+        if (memory->alias != 0 && memory->internal)
+            *value_out += memory->alias - memory->region.begin;
         return is_host(facts) || memory->kind == SIM_MANAGED ? CUDA_SUCCESS
                                                              : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:

@@ -40,7 +40,8 @@
  * host-function kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it
  * is free (not in builds with ThreadSanitizer). Work that touches device memory which is unmapped or
  * has no access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call
- * or, if asynchronous, from all later calls.
+ * or, if asynchronous, from all later calls. Write-combined host memory has another address for the device.
+ * The host reaches all device memory, so giving it access to a mapping changes nothing.
  *
  * Order. The legacy default stream, per-thread default streams and non-blocking streams order
  * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not:

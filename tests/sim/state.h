@@ -138,6 +138,7 @@ struct sim_memory {
     struct CUctx_st *context;
     uint64_t buffer_id;
     unsigned flags;
+    CUdeviceptr alias; /* of host memory: the device's other address for it; of that: the host's */
     bool sync_memops;
     bool internal;                 /* module globals: not the program's to free */
     bool freeing;                  /* a stream-ordered free is queued */
@@ -157,6 +158,8 @@ void sim_memory_destroy_locked(struct sim_memory *memory);
 struct sim_physical *sim_memory_physical_locked(const struct sim_memory *memory,
                                                 uint64_t *begin_out);
 void sim_memory_destroy_all_locked(struct CUctx_st *context);
+/* Of an address in host memory (host.c). */
+CUdeviceptr sim_host_device_address_locked(const struct sim_memory *memory, CUdeviceptr address);
 
 /* One chunk of a reservation. */
 struct sim_mapping {

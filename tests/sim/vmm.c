@@ -275,15 +275,22 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     return result;
 }
 
+/* As on machines where the host reaches the device's memory; here it always does. */
+static bool is_of_host(const CUmemAccessDesc *desc)
+{
+    return desc->location.type == CU_MEM_LOCATION_TYPE_HOST;
+}
+
 static CUresult check_access(const CUmemAccessDesc *desc, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const CUmemAccess_flags flags = desc[i].flags;
         if (desc[i].location.type == CU_MEM_LOCATION_TYPE_INVALID)
             return CUDA_ERROR_INVALID_VALUE;
-        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        if (desc[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE && !is_of_host(&desc[i]))
             return CUDA_ERROR_NOT_SUPPORTED;
-        if (desc[i].location.id < 0 || desc[i].location.id >= sim_config.devices)
+        if (!is_of_host(&desc[i]) &&
+            (desc[i].location.id < 0 || desc[i].location.id >= sim_config.devices))
             return CUDA_ERROR_INVALID_DEVICE;
         if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
             flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
@@ -295,8 +302,10 @@ static CUresult check_access(const CUmemAccessDesc *desc, size_t count)
 static void set_access_locked(struct sim_mapping *mapping, const CUmemAccessDesc *desc,
                               size_t count)
 {
-    for (size_t i = 0; i < count; i++)
-        mapping->access[desc[i].location.id] = (unsigned char)desc[i].flags;
+    for (size_t i = 0; i < count; i++) {
+        if (!is_of_host(&desc[i]))
+            mapping->access[desc[i].location.id] = (unsigned char)desc[i].flags;
+    }
     bool is_accessible = false;
     for (int i = 0; i < sim_config.devices; i++)
         is_accessible |= mapping->access[i] != CU_MEM_ACCESS_FLAGS_PROT_NONE;
