@@ -68,6 +68,27 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
     return result;
 }
 
+/* Memory of another API, which may write there; it gives no word when. */
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory extMem,
+                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc)
+{
+    const CUresult result = MS_REAL(cuExternalMemoryGetMappedBuffer)(devPtr, extMem, bufferDesc);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_host_note(*devPtr, bufferDesc->size);
+    return result;
+}
+
+/* Mapped and unmapped time and again, so it stays noted. Outputs may be NULL. */
+CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize,
+                                               CUgraphicsResource resource)
+{
+    const CUresult result =
+        MS_REAL(cuGraphicsResourceGetMappedPointer_v2)(pDevPtr, pSize, resource);
+    if (result == CUDA_SUCCESS && pDevPtr != NULL && pSize != NULL && ms_is_started())
+        ms_host_note(*pDevPtr, *pSize);
+    return result;
+}
+
 /* A global variable that the host can write too. Outputs may be NULL. */
 static CUresult noted_global(CUresult result, const CUdeviceptr *address)
 {

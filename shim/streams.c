@@ -53,17 +53,21 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
 
-/* A capture that was invalidated has ended too. */
-#define END_CAPTURE(symbol)                                                            \
-    CUresult symbol(CUstream hStream, CUgraph *phGraph)                                \
-    {                                                                                  \
-        const CUresult result = MS_REAL(symbol)(hStream, phGraph);                     \
-        if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) \
-            ms_note_capture(false);                                                    \
-        return result;                                                                 \
+/* Some failures end the capture and some do not, so the stream is asked. */
+#define END_CAPTURE(symbol, is_capturing)                                           \
+    CUresult symbol(CUstream hStream, CUgraph *phGraph)                             \
+    {                                                                               \
+        CUstreamCaptureStatus before, after;                                        \
+        const bool known = MS_REAL(is_capturing)(hStream, &before) == CUDA_SUCCESS; \
+        const CUresult result = MS_REAL(symbol)(hStream, phGraph);                  \
+        if (known && before != CU_STREAM_CAPTURE_STATUS_NONE &&                     \
+            MS_REAL(is_capturing)(hStream, &after) == CUDA_SUCCESS &&               \
+            after == CU_STREAM_CAPTURE_STATUS_NONE)                                 \
+            ms_note_capture(false);                                                 \
+        return result;                                                              \
     }
-END_CAPTURE(cuStreamEndCapture)
-END_CAPTURE(cuStreamEndCapture_ptsz)
+END_CAPTURE(cuStreamEndCapture, cuStreamIsCapturing)
+END_CAPTURE(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz)
 
 #define HOST_FUNCTION(symbol)                                      \
     CUresult symbol(CUstream hStream, CUhostFn fn, void *userData) \

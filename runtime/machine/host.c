@@ -49,6 +49,11 @@ static bool grow_locked(void)
 
 static void add_locked(struct range range)
 {
+    for (size_t i = 0; i < host.count; i++) {
+        const struct range *other = &host.ranges[i];
+        if (other->begin == range.begin && other->end == range.end && other->owner == range.owner)
+            return;
+    }
     if (grow_locked())
         host.ranges[host.count++] = range;
     else

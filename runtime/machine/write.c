@@ -2,6 +2,7 @@
 #include "runtime/machine/machine.h"
 
 #include "runtime/diag/counters.h"
+#include "runtime/machine/host.h"
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/pass.h"
 #include "runtime/machine/play.h"
@@ -160,7 +161,8 @@ static CUresult expose_source(const void *source, size_t bytes, const struct ms_
 
 CUresult ms_prepare_foreign(CUdeviceptr source)
 {
-    const bool is_plain = ms_is_device_memory(source) && !ms_is_managed(source);
+    const bool is_plain =
+        ms_is_device_memory(source) && !ms_is_managed(source) && !ms_host_holds(source);
     return is_plain ? CUDA_SUCCESS : ms_prepare_touch_all();
 }
 

@@ -23,7 +23,8 @@ OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemRetainAllocatio
 
 # Without the hook more memory is needed, and nothing else is different.
 SAVES = {"cuMemAlloc_v2", "cuInit", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuMemFreeHost",
-         "cuMemHostUnregister", "cuMemUnmap:host", "cuMemFreeAsync:host", "cuMemFreeAsync_ptsz:host"}
+         "cuMemHostUnregister", "cuMemUnmap:host", "cuStreamEndCapture:unjoined",
+         "cuStreamEndCapture_ptsz:unjoined", "cuMemFreeAsync:host", "cuMemFreeAsync_ptsz:host"}
 
 # The device is too small for what is cached and what is asked for.
 SMALL = {"cuMemAllocPitch_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
@@ -34,6 +35,7 @@ EXCEPTIONS = {
     "cuPointerSetAttribute": "the driver gives the same answer for mapped memory",
     "cuIpcGetMemHandle": "the driver refuses mapped memory too; the shim says why",
     "cuMemAllocHost": NOT_SIMULATED,
+    "cuGraphicsResourceGetMappedPointer_v2": NOT_SIMULATED,
     "cuMulticastBindAddr": NOT_SIMULATED,
     "cuCtxFromGreenCtx": NOT_SIMULATED,
     "cuCtxDetach": NOT_SIMULATED,

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses that no launch shows: in tables that were copied, set, or written by the host. */
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "tests/groups/groups.h"
 
 enum { COUNT = 4 };
@@ -264,6 +267,42 @@ static void in_mapping(void)
     print_gathered(place + 2 * MIB, COUNT);
 }
 
+/* Memory of another API, which this program itself plays. */
+static CUdeviceptr *map_external(CUexternalMemory *external_out, CUdeviceptr *address_out,
+                                 __typeof__(&cuExternalMemoryGetMappedBuffer) map)
+{
+    const int file = memfd_create("external", 0);
+    if (file < 0 || ftruncate(file, 4096) != 0)
+        exit(2);
+    CUdeviceptr *host = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC import = {
+        .type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .handle.fd = file, .size = 4096};
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = 4096};
+    MUST(cuImportExternalMemory(external_out, &import));
+    MUST(map(address_out, *external_out, &buffer));
+    return host;
+}
+
+static void in_external(void)
+{
+    CUexternalMemory external;
+    CUdeviceptr table;
+    fill_table(map_external(&external, &table, TESTED(cuExternalMemoryGetMappedBuffer)));
+    print_gathered(table, COUNT);
+    SEEN(cuMemFree_v2(table));
+    SEEN(cuDestroyExternalMemory(external));
+}
+
+static void copied_from_external(void)
+{
+    CUexternalMemory external;
+    CUdeviceptr there;
+    const CUdeviceptr table = device_table();
+    fill_table(map_external(&external, &there, cuExternalMemoryGetMappedBuffer));
+    SEEN(TESTED(cuMemcpyDtoD_v2)(table, there, COUNT * sizeof(table)));
+    print_gathered(table, COUNT);
+}
+
 /* Host memory that is gone: its address is a number again. groups.py looks at the device's memory. */
 static void pass_number(CUdeviceptr number)
 {
@@ -352,6 +391,7 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemHostRegister", in_registered, NULL},
     {"cuMemHostRegister_v2", in_registered, NULL},
     {"cuMemAllocManaged", in_managed, NULL},
+    {"cuExternalMemoryGetMappedBuffer", in_external, NULL},
     {"cuMemFreeHost", freed_pinned, NULL},
     {"cuMemHostUnregister", unregistered, NULL},
     {"cuModuleUnload", unloaded, NULL},
@@ -370,6 +410,7 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemcpyAsync:table", copied_anyhow_async, NULL},
     {"cuMemcpyAsync_ptsz:table", copied_anyhow_async, NULL},
     {"cuMemcpyDtoD_v2:table", copied_from_pinned, NULL},
+    {"cuMemcpyDtoD_v2:external", copied_from_external, NULL},
     {"cuMemcpy2D_v2:table", copied_in_rows, NULL},
     {"cuMemcpy2DUnaligned_v2:table", copied_in_rows, NULL},
     {"cuMemcpy3D_v2:table", copied_in_a_box, NULL},

@@ -110,6 +110,25 @@ static void capture_ended(void)
     MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
 }
 
+/* The end of a capture that fails is an end too. */
+static void capture_failed(void)
+{
+    CUgraph graph;
+    CUdeviceptr block, small;
+    CUevent fork;
+    const CUstream stream = make_stream();
+    const CUstream other = make_stream();
+    MUST(cuMemAlloc_v2(&small, 4096));
+    MUST(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(cuEventRecord(fork, stream));
+    MUST(cuStreamWaitEvent(other, fork, 0));
+    MUST(cuMemsetD8Async(small, 1, 4096, other));
+    SEEN(TESTED(cuStreamEndCapture)(stream, &graph));
+    MUST(cuMemAlloc_v2(&block, 64 * MIB));
+    MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
+}
+
 const struct scenario stream_scenarios[] = {
     {"cuLaunchHostFunc", behind_host_function, NULL},
     {"cuLaunchHostFunc_ptsz", behind_host_function, NULL},
@@ -121,5 +140,7 @@ const struct scenario stream_scenarios[] = {
     {"cuStreamBeginCapture_v2_ptsz", captured_2, NULL},
     {"cuStreamEndCapture", capture_ended, NULL},
     {"cuStreamEndCapture_ptsz", capture_ended, NULL},
+    {"cuStreamEndCapture:unjoined", capture_failed, NULL},
+    {"cuStreamEndCapture_ptsz:unjoined", capture_failed, NULL},
     {NULL, NULL, NULL},
 };

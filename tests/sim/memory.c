@@ -154,7 +154,8 @@ void sim_memory_destroy_locked(struct sim_memory *memory)
     else if (memory->physical != NULL)
         /* Memory of another process may begin inside its granules. */
         unback(memory->physical, begin / SIM_GRANULE * SIM_GRANULE, memory->backed_bytes);
-    else if (memory->kind == SIM_HOST || memory->kind == SIM_MANAGED)
+    else if (memory->kind == SIM_HOST || memory->kind == SIM_MANAGED ||
+             memory->kind == SIM_EXTERNAL)
         munmap((void *)begin, memory->backed_bytes);
     free(memory);
 }
@@ -331,9 +332,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     sim_context_drain(context);
     pthread_mutex_lock(&sim_lock);
     struct sim_memory *memory = sim_memory_find_locked(dptr);
-    const bool is_ours =
-        memory != NULL && memory->region.begin == dptr && !memory->internal && !memory->freeing &&
-        (memory->kind == SIM_DEVICE || memory->pool != NULL || memory->kind == SIM_MANAGED);
+    const bool is_ours = memory != NULL && memory->region.begin == dptr && !memory->internal &&
+                         !memory->freeing &&
+                         (memory->kind == SIM_DEVICE || memory->pool != NULL ||
+                          memory->kind == SIM_MANAGED || memory->kind == SIM_EXTERNAL);
     result = is_ours ? sim_sticky_error() : CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         sim_memory_destroy_locked(memory);

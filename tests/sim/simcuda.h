@@ -55,7 +55,8 @@
  *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
  * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.
- * Memory that was exported is not given back to the system before its process ends.
+ * Memory that was exported is not given back to the system before its process ends. External memory is what a
+ * file descriptor that can be mapped stands for.
  */
 #ifndef METASHARD_TESTS_SIM_SIMCUDA_H
 #define METASHARD_TESTS_SIM_SIMCUDA_H

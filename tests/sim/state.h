@@ -130,6 +130,7 @@ enum sim_kind {
     SIM_HOST,       /* cuMemHostAlloc */
     SIM_REGISTERED, /* cuMemHostRegister */
     SIM_MANAGED,
+    SIM_EXTERNAL, /* of another API, mapped */
 };
 struct sim_memory {
     struct sim_region region; /* as requested */
