@@ -401,6 +401,11 @@ static const struct {
     {program_follow_table, 2},
     {program_reload_kernels, 1},
     {program_work_in_threads, 2},
+    {program_set_rows, 2},
+    {program_copy_box, 2},
+    {program_copy_peer, 2},
+    {program_through_array, 1},
+    {program_run_graph, 1},
 };
 
 static void run_one(void)

@@ -6,7 +6,7 @@
  *
  * Files: program.c (the loop, the operations on memory), program_kernels.c (launches), program_host.c (host buffers: a clean file
  * mapping, a written private mapping, pinned and plain memory), program_order.c (streams, and the
- * ways in which they are held back).
+ * ways in which they are held back), program_shapes.c (all that is not linear, and graphs).
  */
 #ifndef METASHARD_TESTS_DIFFERENTIAL_PROGRAM_H
 #define METASHARD_TESTS_DIFFERENTIAL_PROGRAM_H
@@ -54,6 +54,13 @@ void program_change_in_place(void);
 void program_follow_table(void);
 void program_reload_kernels(void);
 void program_work_in_threads(void);
+
+/* Operations of other shapes. */
+void program_set_rows(void);
+void program_copy_box(void);
+void program_copy_peer(void);
+void program_through_array(void);
+void program_run_graph(void);
 
 /* Host memory to copy from. */
 enum program_buffer {
