@@ -32,6 +32,13 @@ static void destroyed(void)
     ended(TESTED(cuCtxDestroy_v2)(context), block);
 }
 
+static void detached(void)
+{
+    const CUcontext context = make_context(0);
+    const CUdeviceptr block = make_block(1);
+    ended(TESTED(cuCtxDetach)(context), block);
+}
+
 static void primary_released(void)
 {
     const CUdeviceptr block = make_block(1);
@@ -182,6 +189,7 @@ static void streams(void)
 const struct scenario device_scenarios[] = {
     {"cuCtxDestroy", destroyed, NULL},
     {"cuCtxDestroy_v2", destroyed, NULL},
+    {"cuCtxDetach", detached, NULL},
     {"cuDevicePrimaryCtxRelease", primary_released, NULL},
     {"cuDevicePrimaryCtxRelease_v2", primary_released, NULL},
     {"cuDevicePrimaryCtxReset", primary_reset, NULL},

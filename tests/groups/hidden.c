@@ -161,6 +161,14 @@ static void in_pinned(void)
     print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
 }
 
+static void in_pinned_as_before(void)
+{
+    CUdeviceptr *pinned;
+    SEEN(TESTED(cuMemAllocHost)((void **)&pinned, 4096));
+    fill_table(pinned);
+    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
+}
+
 static void in_mapped(void)
 {
     CUdeviceptr *pinned;
@@ -386,6 +394,7 @@ static void library_unloaded(void)
 }
 
 const struct scenario hidden_scenarios[] = {
+    {"cuMemAllocHost", in_pinned_as_before, NULL},
     {"cuMemAllocHost_v2", in_pinned, NULL},
     {"cuMemHostAlloc", in_mapped, NULL},
     {"cuMemHostRegister", in_registered, NULL},

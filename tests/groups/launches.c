@@ -144,6 +144,51 @@ static void launched_grid_async(void)
 }
 
 /*
+ * The parameters of a handle that is a kernel are asked for in another way. If the shim did not know that it is
+ * one, all would have to be there; groups.py looks at the device's memory.
+ */
+static CUlibrary load_library(void)
+{
+    CUlibrary library;
+    MUST(cuLibraryLoadFromFile(&library, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
+    return library;
+}
+
+static void launch_beside_block(CUkernel kernel)
+{
+    CUdeviceptr block, small;
+    MUST(cuMemAlloc_v2(&block, 64 * MIB));
+    MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
+    MUST(cuMemAlloc_v2(&small, 4096));
+    struct add add = {small, 1024, 3};
+    void *params[] = {&add};
+    MUST(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    MUST(cuCtxSynchronize());
+}
+
+static void kernel_of_library(void)
+{
+    CUkernel kernel;
+    SEEN(TESTED(cuLibraryGetKernel)(&kernel, load_library(), "add_in_place32"));
+    launch_beside_block(kernel);
+}
+
+static void kernels_of_library(void)
+{
+    CUkernel kernels[64];
+    unsigned count;
+    const char *name;
+    const CUlibrary library = load_library();
+    MUST(cuLibraryGetKernelCount(&count, library));
+    SEEN(TESTED(cuLibraryEnumerateKernels)(kernels, count, library));
+    for (unsigned i = 0; i < count; i++) {
+        MUST(cuKernelGetName(&name, kernels[i]));
+        if (strcmp(name, "add_in_place32") == 0)
+            launch_beside_block(kernels[i]);
+    }
+}
+
+/*
  * A graph that copies a table of addresses from the host and follows it. The table changes after the
  * graph was made, so only its launch can tell.
  */
@@ -207,6 +252,8 @@ const struct scenario launch_scenarios[] = {
     {"cuLaunch", launched_the_old_way, NULL},
     {"cuLaunchGrid", launched_grid, NULL},
     {"cuLaunchGridAsync", launched_grid_async, NULL},
+    {"cuLibraryGetKernel", kernel_of_library, NULL},
+    {"cuLibraryEnumerateKernels", kernels_of_library, NULL},
     {"cuGraphLaunch", graph_launched, NULL},
     {"cuGraphLaunch_ptsz", graph_launched, NULL},
     {NULL, NULL, NULL},

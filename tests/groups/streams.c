@@ -98,6 +98,17 @@ static void captured_2(void)
     finish_capture(stream, block);
 }
 
+static void captured_to_graph(void)
+{
+    CUgraph graph;
+    const CUstream stream = make_stream();
+    const CUdeviceptr block = make_block(1);
+    MUST(cuGraphCreate(&graph, 0));
+    SEEN(TESTED(cuStreamBeginCaptureToGraph)(stream, graph, NULL, NULL, 0,
+                                             CU_STREAM_CAPTURE_MODE_GLOBAL));
+    finish_capture(stream, block);
+}
+
 /* After a capture has ended allocations are deferred again: groups.py looks at the device's memory. */
 static void capture_ended(void)
 {
@@ -138,6 +149,8 @@ const struct scenario stream_scenarios[] = {
     {"cuStreamBeginCapture_ptsz", captured, NULL},
     {"cuStreamBeginCapture_v2", captured_2, NULL},
     {"cuStreamBeginCapture_v2_ptsz", captured_2, NULL},
+    {"cuStreamBeginCaptureToGraph", captured_to_graph, NULL},
+    {"cuStreamBeginCaptureToGraph_ptsz", captured_to_graph, NULL},
     {"cuStreamEndCapture", capture_ended, NULL},
     {"cuStreamEndCapture_ptsz", capture_ended, NULL},
     {"cuStreamEndCapture:unjoined", capture_failed, NULL},

@@ -5,6 +5,7 @@
  * stream: how much of every stream's work lies before its present point. With it, work that was
  * forked off and never joined is found when the capture ends.
  */
+#include "tests/sim/graph.h"
 #include "tests/sim/state.h"
 
 #include <stdlib.h>
@@ -16,6 +17,7 @@ struct sim_capture {
     CUstreamCaptureMode mode;
     const struct sim_thread *thread; /* that began it */
     struct CUstream_st *origin;
+    CUgraph graph; /* to which it is added; NULL: a new one */
     bool is_invalid;
     struct CUstream_st *streams[SIM_CAPTURE_STREAMS_MAX];
     unsigned seen[SIM_CAPTURE_STREAMS_MAX][SIM_CAPTURE_STREAMS_MAX];
@@ -192,7 +194,7 @@ CUresult sim_capture_wait_locked(struct CUstream_st *stream, const struct sim_ca
 
 /* --- begin and end */
 
-static CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread)
+static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph graph, bool per_thread)
 {
     struct CUstream_st *stream;
     if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL && mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
@@ -210,12 +212,52 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread
         capture->mode = mode;
         capture->thread = &sim_thread;
         capture->origin = stream;
+        capture->graph = graph;
         capture->next = captures;
         captures = capture;
         join_locked(capture, stream);
     }
     pthread_mutex_unlock(&sim_lock);
     return result;
+}
+
+static CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread)
+{
+    return begin_to(handle, mode, NULL, per_thread);
+}
+
+/* What is captured is added when the capture ends, behind nothing: dependencies are not simulated. */
+static CUresult begin_to_graph(CUstream handle, CUgraph graph, size_t dependencies,
+                               CUstreamCaptureMode mode, bool per_thread)
+{
+    pthread_mutex_lock(&sim_lock);
+    const bool is_graph = sim_graph_find_locked(graph) != NULL;
+    pthread_mutex_unlock(&sim_lock);
+    if (!is_graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    return dependencies > 0 ? CUDA_ERROR_NOT_SUPPORTED : begin_to(handle, mode, graph, per_thread);
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                     const CUgraphNode *dependencies,
+                                     const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                                     CUstreamCaptureMode mode)
+{
+    SIM_ENTER(cuStreamBeginCaptureToGraph);
+    (void)dependencies;
+    (void)dependencyData;
+    return begin_to_graph(hStream, hGraph, numDependencies, mode, false);
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
+                                          const CUgraphNode *dependencies,
+                                          const CUgraphEdgeData *dependencyData,
+                                          size_t numDependencies, CUstreamCaptureMode mode)
+{
+    SIM_ENTER(cuStreamBeginCaptureToGraph_ptsz);
+    (void)dependencies;
+    (void)dependencyData;
+    return begin_to_graph(hStream, hGraph, numDependencies, mode, true);
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
@@ -293,7 +335,8 @@ static CUresult end(CUstream handle, CUgraph *graph_out, bool per_thread)
     if (capture == NULL)
         return result;
     if (result == CUDA_SUCCESS) {
-        result = sim_graph_create_from_capture(capture->works, capture->works_count, graph_out);
+        result =
+            sim_graph_take_capture(capture->graph, capture->works, capture->works_count, graph_out);
     } else {
         for (int i = 0; i < capture->works_count; i++)
             sim_work_discard(capture->works[i]);

@@ -258,6 +258,13 @@ CUresult cuCtxDestroy(CUcontext ctx)
     return destroy(ctx);
 }
 
+/* Of a context that cuCtxCreate made and nobody attached to; there it is the last reference. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    SIM_ENTER(cuCtxDetach);
+    return destroy(ctx);
+}
+
 /* --- primary contexts */
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)

@@ -21,6 +21,20 @@ static CUresult ask(const void *handle, answer_locked *answer, void *argument)
     return result;
 }
 
+/* The same for a CUfunction; a CUkernel is none. */
+static CUresult ask_function(CUfunction handle, answer_locked *answer, void *argument)
+{
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    pthread_mutex_lock(&sim_lock);
+    struct sim_function *function = sim_function_find_locked(handle);
+    const CUresult result = function == NULL || function->module->is_library
+                                ? CUDA_ERROR_INVALID_HANDLE
+                                : answer(function, argument);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
 struct param_place {
     size_t index, offset, size;
 };
@@ -37,17 +51,14 @@ static CUresult find_param_locked(struct sim_function *function, void *argument)
     return CUDA_SUCCESS;
 }
 
-static CUresult param_info(const void *handle, size_t index, size_t *offset_out, size_t *size_out)
+static CUresult answer_param(CUresult result, const struct param_place *place, size_t *offset_out,
+                             size_t *size_out)
 {
-    struct param_place place = {.index = index};
-    if (offset_out == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = ask(handle, find_param_locked, &place);
     if (result != CUDA_SUCCESS)
         return result;
-    *offset_out = place.offset;
+    *offset_out = place->offset;
     if (size_out != NULL)
-        *size_out = place.size;
+        *size_out = place->size;
     return CUDA_SUCCESS;
 }
 
@@ -55,14 +66,20 @@ CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOff
                             size_t *paramSize)
 {
     SIM_ENTER(cuFuncGetParamInfo);
-    return param_info(func, paramIndex, paramOffset, paramSize);
+    struct param_place place = {.index = paramIndex};
+    return paramOffset == NULL ? CUDA_ERROR_INVALID_VALUE
+                               : answer_param(ask_function(func, find_param_locked, &place), &place,
+                                              paramOffset, paramSize);
 }
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramOffset,
                               size_t *paramSize)
 {
     SIM_ENTER(cuKernelGetParamInfo);
-    return param_info(kernel, paramIndex, paramOffset, paramSize);
+    struct param_place place = {.index = paramIndex};
+    return paramOffset == NULL ? CUDA_ERROR_INVALID_VALUE
+                               : answer_param(ask(kernel, find_param_locked, &place), &place,
+                                              paramOffset, paramSize);
 }
 
 static CUresult get_name_locked(struct sim_function *function, void *argument)
@@ -74,7 +91,7 @@ static CUresult get_name_locked(struct sim_function *function, void *argument)
 CUresult cuFuncGetName(const char **name, CUfunction hfunc)
 {
     SIM_ENTER(cuFuncGetName);
-    return name == NULL ? CUDA_ERROR_INVALID_VALUE : ask(hfunc, get_name_locked, name);
+    return name == NULL ? CUDA_ERROR_INVALID_VALUE : ask_function(hfunc, get_name_locked, name);
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel hfunc)

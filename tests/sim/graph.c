@@ -205,10 +205,12 @@ CUresult sim_graph_order_locked(CUgraph graph, CUgraphNode **nodes_out, size_t *
     return CUDA_SUCCESS;
 }
 
-CUresult sim_graph_create_from_capture(struct sim_work **works, int count, CUgraph *graph_out)
+CUresult sim_graph_take_capture(CUgraph graph, struct sim_work **works, int count,
+                                CUgraph *graph_out)
 {
     pthread_mutex_lock(&sim_lock);
-    CUgraph graph = sim_graph_create_locked();
+    if (graph == NULL)
+        graph = sim_graph_create_locked();
     CUgraphNode node = NULL;
     for (int i = 0; i < count; i++) {
         const CUgraphNode previous = node;

@@ -87,6 +87,12 @@ CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
     return allocate(pp, bytesize, 0);
 }
 
+CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
+{
+    SIM_ENTER(cuMemAllocHost);
+    return allocate(pp, bytesize, 0);
+}
+
 /* Takes the memory away from the driver once the device is done with it. */
 static CUresult retire(void *pointer, enum sim_kind kind, CUresult otherwise)
 {

@@ -137,8 +137,9 @@ bool sim_stream_is_capturing(CUstream stream, bool per_thread);
  * error to return, in which case the ongoing captures are invalidated.
  */
 CUresult sim_capture_refuse_unsafe(void);
-/* graph.c: a graph of these items, to run in this order. Takes the items, also when it fails. */
-CUresult sim_graph_create_from_capture(struct sim_work **works, int count, CUgraph *graph_out);
+/* graph.c: adds these items, to run in this order, to the graph, or to a new one (NULL). Takes the items. */
+CUresult sim_graph_take_capture(CUgraph graph, struct sim_work **works, int count,
+                                CUgraph *graph_out);
 
 /*
  * cuMemAlloc for the simulator itself (module globals): device memory of the current context's

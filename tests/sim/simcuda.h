@@ -51,7 +51,8 @@
  *
  * Capture. All modes, with streams that join through events; calls that may synchronise, and the
  * legacy stream next to a blocking stream, fail and invalidate. A stream-ordered allocation or free
- * in a capture is not supported, and the graph is not visible before the capture ends.
+ * in a capture is not supported, nor are dependencies of cuStreamBeginCaptureToGraph, and the graph is not
+ * visible, or does not grow, before the capture ends.
  *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
  * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.
