@@ -245,6 +245,57 @@ static void in_pool_of_the_device(void)
     print_gathered(table, COUNT);
 }
 
+/* A descriptor holds the address in a form of its own. */
+static void print_described(const char *kernel, void *descriptor)
+{
+    CUdeviceptr out;
+    uint32_t word = 0;
+    MUST(cuMemAlloc_v2(&out, sizeof(word)));
+    void *params[] = {&out, descriptor};
+    MUST(cuLaunchKernel(find_kernel(kernel), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    seen("synchronised", cuCtxSynchronize());
+    MUST(cuMemcpyDtoH_v2(&word, out, sizeof(word)));
+    printf("described %08x\n", word);
+}
+
+static CUresult encode_map(__typeof__(&cuTensorMapEncodeTiled) encode, CUtensorMap *map,
+                           CUdeviceptr address)
+{
+    static const cuuint64_t dim = 1024;
+    static const cuuint32_t box = 64, step = 1;
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 1, (void *)(uintptr_t)address, &dim, NULL,
+                  &box, &step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+static void in_tensor_map(void)
+{
+    CUtensorMap map;
+    seen("encoded", encode_map(TESTED(cuTensorMapEncodeTiled), &map, make_block(1) + 3 * MIB));
+    print_described("read_map32", &map);
+}
+
+static void in_tensor_map_replaced(void)
+{
+    CUtensorMap map;
+    MUST(encode_map(cuTensorMapEncodeTiled, &map, device_table()));
+    SEEN(TESTED(cuTensorMapReplaceAddress)(&map, (void *)(uintptr_t)(make_block(1) + 3 * MIB)));
+    print_described("read_map32", &map);
+}
+
+static void in_texture(void)
+{
+    CUtexObject texture;
+    const CUDA_TEXTURE_DESC how = {.flags = CU_TRSF_READ_AS_INTEGER};
+    const CUDA_RESOURCE_DESC what = {.resType = CU_RESOURCE_TYPE_LINEAR,
+                                     .res.linear = {.devPtr = make_block(1) + 3 * MIB,
+                                                    .format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                                    .numChannels = 1,
+                                                    .sizeInBytes = MIB}};
+    SEEN(TESTED(cuTexObjectCreate)(&texture, &what, &how, NULL));
+    print_described("read_texture32", &texture);
+}
+
 static const CUmemAccessDesc of_both[] = {{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
                                           {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
@@ -424,6 +475,9 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemcpy2DUnaligned_v2:table", copied_in_rows, NULL},
     {"cuMemcpy3D_v2:table", copied_in_a_box, NULL},
     {"cuMemsetD32_v2:table", set_in_halves, NULL},
+    {"cuTensorMapEncodeTiled", in_tensor_map, NULL},
+    {"cuTensorMapReplaceAddress", in_tensor_map_replaced, NULL},
+    {"cuTexObjectCreate", in_texture, NULL},
     {"cuMemSetAccess:host", in_mapping, NULL},
     {"cuMemUnmap:host", unmapped, NULL},
     {"cuMemHostAlloc:alias", at_another_address, NULL},

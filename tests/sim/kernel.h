@@ -77,6 +77,12 @@ typedef simcuda_kernel *simcuda_find_kernel(const char *name);
 
 #define SIMCUDA_ARG(args, index, type) (*(const type *)(args)[index])
 
+/* How descriptors hold an address (descriptor.c); the same again gives it back. */
+static inline uint64_t simcuda_hide(uint64_t address)
+{
+    return ~address;
+}
+
 /* A __device__ variable: its first content. Each module that is loaded has a copy of its own. */
 #define SIMCUDA_GLOBAL(variable, type, ...)                              \
     SIMCUDA_EXPORT extern const type simcuda_global_##variable;          \

@@ -91,6 +91,26 @@ SIMCUDA_KERNEL(gather32)
 }
 SIMCUDA_PARAMS(gather32, {0, 8}, {8, 8}, {16, 8});
 
+/* read_map32(to, map) and read_texture32(to, texture): the first word of what the descriptor describes. */
+static void read_hidden(const struct simcuda_launch *launch, CUdeviceptr to, uint64_t hidden)
+{
+    uint32_t *out = launch->touch(launch, to, 4);
+    const uint32_t *in = out == NULL ? NULL : launch->touch(launch, simcuda_hide(hidden), 4);
+    if (in != NULL)
+        *out = *in;
+}
+SIMCUDA_KERNEL(read_map32)
+{
+    read_hidden(launch, SIMCUDA_ARG(args, 0, CUdeviceptr),
+                SIMCUDA_ARG(args, 1, CUtensorMap).opaque[0]);
+}
+SIMCUDA_PARAMS(read_map32, {0, 8}, {64, sizeof(CUtensorMap)});
+SIMCUDA_KERNEL(read_texture32)
+{
+    read_hidden(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), SIMCUDA_ARG(args, 1, CUtexObject));
+}
+SIMCUDA_PARAMS(read_texture32, {0, 8}, {8, 8});
+
 /* no_params(): does nothing. */
 SIMCUDA_KERNEL(no_params)
 {
@@ -112,5 +132,5 @@ SIMCUDA_KERNEL(unknown_layout)
 
 SIMCUDA_GLOBAL(answer, uint32_t, 42);
 
-SIMCUDA_KERNEL_LIST("fill32", "copy32", "add_in_place32", "uniform32", "gather32", "no_params",
-                    "unknown_layout");
+SIMCUDA_KERNEL_LIST("fill32", "copy32", "add_in_place32", "uniform32", "gather32", "read_map32",
+                    "read_texture32", "no_params", "unknown_layout");
