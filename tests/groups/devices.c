@@ -51,6 +51,26 @@ static void primary_reset(void)
     ended(TESTED(cuDevicePrimaryCtxReset_v2)(0), block);
 }
 
+/* Memory that is allocated in a green context is the primary one's, and outlives it. */
+static void green(void)
+{
+    CUdevResource resource;
+    CUdevResourceDesc description;
+    CUgreenCtx handle;
+    CUcontext primary, context;
+    MUST(cuDeviceGetDevResource(0, &resource, CU_DEV_RESOURCE_TYPE_SM));
+    MUST(cuDevResourceGenerateDesc(&description, &resource, 1));
+    MUST(cuGreenCtxCreate(&handle, description, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    SEEN(TESTED(cuCtxFromGreenCtx)(&context, handle));
+    MUST(cuCtxGetCurrent(&primary));
+    MUST(cuCtxSetCurrent(context));
+    const CUdeviceptr block = make_block(1);
+    MUST(cuCtxSynchronize());
+    MUST(cuCtxSetCurrent(primary));
+    MUST(cuGreenCtxDestroy(handle));
+    print_device("block", block, BLOCK_BYTES);
+}
+
 /* A kernel of another device reads the block. */
 static void read_from(CUcontext reader, CUdeviceptr block)
 {
@@ -194,6 +214,7 @@ const struct scenario device_scenarios[] = {
     {"cuDevicePrimaryCtxRelease_v2", primary_released, NULL},
     {"cuDevicePrimaryCtxReset", primary_reset, NULL},
     {"cuDevicePrimaryCtxReset_v2", primary_reset, NULL},
+    {"cuCtxFromGreenCtx", green, NULL},
     {"cuCtxEnablePeerAccess", peers_enabled, NULL},
     {"cuCtxDisablePeerAccess", peers_disabled, NULL},
     {"cuLaunchKernel:threads", threads, NULL},

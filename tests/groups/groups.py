@@ -36,13 +36,9 @@ EXCEPTIONS = {
     "cuIpcGetMemHandle": "the driver refuses mapped memory too; the shim says why",
     "cuGraphicsResourceGetMappedPointer_v2": NOT_SIMULATED,
     "cuMulticastBindAddr": NOT_SIMULATED,
-    "cuCtxFromGreenCtx": NOT_SIMULATED,
     "cuIpcOpenEventHandle": NOT_SIMULATED,
     "cuWaitExternalSemaphoresAsync": NOT_SIMULATED,
     "cuWaitExternalSemaphoresAsync_ptsz": NOT_SIMULATED,
-    "cuModuleGetGlobal_v2": "simulated modules have no managed variables",
-    "cuLibraryGetGlobal": "simulated modules have no managed variables",
-    "cuLibraryGetManaged": "simulated modules have no managed variables",
 }
 
 

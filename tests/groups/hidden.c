@@ -296,6 +296,60 @@ static void in_texture(void)
     print_described("read_texture32", &texture);
 }
 
+/* A managed variable, which a kernel reaches without a parameter. */
+static void print_managed(CUdeviceptr table, CUfunction kernel)
+{
+    CUdeviceptr out;
+    uint32_t words[COUNT] = {0};
+    uint64_t count = COUNT;
+    MUST(cuMemAlloc_v2(&out, sizeof(words)));
+    fill_table((CUdeviceptr *)(uintptr_t)table);
+    void *params[] = {&out, &count};
+    MUST(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    seen("synchronised", cuCtxSynchronize());
+    MUST(cuMemcpyDtoH_v2(words, out, sizeof(words)));
+    print_host("gathered", words, sizeof(words));
+}
+
+static void in_variable(void)
+{
+    CUdeviceptr table;
+    size_t bytes;
+    SEEN(TESTED(cuModuleGetGlobal_v2)(&table, &bytes, get_module(), "managed_table"));
+    print_managed(table, find_kernel("gather_managed32"));
+}
+
+static CUfunction find_in_library(CUlibrary *library_out)
+{
+    CUmodule module;
+    CUfunction kernel;
+    MUST(
+        cuLibraryLoadFromFile(library_out, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
+    MUST(cuLibraryGetModule(&module, *library_out));
+    MUST(cuModuleGetFunction(&kernel, module, "gather_managed32"));
+    return kernel;
+}
+
+static void in_variable_of_library(void)
+{
+    CUdeviceptr table;
+    size_t bytes;
+    CUlibrary library;
+    const CUfunction kernel = find_in_library(&library);
+    SEEN(TESTED(cuLibraryGetGlobal)(&table, &bytes, library, "managed_table"));
+    print_managed(table, kernel);
+}
+
+static void in_managed_of_library(void)
+{
+    CUdeviceptr table;
+    size_t bytes;
+    CUlibrary library;
+    const CUfunction kernel = find_in_library(&library);
+    SEEN(TESTED(cuLibraryGetManaged)(&table, &bytes, library, "managed_table"));
+    print_managed(table, kernel);
+}
+
 static const CUmemAccessDesc of_both[] = {{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
                                           {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
@@ -475,6 +529,9 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemcpy2DUnaligned_v2:table", copied_in_rows, NULL},
     {"cuMemcpy3D_v2:table", copied_in_a_box, NULL},
     {"cuMemsetD32_v2:table", set_in_halves, NULL},
+    {"cuModuleGetGlobal_v2", in_variable, NULL},
+    {"cuLibraryGetGlobal", in_variable_of_library, NULL},
+    {"cuLibraryGetManaged", in_managed_of_library, NULL},
     {"cuTensorMapEncodeTiled", in_tensor_map, NULL},
     {"cuTensorMapReplaceAddress", in_tensor_map_replaced, NULL},
     {"cuTexObjectCreate", in_texture, NULL},

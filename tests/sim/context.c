@@ -69,6 +69,7 @@ static struct CUctx_st *create_locked(CUdevice device, unsigned flags, unsigned 
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
     context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
     context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    context->memory_owner = context;
     context->legacy = sim_stream_create_locked(context, CU_STREAM_DEFAULT, 0);
     context->legacy->is_legacy = true;
     sim_table_add(&contexts, &context->region);
@@ -441,4 +442,74 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
         pthread_mutex_unlock(&sim_lock);
     }
     return result != CUDA_SUCCESS ? result : synchronize(ctx);
+}
+
+/* --- green contexts: of all of the device, one resource and one description */
+
+enum { SM_COUNT = 4 };
+static char description;
+
+CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
+{
+    SIM_ENTER(cuDeviceGetDevResource);
+    const CUresult result = sim_device_check(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (resource == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    *resource = (CUdevResource){.type = type, .sm = {.smCount = SM_COUNT}};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *resources,
+                                   unsigned int nbResources)
+{
+    SIM_ENTER(cuDevResourceGenerateDesc);
+    if (phDesc == NULL || resources == NULL || nbResources != 1 ||
+        resources->type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_VALUE;
+    *phDesc = (CUdevResourceDesc)(void *)&description;
+    return CUDA_SUCCESS;
+}
+
+/* The primary context must be there. A handle is the context itself. */
+CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev,
+                          unsigned int flags)
+{
+    SIM_ENTER(cuGreenCtxCreate);
+    const CUresult result = sim_device_check(dev);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (phCtx == NULL || (void *)desc != &description || flags != CU_GREEN_CTX_DEFAULT_STREAM)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    struct CUctx_st *primary = sim_devices[dev].primary;
+    if (primary != NULL) {
+        struct CUctx_st *context = create_locked(dev, 0, 3020);
+        context->memory_owner = primary;
+        *phCtx = (CUgreenCtx)(void *)context;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return primary != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
+{
+    SIM_ENTER(cuCtxFromGreenCtx);
+    if (pContext == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    const CUresult result = sim_context_check_locked((CUcontext)(void *)hCtx);
+    pthread_mutex_unlock(&sim_lock);
+    if (result == CUDA_SUCCESS)
+        *pContext = (CUcontext)(void *)hCtx;
+    return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
+{
+    SIM_ENTER(cuGreenCtxDestroy);
+    return destroy((CUcontext)(void *)hCtx);
 }

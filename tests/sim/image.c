@@ -264,11 +264,17 @@ static const void *find_initial(const struct sim_module *module, const char *nam
 /* Serialises the making of variables, which allocates device memory and so cannot hold sim_lock. */
 static pthread_mutex_t global_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static CUresult make_memory(size_t bytes, bool is_managed, CUdeviceptr *address_out)
+{
+    return is_managed ? sim_memory_create_managed(bytes, address_out)
+                      : sim_memory_create(bytes, address_out);
+}
+
 static struct sim_global *make_global(const char *name, const void *initial, size_t bytes,
-                                      CUresult *result_out)
+                                      bool is_managed, CUresult *result_out)
 {
     struct sim_global *global = sim_zalloc(sizeof *global + strlen(name) + 1);
-    *result_out = sim_memory_create(bytes, &global->address);
+    *result_out = make_memory(bytes, is_managed, &global->address);
     if (*result_out != CUDA_SUCCESS) {
         free(global);
         return NULL;
@@ -289,13 +295,15 @@ static CUresult find_or_make_global(const void *handle, bool is_library, const c
     struct sim_global *global = module != NULL ? find_global_locked(module, name) : NULL;
     size_t bytes = 0;
     const void *initial = module != NULL ? find_initial(module, name, &bytes) : NULL;
+    const bool is_managed =
+        module != NULL && find_symbol(module, "simcuda_global_", name, "_managed") != NULL;
     pthread_mutex_unlock(&sim_lock);
 
     CUresult result = CUDA_SUCCESS;
     if (module == NULL || initial == NULL)
         return module == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_FOUND;
     if (global == NULL) {
-        global = make_global(name, initial, bytes, &result);
+        global = make_global(name, initial, bytes, is_managed, &result);
         if (global == NULL)
             return result;
         pthread_mutex_lock(&sim_lock);
@@ -319,4 +327,16 @@ CUresult sim_module_global(const void *handle, bool is_library, const char *name
         *bytes_out = global->bytes;
     pthread_mutex_unlock(&global_lock);
     return result;
+}
+
+CUdeviceptr sim_module_global_address(const void *handle, const char *name)
+{
+    CUdeviceptr address = 0;
+    pthread_mutex_lock(&sim_lock);
+    struct sim_module *module = sim_module_find_locked(handle, false);
+    const struct sim_global *global = module != NULL ? find_global_locked(module, name) : NULL;
+    if (global != NULL)
+        address = global->address;
+    pthread_mutex_unlock(&sim_lock);
+    return address;
 }

@@ -44,6 +44,9 @@ struct simcuda_launch {
      * is then lost, as with CUDA_ERROR_ILLEGAL_ADDRESS on a device, and the kernel has to return.
      */
     void *(*touch)(const struct simcuda_launch *launch, CUdeviceptr address, size_t bytes);
+    /* The address of a variable of the kernel's module that the program has asked for before; or 0. */
+    CUdeviceptr (*global)(const struct simcuda_launch *launch, const char *name);
+    const void *module; /* for that */
 };
 
 typedef void simcuda_kernel(const struct simcuda_launch *launch, void **args);
@@ -89,6 +92,12 @@ static inline uint64_t simcuda_hide(uint64_t address)
     SIMCUDA_EXPORT extern const size_t simcuda_global_##variable##_size; \
     const type simcuda_global_##variable = __VA_ARGS__;                  \
     const size_t simcuda_global_##variable##_size = sizeof(type)
+
+/* A __managed__ variable. */
+#define SIMCUDA_MANAGED(variable, type, ...)                              \
+    SIMCUDA_EXPORT extern const char simcuda_global_##variable##_managed; \
+    const char simcuda_global_##variable##_managed = 1;                   \
+    SIMCUDA_GLOBAL(variable, type, __VA_ARGS__)
 
 /* The names that cuModuleEnumerateFunctions and cuLibraryEnumerateKernels know. */
 #define SIMCUDA_KERNEL_LIST(...)                               \

@@ -177,6 +177,11 @@ static void *touch(const struct simcuda_launch *launch, CUdeviceptr address, siz
     return NULL;
 }
 
+static CUdeviceptr find_global(const struct simcuda_launch *launch, const char *name)
+{
+    return sim_module_global_address(launch->module, name);
+}
+
 void sim_launch_run(const struct sim_launch *launch)
 {
     struct simcuda_launch seen = {
@@ -184,6 +189,8 @@ void sim_launch_run(const struct sim_launch *launch)
         .shared_bytes = launch->call.shared_bytes,
         .args_bytes = launch->args_bytes,
         .touch = touch,
+        .global = find_global,
+        .module = launch->function->module,
     };
     memcpy(seen.grid, launch->call.grid, sizeof seen.grid);
     memcpy(seen.block, launch->call.block, sizeof seen.block);

@@ -33,7 +33,7 @@ struct sim_memory *sim_memory_add_locked(enum sim_kind kind, uint64_t begin, siz
     struct sim_memory *memory = sim_zalloc(sizeof(*memory));
     memory->region = (struct sim_region){begin, bytes};
     memory->kind = kind;
-    memory->context = context;
+    memory->context = context == NULL ? NULL : context->memory_owner;
     memory->device = context == NULL ? 0 : context->device;
     memory->buffer_id = sim_new_id_locked();
     sim_table_add(&sim_memories, &memory->region);
@@ -124,7 +124,8 @@ CUresult sim_memory_create_locked(struct CUctx_st *context, enum sim_kind kind, 
         return CUDA_ERROR_OUT_OF_MEMORY;
     const size_t backed = sim_round_up(bytes, is_small ? SIM_SMALL_ALIGNMENT : SIM_GRANULE);
     if (is_small)
-        result = take_small(context, device, backed, &slab, &begin);
+        result = take_small(context == NULL ? NULL : context->memory_owner, device, backed, &slab,
+                            &begin);
     else
         result = back(device, backed, &physical, (CUdeviceptr *)&begin);
     if (result != CUDA_SUCCESS)
@@ -263,6 +264,25 @@ CUresult sim_memory_create(size_t bytes, CUdeviceptr *address_out)
     }
     pthread_mutex_unlock(&sim_lock);
     return result;
+}
+
+CUresult sim_memory_create_managed(size_t bytes, CUdeviceptr *address_out)
+{
+    struct CUctx_st *context;
+    const CUresult result = sim_context_get(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    void *address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&sim_lock);
+    struct sim_memory *memory =
+        sim_memory_add_locked(SIM_MANAGED, (uint64_t)address, bytes, context);
+    memory->backed_bytes = bytes;
+    memory->internal = true;
+    pthread_mutex_unlock(&sim_lock);
+    *address_out = (CUdeviceptr)address;
+    return CUDA_SUCCESS;
 }
 
 void sim_memory_release(CUdeviceptr address)

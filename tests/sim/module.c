@@ -214,13 +214,14 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
     return get_global(library, true, name, dptr, bytes);
 }
 
-/* No kernel library has managed variables or unified functions. */
+/* Found whether or not it is managed. */
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
     SIM_ENTER(cuLibraryGetManaged);
-    (void)dptr, (void)bytes, (void)library, (void)name;
-    return CUDA_ERROR_NOT_FOUND;
+    return get_global(library, true, name, dptr, bytes);
 }
+
+/* No kernel library has unified functions. */
 
 CUresult cuLibraryGetUnifiedFunction(void **fptr, CUlibrary library, const char *symbol)
 {

@@ -72,6 +72,9 @@ CUresult sim_module_function_locked(struct sim_module *module, const char *name,
 /* Allocates device memory of the current context. Both outputs may be NULL. */
 CUresult sim_module_global(const void *handle, bool is_library, const char *name,
                            CUdeviceptr *address_out, size_t *bytes_out);
+
+/* Of a variable of a module that was asked for before; or 0. */
+CUdeviceptr sim_module_global_address(const void *handle, const char *name);
 /* Up to `room` functions of the module's list of kernels; count_out says how many there are. */
 CUresult sim_module_list_locked(struct sim_module *module, unsigned room, void **handles,
                                 unsigned *count_out);

@@ -146,6 +146,8 @@ CUresult sim_graph_take_capture(CUgraph graph, struct sim_work **works, int coun
  * device, freed with sim_memory_release or together with the context.
  */
 CUresult sim_memory_create(size_t bytes, CUdeviceptr *address_out);
+/* Managed memory instead. */
+CUresult sim_memory_create_managed(size_t bytes, CUdeviceptr *address_out);
 void sim_memory_release(CUdeviceptr address);
 
 /* The current context's device ordinal, or an error as the driver gives it. */

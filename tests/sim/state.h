@@ -181,6 +181,7 @@ struct CUctx_st {
     struct sim_region region; /* begin: the handle */
     CUdevice device;
     bool is_primary;
+    struct CUctx_st *memory_owner; /* of a green context: the primary one; else itself */
     bool is_destroyed; /* contexts are never given back, so that stale handles can be told */
     unsigned flags;
     unsigned api_version;

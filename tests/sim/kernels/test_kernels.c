@@ -130,7 +130,27 @@ SIMCUDA_KERNEL(unknown_layout)
         *word = packed->value;
 }
 
+struct managed_table {
+    CUdeviceptr addresses[8];
+};
+
+/* gather_managed32(to, count): as gather32, by the table in a variable that the host writes too. */
+SIMCUDA_MANAGED(managed_table, struct managed_table, {{0}});
+SIMCUDA_KERNEL(gather_managed32)
+{
+    const uint64_t count = SIMCUDA_ARG(args, 1, uint64_t);
+    uint32_t *to = launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), count * 4);
+    const CUdeviceptr *table = (const CUdeviceptr *)launch->global(launch, "managed_table");
+    for (uint64_t i = 0; to != NULL && table != NULL && i < count; i++) {
+        const uint32_t *word = launch->touch(launch, table[i], 4);
+        if (word == NULL)
+            return;
+        to[i] = *word;
+    }
+}
+SIMCUDA_PARAMS(gather_managed32, {0, 8}, {8, 8});
+
 SIMCUDA_GLOBAL(answer, uint32_t, 42);
 
 SIMCUDA_KERNEL_LIST("fill32", "copy32", "add_in_place32", "uniform32", "gather32", "read_map32",
-                    "read_texture32", "no_params", "unknown_layout");
+                    "read_texture32", "gather_managed32", "no_params", "unknown_layout");
