@@ -21,6 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/collective/collective.h"
 #include "runtime/collective/communicator.h"
+#include "runtime/collective/scatter.h"
 #include "runtime/diag/caller.h"
 #include "runtime/hot.h"
 #include "shim/init.h"
@@ -186,6 +187,124 @@ static size_t times(unsigned char how_often, int ranks)
     return how_often == OF_ALL ? (size_t)ranks : how_often;
 }
 
+/* --- scattering */
+
+/* Sends and receives in the thread's open group: they would be matched with ours. */
+static _Thread_local unsigned group_depth,
+    group_transfers __attribute__((tls_model("initial-exec")));
+
+/* Everything that is needed to do a broadcast otherwise. */
+struct scattering {
+    const struct way *way;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    struct ms_communicator self;
+    int root;
+    char *send, *receive;
+};
+
+enum { BYTE_TYPE = 1 }; /* ncclUint8 */
+
+static ncclResult_t send_parts(const struct scattering *scattering, const struct ms_parts *parts)
+{
+    const __typeof__(&ncclSend) send =
+        (__typeof__(&ncclSend))scattering->way->nccl->functions[MS_NCCL_ncclSend];
+    ncclResult_t result = ncclSuccess;
+    for (uint32_t peer = 0; peer < parts->count; peer++) {
+        const struct ms_ranges *ranges = &parts->ranges[peer];
+        for (size_t i = 0;
+             i < ranges->count && peer != (uint32_t)scattering->root && result == ncclSuccess; i++)
+            result = send(scattering->send + ranges->list[i].begin,
+                          ranges->list[i].end - ranges->list[i].begin, BYTE_TYPE, (int)peer,
+                          scattering->comm, scattering->stream);
+    }
+    return result;
+}
+
+static ncclResult_t receive_parts(const struct scattering *scattering, const struct ms_ranges *ours)
+{
+    const __typeof__(&ncclRecv) receive =
+        (__typeof__(&ncclRecv))scattering->way->nccl->functions[MS_NCCL_ncclRecv];
+    ncclResult_t result = ncclSuccess;
+    for (size_t i = 0; i < ours->count && result == ncclSuccess; i++)
+        result = receive(scattering->receive + ours->list[i].begin,
+                         ours->list[i].end - ours->list[i].begin, BYTE_TYPE, scattering->root,
+                         scattering->comm, scattering->stream);
+    return result;
+}
+
+/* In a group of its own, which may be in one of the program's. */
+static ncclResult_t transfer_parts(const struct scattering *scattering,
+                                   const struct ms_parts *parts)
+{
+    void *const *functions = scattering->way->nccl->functions;
+    const bool is_root = scattering->self.rank == scattering->root;
+    depth++;
+    ncclResult_t result = ((__typeof__(&ncclGroupStart))functions[MS_NCCL_ncclGroupStart])();
+    if (result == ncclSuccess) {
+        result = is_root ? send_parts(scattering, parts)
+                         : receive_parts(scattering, &parts->ranges[scattering->self.rank]);
+        const ncclResult_t ended = ((__typeof__(&ncclGroupEnd))functions[MS_NCCL_ncclGroupEnd])();
+        if (result == ncclSuccess)
+            result = ended;
+    }
+    depth--;
+    return result;
+}
+
+static ncclResult_t scatter_parts(const struct scattering *scattering, size_t bytes,
+                                  const struct ms_parts *parts)
+{
+    const bool is_root = scattering->self.rank == scattering->root;
+    const struct ms_operation operation = {.read = scattering->send,
+                                           .read_bytes = is_root ? bytes : 0,
+                                           .written = scattering->receive,
+                                           .written_bytes = bytes,
+                                           .sends = true};
+    const CUresult result =
+        ms_collective_prepare_scatter(&operation, &parts->ranges[scattering->self.rank],
+                                      scattering->stream != NULL ? scattering->stream
+                                                                 : CU_STREAM_LEGACY);
+    if (result != CUDA_SUCCESS) {
+        ms_log(MS_ERROR, "%s: what a scatter needs cannot be prepared: CUDA error %d", ms_caller,
+               (int)result);
+        return ncclUnhandledCudaError;
+    }
+    return transfer_parts(scattering, parts);
+}
+
+/* True: the broadcast was scattered, and *result_out is what the call returns. */
+static bool scatter(const struct way *way, enum ms_nccl_id id, ncclComm_t comm, int root,
+                    const struct shape *shape, cudaStream_t stream, ncclResult_t *result_out)
+{
+    struct scattering scattering = {.way = way,
+                                    .comm = comm,
+                                    .stream = stream,
+                                    .root = root,
+                                    .send = (char *)(uintptr_t)shape->send,
+                                    .receive = shape->receive};
+    struct ms_parts parts;
+    size_t bytes;
+    if (!kinds[id].receives || !way->is_ours || !ms_communicator_find(comm, &scattering.self) ||
+        !find_bytes(shape->count, shape->type, 1, &bytes))
+        return false;
+    const struct ms_broadcast broadcast = {.handle = comm,
+                                           .self = scattering.self,
+                                           .root = root,
+                                           .address = (CUdeviceptr)(uintptr_t)shape->receive,
+                                           .bytes = bytes,
+                                           .can = group_transfers == 0 &&
+                                                  way->nccl->functions[MS_NCCL_ncclSend] != NULL &&
+                                                  way->nccl->functions[MS_NCCL_ncclRecv] != NULL};
+    if (!ms_scatter_decide(&broadcast, &parts))
+        return false;
+    *result_out = scatter_parts(&scattering, bytes, &parts);
+    ms_parts_cleanup(&parts);
+    return true;
+}
+
+/* --- collectives */
+
 static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id, ncclComm_t comm,
                                        int root, struct shape shape)
 {
@@ -217,6 +336,10 @@ enum { NO_ROOT = -1 };
         FIND(name, comm);                                                                         \
         const struct shape shape = {                                                              \
             .send = send_, .receive = receive_, .count = count_, .type = datatype};               \
+        ncclResult_t scattered;                                                                   \
+        if (ms_scatter_is_used() &&                                                               \
+            scatter(&way, MS_NCCL_##name, comm, root_, &shape, stream, &scattered))               \
+            return called(&way, stream, scattered);                                               \
         const ncclResult_t prepared =                                                             \
             prepare_collective(&way, MS_NCCL_##name, comm, root_, shape);                         \
         return called(&way, stream, prepared != ncclSuccess ? prepared : GO_ON(name, arguments)); \
@@ -228,6 +351,7 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
                       ncclComm_t comm, cudaStream_t stream)
 {
     FIND(ncclSend, comm);
+    group_transfers += group_depth > 0 && way.is_ours;
     struct ms_communicator self;
     const struct shape shape = {.send = sendbuff,
                                 .count = count,
@@ -247,6 +371,7 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
                       ncclComm_t comm, cudaStream_t stream)
 {
     FIND(ncclRecv, comm);
+    group_transfers += group_depth > 0 && way.is_ours;
     const struct shape shape = {.receive = recvbuff, .count = count, .type = datatype, .writes = 1};
     const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
     return prepared != ncclSuccess
@@ -274,8 +399,10 @@ ncclResult_t ncclGroupStart(void)
 {
     FIND(ncclGroupStart, NULL);
     const ncclResult_t result = GO_ON(ncclGroupStart, ());
-    if (way.is_ours && result == ncclSuccess)
+    if (way.is_ours && result == ncclSuccess) {
+        group_depth++;
         ms_collective_group(true);
+    }
     return result;
 }
 
@@ -283,12 +410,25 @@ ncclResult_t ncclGroupEnd(void)
 {
     FIND(ncclGroupEnd, NULL);
     const ncclResult_t result = GO_ON(ncclGroupEnd, ());
-    if (way.is_ours)
+    if (way.is_ours) {
+        group_depth -= group_depth > 0;
+        if (group_depth == 0)
+            group_transfers = 0;
         ms_collective_group(false);
+    }
     return result;
 }
 
 /* --- communicators: who made them, and which rank of how many they are */
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
+{
+    FIND(ncclGetUniqueId, NULL);
+    const ncclResult_t result = GO_ON(ncclGetUniqueId, (uniqueId));
+    if (way.is_ours && result == ncclSuccess)
+        ms_scatter_offer((unsigned char *)uniqueId->internal);
+    return result;
+}
 
 static void note(const struct way *way, ncclComm_t comm, const struct ms_communicator *self)
 {
@@ -305,8 +445,17 @@ static bool is_blocking(const ncclConfig_t *config)
            config->blocking != 0;
 }
 
+/* Outside of a group all ranks are in the call: they can agree now. */
+static void join(const struct way *way, ncclResult_t result, const ncclComm_t *comm,
+                 const ncclUniqueId *id, const struct ms_communicator *self)
+{
+    if (way->is_ours && result == ncclSuccess && *comm != NULL && group_depth == 0)
+        ms_scatter_join(*comm, (const unsigned char *)id->internal, self);
+}
+
 static void forget(ncclComm_t comm)
 {
+    ms_scatter_forget(comm);
     ms_communicator_forget(comm);
     ms_nccl_forget_comm(comm);
 }
@@ -321,9 +470,10 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId,
 {
     FIND(ncclCommInitRank, NULL);
     const ncclResult_t result = GO_ON(ncclCommInitRank, (comm, nranks, commId, rank));
+    const struct ms_communicator self = {nranks, rank, .is_blocking = result == ncclSuccess};
     if (is_made(&way, result))
-        note(&way, *comm,
-             &(struct ms_communicator){nranks, rank, .is_blocking = result == ncclSuccess});
+        note(&way, *comm, &self);
+    join(&way, result, comm, &commId, &self);
     return result;
 }
 
@@ -332,8 +482,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
 {
     FIND(ncclCommInitRankConfig, NULL);
     const ncclResult_t result = GO_ON(ncclCommInitRankConfig, (comm, nranks, commId, rank, config));
+    const struct ms_communicator self = {nranks, rank, is_blocking(config)};
     if (is_made(&way, result))
-        note(&way, *comm, &(struct ms_communicator){nranks, rank, is_blocking(config)});
+        note(&way, *comm, &self);
+    join(&way, result, comm, &commId, &self);
     return result;
 }
 

@@ -79,6 +79,35 @@ CUresult ms_collective_prepare(const struct ms_operation *operation)
     return result;
 }
 
+/* The root: everybody's bytes, and its own where the program wants them. */
+static CUresult prepare_scatter_of(const struct ms_operation *operation, CUstream stream)
+{
+    const CUdeviceptr from = address_of(operation->read), to = address_of(operation->written);
+    CUresult result = CUDA_SUCCESS;
+    if (operation->written_bytes > 0 && to != from &&
+        !ms_copy_on_device(to, from, operation->read_bytes, stream, &result))
+        result = ms_driver.memcpy_dtod_async(to, from, operation->read_bytes, stream);
+    return result == CUDA_SUCCESS && ms_defers_any() ? prepare_read(operation) : result;
+}
+
+CUresult ms_collective_prepare_scatter(const struct ms_operation *operation,
+                                       const struct ms_ranges *ours, CUstream stream)
+{
+    const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
+    const CUdeviceptr address = address_of(operation->written);
+    struct ms_block_facts facts;
+    if (operation->read_bytes > 0)
+        return prepare_scatter_of(operation, stream);
+    const CUresult result = ms_prepare_receive_only(address, operation->written_bytes, ours);
+    if (result == CUDA_SUCCESS && under_way.receive_count < room &&
+        ms_space_look_up(address, &facts)) {
+        under_way.receives[under_way.receive_count].receive = (struct ms_receive){
+            .address = facts.address, .allocation_id = facts.id, .context = facts.context};
+        under_way.receives[under_way.receive_count++].is_called = false;
+    }
+    return result;
+}
+
 static void finish(void)
 {
     for (; under_way.reads > 0; under_way.reads--)

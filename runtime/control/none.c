@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A build without jansson: there is never a plan. */
 #include "runtime/base/log.h"
+#include "runtime/collective/scatter.h"
 #include "runtime/control/arrive.h"
 #include "runtime/control/control.h"
 #include "runtime/machine/pass.h"
@@ -76,6 +77,35 @@ bool ms_sized_away(__attribute__((unused)) uint64_t bytes,
                    __attribute__((unused)) struct ms_ranges *away)
 {
     return false;
+}
+
+void ms_scatter_offer(__attribute__((unused)) unsigned char id[128])
+{
+}
+
+void ms_scatter_join(__attribute__((unused)) const void *handle,
+                     __attribute__((unused)) const unsigned char id[128],
+                     __attribute__((unused)) const struct ms_communicator *self)
+{
+}
+
+void ms_scatter_forget(__attribute__((unused)) const void *handle)
+{
+}
+
+bool ms_scatter_is_used(void)
+{
+    return false;
+}
+
+bool ms_scatter_decide(__attribute__((unused)) const struct ms_broadcast *broadcast,
+                       __attribute__((unused)) struct ms_parts *parts_out)
+{
+    return false;
+}
+
+void ms_parts_cleanup(__attribute__((unused)) struct ms_parts *parts)
+{
 }
 
 size_t ms_shard_least_copy(void)

@@ -191,6 +191,51 @@ CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
     return result;
 }
 
+bool ms_can_receive_parts(CUdeviceptr address, size_t bytes)
+{
+    struct ms_allocation *allocation = ms_config.receive_parts ? ms_space_claim(address) : NULL;
+    const bool can =
+        allocation != NULL && ms_fits(allocation, address, bytes) && !allocation->keeps_dead;
+    ms_space_release(allocation);
+    return can;
+}
+
+/* Memory first, then what is known of it, so that a failure changes nothing. */
+static CUresult receive_only(struct ms_allocation *allocation, size_t begin, size_t end,
+                             const struct ms_ranges *ours)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    CUresult result = CUDA_SUCCESS;
+    ms_space_note_use(allocation, begin, end);
+    for (size_t i = 0; i < ours->count && result == CUDA_SUCCESS; i++)
+        result = ms_backing_cover(&allocation->backing, begin + ours->list[i].begin,
+                                  begin + ours->list[i].end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &absent);
+    for (size_t i = 0; i < ours->count && is_good; i++)
+        is_good = ms_lineage_set(&allocation->lineage, begin + ours->list[i].begin,
+                                 begin + ours->list[i].end, &resident);
+    ms_count(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(ours));
+    return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct ms_ranges *ours)
+{
+    int attempts = 0;
+    CUresult result;
+    do {
+        struct ms_allocation *allocation = ms_space_claim(address);
+        const size_t begin = allocation != NULL ? ms_offset(allocation, address) : 0;
+        result = allocation != NULL ? receive_only(allocation, begin, begin + bytes, ours)
+                                    : CUDA_ERROR_INVALID_VALUE;
+        ms_space_release(allocation);
+    } while (ms_try_again(result, &attempts));
+    ms_settle_postpone();
+    return result;
+}
+
 /*
  * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole model's broadcasts
  * in one go. So the call returns when this one has run. Not for ever: another rank may wait for this one first.

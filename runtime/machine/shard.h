@@ -40,6 +40,9 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
  * that of the plan in force is told. */
 bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank);
 
+/* The plan in force, with a reference for the caller, and the rank that is followed. NULL: none. */
+struct ms_plan *ms_shard_take_plan(uint32_t *rank_out);
+
 /* Grows with each plan; 0: there was none. */
 uint64_t ms_shard_generation(void);
 

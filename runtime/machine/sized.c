@@ -1,150 +1,107 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/sized.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "runtime/base/heap.h"
 #include "runtime/machine/shard_internal.h"
+#include "runtime/machine/sizes.h"
 
-/* One size, with the ranges that were found for it. */
-struct size_class {
-    uint64_t bytes;
-    size_t first, count; /* in `tensors` */
-    bool is_made;
-    struct ms_ranges away;
-};
+enum { MAX_KNOWN = 64 };
 
 /* Guarded by ms_shard.lock. */
 static struct {
-    uint64_t version;           /* of the sheet that all this is made of; 0: none */
-    struct size_class *classes; /* by size */
-    size_t class_count;
-    size_t *tensors; /* of the layout, class by class */
-} sizes;
+    uint64_t version; /* of the sheet that all this is made of; 0: none */
+    struct ms_sizes *sizes;
+    size_t count; /* more sizes than fit are found anew each time */
+    struct {
+        uint64_t bytes;
+        struct ms_ranges away;
+    } known[MAX_KNOWN];
+} sized;
 
-static int by_size(const void *a, const void *b)
+static bool follow_sheet(void)
 {
-    const size_t left = *(const size_t *)a, right = *(const size_t *)b;
-    const uint64_t left_bytes = ms_layout_tensor(ms_shard.sheet.layout, left)->bytes;
-    const uint64_t right_bytes = ms_layout_tensor(ms_shard.sheet.layout, right)->bytes;
-    if (left_bytes != right_bytes)
-        return left_bytes < right_bytes ? -1 : 1;
-    return left < right ? -1 : left > right;
+    if (sized.version == ms_shard.sheet.version)
+        return true;
+    while (sized.count > 0)
+        ms_ranges_cleanup(&sized.known[--sized.count].away);
+    ms_sizes_destroy(sized.sizes);
+    sized.sizes = ms_sizes_create(ms_shard.sheet.layout);
+    sized.version = sized.sizes != NULL ? ms_shard.sheet.version : 0;
+    return sized.sizes != NULL;
 }
 
-static void forget(void)
+static bool add_rest(uint64_t bytes, const struct ms_ranges *ours, struct ms_ranges *away)
 {
-    for (size_t i = 0; i < sizes.class_count; i++)
-        ms_ranges_cleanup(&sizes.classes[i].away);
-    ms_heap_free(sizes.classes);
-    ms_heap_free(sizes.tensors);
-    memset(&sizes, 0, sizeof(sizes));
-}
-
-/* Tensors of a layout that has been sorted into classes. */
-static void make_classes(size_t count)
-{
-    const struct ms_layout *layout = ms_shard.sheet.layout;
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t bytes = ms_layout_tensor(layout, sizes.tensors[i])->bytes;
-        if (sizes.class_count == 0 || sizes.classes[sizes.class_count - 1].bytes != bytes)
-            sizes.classes[sizes.class_count++] = (struct size_class){.bytes = bytes, .first = i};
-        sizes.classes[sizes.class_count - 1].count++;
-    }
-}
-
-static bool make(void)
-{
-    const size_t count = ms_layout_count(ms_shard.sheet.layout);
-    forget();
-    sizes.tensors = ms_heap_alloc((count + 1) * sizeof(*sizes.tensors));
-    sizes.classes = ms_heap_alloc((count + 1) * sizeof(*sizes.classes));
-    if (sizes.tensors == NULL || sizes.classes == NULL) {
-        forget();
-        return false;
-    }
-    for (size_t i = 0; i < count; i++)
-        sizes.tensors[i] = i;
-    qsort(sizes.tensors, count, sizeof(*sizes.tensors), by_size);
-    make_classes(count);
-    sizes.version = ms_shard.sheet.version;
-    return true;
-}
-
-static bool add_ours(const struct ms_sheet *sheet, size_t tensor, struct ms_ranges *ours)
-{
-    struct ms_cursor cursor;
-    struct ms_range range;
-    bool is_good = true;
-    ms_cursor_init(&cursor, sheet->placement, tensor);
-    while (is_good && ms_cursor_next(&cursor, &range))
-        is_good = ms_ranges_add(ours, range.begin, range.end);
-    return is_good;
-}
-
-/* What the rank keeps of one of them is kept of all. */
-static bool find_away(struct size_class *class)
-{
-    struct ms_ranges ours = {0}, all = {0};
-    bool is_good = ms_ranges_add(&all, 0, class->bytes);
-    for (size_t i = 0; i < class->count && is_good; i++)
-        is_good = add_ours(&ms_shard.sheet, sizes.tensors[class->first + i], &ours);
-    ms_ranges_sort(&ours);
-    is_good = is_good && ms_ranges_subtract(&all, &ours, &class->away);
-    ms_ranges_cleanup(&ours);
+    struct ms_ranges all = {0};
+    const bool is_good = ms_ranges_add(&all, 0, bytes) && ms_ranges_subtract(&all, ours, away);
     ms_ranges_cleanup(&all);
-    class->is_made = is_good;
     return is_good;
 }
 
-static struct size_class *find_class(uint64_t bytes)
+static bool add_declared(uint64_t bytes, struct ms_ranges *away)
 {
-    size_t low = 0, high = sizes.class_count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (sizes.classes[middle].bytes < bytes)
-            low = middle + 1;
-        else
-            high = middle;
+    struct ms_ranges ours = {0};
+    const bool is_good = ms_sizes_ours(sized.sizes, ms_shard.sheet.placement, bytes, &ours) &&
+                         add_rest(bytes, &ours, away);
+    ms_ranges_cleanup(&ours);
+    return is_good;
+}
+
+/* NULL when there is no room, or memory is out. */
+static const struct ms_ranges *find_known(uint64_t bytes)
+{
+    for (size_t i = 0; i < sized.count; i++) {
+        if (sized.known[i].bytes == bytes)
+            return &sized.known[i].away;
     }
-    return low < sizes.class_count && sizes.classes[low].bytes == bytes ? &sizes.classes[low]
-                                                                        : NULL;
+    if (sized.count == MAX_KNOWN)
+        return NULL;
+    struct ms_ranges away = {0};
+    if (!add_declared(bytes, &away)) {
+        ms_ranges_cleanup(&away);
+        return NULL;
+    }
+    sized.known[sized.count].bytes = bytes;
+    sized.known[sized.count].away = away;
+    return &sized.known[sized.count++].away;
+}
+
+static bool add_all(const struct ms_ranges *from, struct ms_ranges *away)
+{
+    bool is_good = true;
+    for (size_t i = 0; i < from->count && is_good; i++)
+        is_good = ms_ranges_add(away, from->list[i].begin, from->list[i].end);
+    return is_good;
 }
 
 /* No tensor that the plan declares, but perhaps one that an entry selects by size. */
-static bool add_away_by_entry(uint64_t bytes, struct ms_ranges *away)
+static bool add_by_entry(uint64_t bytes, struct ms_ranges *away)
 {
     struct ms_nameless block = {.end = bytes};
     struct ms_sheet sheet = {0};
     struct ms_fault fault;
-    struct ms_ranges ours = {0}, all = {0};
+    struct ms_ranges ours = {0};
     const struct ms_tensor *const tensors[] = {&block.tensor};
     const struct ms_layout_source source = {.tensors = tensors, .count = 1};
     if (!ms_nameless_select_locked(&block, SIZE_MAX) ||
         !ms_sheet_init_locked(&sheet, &source, &fault))
         return false;
-    const bool is_good = add_ours(&sheet, sheet.positions[0], &ours) &&
-                         ms_ranges_add(&all, 0, bytes) && ms_ranges_subtract(&all, &ours, away);
+    struct ms_sizes *sizes = ms_sizes_create(sheet.layout);
+    const bool is_good = sizes != NULL && ms_sizes_ours(sizes, sheet.placement, bytes, &ours) &&
+                         add_rest(bytes, &ours, away);
+    ms_sizes_destroy(sizes);
     ms_ranges_cleanup(&ours);
-    ms_ranges_cleanup(&all);
     ms_sheet_cleanup_locked(&sheet);
     return is_good;
 }
 
 static bool add_away_locked(uint64_t bytes, struct ms_ranges *away)
 {
-    if (!ms_shard_has_sheet_locked() || (sizes.version != ms_shard.sheet.version && !make()))
+    if (!ms_shard_has_sheet_locked() || !follow_sheet())
         return false;
-    struct size_class *class = find_class(bytes);
-    if (class == NULL)
-        return add_away_by_entry(bytes, away);
-    if (!class->is_made && !find_away(class))
-        return false;
-    bool is_good = true;
-    for (size_t i = 0; i < class->away.count && is_good; i++)
-        is_good = ms_ranges_add(away, class->away.list[i].begin, class->away.list[i].end);
-    return is_good;
+    if (!ms_sizes_has(sized.sizes, bytes))
+        return add_by_entry(bytes, away);
+    const struct ms_ranges *known = find_known(bytes);
+    return known != NULL ? add_all(known, away) : add_declared(bytes, away);
 }
 
 bool ms_sized_away(uint64_t bytes, struct ms_ranges *away)

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tensors of a layout by their size: what a rank keeps of any of them that has so many bytes. */
+#ifndef METASHARD_RUNTIME_MACHINE_SIZES_H
+#define METASHARD_RUNTIME_MACHINE_SIZES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/machine/ranges.h"
+#include "runtime/plan/placement.h"
+
+/* The layout must outlive it. NULL when memory is out. Immutable. */
+struct ms_sizes *ms_sizes_create(const struct ms_layout *layout);
+void ms_sizes_destroy(struct ms_sizes *sizes); /* may be NULL */
+
+bool ms_sizes_has(const struct ms_sizes *sizes, uint64_t bytes);
+
+/* True when the rank keeps as much of each tensor of that size as `ours`, which is all that it keeps of any: then it is
+ * the same of each. */
+bool ms_sizes_agree(const struct ms_sizes *sizes, const struct ms_placement *placement,
+                    uint64_t bytes, const struct ms_ranges *ours);
+
+/* What the placement's rank keeps of one tensor of that size, is kept of all: sorted. False when memory is out. */
+bool ms_sizes_ours(const struct ms_sizes *sizes, const struct ms_placement *placement,
+                   uint64_t bytes, struct ms_ranges *ours_out);
+
+#endif
