@@ -156,7 +156,7 @@ static ncclResult_t prepare_shape(const struct shape *shape)
                                      .receives = shape->receives,
                                      .ranks = shape->ranks,
                                      .is_late = shape->is_late};
-    if (!ms_defers_any() || shape->count == 0)
+    if (!ms_collective_matters() || shape->count == 0)
         return ncclSuccess;
     if (!find_bytes(shape->count, shape->type, shape->reads, &operation.read_bytes) ||
         !find_bytes(shape->count, shape->type, shape->writes, &operation.written_bytes))
@@ -309,7 +309,7 @@ static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id
                                        int root, struct shape shape)
 {
     struct ms_communicator self;
-    if (!way->is_ours || !ms_defers_any())
+    if (!way->is_ours || !ms_collective_matters())
         return ncclSuccess;
     if (!ask(way, comm, &self))
         return prepare_everything();

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "runtime/base/log.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/pressure.h"
@@ -34,6 +35,12 @@ static _Thread_local struct {
         bool is_called;
     } receives[16];
 } under_way __attribute__((tls_model("initial-exec")));
+
+bool ms_collective_matters(void)
+{
+    return ms_defers_any() ||
+           (ms_owns_any() && atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0);
+}
 
 static bool may_be_late(const struct ms_operation *operation)
 {
@@ -69,6 +76,31 @@ static CUresult prepare_write(const struct ms_operation *operation)
     return result;
 }
 
+static bool is_in_one_handle(const void *address)
+{
+    struct ms_allocation *allocation = ms_space_claim(address_of(address));
+    const bool is_one = allocation == NULL || ms_backing_is_one_chunk(&allocation->backing);
+    ms_space_release(allocation);
+    return is_one;
+}
+
+/*
+ * NCCL registers the buffers of a captured operation where they lie in one handle, and whether they do has to be the
+ * same on all ranks (NCCL 2.28.9, NCCL_GRAPH_REGISTER).
+ */
+static void look_at_captured(const struct ms_operation *operation)
+{
+    static _Atomic bool is_told;
+    if ((operation->read_bytes == 0 || is_in_one_handle(operation->read)) &&
+        (operation->written_bytes == 0 || is_in_one_handle(operation->written)))
+        return;
+    if (!atomic_exchange(&is_told, true))
+        ms_log(
+            MS_WARN,
+            "a captured collective uses memory that was brought in in pieces, which NCCL does not "
+            "register: where ranks differ in that, NCCL needs NCCL_GRAPH_REGISTER=0");
+}
+
 CUresult ms_collective_prepare(const struct ms_operation *operation)
 {
     CUresult result = CUDA_SUCCESS;
@@ -76,6 +108,8 @@ CUresult ms_collective_prepare(const struct ms_operation *operation)
         result = prepare_read(operation);
     if (ms_defers_any() && operation->written_bytes > 0 && result == CUDA_SUCCESS)
         result = prepare_write(operation);
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        look_at_captured(operation);
     return result;
 }
 

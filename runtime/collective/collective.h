@@ -31,6 +31,9 @@ struct ms_operation {
     bool is_late;  /* NCCL may queue it after the call or the group has returned */
 };
 CUresult ms_collective_prepare(const struct ms_operation *operation);
+
+/* False: there is nothing to prepare. Relaxed loads. */
+bool ms_collective_matters(void);
 void ms_collective_called(CUstream stream);
 
 /* In place of the first for a broadcast that is scattered: the root's bytes are materialised, and copied to where it
