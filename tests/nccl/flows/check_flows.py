@@ -46,16 +46,40 @@ def by_columns(model, rank, ranks):
     return models.sharded(model, rank, ranks, by_columns=True)
 
 
+def on_mesh(model, rank, ranks):
+    """Two replicas from four ranks on."""
+    ways = ranks // (2 if ranks >= 4 else 1)
+    return models.sharded(model, rank % ways, ways)
+
+
 COLUMN_RULES = [{"name": f"*{name}*", "placements": [{"shard": 1}]} for name in ("o_proj", "down_proj")]
+# So that the small models have several buckets, and such of one tensor.
+BUCKETS = ["--bucket-bytes", str(MIB)]
 FLOWS = [
+    flow("FSDP1, coalesced", "fsdp1", BUCKETS, models.flat_units, ["fsdp1"]),
+    flow("FSDP1, coalesced, cat by kernel", "fsdp1", [*BUCKETS, "CAT"], models.flat_units, ["fsdp1"]),
+    flow("FSDP1, coalesced, unit by unit", "fsdp1", [*BUCKETS, "--per-unit"], models.flat_units, ["fsdp1"], ranks=(4,)),
+    flow("FSDP1, coalesced, one bucket", "fsdp1", ["CAT"], models.flat_units, ["fsdp1"], ranks=(4,)),
+    flow("DDP, coalesced, in place", "fsdp1", [*BUCKETS, "--keep"], models.unit_parts, ["fsdp1"]),
+    flow("DDP, coalesced, in place, cat by kernel", "fsdp1", [*BUCKETS, "--keep", "CAT"], models.unit_parts, ["fsdp1"]),
     flow("broadcast_from_rank0", "state_dict", [], by_rows, ["fsdp2"]),
     flow("broadcast_from_rank0, by columns", "state_dict", ["--columns"], by_columns, ["fsdp2", COLUMN_RULES],
          ranks=(4,)),
     flow("broadcast_from_rank0, by columns, kernels", "state_dict", ["--columns", "KERNELS"], by_columns,
          ["fsdp2", COLUMN_RULES], ranks=(4,)),
+    flow("accelerate, FSDP2", "accelerate", [], by_rows, ["fsdp2"]),
+    flow("accelerate, FSDP2, by columns, kernels", "accelerate", ["--columns", "KERNELS"], by_columns,
+         ["fsdp2", COLUMN_RULES], ranks=(4,)),
+    flow("DTensor scatter", "dtensor", [], by_rows, ["fsdp2"]),
+    flow("DTensor scatter, of copies", "dtensor", ["--copies"], by_rows, ["fsdp2"], ranks=(4,)),
+    flow("DTensor scatter, by columns", "dtensor", ["--columns"], by_columns, ["fsdp2", COLUMN_RULES], ranks=(4,)),
+    flow("DTensor scatter, by columns, kernels", "dtensor", ["--columns", "KERNELS"], by_columns,
+         ["fsdp2", COLUMN_RULES], ranks=(4,)),
     flow("zero.Init", "deepspeed", ["KERNELS"], models.flattened, ["zero3"]),
     flow("zero.Init, in place", "deepspeed", ["KERNELS", "--keep"], models.flattened, ["zero3"]),
     flow("zero.Init, in place, never written", "deepspeed", ["--keep"], models.flattened, ["zero3"], ranks=(4,)),
+    flow("loop on replicas x shards", "hsdp", [], on_mesh, ["fsdp2"]),
+    flow("loop on replicas x shards, in place", "hsdp", ["--keep"], on_mesh, ["fsdp2"]),
 ]
 
 
@@ -183,7 +207,7 @@ def make_plan(options, case, model, ranks):
     """A plan of metashard-plan make, in a file."""
     path = os.path.join(options.folder, f"plan-{model.name}-{ranks}.json")
     strategy, rules = case.strategy[0], case.strategy[1:]
-    command = [options.plan, "make", os.path.join(model.folder, "model.safetensors"), "--strategy", strategy, "-o", path]
+    command = [options.plan, "make", model.path, "--strategy", strategy, "-o", path]
     command += ["--mesh", f"replicate={replicas(case, ranks)},shard={ranks // replicas(case, ranks)}"]
     if rules:
         command += ["--rules", path + ".rules"]
@@ -211,7 +235,8 @@ def bound(options, run_, rank):
 def check_values(report, name, before, after):
     # Tensors that are too small to be deferred are not the plan's.
     said = [line for line in after.said.splitlines() if "no tensor of the program meets" not in line]
-    report.check(not after.error and after.lines == before.lines and not said, f"{name}: values", after.error, *said[:9],
+    report.check(not after.error and after.lines == before.lines and not said, f"{name}: values",
+                 after.error, *said[:9],
                  "" if after.lines == before.lines else "other output than without the preload")
 
 
