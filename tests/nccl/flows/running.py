@@ -42,7 +42,9 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
         # Settling would make the peak depend on how fast this machine is.
         environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0",
                            METASHARD_MIN_BYTES="1" if model.name == "odd" else str(options.granule),
-                           METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"), **options.shim, **way.environment)
+                           METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"))
+        environment.update(options.shim)
+        environment.update(way.environment)
     if plan is not None:
         environment["METASHARD_PLAN"] = plan
     return environment
