@@ -402,6 +402,18 @@ void wire_one(void)
         run(&wire, 1, false);
 }
 
+/* A rank that one of the messages is not for must not see another order of communicators than the rest. */
+static void sort_by_family(struct wire *wires, int count)
+{
+    for (int i = 1; i < count; i++) {
+        const struct wire wire = wires[i];
+        int at = i;
+        for (; at > 0 && wires[at - 1].family > wire.family; at--)
+            wires[at] = wires[at - 1];
+        wires[at] = wire;
+    }
+}
+
 void wire_group(void)
 {
     enum { MOST = 4 };
@@ -409,6 +421,7 @@ void wire_group(void)
     int count = 0;
     for (int tries = 0; tries < MOST; tries++)
         count += draw_wire(&wires[count]);
+    sort_by_family(wires, count);
     if (count > 0)
         run(wires, count, true);
 }
