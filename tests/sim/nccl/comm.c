@@ -171,7 +171,7 @@ struct init_job {
 static ncclResult_t run_init(struct nc_job *job)
 {
     struct init_job *init = (struct init_job *)job;
-    return nc_join(job->comm, init->ids, init->ids_count);
+    return nc_join(job->comm, init->ids, init->ids_count, NULL);
 }
 
 /* A communicator that could not be made is no handle; one that does not block keeps its error. */
@@ -404,7 +404,8 @@ static ncclResult_t agree_on_id(struct child_job *job, const int *members, int c
 
 static ncclResult_t make_child(struct child_job *job, const int *members, int count)
 {
-    const struct ncclComm *parent = job->job.comm;
+    struct ncclComm *parent = job->job.comm;
+    const struct nc_origin origin = {parent, members};
     struct id_card id = {0};
     NC_TRY(agree_on_id(job, members, count, &id));
     int rank = 0;
@@ -414,7 +415,8 @@ static ncclResult_t make_child(struct child_job *job, const int *members, int co
         return ncclSuccess; /* without colour */
     job->child = nc_comm_create(count, rank, job->has_config ? &job->config : NULL, parent);
     NC_TRY(bind_device(job->child));
-    return nc_join(job->child, &id.id, 1);
+    /* Survivors of a shrink have failed, too. */
+    return nc_join(job->child, &id.id, 1, job->ignores_errors ? NULL : &origin);
 }
 
 static ncclResult_t run_child(struct nc_job *job)

@@ -182,6 +182,8 @@ struct nc_wait {
     const char *what;
 };
 void nc_wait_progress(struct nc_wait *wait);
+/* Notes which processes have ended. */
+void nc_find_dead(struct ncclComm *comm);
 /*
  * Sleeps until the bell is not `bell` any more, or a short while. Anything but ncclSuccess: give up;
  * the reason was reported and is the communicator's asynchronous error, if it is one.
@@ -266,8 +268,14 @@ ncclResult_t nc_comm_check(const struct ncclComm *comm, const char *call);
 ncclResult_t nc_comm_ready(struct ncclComm *comm, const char *call);
 
 ncclResult_t nc_id_create(ncclUniqueId *id_out);
-/* Waits until all ranks of the id are there. */
-ncclResult_t nc_join(struct ncclComm *comm, const ncclUniqueId *ids, int count);
+/* A communicator made from another: its ranks are these ranks of the parent. */
+struct nc_origin {
+    struct ncclComm *parent;
+    const int *members;
+};
+/* Waits until all ranks of the id are there; ncclRemoteError when one of the origin (NULL: none) has gone before. */
+ncclResult_t nc_join(struct ncclComm *comm, const ncclUniqueId *ids, int count,
+                     const struct nc_origin *origin);
 void nc_leave(struct ncclComm *comm);
 
 /* --- group.c */

@@ -236,7 +236,20 @@ static ncclResult_t find_processes(struct ncclComm *comm)
     return ncclSuccess;
 }
 
-static ncclResult_t wait_for_all(struct ncclComm *comm)
+/* Of those that have not come, one that is gone from the communicator that this one is made from; -1: none. */
+static int find_lost(const struct ncclComm *comm, const struct nc_origin *origin)
+{
+    nc_find_dead(origin->parent);
+    for (int rank = 0; rank < comm->nranks; rank++) {
+        const struct nc_rank *before = &origin->parent->segment->ranks[origin->members[rank]];
+        if (atomic_load(&before->state) == NC_GONE &&
+            atomic_load(&comm->segment->ranks[rank].state) == NC_ABSENT)
+            return rank;
+    }
+    return -1;
+}
+
+static ncclResult_t wait_for_all(struct ncclComm *comm, const struct nc_origin *origin)
 {
     struct nc_wait wait = {.comm = comm, .what = "waiting for all ranks to come"};
     nc_wait_progress(&wait);
@@ -244,15 +257,22 @@ static ncclResult_t wait_for_all(struct ncclComm *comm)
         const uint32_t bell = nc_bell(comm);
         if (atomic_load(&comm->segment->attached) == (uint32_t)comm->nranks)
             return ncclSuccess;
+        const int lost = origin != NULL ? find_lost(comm, origin) : -1;
+        if (lost >= 0) {
+            nc_say("%s rank %d: rank %d is gone before it came", comm->name, comm->rank, lost);
+            nc_comm_fail(comm, ncclRemoteError);
+            return ncclRemoteError;
+        }
         NC_TRY(nc_wait(&wait, bell));
     }
 }
 
-ncclResult_t nc_join(struct ncclComm *comm, const ncclUniqueId *ids, int count)
+ncclResult_t nc_join(struct ncclComm *comm, const ncclUniqueId *ids, int count,
+                     const struct nc_origin *origin)
 {
     NC_TRY(enter(comm, ids, count));
     nc_comm_list(comm);
-    NC_TRY(wait_for_all(comm));
+    NC_TRY(wait_for_all(comm, origin));
     for (int i = 0; i < count; i++)
         forget_id(&ids[i]);
     return find_processes(comm);

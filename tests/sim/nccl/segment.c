@@ -162,7 +162,7 @@ void nc_comm_listen(struct ncclComm *comm)
 /* --- waiting */
 
 /* Ranks whose process has ended without a word. */
-static void find_dead(struct ncclComm *comm)
+void nc_find_dead(struct ncclComm *comm)
 {
     for (int rank = 0; comm->peers != NULL && rank < comm->nranks; rank++) {
         struct pollfd file = {.fd = comm->peers[rank], .events = POLLIN};
@@ -247,7 +247,7 @@ ncclResult_t nc_wait(struct nc_wait *wait, uint32_t bell)
         return result;
     sleep_on_bell(own, bell);
     if (atomic_load(&own->bell) == bell)
-        find_dead(wait->comm);
+        nc_find_dead(wait->comm);
     return ncclSuccess;
 }
 

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -291,6 +292,24 @@ MS_TEST(a_rank_leaves_after_its_part)
 {
     setenv("SIMNCCL_FAULTS", "1:0=delay200000", 1);
     ranks_run(3, run_early_end, NULL);
+}
+
+/* Rank 1 is in the split, but cannot open the new communicator, and ends. */
+static void run_lost_child(struct rank *rank)
+{
+    const struct rlimit none = {0, 0};
+    const struct bench bench = start(rank);
+    ncclComm_t child;
+    if (rank->rank == 1)
+        CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    CHECK_EQ(ncclCommSplit(bench.comm, 0, 0, &child, NULL),
+             rank->rank == 1 ? ncclSystemError : ncclRemoteError);
+}
+
+MS_TEST(a_rank_dies_on_the_way_to_a_new_communicator)
+{
+    setenv("SIMNCCL_TIMEOUT_MS", "20000", 1);
+    ranks_run(3, run_lost_child, NULL);
 }
 
 static void *abort_later(void *comm)
