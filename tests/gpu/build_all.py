@@ -20,8 +20,13 @@ PROBE, RECORDER = "tests/gpu/probe", "tests/gpu/liblaunch_recorder.so"
 SHIM, SIMULATOR = "shim/libmetashard.so", "tests/sim/libcuda.so.1"
 PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tests/sim/test_kernels.so"
 CONFORMANCE = [f"tests/gpu/conformance_{subject}" for subject in SUBJECTS]
+# Of tests/sim/nccl/test_*.c; only where nccl.h is.
+NCCL_SUBJECTS = ["alone", "collectives", "comms", "groups", "numbers", "registration"]
+NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tests/sim/nccl/libnccl.so.2"
+NCCL_CONFORMANCE = [f"tests/gpu/conformance_nccl_{subject}" for subject in NCCL_SUBJECTS]
+NCCL_TARGETS = [SIMULATED_NCCL, NCCL_ALIAS, *NCCL_CONFORMANCE]
 # The most important first.
-TARGETS = [PROBE, SHIM, RECORDER, SIMULATOR, PROBE_KERNELS, TEST_KERNELS, *CONFORMANCE]
+TARGETS = [PROBE, SHIM, RECORDER, SIMULATOR, PROBE_KERNELS, TEST_KERNELS, *CONFORMANCE, *NCCL_TARGETS]
 LONGEST_SECONDS = 240  # of one command
 HEADER_PLACES = ["/usr/local/cuda/include", "/usr/local/cuda-13.0/include", "/opt/cuda/include",
                  "/usr/include", "/usr/local/include", "/usr/lib/cuda/include"]
@@ -54,8 +59,10 @@ class Builder:
         if shutil.which("meson") is None or shutil.which("ninja") is None:
             return False
         if not os.path.exists(self.path("build.ninja")):
-            headers = os.environ.get("CUDA_HEADERS")
-            setup = ["meson", "setup", self.folder, *([f"-Dcuda-headers={headers}"] if headers else [])]
+            setup = ["meson", "setup", self.folder]
+            for option, variable in (("cuda-headers", "CUDA_HEADERS"), ("nccl-headers", "NCCL_HEADERS")):
+                if os.environ.get(variable):
+                    setup.append(f"-D{option}={os.environ[variable]}")
             # Without jemalloc the shim takes the libc's heap.
             if not self.call(*setup) and not self.call(*setup, "-Dheap=libc"):
                 return False
@@ -71,13 +78,13 @@ class Builder:
             os.remove(self.path(target))
 
     def with_cc(self):
-        headers = cuda_headers()
+        headers, nccl_headers = headers_with("cuda.h", "CUDA_HEADERS"), headers_with("nccl.h", "NCCL_HEADERS")
         if headers is None:
             print("run: cuda.h was not found; name its folder in CUDA_HEADERS", file=sys.stderr)
             return
         common = ["-std=gnu17", "-O2", "-g", "-D_GNU_SOURCE", "-I.", "-isystem", headers]
         for target, arguments in {**self.probe_rules(), **self.shim_rules(), **self.simulator_rules(),
-                                  **self.conformance_rules()}.items():
+                                  **self.conformance_rules(), **self.nccl_rules(nccl_headers)}.items():
             os.makedirs(os.path.dirname(self.path(target)), exist_ok=True)
             self.remove(target)
             self.call(os.environ.get("CC", "cc"), *common, *arguments, "-o", self.path(target))
@@ -94,8 +101,10 @@ class Builder:
             subprocess.run(["runtime/launch/embed.sh", "runtime/launch/kernel-rules.txt"], cwd=SOURCE,
                            stdout=file, check=False)
         cpu = "aarch64" if platform.machine() == "aarch64" else "x86_64"
+        with_plans, without = plan_sources()
         inner = [path for path in sources("runtime/*.c") + sources("runtime/*/*.c")
-                 if not path.endswith("heap_jemalloc.c")]
+                 if not path.endswith("heap_jemalloc.c") and path not in with_plans
+                 and (path in without or not path.startswith("runtime/plan/"))]
         return {runtime: ["-r", "-nostdlib", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition",
                           f'-DMETASHARD_VERSION="{version()}"', *inner, rules],
                 SHIM: ["-fPIC", "-shared", "-fno-semantic-interposition", *sources("shim/*.c"),
@@ -121,21 +130,46 @@ class Builder:
                 for target, subject in zip(CONFORMANCE, SUBJECTS)}
 
 
+    def nccl_rules(self, headers):
+        if headers is None:
+            print("run: nccl.h was not found; name its folder in NCCL_HEADERS", file=sys.stderr)
+            return {}
+        common = ["-isystem", headers, "-D__CUDA_FP16_H__", "-D__CUDA_BF16_H__"]
+        own = [path for path in sources("tests/sim/nccl/*.c")
+               if os.path.basename(path) != "ranks.c" and not os.path.basename(path).startswith("test_")]
+        libraries = ["-Wl,-z,lazy", "-Wl,--no-as-needed", self.path(SIMULATOR), self.path(SIMULATED_NCCL), "-lpthread",
+                     "-lm", "-ldl"]
+        tests = {target: [*common, "-O0", "-include", "tests/gpu/conformance.h", f"tests/sim/nccl/test_{subject}.c",
+                          "tests/sim/nccl/ranks.c", "tests/gpu/conformance.c", *libraries]
+                 for target, subject in zip(NCCL_CONFORMANCE, NCCL_SUBJECTS)}
+        return {SIMULATED_NCCL: [*common, "-fPIC", "-shared", "-fvisibility=hidden", "-fsemantic-interposition", *own,
+                                 "-Wl,--version-script=tests/sim/nccl/simnccl.map", "-Wl,-soname,libnccl.so.2",
+                                 "-lpthread", "-lm", "-ldl"],
+                NCCL_ALIAS: [*common, "tests/gpu/nccl_alias.c", *libraries], **tests}
+
+
 def version():
     with open(os.path.join(SOURCE, "meson.build"), encoding="utf-8") as file:
         return re.search(r"version: '([^']+)'", file.read())[1]
+
+
+def plan_sources():
+    """What runtime/meson.build takes with jansson, and without: here, without plans."""
+    with open(os.path.join(SOURCE, "runtime", "meson.build"), encoding="utf-8") as file:
+        branches = re.search(r"if jansson\.found\(\)\n(.*?)\nelse\n(.*?)\nendif", file.read(), re.DOTALL)
+    return [["runtime/" + path for path in re.findall(r"'([^']+\.c)'", branch)] for branch in branches.groups()]
 
 
 def sources(pattern):
     return sorted(glob.glob(pattern, root_dir=SOURCE))
 
 
-def cuda_headers():
-    given = os.environ.get("CUDA_HEADERS")
+def headers_with(header, variable):
+    given = os.environ.get(variable)
     wheels = subprocess.run([sys.executable, "tests/find_wheel_headers.py"], cwd=SOURCE,
                             capture_output=True, text=True, check=False).stdout.split()
     for place in [given] if given else HEADER_PLACES + wheels:
-        if os.path.exists(os.path.join(place, "cuda.h")):
+        if os.path.exists(os.path.join(place, header)):
             return place
     return None
 

@@ -2,8 +2,8 @@
 #include "tests/gpu/conformance.h"
 
 #include <cuda.h>
-#include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,15 +141,19 @@ static void catch_signals(void)
         sigaction(numbers[i], &action, NULL);
 }
 
-/* Which library answers: it must not be the simulated one where the real one is meant. */
-static void write_library(void)
+/* Which libraries answer: they must not be the simulated ones where the real ones are meant. Looked up among what is
+ * loaded, because the shim has the same names. */
+static int write_library(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
+                         __attribute__((unused)) void *data)
 {
-    Dl_info info;
     char path[4096];
-    const void *init = dlsym(RTLD_DEFAULT, "cuInit");
-    if (init == NULL || dladdr(init, &info) == 0 || realpath(info.dli_fname, path) == NULL)
-        snprintf(path, sizeof(path), "unknown");
-    write_line("library\t%s", path);
+    const char *name = strrchr(info->dlpi_name, '/');
+    name = name != NULL ? name + 1 : info->dlpi_name;
+    const bool is_driver = strncmp(name, "libcuda.so", 10) == 0;
+    const bool is_nccl = strncmp(name, "libnccl.so", 10) == 0;
+    if ((is_driver || is_nccl) && realpath(info->dlpi_name, path) != NULL)
+        write_line("%s\t%s", is_driver ? "library" : "nccl", path);
+    return 0;
 }
 
 int main(int argc, char **argv)
@@ -172,7 +176,7 @@ int main(int argc, char **argv)
         return 2;
     }
     catch_signals();
-    write_library();
+    dl_iterate_phdr(write_library, NULL);
     test->body();
     write_line("end");
     return 0;

@@ -6,7 +6,7 @@
  *     conformance_vmm --list           names of the tests
  *     conformance_vmm TEST LOG         runs one; appends a line to LOG for every check
  *
- * Lines of the log, fields separated by tabs: "library PATH", "check PLACE TEXT WANTED SEEN" (SEEN is "ok",
+ * Lines of the log, fields separated by tabs: "library PATH" (the driver), "nccl PATH", "check PLACE TEXT WANTED SEEN" (SEEN is "ok",
  * a value, or "signal N"), "note PLACE MESSAGE", "skip MESSAGE", and "end" when the test came to its end.
  */
 #ifndef METASHARD_TESTS_GPU_CONFORMANCE_H

@@ -104,7 +104,7 @@ def last_line(text):
 def without_shim(**more):
     """This environment, less what would change the shim or the simulated driver."""
     kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("METASHARD", "SIMCUDA", "SIM_"))}
+            if not name.startswith(("METASHARD", "SIMCUDA", "SIMNCCL", "SIM_"))}
     return dict(kept, **more)
 
 

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the simulated NCCL's own tests on it, on the real NCCL, and on that under the shim; compares what they saw.
+
+    nccl_conformance.py --build DIR --ranks 1|4 [--python PYTHON] [--simulated [NAME=VALUE]] [--only PATTERN] [--out FILE]
+
+As conformance.py does for the driver. Communicators have at most so many ranks: one, or several processes on one GPU
+(nccl_tools.py tells how); tests that need more are not run. With --simulated the simulated NCCL, with this
+setting, takes the real one's place.
+"""
+import argparse
+import fnmatch
+import os
+import sys
+import time
+
+import build_all
+from conformance import Side, compare, record_of, tests_of
+from nccl_rows import NOT_COMPARED
+from nccl_tools import Library, find_nccl, nccl_environment, refuse_simulated, ways_of
+from run_tools import write_json
+
+# What one rank shows best is first.
+SUBJECTS = ["alone", "collectives", "groups", "comms", "registration", "numbers"]
+
+
+class NcclSide(Side):
+    """A driver with an NCCL; with `shim` under it."""
+
+    def __init__(self, options, simulated, library, settings=(), shim=None):
+        super().__init__(options.build, simulated, settings)
+        self.shim = shim
+        driver = os.path.join(options.build, "tests", "sim") if simulated else None
+        self.environment.update(nccl_environment(library, driver), RANKS_MOST=str(options.ranks))
+        if options.ranks > 1:
+            way = ways_of(library)["hosts"]
+            self.environment.update(way[0], RANKS_HOSTS="1")
+        if shim is not None:
+            before = self.environment.get("LD_PRELOAD")
+            self.environment.update(LD_PRELOAD=":".join(filter(None, [shim, before])), METASHARD_MIN_BYTES="1",
+                                    METASHARD_LOG="error")
+
+    def read(self, lines, done, limit):
+        for kind, *fields in lines:
+            if kind == "nccl":
+                refuse_simulated(Library(fields[0], 0), self.build, self.simulated)
+        return super().read([line for line in lines if line[0] != "nccl"], done, limit)
+
+
+def libraries_of(options):
+    """The simulated NCCL, and the one to compare with it, or None."""
+    simulated = Library(os.path.realpath(os.path.join(options.build, build_all.SIMULATED_NCCL)), 22809)
+    return simulated, simulated if options.simulated is not None else find_nccl(options.python)
+
+
+def names_of(options, side):
+    names = [name for subject in SUBJECTS
+             for name in tests_of(options.build, "nccl_" + subject, side.environment)]
+    left_out = [name for name in names for tests, _, _ in NOT_COMPARED if fnmatch.fnmatchcase(name, tests)]
+    wanted = [name for name in names if name not in left_out and fnmatch.fnmatchcase(name, options.only)]
+    return names, [name for name in wanted if options.ranks == 1 or not name.startswith("nccl_alone.")], left_out
+
+
+def has_ranks(run):
+    """The places of ranks.c are in every test; one that was not run has no others."""
+    return any(not place.startswith("ranks.c") for place, _ in run.checks)
+
+
+def measure(options, library, real):
+    shim = os.path.join(options.build, build_all.SHIM)
+    if not os.path.exists(shim):
+        sys.exit(f"{shim} is not there")
+    sides = (NcclSide(options, True, library),
+             NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated])),
+             NcclSide(options, options.simulated is not None, real, filter(None, [options.simulated]), shim))
+    names, wanted, left_out = names_of(options, sides[0])
+    deadline = time.monotonic() + options.seconds
+    result = {"format": "metashard-nccl-conformance-1", "complete": False, "nccl": real._asdict(),
+              "ranks": options.ranks, "counts": {}, "tests": [], "not_run": [], "needs_more_ranks": [],
+              "not_compared": [dict(zip(("tests", "check", "reason"), row)) for row in NOT_COMPARED],
+              "stale_rows": [tests for tests, _, _ in NOT_COMPARED if not fnmatch.filter(names, tests)]}
+    for name in wanted:
+        if time.monotonic() > deadline:
+            result["not_run"].append(name)
+            continue
+        simulated = sides[0].run(name, options.limit)
+        if not has_ranks(simulated):
+            result["needs_more_ranks"].append(name)
+            continue
+        seen, under_shim = (side.run(name, options.limit) for side in sides[1:])
+        record = record_of(name, simulated, seen)
+        record["shim_differences"] = compare(name, seen, under_shim)
+        result["tests"].append(record)
+        same = sum(one["same"] for one in result["tests"])
+        result["counts"] = {"same": same, "different": len(result["tests"]) - same,
+                            "different_under_the_shim": sum(bool(one["shim_differences"]) for one in result["tests"]),
+                            "not_run": len(result["not_run"]), "needs_more_ranks": len(result["needs_more_ranks"]),
+                            "not_compared": len(left_out)}
+        if options.out is not None:
+            write_json(options.out, result)
+    result["counts"]["not_run"] = len(result["not_run"])
+    result["complete"] = not result["not_run"]
+    if options.out is not None:
+        write_json(options.out, result)
+    return result
+
+
+def details(result):
+    lines = []
+    for test in result["tests"]:
+        lines += [f"{test['test']}: {first['check']}: simulated {first['simulated']}, real {first['real']}"
+                  for first in test["differences"][:1]]
+        lines += [f"{test['test']}: {first['check']}: without the shim {first['simulated']}, with {first['real']}"
+                  for first in test["shim_differences"][:1]]
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", required=True, type=os.path.abspath)
+    parser.add_argument("--ranks", type=int, default=1, help="at most so many")
+    parser.add_argument("--python", default=sys.executable, help="whose NCCL is used")
+    parser.add_argument("--simulated", nargs="?", const="", metavar="NAME=VALUE")
+    parser.add_argument("--only", default="*", help="tests, as nccl_alone.*")
+    parser.add_argument("--limit", type=float, default=30, help="seconds for one test")
+    parser.add_argument("--seconds", type=float, default=300, help="for all")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    library, real = libraries_of(options)
+    if real is None:
+        if options.out:
+            write_json(options.out, {"skipped": "no libnccl.so.2; name one in NCCL_LIBRARY"})
+        return 0
+    result = measure(options, library, real)
+    for line in details(result):
+        print(line)
+    print(", ".join(f"{number} {what.replace('_', ' ')}" for what, number in result["counts"].items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
