@@ -135,23 +135,43 @@ void family_split(void)
     struct family *parent = family_draw();
     struct family *family = &families[1 + random_common(MAX_FAMILIES - 1)];
     const struct colours colours = draw_colours();
+    const bool does_not_block = common_one_in(4);
     if (family->is_there || parent != &families[0])
         return;
     memset(family, 0, sizeof(*family));
     place_ranks(family, parent, &colours);
     const int colour = colours.colour[program.rank];
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = does_not_block ? 0 : 1;
+    family->does_not_block = does_not_block;
     program_nccl(ncclCommSplit(parent->comm, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour,
-                               colours.key[program.rank], &family->comm, NULL),
+                               colours.key[program.rank], &family->comm, &config),
                  "ncclCommSplit");
     family->is_there = family_most(family) > 0;
+    family_wait(family);
     printf("%d split %d: %d of %d\n", program.operation, (int)(family - families),
            family->place[program.rank], family->size[program.rank]);
+}
+
+void family_wait(const struct family *family)
+{
+    const struct timespec pause = {0, 1000000};
+    ncclResult_t state = ncclInProgress;
+    while (family->does_not_block && family->comm != NULL && state == ncclInProgress) {
+        program_nccl(ncclCommGetAsyncError(family->comm, &state), "ncclCommGetAsyncError");
+        program_nccl(state, "a communicator that does not block");
+        nanosleep(&pause, NULL);
+    }
 }
 
 /* --- ends */
 
 static void destroy(struct family *family)
 {
+    if (family->comm != NULL && family->does_not_block) {
+        program_nccl(ncclCommFinalize(family->comm), "ncclCommFinalize");
+        family_wait(family);
+    }
     if (family->comm != NULL)
         program_nccl(ncclCommDestroy(family->comm), "ncclCommDestroy");
     family->comm = NULL;

@@ -83,7 +83,7 @@ void local_fill(const struct range *range)
         }
         /* fall through */
     case 2:
-        if (range->at % 4 == 0 && range->bytes % 4 == 0) {
+        if (range->at % 4 == 0 && range->bytes % 4 == 0 && tensor_may_be_sent(range->tensor)) {
             fill_by_kernel(range, stream);
             break;
         }
@@ -256,7 +256,8 @@ static void copy_some(void)
 {
     struct range from;
     struct tensor *tensor = own_tensor();
-    if (tensor == NULL || !own_known(&from) || tensor == from.tensor)
+    if (tensor == NULL || !own_known(&from) || tensor == from.tensor ||
+        !tensor_may_be_sent(from.tensor))
         return;
     struct range to = part_of(tensor, 0, tensor->bytes);
     to.bytes = from.bytes = to.bytes < from.bytes ? to.bytes : from.bytes;
@@ -270,7 +271,8 @@ static void copy_some(void)
 static void change_some(void)
 {
     struct range range;
-    if (!own_known(&range) || range.at % 4 != 0 || range.bytes < 4)
+    if (!own_known(&range) || range.at % 4 != 0 || range.bytes < 4 ||
+        !tensor_may_be_sent(range.tensor))
         return;
     struct {
         CUdeviceptr address;

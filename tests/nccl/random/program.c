@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 struct program program;
@@ -89,6 +90,11 @@ static void release(void)
     if (tensor == NULL)
         return;
     printf("%d free %d\n", program.operation, (int)(tensor - tensors));
+    if (tensor->registered != NULL) {
+        tensors_wait();
+        program_nccl(ncclCommDeregister(families[0].comm, tensor->registered),
+                     "ncclCommDeregister");
+    }
     tensor_destroy(tensor);
 }
 
@@ -102,6 +108,7 @@ static void load(void)
     if (tensor == NULL || number < 0)
         return;
     tensor_create(tensor, stored[number].bytes);
+    tensor->is_loaded = true;
     printf("%d load %d: %s, %s %d\n", program.operation, (int)(tensor - tensors),
            stored[number].name, way == 0 ? "not only" : "by", root);
     const struct range whole = {tensor, 0, tensor->bytes};
@@ -121,9 +128,17 @@ static const struct {
     void (*run)(void);
     unsigned weight;
 } operations[] = {
-    {allocate, 12},    {release, 4},      {load, 8},
-    {wire_one, 24},    {wire_group, 10},  {wire_coalesced, 4},
-    {local_burst, 24}, {family_split, 4}, {family_destroy_one, 1},
+    {allocate, 12},
+    {release, 4},
+    {load, 8},
+    {wire_one, 24},
+    {wire_group, 10},
+    {wire_coalesced, 4},
+    {wire_captured, 3},
+    {wire_register, 2},
+    {local_burst, 24},
+    {family_split, 4},
+    {family_destroy_one, 1},
 };
 
 static void run_one(void)
@@ -146,7 +161,8 @@ static void start(char **argv)
     program.ranks = atoi(argv[3]);
     program.rank = atoi(argv[4]);
     own_state = common_state * 64 + (uint64_t)program.rank + 1;
-    program.is_careful = atoi(argv[9]) != 0;
+    program.is_careful = strchr(argv[9], 'c') != NULL;
+    program.is_gentle = strchr(argv[9], 'g') != NULL;
     setvbuf(stdout, NULL, _IOLBF, 0);
     program_cuda(cuInit(0), "cuInit");
     program_cuda(cuDeviceGet(&device, 0), "cuDeviceGet");
@@ -161,7 +177,7 @@ int main(int argc, char **argv)
 {
     if (argc != 10) {
         fprintf(stderr,
-                "usage: %s SEED OPERATIONS RANKS RANK ID-FILE LAYOUT KERNELS KILLED-AT CAREFUL\n",
+                "usage: %s SEED OPERATIONS RANKS RANK ID-FILE LAYOUT KERNELS KILLED-AT MANNERS\n",
                 argv[0]);
         return 2;
     }

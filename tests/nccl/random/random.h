@@ -30,8 +30,10 @@ enum { MAX_RANKS = 8, MAX_TENSORS = 8, MAX_STORED = 16, MAX_FAMILIES = 4, MAX_SP
 struct program {
     int rank, ranks;
     int operation; /* the number of the current one */
-    bool
-        is_careful; /* waits before operations of NCCL, so that no rank sends what a failed one left */
+    /* Waits before operations of NCCL, so that no rank sends what a failed one left. */
+    bool is_careful;
+    /* What is loaded from the checkpoint is received and read, and goes nowhere else. */
+    bool is_gentle;
 };
 extern struct program program;
 
@@ -69,6 +71,8 @@ struct tensor {
     struct spans mine;             /* known[own rank], and what this rank wrote by itself */
     CUevent last;                  /* behind all work on it */
     bool is_claimed;               /* by an operation of the current group */
+    bool is_loaded;                /* it is a tensor of the checkpoint, which a plan may divide */
+    void *registered;              /* with the world */
 };
 extern struct tensor tensors[MAX_TENSORS];
 
@@ -83,6 +87,7 @@ const unsigned char *tensors_file(size_t *bytes_out);
 struct tensor *tensor_free_slot(void);
 /* One that is there and not claimed, by a common draw; or NULL. */
 struct tensor *tensor_draw(void);
+bool tensor_may_be_sent(const struct tensor *tensor);
 void tensor_create(struct tensor *tensor, size_t bytes);
 void tensor_destroy(struct tensor *tensor);
 size_t tensor_random_bytes(void);
@@ -111,7 +116,8 @@ void local_read_all(void);
 
 struct family {
     bool is_there;
-    ncclComm_t comm;      /* this rank's; NULL: it is in none */
+    ncclComm_t comm; /* this rank's; NULL: it is in none */
+    bool does_not_block;
     int class[MAX_RANKS]; /* by rank; -1: in none */
     int place[MAX_RANKS]; /* rank in the communicator */
     int size[MAX_RANKS];  /* ranks of the communicator */
@@ -123,6 +129,7 @@ struct family *family_draw(void);
 int family_most(const struct family *family);                    /* ranks of the largest */
 int family_rank(const struct family *family, int of, int place); /* in the communicator of `of` */
 void family_split(void);
+void family_wait(const struct family *family); /* until its communicator has done what was called */
 void family_destroy_one(void);
 void families_expect_no_error(void);
 void families_abort(void);
@@ -133,6 +140,8 @@ void families_destroy(void);
 void wire_one(void);
 void wire_group(void);
 void wire_coalesced(void);
+void wire_captured(void); /* and replayed */
+void wire_register(void); /* a new tensor, with the world */
 /* The rank with this number has a tensor of the checkpoint, and broadcasts it. */
 void wire_broadcast_whole(struct tensor *tensor, int root);
 void wire_barrier(void);

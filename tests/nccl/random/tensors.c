@@ -132,6 +132,11 @@ struct tensor *tensor_draw(void)
     return NULL;
 }
 
+bool tensor_may_be_sent(const struct tensor *tensor)
+{
+    return !(program.is_gentle && tensor->is_loaded);
+}
+
 size_t tensor_random_bytes(void)
 {
     switch (random_common(6)) {

@@ -208,7 +208,9 @@ static bool draw_wire(struct wire *wire)
     };
     const bool in_place = wire->kind == BCAST || common_one_in(2);
     wire->from = may_be_in_place(wire->kind) && in_place ? wire->to : tensor_draw();
-    if (wire->to == NULL || wire->from == NULL ||
+    /* NCCL wants the buffers of all ranks registered, or none. */
+    if (wire->to == NULL || wire->from == NULL || !tensor_may_be_sent(wire->from) ||
+        (wire->to->registered == NULL) != (wire->from->registered == NULL) ||
         (wire->from == wire->to && !may_be_in_place(wire->kind)) ||
         (wire->kind == MESSAGE && program.ranks == 1) || !draw_sizes(wire))
         return false;
@@ -392,6 +394,8 @@ static void run(struct wire *wires, int count, bool as_group)
     if (as_group)
         program_nccl(ncclGroupEnd(), "ncclGroupEnd");
     for (int i = 0; i < count; i++)
+        family_wait(wires[i].family);
+    for (int i = 0; i < count; i++)
         finish(&wires[i]);
 }
 
@@ -414,13 +418,22 @@ static void sort_by_family(struct wire *wires, int count)
     }
 }
 
+/* Communicators that block and others do not mix in a group. */
+static bool is_alike(const struct wire *first, const struct wire *wire)
+{
+    if (first->family->does_not_block == wire->family->does_not_block)
+        return true;
+    wire->from->is_claimed = wire->to->is_claimed = false;
+    return false;
+}
+
 void wire_group(void)
 {
     enum { MOST = 4 };
     struct wire wires[MOST];
     int count = 0;
     for (int tries = 0; tries < MOST; tries++)
-        count += draw_wire(&wires[count]);
+        count += draw_wire(&wires[count]) && is_alike(&wires[0], &wires[count]);
     sort_by_family(wires, count);
     if (count > 0)
         run(wires, count, true);
@@ -488,6 +501,65 @@ void wire_coalesced(void)
             range_know(&part, rank);
     }
     tensor_destroy(bucket);
+}
+
+/* --- captures, and registered buffers */
+
+static CUgraphExec capture(const struct wire *wire)
+{
+    CUgraph graph;
+    CUgraphExec executable;
+    program_cuda(cuStreamBeginCapture(wire->stream, CU_STREAM_CAPTURE_MODE_RELAXED),
+                 "cuStreamBeginCapture");
+    issue(wire);
+    program_cuda(cuStreamEndCapture(wire->stream, &graph), "cuStreamEndCapture");
+    program_cuda(cuGraphInstantiate(&executable, graph, 0), "cuGraphInstantiate");
+    program_cuda(cuGraphDestroy(graph), "cuGraphDestroy");
+    return executable;
+}
+
+void wire_captured(void)
+{
+    static CUstream stream;
+    struct wire wire;
+    const uint64_t replays = 1 + random_common(2);
+    if (stream == NULL)
+        program_cuda(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    if (!draw_wire(&wire))
+        return;
+    if (wire.family->does_not_block) {
+        wire.from->is_claimed = wire.to->is_claimed = false;
+        return;
+    }
+    printf("captured, %d times: ", (int)replays);
+    tell(&wire);
+    make_ready(&wire);
+    wire.stream = stream;
+    tensors_wait();
+    families_expect_no_error();
+    if (!takes_part(&wire, program.rank)) {
+        finish(&wire);
+        return;
+    }
+    CUgraphExec executable = capture(&wire);
+    for (uint64_t i = 0; i < replays; i++)
+        program_cuda(cuGraphLaunch(executable, stream), "cuGraphLaunch");
+    program_cuda(cuStreamSynchronize(stream), "cuStreamSynchronize");
+    program_cuda(cuGraphExecDestroy(executable), "cuGraphExecDestroy");
+    finish(&wire);
+}
+
+void wire_register(void)
+{
+    struct tensor *tensor = tensor_free_slot();
+    const size_t bytes = tensor_random_bytes();
+    if (tensor == NULL)
+        return;
+    tensor_create(tensor, bytes);
+    program_nccl(ncclCommRegister(families[0].comm, (void *)tensor->address, bytes,
+                                  &tensor->registered),
+                 "ncclCommRegister");
+    printf("%d register %d: %zu\n", program.operation, (int)(tensor - tensors), bytes);
 }
 
 /* All ranks, and all that they have queued. */
