@@ -108,7 +108,6 @@ static void load(void)
     if (tensor == NULL || number < 0)
         return;
     tensor_create(tensor, stored[number].bytes);
-    tensor->is_loaded = true;
     printf("%d load %d: %s, %s %d\n", program.operation, (int)(tensor - tensors),
            stored[number].name, way == 0 ? "not only" : "by", root);
     const struct range whole = {tensor, 0, tensor->bytes};
@@ -129,8 +128,8 @@ static const struct {
     unsigned weight;
 } operations[] = {
     {allocate, 12},
-    {release, 4},
-    {load, 8},
+    {release, 6},
+    {load, 12},
     {wire_one, 24},
     {wire_group, 10},
     {wire_coalesced, 4},

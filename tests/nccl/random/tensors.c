@@ -132,6 +132,15 @@ struct tensor *tensor_draw(void)
     return NULL;
 }
 
+/* A plan may take what is as large as one of its tensors for that. */
+static bool is_of_stored_size(size_t bytes)
+{
+    bool found = false;
+    for (int i = 0; i < stored_count; i++)
+        found |= stored[i].bytes == bytes;
+    return found;
+}
+
 bool tensor_may_be_sent(const struct tensor *tensor)
 {
     return !(program.is_gentle && tensor->is_loaded);
@@ -159,6 +168,7 @@ void tensor_create(struct tensor *tensor, size_t bytes)
 {
     program_cuda(cuMemAlloc(&tensor->address, bytes), "cuMemAlloc");
     tensor->bytes = bytes;
+    tensor->is_loaded = is_of_stored_size(bytes);
     program_cuda(cuEventCreate(&tensor->last, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
 }
 

@@ -484,7 +484,9 @@ void wire_coalesced(void)
     for (size_t i = 0; i < count; at += parts[i++]->bytes) {
         const struct range part = {parts[i], 0, parts[i]->bytes};
         const struct range place = {bucket, at, parts[i]->bytes};
-        if (program.rank == root && !range_is_known(&part, &parts[i]->known[root]))
+        const bool is_whole =
+            range_is_known(&part, &parts[i]->known[root]) && tensor_may_be_sent(parts[i]);
+        if (program.rank == root && !is_whole)
             local_fill(&part);
         range_know(&part, root);
         /* Of ranks that have not written it all, too: it is overwritten below. */
