@@ -276,8 +276,12 @@ static int find_lost(struct ncclComm *comm, int which, const int *who, int count
 
 static bool is_dead(const struct ncclComm *comm, int rank)
 {
+    const struct nc_rank *other = &comm->segment->ranks[rank];
     struct pollfd file = {.fd = comm->peers[rank], .events = POLLIN};
-    return file.fd >= 0 && poll(&file, 1, 0) > 0;
+    /* It may have ended before there was something to poll. */
+    if (file.fd < 0)
+        return atomic_load(&other->pid) != getpid() && atomic_load(&other->state) == NC_GONE;
+    return poll(&file, 1, 0) > 0;
 }
 
 static ncclResult_t wait_for_exchange(struct nc_wait *wait, int which, const int *who, int count,
