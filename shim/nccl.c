@@ -522,7 +522,7 @@ static void note_child(const struct way *way, ncclResult_t result, ncclComm_t pa
     if (is_blocking(config) && ms_communicator_find(parent, &of_parent) && of_parent.is_blocking &&
         query(way, *newcomm, &self)) {
         self.is_blocking = true;
-        ms_communicator_note(*newcomm, &self);
+        ms_communicator_split_off(*newcomm, &self);
     }
 }
 

@@ -37,6 +37,15 @@ void ms_communicator_made(const void *handle, const struct ms_communicator *comm
         ms_pass_begin(is_first);
 }
 
+void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator)
+{
+    const bool is_first = !ms_shard_is_active();
+    ms_communicator_note(handle, communicator);
+    if (communicator->ranks > 0 && communicator->rank >= 0 &&
+        ms_shard_tell_group((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        ms_pass_begin(is_first);
+}
+
 void ms_communicator_note(const void *handle, const struct ms_communicator *communicator)
 {
     pthread_mutex_lock(&table.lock);

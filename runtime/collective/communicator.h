@@ -16,6 +16,9 @@ struct ms_communicator {
 /* A communicator was made by its ranks, each for itself: a plan may wait for that. */
 void ms_communicator_made(const void *handle, const struct ms_communicator *communicator);
 
+/* The same for one that was split off from another. */
+void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator);
+
 /* Handles are addresses, which are used again after ms_communicator_forget. Usable from any thread. */
 void ms_communicator_note(const void *handle, const struct ms_communicator *communicator);
 bool ms_communicator_find(const void *handle, struct ms_communicator *communicator_out);

@@ -183,6 +183,7 @@ static void let_wait(struct ms_plan *plan, const char *name)
     pthread_mutex_lock(&ms_shard.lock);
     drop_waiting_locked();
     ms_shard.waiting = plan;
+    memset(ms_shard.told, 0, sizeof(ms_shard.told));
     snprintf(ms_shard.waiting_name, sizeof(ms_shard.waiting_name), "%s", name);
     pthread_mutex_unlock(&ms_shard.lock);
 }
@@ -232,6 +233,78 @@ bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank)
     }
     pthread_mutex_unlock(&ms_shard.lock);
     return is_awaited;
+}
+
+/* The one dimension of that size; mesh->dims: there is none, or there are several. */
+static unsigned find_dimension(const struct ms_mesh *mesh, uint32_t ranks)
+{
+    unsigned found = mesh->dims;
+    for (unsigned i = 0; i < mesh->dims; i++) {
+        if (mesh->size[i] != ranks)
+            continue;
+        if (found != mesh->dims)
+            return mesh->dims;
+        found = i;
+    }
+    return found;
+}
+
+static bool is_complete_locked(const struct ms_mesh *mesh, uint32_t *rank_out)
+{
+    *rank_out = 0;
+    for (unsigned i = 0; i < mesh->dims; i++) {
+        if (mesh->size[i] > 1 && ms_shard.told[i] == 0)
+            return false;
+        if (mesh->size[i] > 1)
+            *rank_out += (ms_shard.told[i] - 1) * mesh->stride[i];
+    }
+    return true;
+}
+
+/* Programs may have groups that are no concern of the plan's. */
+static void compare_group_locked(uint32_t ranks, uint32_t rank)
+{
+    const struct ms_mesh *mesh = ms_plan_mesh(ms_shard.plan);
+    bool is_of_size = false, is_along = false;
+    for (unsigned i = 0; i < mesh->dims; i++) {
+        is_of_size |= mesh->size[i] == ranks;
+        is_along |=
+            mesh->size[i] == ranks && ms_shard.rank / mesh->stride[i] % mesh->size[i] == rank;
+    }
+    if (!is_of_size || is_along || ms_shard.has_odd_group)
+        return;
+    ms_shard.has_odd_group = true;
+    ms_log(MS_INFO,
+           "%s: rank %" PRIu32 " of the plan is rank %" PRIu32 " in a group of %" PRIu32
+           ", which is its coordinate in no mesh dimension of that size",
+           ms_shard.name, ms_shard.rank, rank, ranks);
+}
+
+bool ms_shard_tell_group(uint32_t ranks, uint32_t rank)
+{
+    uint32_t found;
+    bool is_known = false;
+    pthread_mutex_lock(&ms_shard.lock);
+    struct ms_plan *plan = ms_shard.waiting;
+    if (plan != NULL && ranks > 1) {
+        const struct ms_mesh *mesh = ms_plan_mesh(plan);
+        const unsigned dim = find_dimension(mesh, ranks);
+        if (dim < mesh->dims && rank < ranks)
+            ms_shard.told[dim] = rank + 1;
+        is_known = is_complete_locked(mesh, &found);
+        if (mesh->world == ranks && rank < ranks) {
+            is_known = true;
+            found = rank;
+        }
+    } else if (ms_shard.plan != NULL && ranks > 1) {
+        compare_group_locked(ranks, rank);
+    }
+    if (is_known) {
+        ms_shard.waiting = NULL;
+        put_in_force_locked(plan, ms_shard.waiting_name, found);
+    }
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_known;
 }
 
 size_t ms_shard_least_copy(void)

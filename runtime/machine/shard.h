@@ -40,6 +40,13 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
  * that of the plan in force is told. */
 bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank);
 
+/*
+ * A communicator was split off another: all ranks of the plan, or a group along the mesh dimension of that size, if
+ * only one has it. True: with this one the coordinates of all dimensions are known, and the plan that waited is in force now.
+ * A group that is along no dimension, for the plan in force, is told.
+ */
+bool ms_shard_tell_group(uint32_t ranks, uint32_t rank);
+
 /* The plan in force, with a reference for the caller, and the rank that is followed. NULL: none. */
 struct ms_plan *ms_shard_take_plan(uint32_t *rank_out);
 

@@ -31,7 +31,10 @@ struct ms_shard {
     uint32_t rank;
     struct ms_plan *waiting; /* for a communicator that tells the rank; NULL: none */
     char waiting_name[512];
-    bool is_contradicted; /* as was said */
+    uint32_t told
+        [MS_MESH_DIMS_MAX]; /* coordinates of the waiting plan, by groups; 1 more; 0: not known */
+    bool is_contradicted;   /* as was said */
+    bool has_odd_group;     /* as was said */
     struct ms_sheet sheet;
     size_t known_count; /* that the sheet is made of */
     bool is_stale;      /* the sheet must be made anew */

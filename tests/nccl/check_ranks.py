@@ -39,7 +39,7 @@ def make_checkpoint(folder):
     return path, 8 + len(header)
 
 
-def run(folder, name, steps_of, preload, plan=None, ranks_told=None):
+def run(folder, name, steps_of, preload, plan=None, ranks_told=None, level=None, settings=None):
     """[(results, dump, lines)] of all ranks. steps_of(rank, path of the id); ranks_told: rank -> RANK, or none."""
     path = os.path.join(folder, "model.safetensors")
     started, identity = [], os.path.join(folder, name + ".id")
@@ -56,6 +56,9 @@ def run(folder, name, steps_of, preload, plan=None, ranks_told=None):
             environment.update(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_MIN_BYTES=str(GRANULE))
             if plan is not None:
                 environment["METASHARD_PLAN"] = plan
+            if level is not None:
+                environment["METASHARD_LOG"] = level
+            environment.update(settings or {})
         process = subprocess.Popen([sys.executable, PROGRAM], env=environment, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stdin.write(json.dumps({"file": path, "steps": steps_of(rank, identity)}))
@@ -114,6 +117,38 @@ def check_disagreement(folder, preload, start):
     expect(all(lines == [] for _, _, lines in ended), f"{[lines for _, _, lines in ended]}: expected no message")
 
 
+def mesh_plan(folder, mesh):
+    path = os.path.join(folder, "plan-" + "-".join(mesh) + ".json")
+    with open(path, "w") as file:
+        json.dump({"format": "metashard-plan/1", "mesh": mesh,
+                   "tensors": [{"name": "*", "placements": {list(mesh)[-1]: {"shard": 0}}}]}, file)
+    return path
+
+
+def check_groups(folder, preload, start):
+    """A plan for a part of the ranks, which is split off; for groups along its dimensions; and a group that is along none."""
+    def halves(rank, identity):
+        return [["communicator", WORLD, rank, identity], ["split", rank // 2, rank], ["load", start, start + SIZE]]
+    for rank, (_, dump, _) in enumerate(run(folder, "halves", halves, preload, mesh_plan(folder, {"dp": 2}))):
+        expect(dump.get("plan", {}).get("rank") == rank % 2, f"rank {rank}: {dump.get('plan')}")
+
+    # 2 x 3 = 6 ranks, of which 4 run: groups of 2 and of 3 that tell coordinates.
+    def groups(rank, identity):
+        pair, triple = ["split", rank // 2, rank], ["split", 0 if rank < 3 else -1, rank]
+        return [["communicator", WORLD, rank, identity], pair, triple, ["load", start, start + SIZE]]
+    for rank, (_, dump, lines) in enumerate(run(folder, "groups", groups, preload,
+                                                mesh_plan(folder, {"dp": 2, "shard": 3}))):
+        seen = dump.get("plan", {}).get("rank") if dump.get("plan") else None
+        expect(seen == (rank % 2 * 3 + rank if rank < 3 else None), f"rank {rank}: {dump.get('plan')}, {lines}")
+
+    def odd(rank, identity):
+        return [["communicator", WORLD, rank, identity], ["split", rank % 2, -rank]]
+    ended = run(folder, "odd", odd, preload, mesh_plan(folder, {"dp": 2, "shard": 2}), lambda rank: rank, "info")
+    said = [[line for line in lines if "coordinate in no mesh dimension" in line] for _, _, lines in ended]
+    # Backwards along dp: rank 0 of the plan is rank 1 there, and its coordinates are 0 and 0.
+    expect([len(lines) for lines in said] == [1, 0, 0, 1], f"{said}")
+
+
 def check_broadcast(folder, preload, start):
     """The root's block is a file's, the others' were never written: only what NCCL needs is in memory."""
     def steps(rank, identity):
@@ -128,6 +163,40 @@ def check_broadcast(folder, preload, start):
         expect(kept == [SIZE // 2, 0], f"rank {rank}: in memory {kept}, expected {SIZE // 2} and nothing")
         read = with_[rank][1]["file_read_bytes"]
         expect(read == (SIZE // 2 if rank == 0 else 0), f"rank {rank}: file_read_bytes is {read}")
+
+
+def declared_plan(folder):
+    path = os.path.join(folder, "declared.json")
+    with open(path, "w") as file:
+        json.dump({"format": "metashard-plan/1", "mesh": {"dp": WORLD},
+                   "tensors": [{"name": "a", "dtype": "F32", "shape": [ROWS, ROW // 4],
+                                "placements": [{"shard": 0}]}]}, file)
+    return path
+
+
+def check_parts(folder, preload, start):
+    """A broadcast of a tensor of the plan: the rank's rows are there and right, the others are refused."""
+    def steps(rank, identity):
+        mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
+        return [["communicator", WORLD, rank, identity], mine, ["broadcast", 0, 0, SIZE, 0], ["synchronise"],
+                ["read", 0, rank * OWN, (rank + 1) * OWN], ["read", 0, (rank + 1) % WORLD * OWN, (rank + 1) % WORLD * OWN + OWN], ["read", 0, 0, SIZE],
+                ["fill", 0, 0, SIZE, 7], ["read", 0, 0, SIZE]]
+    refused = 800  # CUDA_ERROR_NOT_PERMITTED
+    plan, rank_of = declared_plan(folder), lambda rank: rank
+    without = run(folder, "parts-without", steps, None)
+    for name, settings in (("parts", {}), ("scattered", {"METASHARD_SCATTER": "on"}),
+                           ("whole", {"METASHARD_RECEIVE_PARTS": "off"})):
+        ended = run(folder, name, steps, preload, plan, rank_of, settings=settings)
+        for rank, (results, dump, lines) in enumerate(ended):
+            expected = list(without[rank][0])
+            if rank > 0 and name != "whole":
+                expected[5] = expected[6] = [refused, None]
+                expect(len(lines) == 2 and all("was received for other ranks only" in line for line in lines), lines)
+                expect(dump["backed_bytes_peak"] <= SIZE + (OWN if name == "parts" else 0), dump["backed_bytes_peak"])
+            expect(results == expected, f"{name}, rank {rank}: {results}, expected {expected}")
+            expect(dump["received_unkept_bytes"] == (SIZE - OWN if rank > 0 and name == "parts" else 0),
+                   f"{name}, rank {rank}: received_unkept_bytes is {dump['received_unkept_bytes']}")
+            expect(dump["scattered_broadcasts"] == (name == "scattered"), f"{name}, rank {rank}: {dump}")
 
 
 def check_linked_in(folder, preload, start):
@@ -151,7 +220,7 @@ def main():
     preload = options.preload
     failed = 0
     tests = [("a plan that waits for a communicator", check_waits), ("ranks that disagree", check_disagreement),
-             ("broadcasts", check_broadcast), ("an NCCL that is linked in", check_linked_in)]
+             ("groups", check_groups), ("broadcasts", check_broadcast), ("parts of broadcasts", check_parts), ("an NCCL that is linked in", check_linked_in)]
     with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:
         _, start = make_checkpoint(folder)
         for number, (name, test) in enumerate(tests, 1):

@@ -16,6 +16,7 @@
         ["free", block]
         ["open", path]                             a library, by its soname
         ["communicator", ranks, rank, path]        one of NCCL (NCCL_LIBRARY); rank 0 leaves its id at path
+        ["split", color, key]                      of that one, which is kept, too
         ["broadcast", block, at, bytes, root], ["synchronise"]
         ["report", block, at, size]                tells of a part of the block as PyTorch's allocator does; size < 0:
                                                    it is taken back
@@ -132,6 +133,10 @@ class Program:
             identity = UniqueId.from_buffer_copy(file.read())
         self.communicator = ctypes.c_void_p()
         return self.nccl.ncclCommInitRank(ctypes.byref(self.communicator), ranks, identity, rank), None
+
+    def do_split(self, color, key):
+        self.parts = [*getattr(self, "parts", []), ctypes.c_void_p()]
+        return self.nccl.ncclCommSplit(self.communicator, color, key, ctypes.byref(self.parts[-1]), None), None
 
     def do_broadcast(self, block, at, size, root):
         return self.nccl.ncclBcast(ctypes.c_void_p(self.blocks[block] + at), ctypes.c_size_t(size), 1, root,
