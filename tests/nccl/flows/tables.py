@@ -87,8 +87,8 @@ the ranks but 0; *plan to bound* that peak with a plan, divided by 1.05 x shard 
 *to the device* what all ranks copied there; *between ranks* what went over all links together, *into one* what a rank
 but 0 received, *busiest link* from one rank to another.
 
-A flow that frees whole tensors needs no plan. One *in place* leaves them where they are and reads its part: there the
-plan tells what is needed.
+A flow that frees whole tensors copies its parts out of them first. One *in place* leaves them where they are and reads
+its part there: only the plan tells what is needed. A flow is at its bound where *plan to bound* is at most 1.
 """
 
 EXPLAINED = """
