@@ -58,7 +58,7 @@ def run(folder, name, steps_of, preload, plan=None, ranks_told=None, level=None,
                 environment["METASHARD_PLAN"] = plan
             if level is not None:
                 environment["METASHARD_LOG"] = level
-            environment.update(settings or {})
+            environment.update(settings(rank) if callable(settings) else settings or {})
         process = subprocess.Popen([sys.executable, PROGRAM], env=environment, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         process.stdin.write(json.dumps({"file": path, "steps": steps_of(rank, identity)}))
@@ -74,8 +74,11 @@ def run(folder, name, steps_of, preload, plan=None, ranks_told=None, level=None,
                 other.kill()
             raise Wrong(f"{name}: hangs") from None
         expect(process.returncode == 0, f"{name}: exit status {process.returncode}\n{error[-900:]}")
-        with open(dump if preload else os.devnull) as file:
-            facts = json.load(file) if preload else None
+        facts = None
+        if os.path.exists(dump):
+            with open(dump) as file:
+                facts = json.load(file)
+            os.unlink(dump)
         ended.append((json.loads(out), facts, [line for line in error.splitlines() if "metashard" in line]))
     return ended
 
@@ -199,6 +202,62 @@ def check_parts(folder, preload, start):
             expect(dump["scattered_broadcasts"] == (name == "scattered"), f"{name}, rank {rank}: {dump}")
 
 
+def check_cannot_scatter(folder, preload, start):
+    """One rank cannot take a part alone, as its memory is not deferred, or has another plan, or no preload: then all
+    broadcast, and nobody waits for long."""
+    def steps(has_all):
+        def steps_of(rank, identity):
+            mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
+            part = [0, SIZE] if has_all and rank == 1 else [rank * OWN, (rank + 1) * OWN]
+            return [["communicator", WORLD, rank, identity], mine, ["broadcast", 0, 0, SIZE, 0], ["synchronise"],
+                    ["read", 0, *part]]
+        return steps_of
+    scatter, plan = {"METASHARD_SCATTER": "on", "METASHARD_SCATTER_MS": "500"}, declared_plan(folder)
+    other_plan = os.path.join(folder, "other.json")
+    with open(plan) as file, open(other_plan, "w") as other:
+        other.write(file.read().replace('{"shard": 0}', '"replicate"'))
+    ways = {"excluded": {"METASHARD_EXCLUDE": str(SIZE)}, "another plan": {"METASHARD_PLAN": other_plan},
+            "not asked": {"METASHARD_SCATTER": "off"}, "another least size": {"METASHARD_MIN_BYTES": str(2 * SIZE)},
+            "no plan": {"METASHARD_PLAN": ""}, "off": {"METASHARD": "off", "METASHARD_DUMP": ""}}
+    without = {has_all: run(folder, f"cannot-{has_all}", steps(has_all), None) for has_all in (False, True)}
+    for name, other in ways.items():
+        has_all = name != "not asked"
+        ended = run(folder, name.replace(" ", "-"), steps(has_all), preload, plan, lambda rank: rank, "info",
+                    lambda rank: {**scatter, **(other if rank == 1 else {})})
+        for rank, (results, dump, _) in enumerate(ended):
+            expected = without[has_all][rank][0]
+            expect(results == expected, f"{name}, rank {rank}: {results}, expected {expected}")
+            expect(dump is None or dump["scattered_broadcasts"] == 0, f"{name}, rank {rank}: {dump}")
+        said = [line for _, _, lines in ended for line in lines if "METASHARD_SCATTER" in line]
+        expect(len(said) > 0 and all(" 5000 " not in line for line in said), f"{name}: {said}")
+
+
+def check_copied_back(folder, preload, start):
+    """As PyTorch does it: copied to a bucket, broadcast there, and copied back. What is absent there is absent here; and
+    the calls find their streams idle, however long the broadcast takes to begin."""
+    def steps(rank, identity):
+        mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
+        other = (rank + 1) % WORLD * OWN
+        # From the first read on, a copy is recorded on an idle stream only.
+        return [["communicator", WORLD, rank, identity], ["new", 16, 1], ["read", 0, 0, 16],
+                mine, mine, ["reserve", SIZE], ["reserve", SIZE],
+                ["copy", 3, 0, 1, 0, SIZE], ["broadcast", 3, 0, SIZE, 0],
+                ["copy", 4, 0, 2, 0, SIZE], ["broadcast", 4, 0, SIZE, 0],
+                ["copy", 1, 0, 3, 0, SIZE], ["copy", 2, 0, 4, 0, SIZE],
+                ["read", 1, rank * OWN, (rank + 1) * OWN], ["read", 2, other, other + OWN]]
+    refused = 800  # CUDA_ERROR_NOT_PERMITTED
+    plan, settings = declared_plan(folder), {"SIMNCCL_DELAY_US": "200000"}
+    without = run(folder, "back-without", steps, None)
+    for rank, (results, dump, lines) in enumerate(run(folder, "back", steps, preload, plan, lambda rank: rank,
+                                                      settings=settings)):
+        expected = list(without[rank][0])
+        if rank > 0:
+            expected[-1] = [refused, None]
+            # The parts twice, in whole granules: in the bucket and copied back.
+            expect(dump["backed_bytes_peak"] <= 4 * OWN, f"rank {rank}: {dump['backed_bytes_peak']}")
+        expect(results == expected, f"rank {rank}: {results}, expected {expected}\n{lines}")
+
+
 def check_linked_in(folder, preload, start):
     """A PyTorch (LIBRARY stands for it) in a process without libnccl has it linked in."""
     def steps(with_nccl):
@@ -220,7 +279,9 @@ def main():
     preload = options.preload
     failed = 0
     tests = [("a plan that waits for a communicator", check_waits), ("ranks that disagree", check_disagreement),
-             ("groups", check_groups), ("broadcasts", check_broadcast), ("parts of broadcasts", check_parts), ("an NCCL that is linked in", check_linked_in)]
+             ("groups", check_groups), ("broadcasts", check_broadcast), ("parts of broadcasts", check_parts),
+             ("what cannot be scattered", check_cannot_scatter),
+             ("parts of what is copied back", check_copied_back), ("an NCCL that is linked in", check_linked_in)]
     with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:
         _, start = make_checkpoint(folder)
         for number, (name, test) in enumerate(tests, 1):
