@@ -218,6 +218,31 @@ static void read_range(const struct range *range)
         printf("refused\n");
 }
 
+/* As FSDP2 and as ZeRO-3 cut a tensor: what a plan gives to one rank. */
+static size_t piece_bytes(const struct tensor *tensor, bool by_rows)
+{
+    const size_t rows = tensor->as->shape[0], ranks = (size_t)program.ranks;
+    const size_t units = by_rows ? rows : rows * tensor->as->shape[1];
+    return (units + ranks - 1) / ranks * (tensor->bytes / units);
+}
+
+static void read_piece(struct tensor *tensor, bool by_rows, size_t number)
+{
+    const size_t most = piece_bytes(tensor, by_rows), at = number * most;
+    if (at >= tensor->bytes)
+        return;
+    const struct range range = {tensor, at, tensor->bytes - at < most ? tensor->bytes - at : most};
+    if (range_is_known(&range, &tensor->mine))
+        read_range(&range);
+}
+
+static void read_some_piece(void)
+{
+    struct tensor *tensor = own_tensor();
+    if (tensor != NULL && tensor->as != NULL)
+        read_piece(tensor, own_one_in(2), random_own((uint64_t)program.ranks));
+}
+
 static void read_some(void)
 {
     struct range range;
@@ -235,6 +260,8 @@ void local_read_all(void)
             const struct range range = {tensor, begin, bytes < HOST_BYTES ? bytes : HOST_BYTES};
             read_range(&range);
         }
+        for (int piece = 0; tensor->as != NULL && piece < 2 * program.ranks; piece++)
+            read_piece(tensor, piece % 2 == 0, (size_t)piece / 2);
     }
 }
 
@@ -288,7 +315,7 @@ static void change_some(void)
 
 void local_burst(void)
 {
-    static void (*const ways[])(void) = {read_some, read_some, read_some,  write_some,
+    static void (*const ways[])(void) = {read_some, read_some, read_some_piece, write_some,
                                          copy_some, copy_some, change_some};
     for (uint64_t left = 1 + random_own(3); left > 0; left--)
         ways[random_own(sizeof(ways) / sizeof(ways[0]))]();

@@ -108,6 +108,7 @@ static void load(void)
     if (tensor == NULL || number < 0)
         return;
     tensor_create(tensor, stored[number].bytes);
+    tensor->as = &stored[number];
     printf("%d load %d: %s, %s %d\n", program.operation, (int)(tensor - tensors),
            stored[number].name, way == 0 ? "not only" : "by", root);
     const struct range whole = {tensor, 0, tensor->bytes};

@@ -71,8 +71,9 @@ struct tensor {
     struct spans mine;             /* known[own rank], and what this rank wrote by itself */
     CUevent last;                  /* behind all work on it */
     bool is_claimed;               /* by an operation of the current group */
-    bool is_loaded;                /* it is a tensor of the checkpoint, which a plan may divide */
-    void *registered;              /* with the world */
+    const struct stored *as; /* the tensor of the checkpoint that was loaded, or will be; or NULL */
+    bool is_loaded;          /* it is a tensor of the checkpoint, which a plan may divide */
+    void *registered;        /* with the world */
 };
 extern struct tensor tensors[MAX_TENSORS];
 
