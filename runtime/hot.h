@@ -30,7 +30,8 @@ struct ms_hot {
     _Atomic uint32_t owned; /* blocks */
     _Atomic uint32_t started;
     _Atomic uint32_t captures; /* stream captures under way */
-    char rest_of_page[MS_HOT_PAGE - 5 * sizeof(uint32_t)];
+    _Atomic uint32_t recorded; /* the process keeps a state page (state/state.h) */
+    char rest_of_page[MS_HOT_PAGE - 6 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;
@@ -38,6 +39,11 @@ extern struct ms_hot ms_hot;
 static inline bool ms_is_started(void)
 {
     return atomic_load_explicit(&ms_hot.started, memory_order_relaxed) != 0;
+}
+
+static inline bool ms_is_recorded(void)
+{
+    return atomic_load_explicit(&ms_hot.recorded, memory_order_relaxed) != 0;
 }
 
 static inline bool ms_owns_any(void)

@@ -13,6 +13,7 @@
 #include "runtime/hot.h"
 #include "runtime/launch/rules.h"
 #include "runtime/source/source.h"
+#include "runtime/state/state.h"
 
 struct ms_config ms_config;
 struct ms_hot ms_hot;
@@ -37,6 +38,7 @@ static void start(void)
     /* Where the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
+    ms_state_start(&ms_config);
     ms_source_start();
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
     ms_rules_read(ms_config.kernel_rules);
@@ -56,6 +58,9 @@ void ms_start(char **environment)
 
 void ms_finish(void)
 {
-    if (ms_is_started())
-        ms_report(&ms_config);
+    if (!ms_is_started())
+        return;
+    ms_report(&ms_config);
+    ms_state_end();
+    ms_log_finish();
 }

@@ -4,6 +4,7 @@
 #include "shim/metashard.h"
 
 #include "runtime/control/arrive.h"
+#include "runtime/diag/caller.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "shim/init.h"
@@ -68,6 +69,7 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
 int metashard_materialise(void)
 {
     const bool is_good = is_on();
+    ms_caller = "metashard_materialise";
     if (is_good)
         ms_settle_now("the program asked for it");
     return end(is_good);

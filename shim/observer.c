@@ -49,6 +49,7 @@ static report_function *find_report(const char *name)
 static void observe(void *block, int64_t size)
 {
     atomic_store_explicit(&has_reported, true, memory_order_relaxed);
+    ms_caller = "the caching allocator";
     if (size > 0)
         ms_block_taken((CUdeviceptr)(uintptr_t)block, (size_t)size);
     else

@@ -7,6 +7,7 @@
 /* What is captured runs again without a call that we see, so the window of deferral ends before it. */
 static void prepare_capture(void)
 {
+    ms_caller = "cuStreamBeginCapture";
     ms_settle_now("a capture begins");
 }
 

@@ -4,10 +4,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "runtime/base/launcher.h"
 
 enum { LINE_BYTES = 1024 };
 
@@ -18,23 +24,11 @@ static enum ms_log_level enabled = MS_WARN;
 static int log_fd = STDERR_FILENO;
 static char who[48] = "not started"; /* "rank R pid P", made once */
 
-/* The rank as the common launchers give it; messages of many processes are told apart by it. */
-static const char *launcher_rank(void)
-{
-    static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *value = secure_getenv(names[i]);
-        if (value != NULL && value[0] != '\0' && strlen(value) < 16)
-            return value;
-    }
-    return NULL;
-}
-
 void ms_log_open(enum ms_log_level level, const char *path)
 {
-    const char *rank = launcher_rank();
-    if (rank != NULL)
-        snprintf(who, sizeof(who), "rank %s pid %d", rank, (int)getpid());
+    uint32_t rank, world;
+    if (ms_launcher_rank(&rank, &world))
+        snprintf(who, sizeof(who), "rank %u pid %d", rank, (int)getpid());
     else
         snprintf(who, sizeof(who), "pid %d", (int)getpid());
 
@@ -49,17 +43,72 @@ void ms_log_open(enum ms_log_level level, const char *path)
         log_fd = fd;
 }
 
-static void write_line(enum ms_log_level level, const char *format, va_list args)
+/* --- lines */
+
+static void write_line(const char *word, const char *format, va_list args)
 {
     char line[LINE_BYTES];
-    int used = snprintf(line, sizeof(line), "metashard[%s] %s: ", who, ms_log_level_names[level]);
+    int used = snprintf(line, sizeof(line), "metashard[%s] %s: ", who, word);
     used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
     if (used > (int)sizeof(line) - 2)
         used = (int)sizeof(line) - 2;
+    for (int i = 0; i < used; i++) {
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
+            line[i] = '?';
+    }
     line[used++] = '\n';
     /* Nobody can be told when the message cannot be written. */
     const ssize_t ignored = write(log_fd, line, (size_t)used);
     (void)ignored;
+}
+
+static void write_words(const char *word, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void write_words(const char *word, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_line(word, format, args);
+    va_end(args);
+}
+
+/* --- not too many */
+
+/* A place in the code, by its format; two that share a slot share the limit too. */
+enum { PLACES = 256, MOST_A_SECOND = 100 };
+static struct {
+    _Atomic uint64_t second_and_count; /* the count in the lowest 32 bits */
+    _Atomic uint32_t left_out;
+} places[PLACES];
+
+static uint32_t now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint32_t)now.tv_sec;
+}
+
+static unsigned place_of(const char *format)
+{
+    return (unsigned)(((uint64_t)(uintptr_t)format * UINT64_C(0x9e3779b97f4a7c15)) >> 56);
+}
+
+static bool may_write(unsigned place)
+{
+    const uint64_t second = (uint64_t)now_s() << 32;
+    uint64_t seen = atomic_load(&places[place].second_and_count);
+    uint64_t wanted;
+    do
+        wanted = (seen >> 32 << 32) == second ? seen + 1 : second + 1;
+    while (!atomic_compare_exchange_weak(&places[place].second_and_count, &seen, wanted));
+    return (uint32_t)wanted <= MOST_A_SECOND;
+}
+
+static void tell_left_out(unsigned place)
+{
+    const uint32_t count = atomic_exchange(&places[place].left_out, 0);
+    if (count > 0)
+        write_words("info", "%u more lines like the next one were left out", (unsigned)count);
 }
 
 void ms_log(enum ms_log_level level, const char *format, ...)
@@ -67,9 +116,36 @@ void ms_log(enum ms_log_level level, const char *format, ...)
     if (level > enabled)
         return;
     const int saved_errno = errno;
+    const unsigned place = place_of(format);
+    if (level <= MS_INFO && !may_write(place)) {
+        atomic_fetch_add(&places[place].left_out, 1);
+        errno = saved_errno;
+        return;
+    }
+    tell_left_out(place);
     va_list args;
     va_start(args, format);
-    write_line(level, format, args);
+    write_line(ms_log_level_names[level], format, args);
+    va_end(args);
+    errno = saved_errno;
+}
+
+void ms_log_finish(void)
+{
+    uint32_t count = 0;
+    for (int i = 0; i < PLACES; i++)
+        count += atomic_exchange(&places[i].left_out, 0);
+    if (count > 0)
+        write_words("info", "%u lines were left out, because there were too many of their kind",
+                    (unsigned)count);
+}
+
+void ms_say(const char *word, const char *format, ...)
+{
+    const int saved_errno = errno;
+    va_list args;
+    va_start(args, format);
+    write_line(word, format, args);
     va_end(args);
     errno = saved_errno;
 }
@@ -78,7 +154,7 @@ _Noreturn void ms_fatal(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    write_line(MS_ERROR, format, args);
+    write_line("error", format, args);
     va_end(args);
     abort();
 }

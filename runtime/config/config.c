@@ -168,29 +168,101 @@ static void warn_about_unknown_names(char **environment)
     }
 }
 
-void ms_config_read(struct ms_config *config, char **environment)
+static void read_runtime_dir(struct ms_config *config, char **environment)
+{
+    const char *text = lookup(environment, "XDG_RUNTIME_DIR");
+    if (text != NULL && strlen(text) < sizeof(config->runtime_dir))
+        memcpy(config->runtime_dir, text, strlen(text) + 1);
+}
+
+void ms_config_read_quietly(struct ms_config *config, char **environment)
 {
     if (getauxval(AT_SECURE) != 0)
         environment = NULL;
-
     *config = (struct ms_config){0};
+    read_runtime_dir(config, environment);
 #define MS_OPTION(type, field, variable, default_, unit, description) \
     parse_##type(default_, &config->field);                           \
     const char *text_##field = lookup(environment, #variable);        \
-    const char *expected_##field =                                    \
-        text_##field == NULL ? NULL : parse_##type(text_##field, &config->field);
+    if (text_##field != NULL)                                         \
+        parse_##type(text_##field, &config->field);
 #include "runtime/config/options.def"
 #undef MS_OPTION
+}
 
+/* Again, for the complaints: the log was not open before. */
+void ms_config_read(struct ms_config *config, char **environment)
+{
+    ms_config_read_quietly(config, environment);
     ms_log_open(config->log.level, config->log.path[0] != '\0' ? config->log.path : NULL);
-
+    if (getauxval(AT_SECURE) != 0)
+        return;
 #define MS_OPTION(type, field, variable, default_, unit, description)                              \
+    ms_type_##type ignored_##field;                                                                \
+    const char *text_##field = lookup(environment, #variable);                                     \
+    const char *expected_##field =                                                                 \
+        text_##field == NULL ? NULL : parse_##type(text_##field, &ignored_##field);                \
     if (expected_##field != NULL)                                                                  \
         ms_log(MS_WARN, "%s=%s is not understood: expected %s; using %s", #variable, text_##field, \
                expected_##field, default_);
 #include "runtime/config/options.def"
 #undef MS_OPTION
     warn_about_unknown_names(environment);
+}
+
+/* --- as text */
+
+enum { VALUE_BYTES = MS_PATH_BYTES + 16 };
+
+static void format_SWITCH(char *text, const ms_type_SWITCH *value)
+{
+    snprintf(text, VALUE_BYTES, "%s", *value ? "on" : "off");
+}
+
+static void format_BYTES(char *text, const ms_type_BYTES *value)
+{
+    snprintf(text, VALUE_BYTES, "%llu", (unsigned long long)*value);
+}
+
+static void format_NUMBER(char *text, const ms_type_NUMBER *value)
+{
+    format_BYTES(text, value);
+}
+
+static void format_SIZES(char *text, const ms_type_SIZES *value)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < value->count && used < VALUE_BYTES; i++)
+        used += (size_t)snprintf(text + used, VALUE_BYTES - used, "%s%llu-%llu", i > 0 ? "," : "",
+                                 (unsigned long long)value->ranges[i].first,
+                                 (unsigned long long)value->ranges[i].last);
+}
+
+static void format_PATH(char *text, const ms_type_PATH *value)
+{
+    snprintf(text, VALUE_BYTES, "%s", *value);
+}
+
+static void format_PLAN_MODE(char *text, const ms_type_PLAN_MODE *value)
+{
+    snprintf(text, VALUE_BYTES, "%s", *value == MS_ENFORCE ? "enforce" : "advise");
+}
+
+static void format_LOG(char *text, const ms_type_LOG *value)
+{
+    snprintf(text, VALUE_BYTES, "%s%s%s", ms_log_level_names[value->level],
+             value->path[0] != '\0' ? ":" : "", value->path);
+}
+
+void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, void *context)
+{
+    char text[VALUE_BYTES];
+#define MS_OPTION(type, field, variable, default_, unit, description) \
+    format_##type(text, &config->field);                              \
+    visit(context, #variable, text);
+#include "runtime/config/options.def"
+#undef MS_OPTION
 }
 
 bool ms_sizes_hold(const struct ms_sizes *sizes, uint64_t bytes)

@@ -44,6 +44,7 @@ struct ms_config {
 #define MS_OPTION(type, field, variable, default_, unit, description) ms_type_##type field;
 #include "runtime/config/options.def"
 #undef MS_OPTION
+    char runtime_dir[MS_PATH_BYTES]; /* $XDG_RUNTIME_DIR; "" when there is none */
 };
 
 /*
@@ -51,6 +52,13 @@ struct ms_config {
  * logged after the log is open.
  */
 void ms_config_read(struct ms_config *config, char **environment);
+
+/* The same without a word and without a log: for tools. */
+void ms_config_read_quietly(struct ms_config *config, char **environment);
+
+/* Calls visit with each variable and its value, as text. */
+typedef void ms_config_visitor(void *context, const char *variable, const char *value);
+void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, void *context);
 
 bool ms_sizes_hold(const struct ms_sizes *sizes, uint64_t bytes);
 

@@ -9,6 +9,7 @@
 #include "runtime/machine/sized.h"
 #include "runtime/plan/fault.h"
 #include "runtime/start.h"
+#include "runtime/state/state.h"
 
 static bool refuse(struct ms_fault *fault)
 {
@@ -52,9 +53,9 @@ void ms_pass_begin(__attribute__((unused)) bool is_first)
 {
 }
 
-bool ms_shard_tell_rank(__attribute__((unused)) uint32_t ranks,
-                        __attribute__((unused)) uint32_t rank)
+bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank)
 {
+    ms_state_offer_rank(rank, ranks);
     return false;
 }
 
@@ -162,4 +163,11 @@ void ms_shard_visit_unmatched(__attribute__((unused)) ms_shard_visitor *visit,
 void ms_shard_visit_ambiguous(__attribute__((unused)) ms_shard_visitor *visit,
                               __attribute__((unused)) void *context)
 {
+}
+
+bool ms_shard_name_of(__attribute__((unused)) const struct ms_allocation *allocation,
+                      __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end,
+                      __attribute__((unused)) char *name_out, __attribute__((unused)) size_t bytes)
+{
+    return false;
 }

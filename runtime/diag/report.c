@@ -16,6 +16,7 @@
 #include "runtime/machine/step.h"
 #include "runtime/source/source.h"
 #include "runtime/start.h"
+#include "runtime/state/state.h"
 
 static double mib(uint64_t bytes)
 {
@@ -250,11 +251,24 @@ static void write_dump(const char *path)
         ms_log(MS_WARN, "METASHARD_DUMP: cannot write %s: %s", path, strerror(errno));
 }
 
+static void explain(__attribute__((unused)) void *context, const struct ms_state_cause *cause)
+{
+    if (cause->sentence[0] == '\0')
+        return;
+    char bytes[32] = "";
+    if (cause->bytes > 0)
+        snprintf(bytes, sizeof(bytes), ", %.1f MiB", mib(cause->bytes));
+    ms_say("explain", "%s (%" PRIu64 " time%s%s)", cause->sentence, cause->count,
+           cause->count > 1 ? "s" : "", bytes);
+}
+
 void ms_report(const struct ms_config *config)
 {
     ms_shard_describe(&facts);
     log_summary();
     log_plan();
+    if (config->explain)
+        ms_state_visit_causes(explain, NULL);
     if (config->dump_path[0] != '\0')
         write_dump(config->dump_path);
 }

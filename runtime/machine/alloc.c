@@ -8,6 +8,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/launch/layout.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
@@ -40,11 +41,14 @@ static struct ms_allocation *create_allocation(CUcontext context, CUdevice devic
     allocation->context = context;
     allocation->device = device;
     allocation->id = atomic_fetch_add(&next_id, 1);
+    allocation->lineage.changed_end = bytes;
+    ms_note_allocation(allocation);
     if (!ms_space_add(allocation))
-        goto err_backing;
+        goto err_noted;
     return allocation;
 
-err_backing:
+err_noted:
+    ms_note_gone(allocation);
     ms_backing_release(&allocation->backing);
 err_lineage:
     ms_lineage_cleanup(&allocation->lineage);
@@ -56,10 +60,13 @@ err_free:
 static void destroy_allocation(struct ms_allocation *allocation)
 {
     ms_shard_forget(allocation, 0, allocation->bytes);
+    ms_note_gone(allocation);
     ms_space_remove(allocation);
     ms_backing_release(&allocation->backing);
+    ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
     ms_heap_free(allocation->blocks.ranges);
+    ms_heap_free(allocation->blocks.places);
     ms_heap_free(allocation);
 }
 
@@ -115,6 +122,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
                "an allocation of %zu bytes is refused: with it, the program would have more than "
                "%llu times the device's memory (METASHARD_OVERCOMMIT)",
                bytes, (unsigned long long)ms_config.overcommit);
+        ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
@@ -125,6 +133,8 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
     ms_count(MS_COUNT_ALLOCATIONS, 1);
     ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
     ms_settle_open();
+    ms_note_device(device);
+    ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
     *address_out = allocation->address;
     *result_out = CUDA_SUCCESS;
@@ -166,6 +176,7 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     }
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
            allocation->backing.backed_bytes);
+    ms_note_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     destroy_allocation(allocation);
     ms_count(MS_COUNT_FREES, 1);
     if (!ms_defers_any())

@@ -11,6 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
@@ -87,8 +88,11 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
         is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
     ms_space_release(allocation);
     /* Where that fails, the launch that uses it tries again, and its program gets the error. */
-    if (is_deferred && (ms_settle_is_over() || is_capturing()))
+    if (is_deferred && (ms_settle_is_over() || is_capturing())) {
+        const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
         ms_prepare_touch(address, bytes);
+        ms_why_end(why);
+    }
 }
 
 void ms_block_returned(CUdeviceptr address)

@@ -5,6 +5,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
@@ -264,6 +265,9 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         if (may_record || has_absent_source(copy, bytes)) {
             *result_out =
                 may_record ? copy_recorded(copy, bytes) : copy_extents(copy, bytes, false);
+            ms_note_event(MS_EVENT_RECORD, copy->source,
+                          ms_offset(copy->source, copy->source_address), bytes,
+                          "a copy on the device");
             return true;
         }
     }

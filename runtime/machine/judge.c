@@ -9,6 +9,7 @@
 #include "runtime/diag/caller.h"
 #include "runtime/machine/known.h"
 #include "runtime/machine/named.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/ranges.h"
 #include "runtime/machine/shard_internal.h"
 
@@ -239,6 +240,22 @@ static struct reader find_tensor_locked(const struct ms_allocation *allocation,
     return reader;
 }
 
+bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size_t end,
+                      char *name_out, size_t bytes)
+{
+    if (!ms_shard_is_active() || begin >= end)
+        return false;
+    struct ms_extent extent = ms_lineage_at(&allocation->lineage, begin);
+    extent.end = extent.end < end ? extent.end : end;
+    pthread_mutex_lock(&ms_shard.lock);
+    const struct reader reader = find_tensor_locked(allocation, &extent);
+    const bool is_named = strcmp(reader.tensor, "a block") != 0;
+    if (is_named)
+        snprintf(name_out, bytes, "%s", reader.tensor);
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_named;
+}
+
 static struct ms_culprit *find_culprit_locked(const char *call, const char *tensor)
 {
     for (size_t i = 0; i < ms_shard.culprit_count; i++) {
@@ -299,6 +316,7 @@ static void note_outside_locked(const struct ms_allocation *allocation, size_t b
     struct ms_culprit *culprit = find_culprit_locked(call, reader.tensor);
     ms_shard.outside_reads++;
     ms_shard.outside_bytes += bytes;
+    ms_note_outside(allocation, begin, bytes, reader.tensor);
     report_locked(call, &reader, bytes, culprit != NULL && culprit->count == 0);
     if (culprit != NULL) {
         culprit->count++;

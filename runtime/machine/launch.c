@@ -16,6 +16,7 @@
 #include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "runtime/machine/reach.h"
@@ -230,6 +231,8 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     ms_step_drop(step); /* the lineage has its own reference */
     if (recorded) {
         ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
+        ms_state_event(MS_EVENT_RECORD, operands.out->id, operands.out->address,
+                       operands.out->bytes, 0, layout->name);
         ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, operands.out->address);
     }
     return recorded;
@@ -286,22 +289,43 @@ static bool reaches_pageable_memory(const struct ms_packed *packed)
     return false;
 }
 
+/* Why a launch may reach every block; MS_REASON_CALL: it reaches what its parameters point to. */
+static enum ms_reason why_unbounded(const struct ms_packed *packed, const struct ms_reach *reach)
+{
+    if (reach->everything || reaches_pageable_memory(packed))
+        return MS_REASON_HOST_REACH;
+    if (ms_reach_is_unbounded())
+        return MS_REASON_UNBOUNDED;
+    return ms_host_has_globals() ? MS_REASON_GLOBALS : MS_REASON_CALL;
+}
+
+static CUresult touch_all(enum ms_reason reason)
+{
+    const struct ms_why why = ms_why_begin(reason);
+    const CUresult result = ms_prepare_touch_all();
+    ms_why_end(why);
+    return result;
+}
+
 static CUresult touch_reached(const struct ms_param_layout *layout, const struct ms_packed *packed,
                               const struct ms_reach *reach)
 {
-    if (reach->everything || ms_reach_is_unbounded() || ms_host_has_globals() ||
-        reaches_pageable_memory(packed)) {
+    const enum ms_reason unbounded = why_unbounded(packed, reach);
+    if (unbounded != MS_REASON_CALL) {
         ms_log(MS_DEBUG, "a launch of %s may reach anything: everything deferred is materialised",
                layout->name);
-        return ms_prepare_touch_all();
+        return touch_all(unbounded);
     }
     CUresult result = CUDA_SUCCESS;
+    const struct ms_why why =
+        ms_why_begin(layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE : MS_REASON_RULE_MISSED);
     for (size_t i = 0; i < reach->count && result == CUDA_SUCCESS; i++) {
         const struct ms_block_facts *block = &reach->hits[i].block;
         ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
                block->address);
         result = ms_prepare_reach(block->address, block->bytes);
     }
+    ms_why_end(why);
     return result;
 }
 
@@ -330,7 +354,7 @@ static bool launch(const struct ms_call *call, CUresult *result_out)
         ms_log(MS_DEBUG, "the parameters of a launch are not known: everything deferred is "
                          "materialised");
         ms_param_layout_drop(layout);
-        *result_out = ms_prepare_touch_all();
+        *result_out = touch_all(MS_REASON_PARAMETERS);
         return *result_out != CUDA_SUCCESS;
     }
     ms_caller_kernel = layout->name; /* while the layout is held */
@@ -366,9 +390,11 @@ CUresult ms_prepare_unload(CUlibrary library)
 {
     int attempts = 0;
     CUresult result;
+    const struct ms_why why = ms_why_begin(MS_REASON_UNLOAD);
     do
         result = materialise_all_launched();
     while (ms_try_again(result, &attempts));
+    ms_why_end(why);
     if (result == CUDA_SUCCESS)
         ms_param_layout_forget(library);
     return result;

@@ -102,7 +102,7 @@ bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t 
 
 bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
-    if (lineage->absent_bytes == 0 || begin >= end)
+    if (lineage->kind_bytes[MS_ABSENT] == 0 || begin >= end)
         return false;
     for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
          i++) {
@@ -164,12 +164,22 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->dead_bytes += change;
     else if (extent->content.kind != MS_UNDEFINED)
         lineage->deferred_bytes += change;
+    lineage->kind_bytes[extent->content.kind] += change;
+    if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
+        lineage->file_bytes += change;
     if (extent->content.cached)
         lineage->cached_bytes += change;
     if (extent->content.standing == MS_AWAY)
         lineage->away_bytes += change;
-    if (extent->content.kind == MS_ABSENT)
-        lineage->absent_bytes += change;
+}
+
+static void note_change(struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    const bool was_empty = lineage->changed_begin == lineage->changed_end;
+    if (was_empty || begin < lineage->changed_begin)
+        lineage->changed_begin = begin;
+    if (was_empty || end > lineage->changed_end)
+        lineage->changed_end = end;
 }
 
 /*
@@ -237,6 +247,7 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
             (lineage->count - last - 1) * sizeof(*lineage->extents));
     memcpy(&lineage->extents[first], pieces, count * sizeof(*pieces));
     lineage->count = lineage->count - (last - first + 1) + count;
+    note_change(lineage, begin, end);
     return true;
 }
 
@@ -302,7 +313,9 @@ bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges
                        ms_content_change *change)
 {
     const size_t capacity = lineage->count + 2 * count;
-    struct ms_lineage made = {.capacity = capacity, .bytes = lineage->bytes};
+    struct ms_lineage made = {.capacity = capacity,
+                              .bytes = lineage->bytes,
+                              .changed_end = lineage->bytes};
     made.extents = ms_heap_alloc(capacity * sizeof(*made.extents));
     if (made.extents == NULL)
         return false;
@@ -355,6 +368,7 @@ void ms_lineage_drop_caches(struct ms_lineage *lineage)
     }
     lineage->count = count;
     lineage->cached_bytes = 0;
+    note_change(lineage, 0, lineage->bytes);
 }
 
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
@@ -427,5 +441,5 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
     return at == lineage->bytes && resident == lineage->resident_bytes &&
            deferred == lineage->deferred_bytes && cached == lineage->cached_bytes &&
            dead == lineage->dead_bytes && away == lineage->away_bytes &&
-           absent == lineage->absent_bytes;
+           absent == lineage->kind_bytes[MS_ABSENT];
 }

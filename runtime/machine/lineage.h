@@ -89,7 +89,10 @@ struct ms_lineage {
     size_t cached_bytes;
     size_t dead_bytes;
     size_t away_bytes;
-    size_t absent_bytes;
+    size_t kind_bytes[MS_KIND_COUNT]; /* without MS_UNDEFINED */
+    size_t file_bytes;                /* of MS_SOURCE, those of files */
+    size_t changed_begin,
+        changed_end; /* around all that was changed; whoever reads it empties it */
 };
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */

@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
@@ -290,7 +291,9 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         allocation->reads++;
     if (result == CUDA_SUCCESS && !ms_lineage_is_present(&allocation->lineage, begin, end)) {
         ms_settle_postpone();
+        const struct ms_note note = ms_note_begin(allocation);
         result = play(allocation, begin, end);
+        ms_note_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && access == MS_WRITE &&
         !ms_lineage_is_resident(&allocation->lineage, begin, end))
@@ -425,6 +428,7 @@ CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, s
     if (ms_lineage_is_resident(&allocation->lineage, begin, end))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
+    const struct ms_note note = ms_note_begin(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
@@ -434,5 +438,7 @@ CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, s
         return result;
     ms_settle_postpone();
     ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin);
-    return set_resident(allocation, begin, end);
+    result = set_resident(allocation, begin, end);
+    ms_note_materialised(&note, allocation, begin, result);
+    return result;
 }

@@ -6,6 +6,7 @@
 
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/record.h"
 
 /* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient, sleeps. */
@@ -52,8 +53,12 @@ bool ms_may_record(CUstream stream)
 {
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return false;
-    if (ms_is_gated())
-        return wait_a_moment(stream) == CUDA_SUCCESS;
+    if (ms_is_gated()) {
+        const CUresult state = wait_a_moment(stream);
+        if (state == CUDA_ERROR_NOT_READY)
+            ms_note_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
+        return state == CUDA_SUCCESS;
+    }
     /* The query also finds handles that are no streams, and errors of earlier work: those calls go to
      * the driver, which refuses them. */
     const CUresult state = ms_driver.stream_query(stream);

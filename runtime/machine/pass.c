@@ -9,6 +9,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/ranges.h"
@@ -158,8 +159,11 @@ static CUresult transfer(const struct batch *batch, CUcontext context)
 static CUresult flush(struct batch *batch)
 {
     CUresult result = CUDA_SUCCESS;
+    const uint64_t began = ms_state_now();
     if (batch->run_count > 0)
         result = transfer(batch, batch->parts[0].allocation->context);
+    if (batch->run_count > 0 && result == CUDA_SUCCESS)
+        ms_note_filled(batch->bytes, began);
     for (size_t i = 0; i < batch->part_count; i++) {
         if (result == CUDA_SUCCESS)
             result = finish_part(&batch->parts[i]);
@@ -341,9 +345,13 @@ bool ms_pass_run(const char *why)
         drop_old_plan();
     passed = generation;
     ms_shard_match_blocks();
+    const uint64_t began = ms_state_now();
+    const struct ms_why reason = ms_why_begin(MS_REASON_PASS);
     const bool is_good = fill();
+    ms_why_end(reason);
     ms_count(MS_COUNT_PASSES, 1);
     pthread_mutex_unlock(&lock);
+    ms_note_plan(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "
                         "it stays deferred");
@@ -354,5 +362,6 @@ void ms_pass_begin(bool is_first)
 {
     if (is_first)
         ms_shard_catch_up();
+    ms_note_plan("a plan came into force", 0);
     ms_pass_run("a plan has arrived");
 }

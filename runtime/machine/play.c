@@ -7,6 +7,7 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/backing.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/step.h"
 
 enum { BOUNCE_BYTES = 8 << 20, MAX_CONTEXTS = 64 };
@@ -127,7 +128,7 @@ CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t be
                      ? run_with_input(step, delta, stream)
                      : ms_launch_run(step->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
-        ms_count(MS_COUNT_REPLAYED_LAUNCHES, 1);
+        ms_note_replay(step, begin, end);
     else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* that is told where it is dealt with */
         ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
                ms_launch_name(step->launch), (int)result);

@@ -8,6 +8,7 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/step.h"
 
@@ -143,6 +144,14 @@ static size_t evict(struct ms_allocation *allocation)
     return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
 }
 
+static size_t evict_noted(struct ms_allocation *allocation, ms_evictor *evict_)
+{
+    const size_t freed = evict_(allocation);
+    if (freed > 0)
+        ms_note_event(MS_EVENT_EVICT, allocation, 0, freed, NULL);
+    return freed;
+}
+
 /* The device is waited for before `evict` sees an allocation, and nothing has changed in it since. */
 static size_t evict_some(CUdeviceptr *at, ms_evictor *evict_)
 {
@@ -156,7 +165,7 @@ static size_t evict_some(CUdeviceptr *at, ms_evictor *evict_)
         if (allocation != NULL && allocation->id == candidates[i].id &&
             allocation->reads == candidates[i].reads &&
             allocation->changes == candidates[i].changes)
-            freed += evict_(allocation);
+            freed += evict_noted(allocation, evict_);
         ms_space_release(allocation);
     }
     ms_count(MS_COUNT_EVICTED_BYTES, freed);
@@ -176,7 +185,9 @@ size_t ms_pressure_evict(ms_evictor *evict_)
 
 static bool relieve(void)
 {
+    const uint64_t began = ms_state_now();
     const size_t freed = ms_pressure_evict(evict);
+    ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)
         ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
                freed);
@@ -186,6 +197,10 @@ static bool relieve(void)
 bool ms_try_again(CUresult result, int *attempts)
 {
     enum { MAX_ATTEMPTS = 3 };
-    return result == CUDA_ERROR_OUT_OF_MEMORY && ms_owns_any() && ++*attempts < MAX_ATTEMPTS &&
-           relieve();
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !ms_owns_any())
+        return false;
+    if (++*attempts < MAX_ATTEMPTS && relieve())
+        return true;
+    ms_state_event_for(MS_EVENT_FAIL, MS_REASON_NO_MEMORY, 0, 0, 0, 0, NULL);
+    return false;
 }

@@ -10,6 +10,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/pass.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
@@ -76,6 +77,19 @@ static bool materialise_all(void)
     return all;
 }
 
+/* False: something stays deferred. */
+static bool settle(const char *why)
+{
+    const uint64_t began = ms_state_now(), before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
+    const struct ms_why reason = ms_why_begin(MS_REASON_SETTLE);
+    const bool passed = ms_pass_run(why);
+    const bool is_good = materialise_all() && passed && !ms_defers_any();
+    ms_why_end(reason);
+    ms_state_event_for(MS_EVENT_SETTLE, MS_REASON_SETTLE, 0, 0,
+                       ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, began, why);
+    return is_good;
+}
+
 void ms_settle_now(const char *why)
 {
     if (!ms_defers_any())
@@ -84,8 +98,7 @@ void ms_settle_now(const char *why)
     atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
     atomic_store(&is_settled, true);
-    const bool is_good = ms_pass_run(why);
-    if (materialise_all() && is_good && !ms_defers_any())
+    if (settle(why))
         return;
     /* What a plan gives to other ranks stays. */
     atomic_store_explicit(&in_vain, true, memory_order_relaxed);

@@ -11,6 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/machine/known.h"
 #include "runtime/machine/named.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/shard_internal.h"
 #include "runtime/plan/rank.h"
 #include "runtime/start.h"
@@ -222,6 +223,7 @@ static void compare_rank_locked(uint32_t ranks, uint32_t rank)
 
 bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank)
 {
+    ms_state_offer_rank(rank, ranks);
     pthread_mutex_lock(&ms_shard.lock);
     struct ms_plan *plan = ms_shard.waiting;
     const bool is_awaited = plan != NULL && ms_plan_mesh(plan)->world == ranks;

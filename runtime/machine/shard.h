@@ -79,6 +79,11 @@ CUresult ms_shard_outside(const struct ms_allocation *allocation, size_t begin, 
 bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                    const struct ms_tensor *like, struct ms_fault *fault);
 
+/* The name of the tensor that [begin, end) of the allocation begins with, as far as plans have made it known;
+ * cut to `bytes`. False: there is none. */
+bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size_t end,
+                      char *name_out, size_t bytes);
+
 /* Blocks of [begin, end) of the allocation are gone, and their names. Cheap when there are none. */
 void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end);
 

@@ -8,6 +8,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/hot.h"
+#include "runtime/machine/note.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -197,6 +198,10 @@ static bool grow_blocks(struct ms_blocks *blocks)
     if (grown == NULL)
         return false;
     blocks->ranges = grown;
+    struct ms_state_place *places = ms_heap_realloc(blocks->places, capacity * sizeof(*places));
+    if (places == NULL)
+        return false;
+    blocks->places = places;
     blocks->capacity = capacity;
     return true;
 }
@@ -210,7 +215,10 @@ bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t e
         const size_t at = ms_space_block_behind(allocation, begin);
         memmove(&blocks->ranges[at + 1], &blocks->ranges[at],
                 (blocks->count - at) * sizeof(*blocks->ranges));
+        memmove(&blocks->places[at + 1], &blocks->places[at],
+                (blocks->count - at) * sizeof(*blocks->places));
         blocks->ranges[at] = (struct ms_range){.begin = begin, .end = end};
+        blocks->places[at] = (struct ms_state_place){0};
         blocks->count++;
         blocks->carved = true;
     }
@@ -226,6 +234,9 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
     const bool found = at < blocks->count && blocks->ranges[at].begin == begin;
     if (found) {
         *end_out = blocks->ranges[at].end;
+        ms_state_remove(&blocks->places[at]);
+        memmove(&blocks->places[at], &blocks->places[at + 1],
+                (blocks->count - at - 1) * sizeof(*blocks->places));
         memmove(&blocks->ranges[at], &blocks->ranges[at + 1],
                 (blocks->count - at - 1) * sizeof(*blocks->ranges));
         blocks->count--;
@@ -289,6 +300,7 @@ void ms_space_release(struct ms_allocation *allocation)
         return;
     const struct ms_lineage *lineage = &allocation->lineage;
     const bool deferred = lineage->resident_bytes + lineage->dead_bytes < lineage->bytes;
+    ms_note_allocation(allocation);
     pthread_mutex_lock(&space.lock);
     if (deferred != allocation->counted_deferred) {
         if (deferred)

@@ -18,13 +18,21 @@
 #include "runtime/driver.h"
 #include "runtime/machine/backing.h"
 #include "runtime/machine/lineage.h"
+#include "runtime/state/state.h"
 
 /* The blocks of an allocation that a caching allocator carves: offsets in it, sorted, without overlap. */
 struct ms_blocks {
     bool carved;  /* else the allocation is one block */
     bool strayed; /* the program has used what is in none of them */
     struct ms_range *ranges;
+    struct ms_state_place *places; /* by range: where the block is in the state page */
     size_t count, capacity;
+};
+
+/* What the state page was told of an allocation. */
+struct ms_noted {
+    struct ms_state_place place;
+    uint64_t deferred_bytes, backed_bytes;
 };
 
 struct ms_allocation {
@@ -46,6 +54,7 @@ struct ms_allocation {
     /* guarded by the claim */
     struct ms_lineage lineage;
     struct ms_backing backing;
+    struct ms_noted noted;
     uint64_t reads;   /* how often it was materialised for reading */
     uint64_t changes; /* how often a block was taken or returned */
     bool

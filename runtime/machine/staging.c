@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "runtime/base/log.h"
+#include "runtime/state/state.h"
 
 /* More are in use at once only when more threads fill memory at once. */
 enum { MAX_KEPT = 16 };
@@ -44,6 +45,9 @@ CUresult ms_staging_take(CUcontext context, size_t bytes, struct ms_staging *sta
         if (memory == MAP_FAILED)
             return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (result == CUDA_SUCCESS)
+        ms_state_event_for(MS_EVENT_PIN, MS_REASON_CALL, 0, (uintptr_t)memory, bytes, 0,
+                           "host memory, to read files through");
     *staging_out = (struct ms_staging){memory, bytes, result == CUDA_SUCCESS, context};
     return CUDA_SUCCESS;
 }

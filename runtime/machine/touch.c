@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/shard.h"
@@ -145,7 +146,10 @@ CUresult ms_prepare_send_later(CUdeviceptr address, size_t bytes)
 CUresult ms_prepare_touch_all(void)
 {
     ms_count(MS_COUNT_SEALS, 1);
-    return ms_prepare_touch_live(0, SIZE_MAX);
+    const struct ms_why why = ms_why_begin(MS_REASON_SEALED);
+    const CUresult result = ms_prepare_touch_live(0, SIZE_MAX);
+    ms_why_end(why);
+    return result;
 }
 
 /* Who has a handle of this memory sees it for good, whatever blocks come and go there. */
@@ -169,6 +173,7 @@ static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
         return CUDA_SUCCESS;
     const CUresult result = pin(allocation, 0, allocation->bytes, MS_WRITE);
     *one_handle_out = ms_backing_is_one_chunk(&allocation->backing);
+    ms_note_event(MS_EVENT_PIN, allocation, 0, allocation->bytes, "an allocation that is exported");
     ms_space_release(allocation);
     return result;
 }
@@ -177,9 +182,11 @@ CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out)
 {
     int attempts = 0;
     CUresult result;
+    const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
     do
         result = export_allocation(address, one_handle_out);
     while (ms_try_again(result, &attempts));
+    ms_why_end(why);
     return result;
 }
 

@@ -4,6 +4,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/machine/host.h"
 #include "runtime/machine/materialise.h"
+#include "runtime/machine/note.h"
 #include "runtime/machine/pass.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
@@ -17,9 +18,12 @@
 CUresult ms_bound_lineage(struct ms_allocation *allocation)
 {
     enum { MAX_EXTENTS = 16384 };
-    return allocation->lineage.count <= MAX_EXTENTS
-               ? CUDA_SUCCESS
-               : ms_materialise_kept(allocation, 0, allocation->bytes, MS_WRITE);
+    if (allocation->lineage.count <= MAX_EXTENTS)
+        return CUDA_SUCCESS;
+    const struct ms_why why = ms_why_begin(MS_REASON_PIECES);
+    const CUresult result = ms_materialise_kept(allocation, 0, allocation->bytes, MS_WRITE);
+    ms_why_end(why);
+    return result;
 }
 
 /*
@@ -111,6 +115,7 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
         const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
         *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+        ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
         ms_settle_postpone();
     } else {
         *result_out = ms_back_for_overwrite(allocation, begin, begin + bytes);
@@ -147,6 +152,8 @@ static struct ms_source *find_source(const void *source, size_t bytes, uint64_t 
     struct ms_source *snapshot = ms_source_from_memory(source, bytes);
     if (snapshot != NULL)
         ms_count(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
+    else
+        ms_note_fallback(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
     return snapshot;
 }
 
@@ -239,6 +246,8 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
     }
     const size_t begin = ms_offset(allocation, destination);
     *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
+    ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes,
+                  ms_source_is_file(content.source) ? "bytes of a file" : "bytes of memory");
     const bool is_complete =
         ms_shard_is_active() && ms_shard_note_copy(content.source, content.source_offset, bytes);
     ms_source_drop(content.source);

@@ -150,6 +150,7 @@ struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
     memset(snapshot, 0, sizeof(*snapshot));
     atomic_init(&snapshot->references, 1);
     snapshot->bytes = bytes;
+    ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
     memcpy(snapshot->data, address, bytes);
     return snapshot;
 }
@@ -183,6 +184,7 @@ void ms_source_drop(struct ms_source *source)
         drop_file(source);
     } else if (atomic_fetch_sub(&source->references, 1) == 1) {
         atomic_fetch_sub(&snapshot_bytes, source->bytes);
+        ms_gauge_add(MS_GAUGE_SNAPSHOT, -(int64_t)source->bytes);
         ms_heap_free(source);
     }
 }

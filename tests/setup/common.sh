@@ -39,6 +39,7 @@ gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
 libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
 qemu-user      command -v qemu-aarch64
 ffmpeg         command -v ffmpeg
+chromium-headless-shell command -v chromium-headless-shell || command -v chromium || command -v google-chrome
 python3-numba  /usr/bin/python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec(\"numba\") is None)"
 '
 

@@ -79,7 +79,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
     CHECK_EQ(lineage->resident_bytes, resident);
     CHECK_EQ(lineage->away_bytes, away);
     CHECK_EQ(ms_lineage_has_away(lineage, 0, BYTES), away > 0);
-    CHECK_EQ(lineage->absent_bytes, absent);
+    CHECK_EQ(lineage->kind_bytes[MS_ABSENT], absent);
     CHECK_EQ(ms_lineage_has_absent(lineage, 0, BYTES), absent > 0);
     CHECK_EQ(lineage->resident_bytes + lineage->cached_bytes, present);
     CHECK_EQ(ms_lineage_is_present(lineage, 0, BYTES), present == BYTES);

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/launcher.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+static const struct {
+    const char *rank, *size;
+} launchers[] = {
+    {"RANK", "WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS"},
+    {"PMI_RANK", "PMI_SIZE"},
+};
+
+static bool read_number(const char *name, uint32_t *number_out)
+{
+    const char *text = secure_getenv(name);
+    if (text == NULL || text[0] < '0' || text[0] > '9')
+        return false;
+    char *end;
+    const unsigned long number = strtoul(text, &end, 10);
+    if (*end != '\0' || number >= UINT32_C(1) << 31)
+        return false;
+    *number_out = (uint32_t)number;
+    return true;
+}
+
+bool ms_launcher_rank(uint32_t *rank_out, uint32_t *world_out)
+{
+    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+        if (!read_number(launchers[i].rank, rank_out))
+            continue;
+        if (!read_number(launchers[i].size, world_out))
+            *world_out = UINT32_MAX;
+        return true;
+    }
+    return false;
+}

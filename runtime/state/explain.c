@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/explain.h"
+
+#include <string.h>
+
+const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT] = {"undefined", "dead",     "fill",
+                                                              "file",      "snapshot", "launch",
+                                                              "absent",    "resident"};
+
+static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
+    [MS_EVENT_NONE] = "none",
+    [MS_EVENT_ALLOCATE] = "allocate",
+    [MS_EVENT_FREE] = "free",
+    [MS_EVENT_RECORD] = "record",
+    [MS_EVENT_MATERIALISE] = "materialise",
+    [MS_EVENT_REPLAY] = "replay",
+    [MS_EVENT_EVICT] = "evict",
+    [MS_EVENT_PRESSURE] = "pressure",
+    [MS_EVENT_PIN] = "pin",
+    [MS_EVENT_PLAN] = "plan",
+    [MS_EVENT_OUTSIDE] = "out-of-plan read",
+    [MS_EVENT_FALLBACK] = "fallback",
+    [MS_EVENT_SETTLE] = "settle",
+    [MS_EVENT_FAIL] = "fail",
+};
+
+/*
+ * In a sentence, %c is the call, %k the kernel (or what else the event's text is), %p a pattern for the kernel in a
+ * line of kernel rules.
+ */
+static const struct {
+    const char *text, *sentence; /* NULL: nothing to explain */
+} reasons[MS_REASON_COUNT] = {
+    [MS_REASON_CALL] = {"the call needs the bytes", NULL},
+    [MS_REASON_SEALED] =
+        {"a call that is not modelled",
+         "%c is not modelled, so everything that was deferred was brought into memory first. Where "
+         "the "
+         "program can do without it until its weights are sharded, more stays deferred; "
+         "docs/entry-points.md lists such calls."},
+    [MS_REASON_NO_RULE] =
+        {"a kernel without a rule",
+         "No rule names the kernel %k, so the blocks that it reaches were brought into memory "
+         "whole. If "
+         "every element that it writes depends on its parameters alone, put the line \"write-only "
+         "%p\" into "
+         "a file and name that in METASHARD_KERNEL_RULES (in-place and from-other: see "
+         "kernel-rules.txt)."},
+    [MS_REASON_RULE_MISSED] =
+        {"a launch that is not as its rule wants it",
+         "A rule names the kernel %k, but a launch of it was not recorded: its pointers were not "
+         "those "
+         "that the rule's class allows, something of its block was in memory already, or its "
+         "stream was "
+         "busy. METASHARD_LOG=debug tells the blocks; it costs memory and nothing else."},
+    [MS_REASON_PARAMETERS] =
+        {"a launch with unknown parameters",
+         "The driver does not tell the parameters of a kernel that was launched by %c, so "
+         "everything that "
+         "was deferred was brought into memory; a driver of CUDA 12.4 or later tells them."},
+    [MS_REASON_HOST_REACH] = {"a kernel that reaches host memory",
+                              "The kernel %k was given an address of host memory, where the "
+                              "address of any block may lie, so "
+                              "everything that was deferred was brought into memory. Launch it "
+                              "after the weights are sharded, "
+                              "or give it device memory."},
+    [MS_REASON_UNBOUNDED] = {"addresses of host memory in device memory",
+                             "An address of host memory that kernels can read was copied to the "
+                             "device, so each launch (here "
+                             "%k) may reach any block, and brings everything into memory. Do such "
+                             "copies after the weights are "
+                             "sharded."},
+    [MS_REASON_GLOBALS] =
+        {"a managed variable",
+         "A module has a __managed__ variable, through which kernels (here %k) may reach any "
+         "block, so each "
+         "launch brings everything into memory. Load that module after the weights are sharded."},
+    [MS_REASON_BUSY_STREAM] =
+        {"a stream that is busy",
+         "%c was not recorded, because the stream had work queued that might come before it: its "
+         "bytes "
+         "went straight into memory. A cuStreamSynchronize before loading lets it be recorded."},
+    [MS_REASON_SNAPSHOT_LIMIT] =
+        {"host copies at their limit",
+         "%c copied bytes that are in no mapped file, and METASHARD_SNAPSHOT_BYTES was used up, so "
+         "they went "
+         "straight into memory. Raise METASHARD_SNAPSHOT_BYTES, or load from mapped files "
+         "(safetensors, torch.load(mmap=True))."},
+    [MS_REASON_PIECES] = {"a block in very many pieces",
+                          "An allocation was written in more than 16384 separate pieces by %c, so "
+                          "it was brought into memory "
+                          "whole. Larger writes keep it deferred; METASHARD_EXCLUDE with its size "
+                          "leaves it to the driver."},
+    [MS_REASON_EXPORT] = {"memory that is exported",
+                          "%c wants physical memory, so the whole allocation was brought in, and "
+                          "stays. METASHARD_EXCLUDE with "
+                          "the allocation's size leaves it to the driver."},
+    [MS_REASON_UNLOAD] = {"code that is unloaded",
+                          "%c unloads code of recorded launches, so they were run at once. Unload "
+                          "modules after the weights "
+                          "are sharded."},
+    [MS_REASON_SETTLE] = {"settling", NULL},
+    [MS_REASON_PASS] = {"the plan gives it to this rank", NULL},
+    [MS_REASON_PRESSURE] = {"device memory was out", NULL},
+    [MS_REASON_OVERCOMMIT] =
+        {"too much was promised",
+         "An allocation was refused, because with it the program would have more than "
+         "METASHARD_OVERCOMMIT "
+         "times the device's memory; raise METASHARD_OVERCOMMIT if most of it is never used."},
+    [MS_REASON_NO_MEMORY] =
+        {"device memory is out",
+         "%c failed: what it needs does not fit into device memory, and nothing was left that "
+         "could be given "
+         "back. More ranks, a plan (METASHARD_PLAN), or a later use of whole tensors need less."},
+    [MS_REASON_OUTSIDE] = {"a read outside of the plan",
+                           "%c read tensor %k, which the plan gives to other ranks, and it took "
+                           "memory for that. Change the "
+                           "program to use its own part only, or the plan; "
+                           "METASHARD_PLAN_MODE=enforce makes such calls "
+                           "fail where they happen."},
+    [MS_REASON_HANDED_OUT] = {"a block handed out after settling", NULL},
+};
+
+const char *ms_reason_text(uint32_t reason)
+{
+    return reason < MS_REASON_COUNT && reasons[reason].text != NULL ? reasons[reason].text : "?";
+}
+
+const char *ms_event_kind_name(uint32_t kind)
+{
+    return kind < MS_EVENT_KIND_COUNT ? kind_names[kind] : "?";
+}
+
+bool ms_reason_is_fallback(enum ms_reason reason)
+{
+    return reason < MS_REASON_COUNT && reasons[reason].sentence != NULL;
+}
+
+/* A sentence that is being made; what does not fit is cut. */
+struct sentence {
+    char *text;
+    size_t used, bytes;
+};
+
+static void add(struct sentence *sentence, const char *text, size_t length)
+{
+    const size_t room = sentence->bytes - 1 - sentence->used;
+    const size_t now = length < room ? length : room;
+    memcpy(sentence->text + sentence->used, text, now);
+    sentence->used += now;
+    sentence->text[sentence->used] = '\0';
+}
+
+/* A mangled name may be longer than a sentence; its beginning and a * name the same kernels and few more. */
+static void add_name(struct sentence *sentence, const char *name, const char *rest)
+{
+    enum { MOST = 140 };
+    const size_t length = strlen(name);
+    add(sentence, name, length < MOST ? length : MOST);
+    if (length > MOST)
+        add(sentence, rest, strlen(rest));
+}
+
+bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
+                size_t bytes)
+{
+    if (reason >= MS_REASON_COUNT || reasons[reason].sentence == NULL || bytes == 0)
+        return false;
+    struct sentence sentence = {sentence_out, 0, bytes};
+    const char *name = text != NULL && text[0] != '\0' ? text : "whose name is not known";
+    for (const char *at = reasons[reason].sentence; *at != '\0'; at++) {
+        if (at[0] != '%') {
+            add(&sentence, at, 1);
+            continue;
+        }
+        switch (*++at) {
+        case 'c':
+            add_name(&sentence, call != NULL && call[0] != '\0' ? call : "a call", "...");
+            break;
+        case 'k':
+            add_name(&sentence, name, "...");
+            break;
+        default:
+            add_name(&sentence, name, "*");
+        }
+    }
+    return true;
+}

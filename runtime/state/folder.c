@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/folder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool ms_state_folder(const struct ms_config *config, unsigned index, char path_out[MS_PATH_BYTES])
+{
+    int length = -1;
+    if (config->state_dir[0] == '\0')
+        return false;
+    if (strcmp(config->state_dir, "auto") != 0)
+        length = index == 0 ? snprintf(path_out, MS_PATH_BYTES, "%s", config->state_dir) : -1;
+    else if (index == 0 && config->runtime_dir[0] == '/')
+        length = snprintf(path_out, MS_PATH_BYTES, "%s/metashard", config->runtime_dir);
+    else if (index <= 1)
+        length = snprintf(path_out, MS_PATH_BYTES, "/run/user/%u/metashard", (unsigned)geteuid());
+    else if (index == 2)
+        length = snprintf(path_out, MS_PATH_BYTES, "/tmp/metashard-%u", (unsigned)geteuid());
+    return length > 0 && length < MS_PATH_BYTES;
+}
+
+bool ms_state_is_page(const char *name)
+{
+    const size_t length = strlen(name), prefix = strlen(MS_STATE_PREFIX);
+    const size_t suffix = strlen(MS_STATE_SUFFIX);
+    return length > prefix + suffix && strncmp(name, MS_STATE_PREFIX, prefix) == 0 &&
+           strcmp(name + length - suffix, MS_STATE_SUFFIX) == 0;
+}
+
+/* The whole of a small file as a text. */
+static bool read_text(const char *path, char *text_out, size_t bytes)
+{
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    const ssize_t got = read(file, text_out, bytes - 1);
+    close(file);
+    if (got < 0)
+        return false;
+    text_out[got] = '\0';
+    return true;
+}
+
+/* Field 22 of /proc/PID/stat; the name in field 2 may hold anything, also parentheses. 0: there is none. */
+static uint64_t start_of(uint64_t pid, bool *is_dead_out)
+{
+    char path[64], text[1024];
+    *is_dead_out = false;
+    snprintf(path, sizeof(path), "/proc/%llu/stat", (unsigned long long)pid);
+    if (!read_text(path, text, sizeof(text)))
+        return 0;
+    const char *at = strrchr(text, ')');
+    if (at == NULL)
+        return 0;
+    at += 2;
+    *is_dead_out = *at == 'Z' || *at == 'X';
+    for (int field = 3; field < 22 && at != NULL; field++) {
+        at = strchr(at, ' ');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return at != NULL ? strtoull(at, NULL, 10) : 0;
+}
+
+void ms_state_identify(struct ms_state_identity *identity_out)
+{
+    bool is_dead;
+    struct stat stat_of;
+    *identity_out = (struct ms_state_identity){.pid = (uint64_t)getpid()};
+    identity_out->start_ticks = start_of(identity_out->pid, &is_dead);
+    if (stat("/proc/self/ns/pid", &stat_of) == 0)
+        identity_out->pid_namespace = stat_of.st_ino;
+    if (!read_text("/proc/sys/kernel/random/boot_id", identity_out->boot,
+                   sizeof(identity_out->boot)))
+        identity_out->boot[0] = '\0';
+    identity_out->boot[strcspn(identity_out->boot, "\n")] = '\0';
+}
+
+enum ms_life ms_state_life(const struct ms_state_identity *identity)
+{
+    struct ms_state_identity own;
+    bool is_dead;
+    ms_state_identify(&own);
+    if (strcmp(own.boot, identity->boot) != 0)
+        return own.boot[0] != '\0' && identity->boot[0] != '\0' ? MS_LIFE_GONE : MS_LIFE_UNKNOWN;
+    if (own.pid_namespace != identity->pid_namespace || own.pid_namespace == 0)
+        return MS_LIFE_UNKNOWN;
+    const uint64_t start = start_of(identity->pid, &is_dead);
+    return start == identity->start_ticks && start != 0 && !is_dead ? MS_LIFE_ALIVE : MS_LIFE_GONE;
+}

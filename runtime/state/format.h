@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state page: the layout of the file in which a process that uses CUDA keeps what is known of it
+ * (state.h writes it, view.h reads it). It is mapped shared, so what was written is there after the process
+ * was killed.
+ *
+ *     | header | process | plan | options | figures and their names | devices | files | causes |
+ *     | samples (ring) | blocks (table) | events (ring) |
+ *
+ * All numbers are of fixed width and little-endian; texts are UTF-8, cut, and end with a zero. The header
+ * tells where each section lies, how many records it has, and how large one is. Whoever changes a record,
+ * or what a field means, raises MS_STATE_VERSION: readers of another version refuse the file.
+ *
+ * Records that begin with `sequence` may be written at any time. It is even while the record is whole, and
+ * odd while it is written; 0: it was never written. A reader that finds it odd, or another one after reading
+ * than before, has read nothing. The process and the plan have two records each, of which the one with the
+ * greater sequence counts: so one is whole although the process was killed in the middle of a write.
+ */
+#ifndef METASHARD_RUNTIME_STATE_FORMAT_H
+#define METASHARD_RUNTIME_STATE_FORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MS_STATE_MAGIC "metashrd"
+enum { MS_STATE_VERSION = 1, MS_STATE_MARK = 0x01020304 };
+enum { MS_STATE_LEAST_BYTES = 512 << 10, MS_STATE_MOST_BYTES = 1 << 30 };
+
+enum ms_state_section {
+    MS_SECTION_PROCESS,
+    MS_SECTION_PLAN,
+    MS_SECTION_OPTIONS,
+    MS_SECTION_FIGURES,
+    MS_SECTION_FIGURE_NAMES, /* as many as figures */
+    MS_SECTION_DEVICES,      /* by number */
+    MS_SECTION_FILES,
+    MS_SECTION_CAUSES,
+    MS_SECTION_SAMPLES,
+    MS_SECTION_BLOCKS,
+    MS_SECTION_EVENTS,
+    MS_SECTION_COUNT
+};
+
+struct ms_state_span {
+    uint64_t offset, count, record_bytes;
+};
+
+struct ms_state_header {
+    char magic[8];
+    uint32_t version, mark; /* MS_STATE_MARK; another order of its bytes is another order of all */
+    uint64_t total_bytes;
+    uint64_t section_count;
+    struct ms_state_span sections[MS_SECTION_COUNT];
+};
+
+#define MS_STATE_NO_RANK UINT32_MAX
+
+struct ms_state_process {
+    uint64_t sequence;
+    uint64_t pid;
+    uint64_t start_ticks;   /* of the process, after the boot: field 22 of /proc/PID/stat */
+    uint64_t pid_namespace; /* its inode */
+    uint64_t uid;
+    uint64_t started_ns;           /* realtime: when the page was made */
+    uint64_t started_monotonic_ns; /* the same moment; all other times are after it */
+    uint64_t ended_ns;             /* after that, 0: it has not ended, or not by exit */
+    uint32_t rank, world;          /* MS_STATE_NO_RANK: not known */
+    uint64_t reserved[3];
+    char version[32]; /* of MetaShard */
+    char boot[40];    /* /proc/sys/kernel/random/boot_id */
+    char host[64];
+    char command[1024]; /* arguments, with spaces between them */
+    char folder[256];
+};
+
+struct ms_state_plan {
+    uint64_t sequence;
+    uint64_t generation; /* how many plans have come; 0: none */
+    uint64_t tensors, planned_bytes, owned_bytes;
+    uint32_t rank, world;
+    uint32_t enforced, reserved;
+    char name[512];
+};
+
+/* Written once, before anyone reads. */
+struct ms_state_option {
+    char name[48], value[464];
+};
+struct ms_state_figure_name {
+    char text[48];
+};
+struct ms_state_device {
+    uint64_t sequence;
+    char name[120];
+};
+
+/* The blocks' bytes come from these. */
+struct ms_state_file {
+    uint64_t sequence;
+    char path[504];
+};
+
+/* Bytes of the process: at one moment. */
+struct ms_state_sample {
+    uint64_t sequence;
+    uint64_t time_ns;
+    uint64_t live_bytes;     /* requested, and not freed yet */
+    uint64_t deferred_bytes; /* of these, not in device memory */
+    uint64_t backed_bytes;   /* physical memory */
+    uint64_t h2d_bytes;      /* copied to the device until then */
+    uint64_t reserved[2];
+};
+
+/* Where the bytes of a block come from (lineage.h). */
+enum ms_state_kind {
+    MS_BYTES_UNDEFINED,
+    MS_BYTES_DEAD,
+    MS_BYTES_FILL,
+    MS_BYTES_FILE,
+    MS_BYTES_SNAPSHOT,
+    MS_BYTES_LAUNCH,
+    MS_BYTES_ABSENT,
+    MS_BYTES_RESIDENT,
+    MS_BYTES_KIND_COUNT
+};
+
+enum ms_state_block_flag {
+    MS_BLOCK_PART = 1,   /* of the allocation with the same id: a caching allocator has carved it */
+    MS_BLOCK_CARVED = 2, /* an allocation that has parts */
+};
+
+/* An allocation, or a part of one. bytes is the sum of kind_bytes. Parts have no backed_bytes. */
+struct ms_state_block {
+    uint64_t sequence;
+    uint64_t id; /* of the allocation, 0: the record is not in use */
+    uint64_t address, bytes, backed_bytes;
+    uint64_t kind_bytes[MS_BYTES_KIND_COUNT];
+    uint64_t deferred_bytes; /* neither resident nor cached nor dead */
+    uint64_t cached_bytes;   /* in device memory, and could be restored */
+    uint64_t away_bytes;     /* given to other ranks by a plan */
+    uint64_t allocated_ns;
+    uint64_t changed_ns;
+    uint64_t file_offset;
+    uint32_t file; /* 1 + the index of the file that bytes of it come, or came, from; 0: none */
+    uint32_t device, flags;
+    uint32_t backed_reason; /* enum ms_reason: why it got memory first; with the call */
+    char backed_call[80];
+    char name[120]; /* of the tensor, if it is known */
+};
+
+/* What has happened. Grow at the end; names are in view.c. */
+enum ms_event_kind {
+    MS_EVENT_NONE,
+    MS_EVENT_ALLOCATE,
+    MS_EVENT_FREE,
+    MS_EVENT_RECORD,      /* a write or a launch was noted instead of run */
+    MS_EVENT_MATERIALISE, /* bytes were brought into device memory */
+    MS_EVENT_REPLAY,      /* a recorded launch was run */
+    MS_EVENT_EVICT,       /* device memory was given back */
+    MS_EVENT_PRESSURE,    /* device memory was out */
+    MS_EVENT_PIN,         /* host memory was pinned, or an allocation was brought in to stay */
+    MS_EVENT_PLAN,        /* a plan came into force, or was carried out */
+    MS_EVENT_OUTSIDE,     /* a read of what the plan gives to other ranks */
+    MS_EVENT_FALLBACK,    /* something was not deferred, or everything was materialised */
+    MS_EVENT_SETTLE,
+    MS_EVENT_FAIL, /* a call of the program failed */
+    MS_EVENT_KIND_COUNT
+};
+
+/* Why (runtime/state/explain.h tells each in a sentence). Grow at the end. */
+enum ms_reason {
+    MS_REASON_CALL, /* the call needs the bytes */
+    MS_REASON_SEALED,
+    MS_REASON_NO_RULE,
+    MS_REASON_RULE_MISSED,
+    MS_REASON_PARAMETERS,
+    MS_REASON_HOST_REACH,
+    MS_REASON_UNBOUNDED,
+    MS_REASON_GLOBALS,
+    MS_REASON_BUSY_STREAM,
+    MS_REASON_SNAPSHOT_LIMIT,
+    MS_REASON_PIECES,
+    MS_REASON_EXPORT,
+    MS_REASON_UNLOAD,
+    MS_REASON_SETTLE,
+    MS_REASON_PASS,
+    MS_REASON_PRESSURE,
+    MS_REASON_OVERCOMMIT,
+    MS_REASON_NO_MEMORY,
+    MS_REASON_OUTSIDE,
+    MS_REASON_HANDED_OUT,
+    MS_REASON_COUNT
+};
+
+/* Number n (from 0) has the sequence 2n + 2, and lies at n modulo the ring's size. */
+struct ms_state_event {
+    uint64_t sequence;
+    uint64_t time_ns;     /* when it was over */
+    uint64_t duration_ns; /* 0: none was taken */
+    uint64_t block;       /* id; 0: none, or many */
+    uint64_t address, bytes;
+    uint32_t kind, reason;
+    uint32_t thread, reserved;
+    char call[64];  /* of the driver, that the program was in */
+    char text[128]; /* the kernel, the tensor, or a clause */
+};
+
+/* Events of one kind, reason, call and text, added up. */
+struct ms_state_cause {
+    uint64_t sequence;
+    uint64_t count, bytes, duration_ns;
+    uint64_t first_ns, last_ns;
+    uint32_t kind, reason;
+    uint64_t reserved[1];
+    char call[64];
+    char text[320];
+    char sentence[576]; /* "": there is nothing to explain */
+};
+
+/* The size of one record of a section. */
+size_t ms_state_record_bytes(enum ms_state_section section);
+
+#endif

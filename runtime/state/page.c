@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/page.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+
+enum { KEPT_DAYS = 7, KEPT_PAGES = 16, MAX_PAGES = 1024, MAX_NAMES = 9 };
+enum { DEVICES = 64, FILES = 128, HIDDEN_HOURS = 1 };
+
+#define HIDDEN_PREFIX ".metashard-new-"
+
+/* --- layout */
+
+static void add_section(struct ms_state_header *header, enum ms_state_section section,
+                        uint64_t count)
+{
+    const uint64_t bytes = ms_state_record_bytes(section);
+    header->sections[section] = (struct ms_state_span){header->total_bytes, count, bytes};
+    header->total_bytes += (count * bytes + 63) / 64 * 64;
+}
+
+/* An eighth of what the fixed sections leave for causes, an eighth for samples, and half of the rest each. */
+void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64_t options,
+                      uint64_t figures)
+{
+    enum { MOST_CAUSES = 512 };
+    struct ms_state_header header = {.version = MS_STATE_VERSION,
+                                     .mark = MS_STATE_MARK,
+                                     .section_count = MS_SECTION_COUNT};
+    memcpy(header.magic, MS_STATE_MAGIC, sizeof(header.magic));
+    header.total_bytes = (sizeof(header) + 63) / 64 * 64;
+    add_section(&header, MS_SECTION_PROCESS, 2);
+    add_section(&header, MS_SECTION_PLAN, 2);
+    add_section(&header, MS_SECTION_OPTIONS, options);
+    add_section(&header, MS_SECTION_FIGURES, figures);
+    add_section(&header, MS_SECTION_FIGURE_NAMES, figures);
+    add_section(&header, MS_SECTION_DEVICES, DEVICES);
+    add_section(&header, MS_SECTION_FILES, FILES);
+    const uint64_t eighth = (bytes - header.total_bytes) / 8;
+    const uint64_t causes = eighth / sizeof(struct ms_state_cause);
+    add_section(&header, MS_SECTION_CAUSES, causes < MOST_CAUSES ? causes : MOST_CAUSES);
+    add_section(&header, MS_SECTION_SAMPLES, eighth / sizeof(struct ms_state_sample));
+    const uint64_t half = (bytes - header.total_bytes) / 2;
+    add_section(&header, MS_SECTION_BLOCKS, half / sizeof(struct ms_state_block));
+    add_section(&header, MS_SECTION_EVENTS,
+                (bytes - header.total_bytes - 63) / sizeof(struct ms_state_event));
+    *header_out = header;
+}
+
+/* --- the file */
+
+static bool fail(char text[256], const char *format, const char *what, int error)
+{
+    snprintf(text, 256, format, what, strerror(error));
+    return false;
+}
+
+/* The folder, which is made when it is not there. No link is followed at its end, and nobody else may put or
+ * rename something in it. */
+static int open_folder(const char *path, char text[256])
+{
+    struct stat stat;
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        fail(text, "%.160s cannot be made: %s", path, errno);
+        return -1;
+    }
+    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0) {
+        fail(text, "%.160s cannot be opened: %s", path, errno);
+        return -1;
+    }
+    if (fstat(folder, &stat) != 0 || stat.st_uid != geteuid() || (stat.st_mode & 022) != 0) {
+        snprintf(text, 256, "%.160s belongs to another user, or others may write there", path);
+        close(folder);
+        return -1;
+    }
+    return folder;
+}
+
+/* Reserves the bytes: a page that is mapped and has no place on the disk would be a SIGBUS. Beyond the limit
+ * of a file's size, asking is a signal already. */
+static bool reserve(int file, uint64_t bytes, char text[256])
+{
+    struct rlimit limit;
+    const bool is_limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes;
+    const int error = is_limited ? EFBIG : posix_fallocate(file, 0, (off_t)bytes);
+    return error == 0 || fail(text, "%s cannot be reserved: %s", "its size", error);
+}
+
+static bool map(struct ms_state_page *page, int file, char text[256])
+{
+    void *bytes = mmap(NULL, page->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (bytes == MAP_FAILED)
+        return fail(text, "%s cannot be mapped: %s", "it", errno);
+    page->bytes = bytes;
+    return true;
+}
+
+bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t bytes,
+                        const struct ms_state_header *header, char text[256])
+{
+    *page = (struct ms_state_page){.total_bytes = bytes};
+    page->folder = open_folder(folder, text);
+    if (page->folder < 0)
+        return false;
+    snprintf(page->path, sizeof(page->path), "%s", folder);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    snprintf(page->hidden_name, sizeof(page->hidden_name), HIDDEN_PREFIX "%d-%lx", (int)getpid(),
+             now.tv_nsec);
+    const int file = openat(page->folder, page->hidden_name,
+                            O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool is_good = file >= 0 || fail(text, "%.160s takes no file: %s", folder, errno);
+    is_good = is_good && reserve(file, bytes, text) && map(page, file, text);
+    if (is_good)
+        memcpy(page->bytes, header, sizeof(*header));
+    const bool was_made = file >= 0;
+    if (was_made)
+        close(file);
+    if (!is_good) {
+        if (was_made)
+            unlinkat(page->folder, page->hidden_name, 0);
+        close(page->folder);
+    }
+    return is_good;
+}
+
+void ms_state_page_drop(struct ms_state_page *page)
+{
+    unlinkat(page->folder, page->hidden_name, 0);
+    munmap(page->bytes, page->total_bytes);
+    close(page->folder);
+}
+
+/* --- whose page is it */
+
+static bool read_identity(int folder, const char *name, struct ms_state_identity *identity_out,
+                          struct stat *stat_out)
+{
+    struct ms_state_header header;
+    struct ms_state_process process[2];
+    const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    bool is_good = fstat(file, stat_out) == 0 && S_ISREG(stat_out->st_mode) &&
+                   pread(file, &header, sizeof(header), 0) == (ssize_t)sizeof(header) &&
+                   memcmp(header.magic, MS_STATE_MAGIC, sizeof(header.magic)) == 0 &&
+                   header.version == MS_STATE_VERSION;
+    is_good = is_good &&
+              pread(file, process, sizeof(process),
+                    (off_t)header.sections[MS_SECTION_PROCESS].offset) == (ssize_t)sizeof(process);
+    close(file);
+    if (!is_good)
+        return false;
+    const struct ms_state_process *first = &process[process[0].sequence < 2];
+    *identity_out =
+        (struct ms_state_identity){first->pid, first->start_ticks, first->pid_namespace, ""};
+    memcpy(identity_out->boot, first->boot, sizeof(identity_out->boot) - 1);
+    return true;
+}
+
+/* The page of this very process, before it called exec; or of one that is gone. */
+static bool may_be_replaced(int folder, const char *name)
+{
+    struct ms_state_identity identity, own;
+    struct stat stat;
+    if (!read_identity(folder, name, &identity, &stat))
+        return false;
+    ms_state_identify(&own);
+    return ms_state_life(&identity) == MS_LIFE_GONE ||
+           (identity.pid == own.pid && identity.start_ticks == own.start_ticks &&
+            identity.pid_namespace == own.pid_namespace && strcmp(identity.boot, own.boot) == 0);
+}
+
+bool ms_state_page_show(struct ms_state_page *page, char text[256])
+{
+    char name[64] = "";
+    int error = EEXIST;
+    for (int i = 1; i <= MAX_NAMES && error == EEXIST; i++) {
+        char number[24] = "";
+        if (i > 1) /* another container that shares the folder has this process id as well */
+            snprintf(number, sizeof(number), "-%d", i);
+        snprintf(name, sizeof(name), MS_STATE_PREFIX "%d%s" MS_STATE_SUFFIX, (int)getpid(), number);
+        if (may_be_replaced(page->folder, name))
+            unlinkat(page->folder, name, 0);
+        error = linkat(page->folder, page->hidden_name, page->folder, name, 0) == 0 ? 0 : errno;
+    }
+    unlinkat(page->folder, page->hidden_name, 0);
+    if (error == 0) {
+        const size_t used = strlen(page->path);
+        snprintf(page->path + used, sizeof(page->path) - used, "/%s", name);
+        ms_state_clean(page->folder);
+    } else {
+        fail(text, "%s cannot be made: %s", name, error);
+        munmap(page->bytes, page->total_bytes);
+    }
+    close(page->folder);
+    return error == 0;
+}
+
+/* --- cleaning */
+
+struct old_page {
+    char name[64];
+    time_t changed;
+};
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct old_page *left = a, *right = b;
+    return left->changed < right->changed ? 1 : left->changed > right->changed ? -1 : 0;
+}
+
+/* The hidden file of a process that was killed while it made one. */
+static void clean_hidden(int folder, const char *name, time_t now)
+{
+    struct stat stat;
+    if (fstatat(folder, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 &&
+        stat.st_mtime < now - HIDDEN_HOURS * 3600)
+        unlinkat(folder, name, 0);
+}
+
+/* Those of processes that are gone, at most MAX_PAGES. */
+static size_t find_old(int folder, struct old_page *pages, time_t now)
+{
+    const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = again >= 0 ? fdopendir(again) : NULL;
+    size_t count = 0;
+    struct ms_state_identity identity;
+    struct stat stat;
+    if (list == NULL) {
+        if (again >= 0)
+            close(again);
+        return 0;
+    }
+    for (const struct dirent *entry; count < MAX_PAGES && (entry = readdir(list)) != NULL;) {
+        if (strncmp(entry->d_name, HIDDEN_PREFIX, strlen(HIDDEN_PREFIX)) == 0)
+            clean_hidden(folder, entry->d_name, now);
+        if (!ms_state_is_page(entry->d_name) || strlen(entry->d_name) >= sizeof(pages->name) ||
+            !read_identity(folder, entry->d_name, &identity, &stat) ||
+            ms_state_life(&identity) != MS_LIFE_GONE)
+            continue;
+        strcpy(pages[count].name, entry->d_name);
+        pages[count++].changed = stat.st_mtime;
+    }
+    closedir(list);
+    return count;
+}
+
+void ms_state_clean(int folder)
+{
+    struct old_page *pages = ms_heap_alloc(MAX_PAGES * sizeof(*pages));
+    const time_t now = time(NULL);
+    if (pages == NULL)
+        return;
+    const size_t count = find_old(folder, pages, now);
+    qsort(pages, count, sizeof(*pages), newest_first);
+    for (size_t i = 0; i < count; i++) {
+        if (i >= KEPT_PAGES || pages[i].changed < now - (time_t)KEPT_DAYS * 86400)
+            unlinkat(folder, pages[i].name, 0);
+    }
+    ms_heap_free(pages);
+}

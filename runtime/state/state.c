@@ -1,0 +1,733 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/state.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/launcher.h"
+#include "runtime/base/log.h"
+#include "runtime/diag/caller.h"
+#include "runtime/diag/counters.h"
+#include "runtime/state/explain.h"
+#include "runtime/state/page.h"
+
+/* Records are copied by these, whatever they are. */
+typedef uint64_t __attribute__((may_alias)) word;
+
+static struct {
+    /* immutable after ms_state_start */
+    unsigned char *page;
+    struct ms_state_header header;
+    uint64_t started_ns; /* monotonic */
+
+    _Atomic uint64_t next_event;
+    _Atomic uint64_t last_sample_ns, last_sample_backed, sample_interval_ns;
+
+    pthread_mutex_t lock; /* guards all below, and the tables of the page; a leaf */
+    struct ms_state_process process;
+    uint64_t next_token;
+    uint64_t *tokens; /* by slot of the block table; 0: free */
+    uint32_t *heap;   /* slots in use, the one with the fewest bytes first */
+    uint32_t
+        *heap_place; /* by slot: where it is in the heap; where it is free, the next free one */
+    uint32_t heap_count, free_slot; /* UINT32_MAX: none is free */
+    uint64_t sample_count;
+    uint32_t file_count;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* --- records */
+
+static void *record(enum ms_state_section section, uint64_t index)
+{
+    const struct ms_state_span *span = &state.header.sections[section];
+    return state.page + span->offset + index * span->record_bytes;
+}
+
+static uint64_t count_of(enum ms_state_section section)
+{
+    return state.header.sections[section].count;
+}
+
+/*
+ * Every word is stored with release, so that none is seen before the odd sequence; and the even one is seen
+ * last. That costs nothing on x86-64.
+ */
+static void write_words(void *to_record, const void *value, size_t bytes, uint64_t sequence)
+{
+    word *to = to_record;
+    const word *from = value;
+    __atomic_store_n(&to[0], sequence - 1, __ATOMIC_RELAXED);
+    for (size_t i = 1; i < bytes / sizeof(word); i++)
+        __atomic_store_n(&to[i], from[i], __ATOMIC_RELEASE);
+    __atomic_store_n(&to[0], sequence, __ATOMIC_RELEASE);
+}
+
+static void write_record(enum ms_state_section section, uint64_t index, const void *value)
+{
+    word *to = record(section, index);
+    write_words(to, value, ms_state_record_bytes(section),
+                __atomic_load_n(&to[0], __ATOMIC_RELAXED) + 2);
+}
+
+/* The one of two that is older. */
+static void write_pair(enum ms_state_section section, const void *value)
+{
+    const word *first = record(section, 0), *second = record(section, 1);
+    if (first[0] <= second[0])
+        write_words(record(section, 0), value, ms_state_record_bytes(section), second[0] + 2);
+    else
+        write_words(record(section, 1), value, ms_state_record_bytes(section), first[0] + 2);
+}
+
+/* Cut between two characters, and zero behind it. */
+static void put_text(char *to, size_t bytes, const char *text)
+{
+    size_t length = text != NULL ? strnlen(text, bytes) : 0;
+    if (length == bytes) {
+        length--;
+        while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80)
+            length--;
+    }
+    memcpy(to, text != NULL ? text : "", length);
+    memset(to + length, 0, bytes - length);
+}
+#define PUT_TEXT(field, text) put_text(field, sizeof(field), text)
+
+static uint64_t monotonic_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t now_ns(void)
+{
+    return monotonic_ns(CLOCK_MONOTONIC) - state.started_ns;
+}
+
+uint64_t ms_state_now(void)
+{
+    return ms_is_recorded() ? now_ns() : 0;
+}
+
+/* --- the start */
+
+static void read_command(char *text, size_t bytes)
+{
+    FILE *file = fopen("/proc/self/cmdline", "re");
+    size_t length = file != NULL ? fread(text, 1, bytes - 1, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    while (length > 0 && text[length - 1] == '\0')
+        length--;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] == '\0')
+            text[i] = ' ';
+    }
+    text[length] = '\0';
+}
+
+static void describe_process(struct ms_state_process *process)
+{
+    struct ms_state_identity identity;
+    char text[sizeof(process->command)];
+    ms_state_identify(&identity);
+    *process = (struct ms_state_process){
+        .pid = identity.pid,
+        .start_ticks = identity.start_ticks,
+        .pid_namespace = identity.pid_namespace,
+        .uid = geteuid(),
+        .started_ns = monotonic_ns(CLOCK_REALTIME),
+        .started_monotonic_ns = state.started_ns,
+        .rank = MS_STATE_NO_RANK,
+        .world = MS_STATE_NO_RANK,
+    };
+    if (!ms_launcher_rank(&process->rank, &process->world))
+        process->rank = process->world = MS_STATE_NO_RANK;
+    PUT_TEXT(process->version, METASHARD_VERSION);
+    PUT_TEXT(process->boot, identity.boot);
+    if (gethostname(text, sizeof(text)) == 0)
+        PUT_TEXT(process->host, text);
+    read_command(text, sizeof(text));
+    PUT_TEXT(process->command, text);
+    if (getcwd(text, sizeof(text)) != NULL)
+        PUT_TEXT(process->folder, text);
+}
+
+static void put_option(void *context, const char *variable, const char *value)
+{
+    uint64_t *at = context;
+    struct ms_state_option *option = record(MS_SECTION_OPTIONS, (*at)++);
+    PUT_TEXT(option->name, variable);
+    PUT_TEXT(option->value, value);
+}
+
+static void count_option(void *context, __attribute__((unused)) const char *variable,
+                         __attribute__((unused)) const char *value)
+{
+    ++*(uint64_t *)context;
+}
+
+static bool make_tables(void)
+{
+    const uint64_t count = count_of(MS_SECTION_BLOCKS);
+    ms_heap_free(state.tokens); /* of a page that could not be shown */
+    ms_heap_free(state.heap);
+    ms_heap_free(state.heap_place);
+    state.tokens = ms_heap_zalloc(count * sizeof(*state.tokens));
+    state.heap = ms_heap_zalloc(count * sizeof(*state.heap));
+    state.heap_place = ms_heap_zalloc(count * sizeof(*state.heap_place));
+    if (state.tokens == NULL || state.heap == NULL || state.heap_place == NULL)
+        return false;
+    for (uint64_t i = 0; i < count; i++)
+        state.heap_place[i] = i + 1 < count ? (uint32_t)(i + 1) : UINT32_MAX;
+    return true;
+}
+
+static void fill_page(const struct ms_config *config)
+{
+    uint64_t options = 0;
+    ms_config_visit(config, put_option, &options);
+    for (int i = 0; i < MS_FIGURE_COUNT; i++) {
+        struct ms_state_figure_name *name = record(MS_SECTION_FIGURE_NAMES, (uint64_t)i);
+        PUT_TEXT(name->text, ms_counter_names[i]);
+    }
+    describe_process(&state.process);
+    write_pair(MS_SECTION_PROCESS, &state.process);
+    state.next_token = 1;
+    state.sample_interval_ns = 1000000;
+}
+
+static void lay_out(const struct ms_config *config, uint64_t bytes)
+{
+    uint64_t options = 0;
+    ms_config_visit(config, count_option, &options);
+    ms_state_lay_out(&state.header, bytes, options, MS_FIGURE_COUNT);
+    state.header.total_bytes = bytes;
+}
+
+static bool make_page(const struct ms_config *config, struct ms_state_page *page, char text[256])
+{
+    uint64_t bytes = config->state_bytes;
+    bytes = bytes < MS_STATE_LEAST_BYTES ? MS_STATE_LEAST_BYTES : bytes;
+    bytes = bytes > MS_STATE_MOST_BYTES ? MS_STATE_MOST_BYTES : bytes / 4096 * 4096;
+    lay_out(config, bytes);
+    char folder[MS_PATH_BYTES];
+    bool is_made = false;
+    for (unsigned i = 0; !is_made && ms_state_folder(config, i, folder); i++)
+        is_made = ms_state_page_make(page, folder, bytes, &state.header, text);
+    return is_made;
+}
+
+/* The page as a file, filled. False: *text says why not. */
+static bool start_file(const struct ms_config *config, char text[256])
+{
+    struct ms_state_page page;
+    if (!make_page(config, &page, text))
+        return false;
+    state.page = page.bytes;
+    if (!make_tables()) {
+        ms_state_page_drop(&page);
+        return false;
+    }
+    fill_page(config);
+    if (!ms_state_page_show(&page, text))
+        return false;
+    ms_log(MS_DEBUG, "the state page is %s", page.path);
+    return true;
+}
+
+/* A page that nobody else sees, for the explanations at exit. */
+static bool start_in_memory(const struct ms_config *config)
+{
+    lay_out(config, MS_STATE_LEAST_BYTES);
+    void *bytes = mmap(NULL, MS_STATE_LEAST_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes == MAP_FAILED)
+        return false;
+    state.page = bytes;
+    if (!make_tables())
+        return false;
+    fill_page(config);
+    return true;
+}
+
+static void log_missing(const struct ms_config *config, const char *text)
+{
+    const bool is_wanted = strcmp(config->state_dir, "auto") != 0;
+    ms_log(is_wanted ? MS_WARN : MS_INFO, "no state page is kept: %s",
+           text[0] != '\0' ? text : "memory is out");
+}
+
+void ms_state_start(const struct ms_config *config)
+{
+    char text[256] = "";
+    const bool is_wanted = config->state_dir[0] != '\0' && getauxval(AT_SECURE) == 0;
+    state.started_ns = monotonic_ns(CLOCK_MONOTONIC);
+    bool is_good = is_wanted && start_file(config, text);
+    if (is_wanted && !is_good)
+        log_missing(config, text);
+    if (!is_good && config->explain)
+        is_good = start_in_memory(config);
+    if (!is_good)
+        return;
+    ms_counters_share(record(MS_SECTION_FIGURES, 0));
+    atomic_store_explicit(&ms_hot.recorded, 1, memory_order_release);
+}
+
+void ms_state_end(void)
+{
+    if (!ms_is_recorded())
+        return;
+    ms_state_sample();
+    pthread_mutex_lock(&state.lock);
+    state.process.ended_ns = now_ns();
+    write_pair(MS_SECTION_PROCESS, &state.process);
+    pthread_mutex_unlock(&state.lock);
+}
+
+void ms_state_set_rank(uint32_t rank, uint32_t world)
+{
+    if (!ms_is_recorded())
+        return;
+    pthread_mutex_lock(&state.lock);
+    state.process.rank = rank;
+    state.process.world = world;
+    write_pair(MS_SECTION_PROCESS, &state.process);
+    pthread_mutex_unlock(&state.lock);
+}
+
+void ms_state_offer_rank(uint32_t rank, uint32_t world)
+{
+    if (!ms_is_recorded())
+        return;
+    pthread_mutex_lock(&state.lock);
+    const bool is_known = state.process.rank != MS_STATE_NO_RANK;
+    pthread_mutex_unlock(&state.lock);
+    if (!is_known && world > 1)
+        ms_state_set_rank(rank, world);
+}
+
+void ms_state_set_plan(const struct ms_state_plan *plan)
+{
+    if (!ms_is_recorded())
+        return;
+    pthread_mutex_lock(&state.lock);
+    write_pair(MS_SECTION_PLAN, plan);
+    pthread_mutex_unlock(&state.lock);
+}
+
+void ms_state_set_device(uint32_t device, const char *name)
+{
+    struct ms_state_device value = {0};
+    if (!ms_is_recorded() || device >= count_of(MS_SECTION_DEVICES))
+        return;
+    PUT_TEXT(value.name, name);
+    pthread_mutex_lock(&state.lock);
+    write_record(MS_SECTION_DEVICES, device, &value);
+    pthread_mutex_unlock(&state.lock);
+}
+
+uint32_t ms_state_file(const char *path)
+{
+    struct ms_state_file value = {0};
+    uint32_t found = 0;
+    if (!ms_is_recorded())
+        return 0;
+    PUT_TEXT(value.path, path);
+    pthread_mutex_lock(&state.lock);
+    for (uint32_t i = 0; i < state.file_count && found == 0; i++) {
+        const struct ms_state_file *file = record(MS_SECTION_FILES, i);
+        found = strcmp(file->path, value.path) == 0 ? i + 1 : 0;
+    }
+    if (found == 0 && state.file_count < count_of(MS_SECTION_FILES)) {
+        write_record(MS_SECTION_FILES, state.file_count, &value);
+        found = ++state.file_count;
+    }
+    pthread_mutex_unlock(&state.lock);
+    return found;
+}
+
+/* --- samples */
+
+static struct ms_state_sample take_sample(uint64_t now)
+{
+    return (struct ms_state_sample){.time_ns = now > 0 ? now : 1,
+                                    .live_bytes = ms_gauge_get(MS_GAUGE_LIVE),
+                                    .deferred_bytes = ms_gauge_get(MS_GAUGE_DEFERRED),
+                                    .backed_bytes = ms_gauge_get(MS_GAUGE_BACKED),
+                                    .h2d_bytes = ms_counter_get(MS_COUNT_H2D_BYTES)};
+}
+
+/* Half as many, at twice the distance, so that all of the process's life has room. Of two, the one that shows
+ * more memory. */
+static void thin_samples_locked(void)
+{
+    static const struct ms_state_sample none;
+    const uint64_t half = state.sample_count / 2;
+    for (uint64_t i = 0; i < half; i++) {
+        const struct ms_state_sample *first = record(MS_SECTION_SAMPLES, 2 * i);
+        const struct ms_state_sample *second = record(MS_SECTION_SAMPLES, 2 * i + 1);
+        struct ms_state_sample kept = first->backed_bytes > second->backed_bytes ? *first : *second;
+        write_record(MS_SECTION_SAMPLES, i, &kept);
+    }
+    for (uint64_t i = half; i < state.sample_count; i++)
+        write_record(MS_SECTION_SAMPLES, i, &none);
+    state.sample_count = half;
+    atomic_store(&state.sample_interval_ns, 2 * atomic_load(&state.sample_interval_ns));
+}
+
+static void sample_locked(uint64_t now, bool is_new)
+{
+    if (is_new && state.sample_count == count_of(MS_SECTION_SAMPLES))
+        thin_samples_locked();
+    const struct ms_state_sample sample = take_sample(now);
+    if (is_new)
+        state.sample_count++;
+    if (state.sample_count > 0)
+        write_record(MS_SECTION_SAMPLES, state.sample_count - 1, &sample);
+    if (is_new)
+        atomic_store_explicit(&state.last_sample_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&state.last_sample_backed, sample.backed_bytes, memory_order_relaxed);
+}
+
+/* Within the interval the sample is replaced by one that shows more memory: peaks are not lost. */
+void ms_state_sample(void)
+{
+    if (!ms_is_recorded())
+        return;
+    const uint64_t now = now_ns();
+    const uint64_t last = atomic_load_explicit(&state.last_sample_ns, memory_order_relaxed);
+    const bool is_new = last == 0 || now - last >= atomic_load(&state.sample_interval_ns);
+    if (!is_new && ms_gauge_get(MS_GAUGE_BACKED) <=
+                       atomic_load_explicit(&state.last_sample_backed, memory_order_relaxed))
+        return;
+    if (pthread_mutex_trylock(&state.lock) != 0)
+        return;
+    sample_locked(now, is_new);
+    pthread_mutex_unlock(&state.lock);
+}
+
+/* --- blocks */
+
+static const struct ms_state_block *block_at(uint32_t slot)
+{
+    return record(MS_SECTION_BLOCKS, slot);
+}
+
+static void heap_set(uint32_t place, uint32_t slot)
+{
+    state.heap[place] = slot;
+    state.heap_place[slot] = place;
+}
+
+static void heap_lift_locked(uint32_t place)
+{
+    const uint32_t slot = state.heap[place];
+    const uint64_t bytes = block_at(slot)->bytes;
+    while (place > 0 && block_at(state.heap[(place - 1) / 2])->bytes > bytes) {
+        heap_set(place, state.heap[(place - 1) / 2]);
+        place = (place - 1) / 2;
+    }
+    heap_set(place, slot);
+}
+
+static void heap_sink_locked(uint32_t place)
+{
+    const uint32_t slot = state.heap[place];
+    const uint64_t bytes = block_at(slot)->bytes;
+    for (uint32_t child; (child = 2 * place + 1) < state.heap_count; place = child) {
+        if (child + 1 < state.heap_count &&
+            block_at(state.heap[child + 1])->bytes < block_at(state.heap[child])->bytes)
+            child++;
+        if (block_at(state.heap[child])->bytes >= bytes)
+            break;
+        heap_set(place, state.heap[child]);
+    }
+    heap_set(place, slot);
+}
+
+/* The slot is free afterwards. */
+static void release_slot_locked(uint32_t slot)
+{
+    static const struct ms_state_block none;
+    const uint32_t place = state.heap_place[slot];
+    write_record(MS_SECTION_BLOCKS, slot, &none);
+    state.tokens[slot] = 0;
+    state.heap_count--;
+    if (place != state.heap_count) {
+        heap_set(place, state.heap[state.heap_count]);
+        heap_lift_locked(place);
+        heap_sink_locked(state.heap_place[state.heap[place]]);
+    }
+    state.heap_place[slot] = state.free_slot;
+    state.free_slot = slot;
+}
+
+/* A slot for so many bytes: a free one, or that of the smallest block when it is smaller. */
+static bool find_slot_locked(uint64_t bytes, uint32_t *slot_out)
+{
+    if (state.free_slot == UINT32_MAX && state.heap_count > 0) {
+        if (block_at(state.heap[0])->bytes >= bytes)
+            return false;
+        release_slot_locked(state.heap[0]);
+        ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
+    }
+    if (state.free_slot == UINT32_MAX)
+        return false;
+    *slot_out = state.free_slot;
+    state.free_slot = state.heap_place[*slot_out];
+    return true;
+}
+
+static bool has_slot_locked(const struct ms_state_place *place)
+{
+    return place->token != 0 && state.tokens[place->slot] == place->token;
+}
+
+static bool is_same(const struct ms_state_block *a, const struct ms_state_block *b)
+{
+    const size_t begin = offsetof(struct ms_state_block, id);
+    const size_t end = offsetof(struct ms_state_block, allocated_ns);
+    return memcmp((const char *)a + begin, (const char *)b + begin, end - begin) == 0 &&
+           a->flags == b->flags && a->file == b->file && strcmp(a->name, b->name) == 0;
+}
+
+/* Why it has memory stays what it was when it first got some. */
+static void put_cause(struct ms_state_block *block, const struct ms_state_block *old)
+{
+    const bool has_memory = block->backed_bytes > 0;
+    if (!has_memory)
+        return;
+    if (old != NULL && old->backed_bytes > 0) {
+        block->backed_reason = old->backed_reason;
+        memcpy(block->backed_call, old->backed_call, sizeof(block->backed_call));
+        return;
+    }
+    block->backed_reason = ms_caller_reason;
+    char text[sizeof(block->backed_call)];
+    snprintf(text, sizeof(text), "%s%s%s", ms_caller != NULL ? ms_caller : "",
+             ms_caller_kernel != NULL ? " of " : "",
+             ms_caller_kernel != NULL ? ms_caller_kernel : "");
+    PUT_TEXT(block->backed_call, text);
+}
+
+/* What is known of it stays known when its bytes are in memory and their lineage has gone. */
+static void put_origin(struct ms_state_block *block, const struct ms_state_block *old)
+{
+    if (old != NULL && block->name[0] == '\0')
+        memcpy(block->name, old->name, sizeof(block->name));
+    if (old != NULL && block->file == 0) {
+        block->file = old->file;
+        block->file_offset = old->file_offset;
+    }
+}
+
+static void put_locked(struct ms_state_place *place, struct ms_state_block *block)
+{
+    const bool is_known = has_slot_locked(place);
+    const struct ms_state_block *old = is_known ? block_at(place->slot) : NULL;
+    if (!is_known) {
+        const bool was_out = place->is_counted;
+        if (!find_slot_locked(block->bytes, &place->slot)) {
+            if (!place->is_counted)
+                ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
+            return;
+        }
+        if (was_out)
+            ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
+        place->token = state.next_token++;
+        state.tokens[place->slot] = place->token;
+    } else if (is_same(old, block)) {
+        return;
+    }
+    block->changed_ns = now_ns();
+    block->allocated_ns = old != NULL ? old->allocated_ns : block->changed_ns;
+    put_cause(block, old);
+    put_origin(block, old);
+    write_record(MS_SECTION_BLOCKS, place->slot, block);
+    ms_gauge_set(MS_GAUGE_CHANGED_NS, block->changed_ns);
+    if (!is_known) {
+        heap_set(state.heap_count++, place->slot);
+        heap_lift_locked(state.heap_count - 1);
+    }
+}
+
+void ms_state_put(struct ms_state_place *place, const struct ms_state_block *block)
+{
+    if (!ms_is_recorded())
+        return;
+    struct ms_state_block value = *block;
+    pthread_mutex_lock(&state.lock);
+    put_locked(place, &value);
+    if (!place->is_counted)
+        ms_gauge_add(MS_GAUGE_BLOCKS, 1);
+    place->is_counted = true;
+    pthread_mutex_unlock(&state.lock);
+}
+
+void ms_state_remove(struct ms_state_place *place)
+{
+    if (!ms_is_recorded() || !place->is_counted)
+        return;
+    pthread_mutex_lock(&state.lock);
+    if (has_slot_locked(place))
+        release_slot_locked(place->slot);
+    else
+        ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
+    ms_gauge_add(MS_GAUGE_BLOCKS, -1);
+    pthread_mutex_unlock(&state.lock);
+    *place = (struct ms_state_place){0};
+}
+
+/* --- causes */
+
+/* Which kinds are added up. */
+static bool is_cause(enum ms_event_kind kind)
+{
+    return kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_REPLAY || kind == MS_EVENT_EVICT ||
+           kind == MS_EVENT_OUTSIDE || kind == MS_EVENT_FALLBACK || kind == MS_EVENT_SETTLE ||
+           kind == MS_EVENT_FAIL || kind == MS_EVENT_PIN;
+}
+
+/* What was materialised for a fallback is told by the fallback. */
+static bool is_explained(uint32_t kind)
+{
+    return kind == MS_EVENT_FALLBACK || kind == MS_EVENT_OUTSIDE || kind == MS_EVENT_FAIL;
+}
+
+static uint64_t hash_text(uint64_t hash, const char *text)
+{
+    for (; *text != '\0'; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    return (hash ^ 0xff) * UINT64_C(0x100000001b3);
+}
+
+static bool is_cause_of(const struct ms_state_cause *cause, const struct ms_state_cause *wanted)
+{
+    return cause->kind == wanted->kind && cause->reason == wanted->reason &&
+           strcmp(cause->call, wanted->call) == 0 && strcmp(cause->text, wanted->text) == 0;
+}
+
+/* Where it is or may go; when all places are taken, the first of the table, which takes the rest. */
+static uint64_t find_cause_locked(const struct ms_state_cause *wanted)
+{
+    enum { PROBES = 16 };
+    const uint64_t count = count_of(MS_SECTION_CAUSES) - 1;
+    uint64_t at =
+        hash_text(hash_text(wanted->kind * 64 + wanted->reason, wanted->call), wanted->text);
+    for (int i = 0; i < PROBES; i++, at++) {
+        const struct ms_state_cause *cause = record(MS_SECTION_CAUSES, 1 + at % count);
+        if (cause->count == 0 || is_cause_of(cause, wanted))
+            return 1 + at % count;
+    }
+    return 0;
+}
+
+static void add_cause(struct ms_state_cause *added)
+{
+    pthread_mutex_lock(&state.lock);
+    const uint64_t at = find_cause_locked(added);
+    struct ms_state_cause cause = *(const struct ms_state_cause *)record(MS_SECTION_CAUSES, at);
+    const bool is_new = cause.count == 0;
+    if (is_new && at == 0) {
+        cause = (struct ms_state_cause){.first_ns = added->first_ns};
+        PUT_TEXT(cause.text, "others, for which there is no room");
+    } else if (is_new) {
+        cause = *added;
+        cause.count = cause.bytes = cause.duration_ns = 0;
+        if (is_explained(cause.kind))
+            ms_explain((enum ms_reason)cause.reason, cause.call, cause.text, cause.sentence,
+                       sizeof(cause.sentence));
+    }
+    cause.count++;
+    cause.bytes += added->bytes;
+    cause.duration_ns += added->duration_ns;
+    cause.last_ns = added->last_ns;
+    write_record(MS_SECTION_CAUSES, at, &cause);
+    pthread_mutex_unlock(&state.lock);
+}
+
+void ms_state_visit_causes(ms_state_visitor *visit, void *context)
+{
+    if (!ms_is_recorded())
+        return;
+    for (uint64_t i = 0; i < count_of(MS_SECTION_CAUSES); i++) {
+        struct ms_state_cause cause;
+        pthread_mutex_lock(&state.lock);
+        cause = *(const struct ms_state_cause *)record(MS_SECTION_CAUSES, i);
+        pthread_mutex_unlock(&state.lock);
+        if (cause.count > 0)
+            visit(context, &cause);
+    }
+}
+
+/* --- events */
+
+static uint32_t thread_id(void)
+{
+    static _Thread_local uint32_t id __attribute__((tls_model("initial-exec")));
+    if (id == 0)
+        id = (uint32_t)syscall(SYS_gettid);
+    return id;
+}
+
+/* A slot that another thread is still writing, a whole round behind, is left to it: the event is lost. */
+static void write_event(const struct ms_state_event *event)
+{
+    const uint64_t number = atomic_fetch_add_explicit(&state.next_event, 1, memory_order_relaxed);
+    word *slot = record(MS_SECTION_EVENTS, number % count_of(MS_SECTION_EVENTS));
+    uint64_t seen = __atomic_load_n(&slot[0], __ATOMIC_RELAXED);
+    do {
+        if (seen % 2 != 0 || seen > 2 * number)
+            return;
+    } while (!__atomic_compare_exchange_n(&slot[0], &seen, 2 * number + 1, true, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_RELAXED));
+    write_words(slot, event, sizeof(*event), 2 * number + 2);
+}
+
+void ms_state_event_for(enum ms_event_kind kind, enum ms_reason reason, uint64_t block,
+                        uint64_t address, uint64_t bytes, uint64_t began, const char *text)
+{
+    if (!ms_is_recorded())
+        return;
+    const uint64_t now = now_ns();
+    if (text == NULL)
+        text = ms_caller_kernel;
+    struct ms_state_event event = {.time_ns = now,
+                                   .duration_ns = began > 0 ? now - began : 0,
+                                   .block = block,
+                                   .address = address,
+                                   .bytes = bytes,
+                                   .kind = kind,
+                                   .reason = reason,
+                                   .thread = thread_id()};
+    PUT_TEXT(event.call, ms_caller);
+    PUT_TEXT(event.text, text);
+    write_event(&event);
+    if (!is_cause(kind))
+        return;
+    struct ms_state_cause cause = {.bytes = bytes,
+                                   .duration_ns = event.duration_ns,
+                                   .first_ns = now,
+                                   .last_ns = now,
+                                   .kind = kind,
+                                   .reason = reason};
+    memcpy(cause.call, event.call, sizeof(cause.call));
+    PUT_TEXT(cause.text, text);
+    add_cause(&cause);
+}
+
+void ms_state_event(enum ms_event_kind kind, uint64_t block, uint64_t address, uint64_t bytes,
+                    uint64_t began, const char *text)
+{
+    ms_state_event_for(kind, (enum ms_reason)ms_caller_reason, block, address, bytes, began, text);
+}

@@ -1,0 +1,609 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/view.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+
+/* A file that is being read. */
+struct page {
+    int file;
+    const char *name;
+    struct ms_fault *fault;
+    struct ms_state_header header;
+    uint64_t torn;
+};
+
+static const char *const section_names[MS_SECTION_COUNT] = {
+    "process", "plan",    "options", "figures", "names of figures", "devices", "files",
+    "causes",  "samples", "blocks",  "events"};
+
+/* --- the file */
+
+static bool read_at(struct page *page, uint64_t offset, void *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t got =
+            pread(page->file, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return ms_fault_set(page->fault, "%s: byte %" PRIu64 ": cannot be read: %s", page->name,
+                                offset + done, strerror(errno));
+        if (got == 0)
+            return ms_fault_set(page->fault,
+                                "%s: byte %" PRIu64
+                                ": expected %zu more bytes, found the end of the file",
+                                page->name, offset + done, bytes - done);
+        done += (size_t)got;
+    }
+    return true;
+}
+
+static bool check_span(struct page *page, int section)
+{
+    const struct ms_state_span *span = &page->header.sections[section];
+    const uint64_t at =
+        offsetof(struct ms_state_header, sections) + (uint64_t)section * sizeof(*span);
+    const uint64_t record = ms_state_record_bytes((enum ms_state_section)section);
+    const uint64_t total = page->header.total_bytes;
+    if (span->record_bytes != record)
+        return ms_fault_set(page->fault,
+                            "%s: byte %" PRIu64 ": %s: expected records of %" PRIu64
+                            " bytes, found %" PRIu64,
+                            page->name, at + 16, section_names[section], record,
+                            span->record_bytes);
+    const struct ms_state_span *before = section > 0 ? span - 1 : NULL;
+    const uint64_t least = before != NULL ? before->offset + before->count * before->record_bytes
+                                          : sizeof(struct ms_state_header);
+    if (span->offset % 8 != 0 || span->offset < least || span->offset > total ||
+        span->count > (total - span->offset) / record)
+        return ms_fault_set(page->fault,
+                            "%s: byte %" PRIu64 ": %s: expected a place in order within %" PRIu64
+                            " bytes, found %" PRIu64 " records at byte %" PRIu64,
+                            page->name, at, section_names[section], total, span->count,
+                            span->offset);
+    return true;
+}
+
+static bool check_header(struct page *page, uint64_t file_bytes)
+{
+    const struct ms_state_header *header = &page->header;
+    if (memcmp(header->magic, MS_STATE_MAGIC, sizeof(header->magic)) != 0)
+        return ms_fault_set(page->fault,
+                            "%s: byte 0: expected \"" MS_STATE_MAGIC
+                            "\", found something else: not a state page",
+                            page->name);
+    if (header->mark != MS_STATE_MARK)
+        return ms_fault_set(page->fault,
+                            "%s: byte 12: expected 0x%08x, found 0x%08" PRIx32
+                            ": a page of a machine with another order of bytes, or damaged",
+                            page->name, MS_STATE_MARK, header->mark);
+    if (header->version != MS_STATE_VERSION)
+        return ms_fault_set(
+            page->fault, "%s: byte 8: expected a state page of version %d, found version %" PRIu32,
+            page->name, MS_STATE_VERSION, header->version);
+    if (header->total_bytes != file_bytes)
+        return ms_fault_set(page->fault,
+                            "%s: byte 16: expected the size of the file, %" PRIu64
+                            ", found %" PRIu64 ": it was cut",
+                            page->name, file_bytes, header->total_bytes);
+    if (header->section_count != MS_SECTION_COUNT)
+        return ms_fault_set(page->fault, "%s: byte 24: expected %d sections, found %" PRIu64,
+                            page->name, MS_SECTION_COUNT, header->section_count);
+    for (int i = 0; i < MS_SECTION_COUNT; i++) {
+        if (!check_span(page, i))
+            return false;
+    }
+    const struct ms_state_span *sections = header->sections;
+    for (int i = MS_SECTION_PROCESS; i <= MS_SECTION_PLAN; i++) {
+        if (sections[i].count != 2)
+            return ms_fault_set(page->fault, "%s: %s: expected 2 records, found %" PRIu64,
+                                page->name, section_names[i], sections[i].count);
+    }
+    if (sections[MS_SECTION_FIGURES].count != sections[MS_SECTION_FIGURE_NAMES].count)
+        return ms_fault_set(page->fault,
+                            "%s: expected as many figures as names, found %" PRIu64 " and %" PRIu64,
+                            page->name, sections[MS_SECTION_FIGURES].count,
+                            sections[MS_SECTION_FIGURE_NAMES].count);
+    return true;
+}
+
+static bool open_page(struct page *page)
+{
+    struct stat stat;
+    if (fstat(page->file, &stat) != 0)
+        return ms_fault_set(page->fault, "%s: %s", page->name, strerror(errno));
+    if (!S_ISREG(stat.st_mode))
+        return ms_fault_set(page->fault, "%s: expected a file, found something else", page->name);
+    if ((uint64_t)stat.st_size > MS_STATE_MOST_BYTES)
+        return ms_fault_set(page->fault, "%s: expected at most %d bytes, found %" PRIu64,
+                            page->name, (int)MS_STATE_MOST_BYTES, (uint64_t)stat.st_size);
+    return read_at(page, 0, &page->header, sizeof(page->header)) &&
+           check_header(page, (uint64_t)stat.st_size);
+}
+
+/* --- records */
+
+static uint64_t sequence_of(const void *record)
+{
+    uint64_t sequence;
+    memcpy(&sequence, record, sizeof(sequence));
+    return sequence;
+}
+
+/* The records of a section as they are, perhaps in the middle of a write. */
+static bool read_section(struct page *page, enum ms_state_section section, void **records_out)
+{
+    const struct ms_state_span *span = &page->header.sections[section];
+    const size_t bytes = (size_t)(span->count * span->record_bytes);
+    char *records = ms_heap_alloc(bytes + 1);
+    if (records == NULL)
+        return ms_fault_set(page->fault, "%s: memory is out", page->name);
+    if (!read_at(page, span->offset, records, bytes)) {
+        ms_heap_free(records);
+        return false;
+    }
+    *records_out = records;
+    return true;
+}
+
+/*
+ * One record, whole: sequence, record, sequence. Each is a read of its own, and what one read sees is not
+ * older than what the one before saw. False without a fault: it is half written, and stays so.
+ */
+static bool read_record(struct page *page, uint64_t offset, char *record, size_t bytes,
+                        bool *is_good_out)
+{
+    enum { PATIENCE = 200 };
+    uint64_t before, after;
+    *is_good_out = true;
+    for (int i = 0; i < PATIENCE && *is_good_out; i++) {
+        *is_good_out = read_at(page, offset, &before, sizeof(before)) &&
+                       read_at(page, offset, record, bytes) &&
+                       read_at(page, offset, &after, sizeof(after));
+        if (*is_good_out && before == after && before % 2 == 0 && sequence_of(record) == before)
+            return true;
+        sched_yield();
+    }
+    return false;
+}
+
+/*
+ * All records of a section, each of them whole; what was never written or is half written is left out. Three
+ * readings of the section bracket most of them at once; the others are read one by one.
+ */
+static bool read_records(struct page *page, enum ms_state_section section, void **records_out,
+                         size_t *count_out)
+{
+    const struct ms_state_span *span = &page->header.sections[section];
+    const size_t size = (size_t)span->record_bytes;
+    void *before = NULL, *records = NULL, *after = NULL;
+    bool is_good = read_section(page, section, &before) && read_section(page, section, &records) &&
+                   read_section(page, section, &after);
+    size_t kept = 0;
+    for (size_t i = 0; i < span->count && is_good; i++) {
+        char *record = (char *)records + i * size;
+        const uint64_t sequence = sequence_of((char *)before + i * size);
+        bool is_whole = sequence % 2 == 0 && sequence == sequence_of((char *)after + i * size) &&
+                        sequence == sequence_of(record);
+        if (!is_whole) {
+            is_whole = read_record(page, span->offset + i * size, record, size, &is_good);
+            page->torn += !is_whole;
+        }
+        if (is_whole && sequence_of(record) != 0)
+            memmove((char *)records + kept++ * size, record, size);
+    }
+    ms_heap_free(before);
+    ms_heap_free(after);
+    if (!is_good) {
+        ms_heap_free(records);
+        return false;
+    }
+    *records_out = records;
+    *count_out = kept;
+    return true;
+}
+
+/* The newer of two records. All zero: neither was written. */
+static bool read_pair(struct page *page, enum ms_state_section section, void *record_out)
+{
+    void *records;
+    size_t count;
+    const size_t size = ms_state_record_bytes(section);
+    const uint64_t torn = page->torn;
+    if (!read_records(page, section, &records, &count))
+        return false;
+    const char *second = (const char *)records + size;
+    memset(record_out, 0, size);
+    if (count > 0)
+        memcpy(record_out,
+               count > 1 && sequence_of(second) > sequence_of(records) ? second : records, size);
+    if (count > 0)
+        page->torn = torn; /* that is what the other one is for */
+    ms_heap_free(records);
+    return true;
+}
+
+/* --- texts */
+
+/* The length of the character, or 0 when it is none or a control character. */
+static size_t character(const unsigned char *text, size_t left)
+{
+    static const struct {
+        unsigned char mask, lead;
+        uint32_t least;
+    } shapes[] = {{0x80, 0, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
+    for (size_t length = 1; length <= 4 && length <= left; length++) {
+        if ((text[0] & shapes[length - 1].mask) != shapes[length - 1].lead)
+            continue;
+        uint32_t code = text[0] & (unsigned char)~shapes[length - 1].mask;
+        for (size_t i = 1; i < length; i++) {
+            if ((text[i] & 0xc0) != 0x80)
+                return 0;
+            code = code << 6 | (text[i] & 0x3f);
+        }
+        const bool is_control =
+            code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029;
+        const bool is_good = code >= shapes[length - 1].least && code <= 0x10ffff &&
+                             (code < 0xd800 || code > 0xdfff) && !is_control;
+        return is_good ? length : 0;
+    }
+    return 0;
+}
+
+void ms_state_clean_text(char *text, size_t bytes)
+{
+    text[bytes - 1] = '\0';
+    for (size_t at = 0; text[at] != '\0';) {
+        const size_t length = character((unsigned char *)text + at, bytes - 1 - at);
+        if (length == 0)
+            text[at] = '?';
+        at += length > 0 ? length : 1;
+    }
+}
+#define CLEAN(field) ms_state_clean_text(field, sizeof(field))
+
+/* --- order */
+
+static int compare(uint64_t left, uint64_t right)
+{
+    return left < right ? -1 : left > right;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct ms_state_cause *left = a, *right = b;
+    const int order = compare(right->bytes, left->bytes);
+    return order != 0 ? order : compare(right->count, left->count);
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct ms_state_sample *left = a, *right = b;
+    const int order = compare(left->time_ns, right->time_ns);
+    return order != 0 ? order : compare(left->backed_bytes, right->backed_bytes);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const struct ms_state_event *left = a, *right = b;
+    return compare(left->sequence, right->sequence);
+}
+
+/* Parts behind their allocation: by id first. */
+static int by_id(const void *a, const void *b)
+{
+    const struct ms_state_block *left = a, *right = b;
+    int order = compare(left->id, right->id);
+    if (order == 0)
+        order = compare(left->flags & MS_BLOCK_PART, right->flags & MS_BLOCK_PART);
+    return order != 0 ? order : compare(left->address, right->address);
+}
+
+/* A group is an allocation with its parts; `bytes` is the greatest of it. */
+struct group {
+    uint64_t bytes, id;
+    size_t first, count;
+};
+
+static int by_group(const void *a, const void *b)
+{
+    const struct group *left = a, *right = b;
+    const int order = compare(right->bytes, left->bytes);
+    return order != 0 ? order : compare(left->id, right->id);
+}
+
+static bool order_blocks(struct ms_snapshot *snapshot)
+{
+    const size_t count = snapshot->block_count;
+    struct group *groups = ms_heap_alloc((count + 1) * sizeof(*groups));
+    struct ms_state_block *ordered = ms_heap_alloc((count + 1) * sizeof(*ordered));
+    const bool is_good = groups != NULL && ordered != NULL;
+    size_t group_count = 0, at = 0;
+    if (is_good && count > 0)
+        qsort(snapshot->blocks, count, sizeof(*snapshot->blocks), by_id);
+    for (size_t i = 0; i < count && is_good; i++) {
+        const struct ms_state_block *block = &snapshot->blocks[i];
+        if (group_count == 0 || groups[group_count - 1].id != block->id)
+            groups[group_count++] = (struct group){0, block->id, i, 0};
+        struct group *group = &groups[group_count - 1];
+        group->count++;
+        group->bytes = block->bytes > group->bytes ? block->bytes : group->bytes;
+    }
+    if (is_good)
+        qsort(groups, group_count, sizeof(*groups), by_group);
+    for (size_t i = 0; i < group_count && is_good; i++) {
+        memcpy(&ordered[at], &snapshot->blocks[groups[i].first],
+               groups[i].count * sizeof(*ordered));
+        at += groups[i].count;
+    }
+    ms_heap_free(groups);
+    if (!is_good) {
+        ms_heap_free(ordered);
+        return false;
+    }
+    ms_heap_free(snapshot->blocks);
+    snapshot->blocks = ordered;
+    return true;
+}
+
+/* --- the snapshot */
+
+static void drop_free_blocks(struct ms_snapshot *snapshot)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < snapshot->block_count; i++) {
+        struct ms_state_block *block = &snapshot->blocks[i];
+        if (block->id == 0)
+            continue;
+        CLEAN(block->backed_call);
+        CLEAN(block->name);
+        if (block->file > snapshot->file_count)
+            block->file = 0;
+        snapshot->blocks[kept++] = *block;
+    }
+    snapshot->block_count = kept;
+}
+
+static void clean_causes(struct ms_snapshot *snapshot)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < snapshot->cause_count; i++) {
+        struct ms_state_cause *cause = &snapshot->causes[i];
+        CLEAN(cause->call);
+        CLEAN(cause->text);
+        CLEAN(cause->sentence);
+        if (cause->count > 0)
+            snapshot->causes[kept++] = *cause;
+    }
+    snapshot->cause_count = kept;
+    if (kept > 0)
+        qsort(snapshot->causes, kept, sizeof(*snapshot->causes), by_bytes);
+}
+
+static void clean_events(struct ms_snapshot *snapshot)
+{
+    for (size_t i = 0; i < snapshot->event_count; i++) {
+        CLEAN(snapshot->events[i].call);
+        CLEAN(snapshot->events[i].text);
+    }
+    if (snapshot->event_count == 0)
+        return;
+    qsort(snapshot->events, snapshot->event_count, sizeof(*snapshot->events), by_number);
+    const uint64_t last = snapshot->events[snapshot->event_count - 1].sequence / 2;
+    snapshot->events_lost = last > snapshot->event_count ? last - snapshot->event_count : 0;
+}
+
+/* What has changed last is the end of the picture: the figures as they are now. */
+static void order_samples(struct ms_snapshot *snapshot)
+{
+    struct ms_state_sample *samples = snapshot->samples;
+    size_t kept = 0;
+    if (snapshot->sample_count > 0)
+        qsort(samples, snapshot->sample_count, sizeof(*samples), by_time);
+    for (size_t i = 0; i < snapshot->sample_count; i++) {
+        if (samples[i].time_ns == 0)
+            continue;
+        kept -= kept > 0 && samples[kept - 1].time_ns == samples[i].time_ns;
+        samples[kept++] = samples[i];
+    }
+    while (kept > 0 && samples[kept - 1].time_ns >= snapshot->taken_ns)
+        kept--;
+    samples[kept++] =
+        (struct ms_state_sample){.time_ns = snapshot->taken_ns,
+                                 .live_bytes = ms_snapshot_figure(snapshot, "live_bytes"),
+                                 .deferred_bytes = ms_snapshot_figure(snapshot, "deferred_bytes"),
+                                 .backed_bytes = ms_snapshot_figure(snapshot, "backed_bytes"),
+                                 .h2d_bytes = ms_snapshot_figure(snapshot, "h2d_bytes")};
+    snapshot->sample_count = kept;
+}
+
+static uint64_t time_of(const struct ms_snapshot *snapshot)
+{
+    struct timespec now;
+    const struct ms_state_process *process = &snapshot->process;
+    if (process->ended_ns > 0)
+        return process->ended_ns;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const uint64_t ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    if (snapshot->life == MS_LIFE_ALIVE && ns > process->started_monotonic_ns)
+        return ns - process->started_monotonic_ns;
+    uint64_t last = ms_snapshot_figure(snapshot, "changed_ns");
+    for (size_t i = 0; i < snapshot->sample_count; i++)
+        last = snapshot->samples[i].time_ns > last ? snapshot->samples[i].time_ns : last;
+    for (size_t i = 0; i < snapshot->event_count; i++)
+        last = snapshot->events[i].time_ns > last ? snapshot->events[i].time_ns : last;
+    return last > 0 ? last : 1;
+}
+
+static void clean_process(struct ms_snapshot *snapshot)
+{
+    struct ms_state_process *process = &snapshot->process;
+    CLEAN(process->version);
+    CLEAN(process->boot);
+    CLEAN(process->host);
+    CLEAN(process->command);
+    CLEAN(process->folder);
+    CLEAN(snapshot->plan.name);
+    const struct ms_state_identity own = {process->pid, process->start_ticks,
+                                          process->pid_namespace, ""};
+    struct ms_state_identity identity = own;
+    memcpy(identity.boot, process->boot, sizeof(identity.boot));
+    snapshot->life = ms_state_life(&identity);
+}
+
+static void clean_lists(struct ms_snapshot *snapshot)
+{
+    for (size_t i = 0; i < snapshot->option_count; i++) {
+        CLEAN(snapshot->options[i].name);
+        CLEAN(snapshot->options[i].value);
+    }
+    for (size_t i = 0; i < snapshot->figure_count; i++)
+        CLEAN(snapshot->figure_names[i].text);
+    for (size_t i = 0; i < snapshot->file_count; i++)
+        CLEAN(snapshot->files[i].path);
+}
+
+/* By number, also those that have no name: these stay as they are. */
+static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
+{
+    void *devices;
+    if (!read_section(page, MS_SECTION_DEVICES, &devices))
+        return false;
+    snapshot->devices = devices;
+    const size_t count = (size_t)page->header.sections[MS_SECTION_DEVICES].count;
+    for (size_t i = 0; i < count; i++) {
+        struct ms_state_device *device = &snapshot->devices[i];
+        if (device->sequence == 0 || device->sequence % 2 != 0)
+            *device = (struct ms_state_device){0};
+        CLEAN(device->name);
+        if (device->sequence != 0)
+            snapshot->device_count = i + 1;
+    }
+    return true;
+}
+
+static bool read_all(struct page *page, struct ms_snapshot *snapshot)
+{
+    void *records[MS_SECTION_COUNT] = {0};
+    size_t counts[MS_SECTION_COUNT] = {0};
+    static const enum ms_state_section written_once[] = {MS_SECTION_OPTIONS, MS_SECTION_FIGURES,
+                                                         MS_SECTION_FIGURE_NAMES};
+    static const enum ms_state_section changing[] = {MS_SECTION_EVENTS, MS_SECTION_BLOCKS,
+                                                     MS_SECTION_SAMPLES, MS_SECTION_CAUSES,
+                                                     MS_SECTION_FILES};
+    bool is_good = true;
+    for (size_t i = 0; i < sizeof(written_once) / sizeof(written_once[0]) && is_good; i++) {
+        const enum ms_state_section section = written_once[i];
+        counts[section] = (size_t)page->header.sections[section].count;
+        is_good = read_section(page, section, &records[section]);
+    }
+    /* Files last: a block's file is there before the block says so. */
+    for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]) && is_good; i++)
+        is_good = read_records(page, changing[i], &records[changing[i]], &counts[changing[i]]);
+    snapshot->options = records[MS_SECTION_OPTIONS];
+    snapshot->option_count = snapshot->options != NULL ? counts[MS_SECTION_OPTIONS] : 0;
+    snapshot->figures = records[MS_SECTION_FIGURES];
+    snapshot->figure_names = records[MS_SECTION_FIGURE_NAMES];
+    snapshot->figure_count = snapshot->figure_names != NULL ? counts[MS_SECTION_FIGURES] : 0;
+    snapshot->files = records[MS_SECTION_FILES];
+    snapshot->file_count = counts[MS_SECTION_FILES];
+    snapshot->causes = records[MS_SECTION_CAUSES];
+    snapshot->cause_count = counts[MS_SECTION_CAUSES];
+    snapshot->samples = records[MS_SECTION_SAMPLES];
+    snapshot->sample_count = counts[MS_SECTION_SAMPLES];
+    snapshot->blocks = records[MS_SECTION_BLOCKS];
+    snapshot->block_count = counts[MS_SECTION_BLOCKS];
+    snapshot->events = records[MS_SECTION_EVENTS];
+    snapshot->event_count = counts[MS_SECTION_EVENTS];
+    return is_good;
+}
+
+/* One more record than the section has, for the end of the picture. */
+static bool grow_samples(struct ms_snapshot *snapshot)
+{
+    struct ms_state_sample *grown =
+        ms_heap_realloc(snapshot->samples, (snapshot->sample_count + 1) * sizeof(*grown));
+    if (grown != NULL)
+        snapshot->samples = grown;
+    return grown != NULL;
+}
+
+static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
+{
+    if (!read_pair(page, MS_SECTION_PROCESS, &snapshot->process) ||
+        !read_pair(page, MS_SECTION_PLAN, &snapshot->plan))
+        return false;
+    if (snapshot->process.sequence == 0)
+        return ms_fault_set(page->fault,
+                            "%s: byte %" PRIu64
+                            ": expected a process, found a record that is not whole",
+                            page->name, page->header.sections[MS_SECTION_PROCESS].offset);
+    if (!read_devices(page, snapshot) || !read_all(page, snapshot))
+        return false;
+    clean_process(snapshot);
+    clean_lists(snapshot);
+    drop_free_blocks(snapshot);
+    clean_causes(snapshot);
+    clean_events(snapshot);
+    snapshot->taken_ns = time_of(snapshot);
+    snapshot->torn_records = (size_t)page->torn;
+    if (!grow_samples(snapshot) || !order_blocks(snapshot))
+        return ms_fault_set(page->fault, "%s: memory is out", page->name);
+    order_samples(snapshot);
+    return true;
+}
+
+bool ms_snapshot_read_file(int file, const char *name, struct ms_snapshot *snapshot_out,
+                           struct ms_fault *fault)
+{
+    struct page page = {.file = file, .name = name, .fault = fault};
+    *snapshot_out = (struct ms_snapshot){.path = name};
+    if (open_page(&page) && read_snapshot(&page, snapshot_out))
+        return true;
+    ms_snapshot_cleanup(snapshot_out);
+    return false;
+}
+
+/* A pipe would be waited for without O_NONBLOCK. */
+bool ms_snapshot_read(const char *path, struct ms_snapshot *snapshot_out, struct ms_fault *fault)
+{
+    const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return ms_fault_set(fault, "%s: %s", path, strerror(errno));
+    const bool is_good = ms_snapshot_read_file(file, path, snapshot_out, fault);
+    close(file);
+    return is_good;
+}
+
+void ms_snapshot_cleanup(struct ms_snapshot *snapshot)
+{
+    ms_heap_free(snapshot->options);
+    ms_heap_free(snapshot->figures);
+    ms_heap_free(snapshot->figure_names);
+    ms_heap_free(snapshot->devices);
+    ms_heap_free(snapshot->files);
+    ms_heap_free(snapshot->causes);
+    ms_heap_free(snapshot->samples);
+    ms_heap_free(snapshot->blocks);
+    ms_heap_free(snapshot->events);
+    *snapshot = (struct ms_snapshot){0};
+}
+
+uint64_t ms_snapshot_figure(const struct ms_snapshot *snapshot, const char *name)
+{
+    for (size_t i = 0; i < snapshot->figure_count; i++) {
+        if (strcmp(snapshot->figure_names[i].text, name) == 0)
+            return snapshot->figures[i];
+    }
+    return 0;
+}

@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_dump.py DUMP JOB KERNELS PRELOAD SCHEMA: metashard-dump, on pages of processes that run, have ended and were
+killed, and on files that are no good pages. TAP."""
+import errno
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+
+import make_page
+
+DUMP, JOB, KERNELS, PRELOAD, SCHEMA = sys.argv[1:]
+MIB = 1 << 20
+results = []
+
+
+def check(name, seen, wanted=True):
+    results.append(seen == wanted)
+    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}")
+    if not results[-1]:
+        print(f"# {str(seen)[:1500]!r}, expected {wanted!r}")
+
+
+def dump(*arguments, **settings):
+    environment = dict(os.environ, **settings)
+    done = subprocess.run([DUMP, *arguments], capture_output=True, text=True, env=environment, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def job_environment(folder, **settings):
+    return dict(os.environ, LD_PRELOAD=PRELOAD, METASHARD_STATE_DIR=folder, **settings)
+
+
+def start_job(folder, data, **settings):
+    job = subprocess.Popen([JOB, data, KERNELS, "wait"], env=job_environment(folder, **settings),
+                           stdout=subprocess.PIPE, text=True)
+    assert job.stdout.readline() == "ready\n"
+    return job
+
+
+def page_of(folder, job):
+    return os.path.join(folder, f"metashard-{job.pid}.state")
+
+
+def kill(job):
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    job.stdout.close()
+
+
+def checkpoint_header():
+    """Of two tensors of 8 MiB, 4096 bytes long."""
+    header = json.dumps({f"{name}.weight": {"dtype": "U8", "shape": [8 * MIB], "data_offsets": [begin, begin + 8 * MIB]}
+                         for name, begin in (("first", 0), ("second", 8 * MIB))}).encode()
+    return struct.pack("<Q", 4088) + header.ljust(4088)
+
+
+# --- one process
+
+def check_running(folder, job):
+    status, out, errors = dump("show", str(job.pid), METASHARD_STATE_DIR=folder)
+    check("a process that runs is shown by its id", (status, errors), (0, ""))
+    check("and said to run", out.startswith(f"process {job.pid}, rank 1 of 2: running for "))
+    status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
+    check("it is in the list", re.search(rf"^ *{job.pid} +1 running .* 28\.0 MiB .*/job ", out, re.M) is not None)
+
+
+def check_killed(folder, job):
+    status, out, errors = dump("show", page_of(folder, job))
+    check("a killed process is shown", (status, errors), (0, ""))
+    check("and said to be gone without an end",
+          out.startswith(f"process {job.pid}, rank 1 of 2: gone without an end after "))
+    for name, wanted in {
+            "what was requested": r"^  requested +28\.0 MiB   in 5 allocations",
+            "what is deferred": r"^  deferred +1[89]\.\d MiB ", "what is backed": r"^  backed +6\.0 MiB ",
+            "what was saved": r"^  saved +17\.0 MiB ", "what was skipped": r"^  skipped +16\.0 MiB ",
+            "the command": r"^  \S+/job .* wait$", "the time": r"^  time +[\d.]+ [mu]?s ",
+            "a block that was not touched": r"^  3 .* 8\.0 MiB +0 B +8\.0 MiB  deferred  second\.weight  file$",
+            "a tensor by its name": r"^Tensors by name\n.*\n +8\.0 MiB +8\.0 MiB +64 B  first\.weight$",
+            "why a block has memory": r"^  4 .* resident  +resident  backed for cuLaunchKernel of fill32: a kernel "
+                                      r"without a rule$",
+            "the cause with the most bytes": r"^Causes by bytes\n.*\n +4\.0 MiB +1 .* fallback +cuLaunchKernel, fill32: ",
+            "what can be done about it": r"put\s+the\s+line\s+\"write-only\s+fill32\"\s+into\s+a\s+file",
+            "the last event": r"record +3\.0 MiB +5  cuMemsetD8_v2, a fill\n\Z"}.items():
+        check(f"of it: {name}", re.search(wanted, out, re.M) is not None or out)
+
+
+def check_json(folder, job):
+    status, out, errors = dump("show", page_of(folder, job), "--json")
+    check("as JSON", (status, errors), (0, ""))
+    page = json.loads(out)
+    check("process", (page["pid"], page["rank"], page["world_size"], page["state"]), (job.pid, 1, 2, "killed"))
+    check("figures", {name: page[name] for name in (
+        "requested_bytes", "deferred_bytes", "backed_bytes", "backed_bytes_peak", "h2d_bytes", "live_bytes",
+        "fallbacks", "skipped_bytes", "saved_bytes", "torn_records")},
+        {"requested_bytes": 28 * MIB, "deferred_bytes": 19 * MIB - 64, "backed_bytes": 6 * MIB,
+         "backed_bytes_peak": 6 * MIB, "h2d_bytes": 64, "live_bytes": 23 * MIB, "fallbacks": 1,
+         "skipped_bytes": 16 * MIB - 64, "saved_bytes": 17 * MIB, "torn_records": 0})
+    check("blocks by size", [(block["bytes"], block["deferred_bytes"], block["state"]) for block in page["blocks"]],
+          [(8 * MIB, 8 * MIB - 64, "partly"), (8 * MIB, 8 * MIB, "deferred"), (4 * MIB, 0, "resident"),
+           (3 * MIB, 3 * MIB, "deferred")])
+    check("where their bytes come from", [block["lineage_bytes"] for block in page["blocks"]],
+          [{"file": 8 * MIB}, {"file": 8 * MIB}, {"resident": 4 * MIB}, {"fill": 3 * MIB}])
+    check("from which file", [(block["file"], block["file_offset"]) for block in page["blocks"][:2]],
+          [(os.path.join(folder, "data"), 4096), (os.path.join(folder, "data"), 4096 + 8 * MIB)])
+    check("of which tensors", [(tensor["name"], tensor["bytes"], tensor["file_bytes"]) for tensor in page["tensors"]],
+          [("first.weight", 8 * MIB, 8 * MIB), ("second.weight", 8 * MIB, 8 * MIB)])
+    check("sums are those of the blocks", (sum(block["deferred_bytes"] for block in page["blocks"]),
+                                           sum(block["backed_bytes"] for block in page["blocks"])),
+          (page["deferred_bytes"], page["backed_bytes"]))
+    check("the picture ends with the figures",
+          [page["samples"][-1][name] for name in ("live_bytes", "deferred_bytes", "backed_bytes")],
+          [page["live_bytes"], page["deferred_bytes"], page["backed_bytes"]])
+    check("events", [event["kind"] for event in page["events"]],
+          ["allocate", "free"] + ["allocate"] * 3 + ["record"] * 3 + ["materialise", "materialise", "fallback", "allocate", "record"])
+    check("an event's call and kernel", [(event["call"], event["text"], event["bytes"]) for event in page["events"]
+                                         if event["kind"] == "fallback"], [("cuLaunchKernel", "fill32", 4 * MIB)])
+    check("settings", page["options"]["METASHARD_STATE_DIR"], folder)
+    check("device", page["devices"], ["Simulated CUDA device"])
+    check_schema(page, "one process")
+    status, out, errors = dump("show", page_of(folder, job), "--events")
+    check("events alone", (status, len(re.findall(r"^ +\d+\.\d{6} ", out, re.M)), "Blocks" in out), (0, 13, False))
+
+
+def check_schema(page, what):
+    try:
+        import jsonschema
+    except ImportError:
+        print("# not compared with the schema: the Python package jsonschema is not there")
+        return
+    with open(SCHEMA) as file:
+        schema = json.load(file)
+    validator = jsonschema.validators.validator_for(schema)
+    validator.check_schema(schema)
+    check(f"the schema takes {what}", [fault.message for fault in validator(schema).iter_errors(page)][:3], [])
+    check(f"and not {what} without a figure", validator(schema).is_valid(
+        {name: value for name, value in page.items() if name != "backed_bytes_peak"}), False)
+
+
+def check_sealed(folder, data):
+    done = subprocess.run([JOB, data, KERNELS], env=job_environment(folder, JOB_SEALS="1", METASHARD_EXPLAIN="1"),
+                          capture_output=True, text=True)
+    lines = [line for line in done.stderr.splitlines() if " explain: " in line]
+    check("METASHARD_EXPLAIN tells each once", (done.returncode, len(lines)), (0, 2))
+    check("in the form of the log", all(re.match(r"metashard\[pid \d+\] explain: ", line) for line in lines))
+    check("which call", any("cuMemcpy3DPeer is not modelled" in line for line in lines))
+    check("which kernel and which rule", any('"write-only fill32"' in line for line in lines))
+    done = subprocess.run([JOB, data, KERNELS], capture_output=True, text=True,
+                          env=job_environment("", JOB_SEALS="1", METASHARD_EXPLAIN="1"))
+    check("and without a page too", done.stderr.count(" explain: "), 2)
+    done = subprocess.run([JOB, data, KERNELS], capture_output=True, text=True,
+                          env=job_environment(folder, JOB_SEALS="1"))
+    check("unasked nothing is said", done.stderr, "")
+
+
+# --- several processes
+
+def check_merged(folder, data):
+    jobs = [start_job(folder, data, RANK=str(rank), WORLD_SIZE="3") for rank in (2, 0, 1)]
+    pages = [page_of(folder, job) for job in jobs]
+    for job in jobs:
+        kill(job)
+    status, out, errors = dump("show", *pages)
+    check("several processes are one view", (status, errors), (0, ""))
+    rows = re.findall(r"^ +(\d) +(\d+) killed +28\.0 MiB", out, re.M)
+    check("with a row for each rank, in their order", rows, [(str(rank), str(jobs[(1, 2, 0)[rank]].pid))
+                                                            for rank in range(3)])
+    check("and their sum", re.search(r"^ +all +84\.0 MiB", out, re.M) is not None)
+    check("causes are added up", re.search(r"^ +12\.0 MiB +3 .* fallback +cuLaunchKernel, fill32", out, re.M) is not None)
+    status, out, errors = dump("show", *pages, "--json")
+    view = json.loads(out)
+    check("as JSON", (view["pid"], view["rank"], view["requested_bytes"], view["backed_bytes"],
+                      [process["rank"] for process in view["processes"]]), (None, None, 84 * MIB, 18 * MIB, [0, 1, 2]))
+    check_schema(view, "several processes")
+    status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
+    check("the list has them all", len(re.findall(r" killed .* 28\.0 MiB ", out)) >= 3)
+
+
+def check_diff(folder, data):
+    job = start_job(folder, data)
+    copy = os.path.join(folder, "copy")
+    with open(page_of(folder, job), "rb") as page, open(copy, "wb") as out:
+        out.write(page.read())
+    kill(job)
+    ended = subprocess.Popen([JOB, data, KERNELS], env=job_environment(folder, JOB_SEALS="1"),
+                             stdout=subprocess.PIPE)
+    ended.communicate()
+    status, out, errors = dump("diff", copy, page_of(folder, job))
+    check("two copies of one page", (status, errors, "nothing differs" in out), (0, "", True))
+    status, out, errors = dump("diff", page_of(folder, job), page_of(folder, ended))
+    check("two processes", (status, errors), (0, ""))
+    check("figures that differ", re.search(r"^  backed_bytes +6\.0 MiB +24\.0 MiB \+18\.0 MiB$", out, re.M) is not None)
+    check("those that do not are left out", "requested_bytes" in out, False)
+    check("causes that differ", re.search(r"fallback, cuMemcpy3DPeer: 0 times, 0 B; 1 times, 19\.0 MiB$", out, re.M)
+          is not None)
+
+
+# --- terminals
+
+def check_terminal(page):
+    plain = dump("show", page)[1]
+    check("plain when piped", "\033" in plain, False)
+    check("coloured when asked to", "\033[31mprocess" in dump("show", page, "--color", "always")[1])
+    narrow = dump("show", page, "--width", "50")[1]
+    check("cut to a width", max(map(len, narrow.splitlines())), 50)
+    status, _, errors = dump("show", page, "--width", "wide")
+    check("a width that is none", (status, "expected a number" in errors), (2, True))
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 60, 0, 0))
+    shown = subprocess.Popen([DUMP, "show", page], stdout=follower, stderr=follower)
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError as error: # the other end is closed
+            assert error.errno == errno.EIO
+            break
+        if not part:
+            break
+        seen += part
+    os.close(leader)
+    check("on a terminal", shown.wait(), 0)
+    lines = re.sub(r"\033\[\d*m", "", seen.decode()).splitlines()
+    check("coloured there, and as wide as it is", (b"\033[31m" in seen, max(map(len, lines))), (True, 60))
+
+
+# --- bad files
+
+def check_bad(folder, good_page):
+    path = os.path.join(folder, "bad")
+    with open(good_page, "rb") as file:
+        real = file.read()
+    good = make_page.page()
+    torn = make_page.records()
+    torn["process"] = [make_page.process(sequence=3), make_page.process(sequence=5)]
+    rows = {
+        "an empty file": (b"", "byte 0: expected 296 more bytes, found the end of the file"),
+        "a file that is too short for a header": (good[:100], "byte 100: expected 196 more bytes"),
+        "another file": (b"\x7fELF" + bytes(8000), "byte 0: expected \"metashrd\""),
+        "a later version": (make_page.page(version=2), "byte 8: expected a state page of version 1, found version 2"),
+        "another order of bytes": (make_page.page(mark=0x04030201), "byte 12: expected 0x01020304, found 0x04030201"),
+        "a file that was cut": (real[:-4096], f"byte 16: expected the size of the file, {len(real) - 4096}, "
+                                              f"found {len(real)}"),
+        "a file that has grown": (good + b"x", "byte 16: expected the size of the file"),
+        "another number of sections": (good[:24] + struct.pack("<Q", 12) + good[32:], "byte 24: expected 11 sections"),
+        "records of another size": (good[:48] + struct.pack("<Q", 1520) + good[56:],
+                                    "byte 48: process: expected records of 1512 bytes, found 1520"),
+        "a section beyond the end": (good[:32 + 24 * 10] + struct.pack("<QQ", 1 << 40, 5) + good[48 + 24 * 10:],
+                                     "byte 272: events: expected a place in order within"),
+        "more records than there is room": (good[:40 + 24 * 10] + struct.pack("<Q", 1 << 60) + good[48 + 24 * 10:],
+                                            "byte 272: events: expected a place in order within"),
+        "a section within another": (good[:32 + 24 * 3] + struct.pack("<Q", 304) + good[40 + 24 * 3:],
+                                     "byte 104: figures: expected a place in order within"),
+        "a process that is half written": (make_page.page(torn), "byte 296: expected a process"),
+    }
+    for name, (data, wanted) in rows.items():
+        with open(path, "wb") as file:
+            file.write(data)
+        status, out, errors = dump("show", path)
+        lines = errors.splitlines()
+        check(f"{name}: one line", (status, out, len(lines), errors.startswith(path + ": "), wanted in errors),
+              (1, "", 1, True, True))
+        if not results[-1]:
+            print(f"# {errors}")
+    fifo = os.path.join(folder, "fifo")
+    os.mkfifo(fifo)
+    for name in (folder, fifo, "/dev/zero", os.path.join(folder, "nothing"), "999999999"):
+        status, out, errors = dump("show", name, METASHARD_STATE_DIR=folder)
+        check(f"{os.path.basename(name) or name}: one line", (status, out, len(errors.splitlines())), (1, "", 1))
+    with open(os.path.join(folder, "metashard-1.state"), "wb") as file:
+        file.write(b"nonsense")
+    status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
+    check("a bad page does not hide the others in the list", (status, len(errors.splitlines()), "killed" in out),
+          (1, 1, True))
+    os.unlink(os.path.join(folder, "metashard-1.state"))
+
+
+def check_hostile(folder):
+    """Good in form, and bad in content."""
+    path = os.path.join(folder, "hostile")
+    parts = make_page.records()
+    parts["process"] = [make_page.process(sequence=2)[:136 + 96] + b"\x1b]0;owned\x07\xff" + bytes(1000)]
+    parts["process"][0] = parts["process"][0].ljust(1512, b"A")
+    parts["process"] = parts["process"] * 2
+    parts["names"] = [make_page.text("pid", 48)] * len(parts["names"])
+    parts["blocks"] = [make_page.block(2**64 - 1, 2**64 - 1 >> 24, flags=2**32 - 1, of_file=2**32 - 1)] * 4
+    parts["events"] = [make_page.event(2**62, kind=2**32 - 1)] * 4
+    with open(path, "wb") as file:
+        file.write(make_page.page(parts))
+    for arguments in (["show"], ["show", "--json"], ["show", "--events"], ["diff", path]):
+        status, out, errors = dump(arguments[0], path, *arguments[1:])
+        clean = not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out)
+        check(f"hostile content: {' '.join(arguments[:2])[:12]}", (status, errors, clean), (0, "", True))
+        if arguments == ["show", "--json"]:
+            pairs = json.loads(out, object_pairs_hook=lambda pairs: pairs)
+            check("no key is there twice", len({key for key, _ in pairs}), len(pairs))
+
+
+def check_usage():
+    for arguments in ([], ["show"], ["frobnicate"], ["list", "x"], ["diff", "x"], ["show", "x", "--nonsense"],
+                      ["list", "--json"]):
+        status, out, errors = dump(*arguments)
+        check(f"metashard-dump {' '.join(arguments)}: usage", (status, out, "usage: " in errors), (2, "", True))
+    status, out, errors = dump("--help")
+    check("help", (status, errors, out.startswith("usage: ")), (0, "", True))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([DUMP, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+    check("output that cannot be written", (done.returncode, "cannot be written" in done.stderr), (1, True))
+
+
+# --- file systems and places
+
+def check_full(folder, data):
+    """A file system without room, in a mount namespace of its own."""
+    script = 'mount -t tmpfs -o size=256k,mode=700 none "$1" && shift && exec "$@"'
+    target = os.path.join(folder, "full")
+    os.mkdir(target, 0o700)
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", target, "true"], capture_output=True)
+    if done.returncode != 0:
+        results.append(True)
+        print(f"ok {len(results)} a full file system # SKIP no file system may be mounted here")
+        return
+    # LD_PRELOAD for the job alone: a mount is no business of the shim's.
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", target, "env", f"LD_PRELOAD={PRELOAD}",
+                           f"METASHARD_STATE_DIR={target}", JOB, data, KERNELS], capture_output=True, text=True)
+    check("on a full file system the program runs", (done.returncode, done.stdout), (0, "ready\n"))
+    check("and one line says that there is no page", re.findall(r"no state page is kept: .*", done.stderr),
+          ["no state page is kept: its size cannot be reserved: No space left on device"])
+
+
+def check_default(folder, data):
+    run = os.path.join(folder, "run")
+    os.mkdir(run, 0o700)
+    environment = dict(os.environ, LD_PRELOAD=PRELOAD, XDG_RUNTIME_DIR=run)
+    environment.pop("METASHARD_STATE_DIR", None)
+    job = subprocess.Popen([JOB, data, KERNELS], env=environment, stdout=subprocess.PIPE)
+    job.communicate()
+    check("the default is the user's runtime directory", os.listdir(os.path.join(run, "metashard")),
+          [f"metashard-{job.pid}.state"])
+    status, out, _ = dump("show", str(job.pid), XDG_RUNTIME_DIR=run)
+    check("where it is found by its id", (status, out.startswith(f"process {job.pid}: ended after")), (0, True))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        data = os.path.join(folder, "data")
+        with open(data, "wb") as file:
+            file.write(checkpoint_header() + os.urandom(16 * MIB))
+        time.sleep(0.05) # a file that was changed just now is not trusted yet
+        job = start_job(folder, data, RANK="1", WORLD_SIZE="2")
+        check_running(folder, job)
+        kill(job)
+        check_killed(folder, job)
+        check_json(folder, job)
+        check_terminal(page_of(folder, job))
+        check_bad(folder, page_of(folder, job))
+        check_hostile(folder)
+        check_sealed(folder, data)
+        check_merged(folder, data)
+        check_diff(folder, data)
+        check_usage()
+        check_full(folder, data)
+        check_default(folder, data)
+    print(f"1..{len(results)}")
+    return not all(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whatever a page holds, reading it ends with a snapshot that the tool can show, or with one line. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tools/dump.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool condition)
+{
+    if (!condition)
+        abort();
+}
+
+static bool is_clean(const char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            return false;
+    }
+    return true;
+}
+
+static void check_snapshot(const struct ms_snapshot *snapshot)
+{
+    require(snapshot->sample_count > 0);
+    require(is_clean(snapshot->process.command) && is_clean(snapshot->plan.name));
+    for (size_t i = 1; i < snapshot->sample_count; i++)
+        require(snapshot->samples[i].time_ns > snapshot->samples[i - 1].time_ns);
+    for (size_t i = 0; i < snapshot->block_count; i++)
+        require(snapshot->blocks[i].file <= snapshot->file_count &&
+                is_clean(snapshot->blocks[i].name));
+    for (size_t i = 0; i < snapshot->event_count; i++)
+        require(snapshot->events[i].sequence % 2 == 0 && is_clean(snapshot->events[i].text));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static FILE *nowhere;
+    struct ms_snapshot snapshot;
+    struct ms_fault fault;
+    const int file = memfd_create("page", MFD_CLOEXEC);
+    require(file >= 0 && write(file, data, size) == (ssize_t)size);
+    if (nowhere == NULL)
+        nowhere = fopen("/dev/null", "we");
+    if (ms_snapshot_read_file(file, "page", &snapshot, &fault)) {
+        check_snapshot(&snapshot);
+        struct view view = {&snapshot, 1};
+        write_json(nowhere, &view);
+        ms_snapshot_cleanup(&snapshot);
+    } else {
+        require(fault.text[0] != '\0' && is_clean(fault.text));
+    }
+    close(file);
+    return 0;
+}

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state page: what is kept when there is no room, who may write where, and when pages go. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "runtime/diag/caller.h"
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/start.h"
+#include "tests/state/page_folder.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static struct ms_state_block block_of(uint64_t id, uint64_t bytes)
+{
+    return (struct ms_state_block){.id = id,
+                                   .address = id << 32,
+                                   .bytes = bytes,
+                                   .kind_bytes = {[MS_BYTES_FILL] = bytes},
+                                   .deferred_bytes = bytes};
+}
+
+/* --- what it holds */
+
+MS_TEST(the_process_and_its_settings_are_there)
+{
+    page_folder_make();
+    setenv("RANK", "3", 1);
+    setenv("WORLD_SIZE", "8", 1);
+    page_start(1 * MIB);
+    ms_state_set_device(1, "a device");
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.process.pid, getpid());
+    CHECK_EQ(snapshot.process.rank, 3);
+    CHECK_EQ(snapshot.process.world, 8);
+    CHECK_EQ(snapshot.life, MS_LIFE_ALIVE);
+    CHECK_EQ(snapshot.process.ended_ns, 0);
+    CHECK(strstr(snapshot.process.command, "unit") != NULL);
+    CHECK_EQ(snapshot.device_count, 2);
+    CHECK(strcmp(snapshot.devices[1].name, "a device") == 0);
+    bool is_told = false;
+    for (size_t i = 0; i < snapshot.option_count; i++)
+        is_told |= strcmp(snapshot.options[i].name, "METASHARD_STATE_BYTES") == 0 &&
+                   strcmp(snapshot.options[i].value, "1048576") == 0;
+    CHECK(is_told);
+    ms_snapshot_cleanup(&snapshot);
+    ms_state_end();
+    snapshot = page_read(getpid());
+    CHECK(snapshot.process.ended_ns > 0);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST(figures_are_those_of_the_counters)
+{
+    page_folder_make();
+    ms_count(MS_COUNT_LOOKUPS, 5); /* before there is a page */
+    page_start(1 * MIB);
+    ms_count(MS_COUNT_LOOKUPS, 2);
+    ms_count_backed(30);
+    ms_count_backed(-20);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "lookups"), 7);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "backed_bytes"), 10);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "backed_bytes_peak"), 30);
+    CHECK_EQ(ms_counter_get(MS_COUNT_LOOKUPS), 7);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST(the_rank_of_a_communicator_counts_only_where_none_is_known)
+{
+    page_folder_make();
+    unsetenv("RANK");
+    page_start(1 * MIB);
+    ms_state_offer_rank(0, 1); /* of one process: it says nothing */
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.process.rank, MS_STATE_NO_RANK);
+    ms_snapshot_cleanup(&snapshot);
+    ms_state_offer_rank(5, 6);
+    ms_state_offer_rank(1, 2);
+    snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.process.rank, 5);
+    CHECK_EQ(snapshot.process.world, 6);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* --- no room */
+
+MS_TEST(a_full_table_keeps_the_biggest_blocks)
+{
+    enum { BLOCKS = 4000 };
+    static struct ms_state_place places[BLOCKS];
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    for (uint64_t i = 0; i < BLOCKS; i++) { /* in no order of their sizes */
+        const struct ms_state_block block = block_of(i + 1, MIB + (i * 7919) % BLOCKS);
+        ms_state_put(&places[i], &block);
+    }
+    struct ms_snapshot snapshot = page_read(getpid());
+    const size_t kept = snapshot.block_count;
+    CHECK(kept > 100 && kept < BLOCKS);
+    for (size_t i = 0; i < kept; i++)
+        CHECK_EQ(snapshot.blocks[i].bytes, MIB + BLOCKS - 1 - i);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "blocks_live"), BLOCKS);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "blocks_left_out"), BLOCKS - kept);
+    ms_snapshot_cleanup(&snapshot);
+
+    /* What is freed makes room: the next of which something is told takes it. */
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        if ((i * 7919) % BLOCKS >= BLOCKS - 10)
+            ms_state_remove(&places[i]);
+    }
+    for (uint64_t i = 0; i < BLOCKS; i++) {
+        const uint64_t place = (i * 7919) % BLOCKS;
+        const struct ms_state_block block = block_of(i + 1, MIB + place);
+        if (place < BLOCKS - 10)
+            ms_state_put(&places[i], &block);
+    }
+    snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.block_count, kept);
+    for (size_t i = 0; i < kept; i++)
+        CHECK_EQ(snapshot.blocks[i].bytes, MIB + BLOCKS - 11 - i);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "blocks_left_out"), BLOCKS - 10 - kept);
+    ms_snapshot_cleanup(&snapshot);
+    for (uint64_t i = 0; i < BLOCKS; i++)
+        ms_state_remove(&places[i]);
+    snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.block_count, 0);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "blocks_live"), 0);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "blocks_left_out"), 0);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST(a_full_ring_keeps_the_last_events_and_counts_the_others)
+{
+    enum { EVENTS = 5000 };
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    for (uint64_t i = 0; i < EVENTS; i++)
+        ms_state_event(MS_EVENT_RECORD, i, 0, 3 * i, 0, "a text");
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(snapshot.event_count > 100 && snapshot.event_count < EVENTS);
+    CHECK_EQ(snapshot.events_lost, EVENTS - snapshot.event_count);
+    for (size_t i = 0; i < snapshot.event_count; i++) {
+        const struct ms_state_event *event = &snapshot.events[i];
+        CHECK_EQ(event->block, EVENTS - snapshot.event_count + i);
+        CHECK_EQ(event->bytes, 3 * event->block);
+        CHECK_EQ(event->sequence / 2 - 1, event->block);
+        CHECK(strcmp(event->text, "a text") == 0);
+    }
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST(causes_are_added_up_and_the_rest_is_together)
+{
+    char text[32];
+    uint64_t count = 0, bytes = 0;
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    ms_caller = "cuCall";
+    for (int i = 0; i < 2000; i++) {
+        snprintf(text, sizeof(text), "kernel %d", i % 1000);
+        ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_NO_RULE, 0, 0, 10, 0, text);
+    }
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(snapshot.cause_count > 10);
+    for (size_t i = 0; i < snapshot.cause_count; i++) {
+        const struct ms_state_cause *cause = &snapshot.causes[i];
+        count += cause->count;
+        bytes += cause->bytes;
+        if (cause->call[0] == '\0')
+            continue; /* the rest */
+        CHECK_EQ(cause->count, 2);
+        CHECK(strstr(cause->sentence, cause->text) != NULL);
+        CHECK(strstr(cause->sentence, "METASHARD_KERNEL_RULES") != NULL);
+    }
+    CHECK_EQ(count, 2000);
+    CHECK_EQ(bytes, 20000);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST(samples_cover_all_of_the_life_and_keep_the_peak)
+{
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    const struct timespec pause = {.tv_nsec = 1100000};
+    uint64_t peak_at = 0;
+    for (int i = 0; i < 2500; i++) { /* more than there is room for */
+        ms_count_backed(1);
+        if (i == 700) {
+            ms_count_backed(1000000);
+            ms_state_sample();
+            peak_at = ms_state_now();
+            ms_count_backed(-1000000);
+        }
+        ms_state_sample();
+        nanosleep(&pause, NULL);
+    }
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(snapshot.sample_count > 200 && snapshot.sample_count < 2500);
+    uint64_t most = 0, most_at = 0;
+    for (size_t i = 0; i < snapshot.sample_count; i++) {
+        const struct ms_state_sample *sample = &snapshot.samples[i];
+        CHECK(i == 0 || sample->time_ns > sample[-1].time_ns);
+        if (sample->backed_bytes > most)
+            most = sample->backed_bytes, most_at = sample->time_ns;
+    }
+    CHECK_EQ(most, 1000701);
+    CHECK(most_at + 50000000 > peak_at && most_at < peak_at + 50000000);
+    CHECK_EQ(snapshot.samples[snapshot.sample_count - 1].backed_bytes, 2500);
+    CHECK(snapshot.samples[0].time_ns < 500000000);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* --- blocks */
+
+MS_TEST(a_block_keeps_what_it_was_backed_for)
+{
+    struct ms_state_place place = {0};
+    page_folder_make();
+    page_start(1 * MIB);
+    struct ms_state_block block = block_of(1, 4 * MIB);
+    ms_state_put(&place, &block);
+    ms_caller = "cuLaunchKernel";
+    ms_caller_kernel = "a_kernel";
+    ms_caller_reason = MS_REASON_NO_RULE;
+    block.backed_bytes = 2 * MIB;
+    ms_state_put(&place, &block);
+    ms_caller = "cuMemcpyDtoH_v2";
+    ms_caller_kernel = NULL;
+    ms_caller_reason = MS_REASON_CALL;
+    block.backed_bytes = 4 * MIB;
+    ms_state_put(&place, &block);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.block_count, 1);
+    CHECK_EQ(snapshot.blocks[0].backed_bytes, 4 * MIB);
+    CHECK_EQ(snapshot.blocks[0].backed_reason, MS_REASON_NO_RULE);
+    CHECK(strcmp(snapshot.blocks[0].backed_call, "cuLaunchKernel of a_kernel") == 0);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST(what_is_no_text_does_not_reach_a_reader)
+{
+    page_folder_make();
+    page_start(1 * MIB);
+    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, "a\033[31m\n\xff\xc3\xa9\xe2\x80\xa8z");
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.event_count, 1);
+    CHECK(strcmp(snapshot.events[0].text, "a?[31m??\xc3\xa9???z") == 0);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* --- who may write where */
+
+MS_TEST(page_and_folder_are_private)
+{
+    struct stat of_page, of_folder;
+    page_folder_make();
+    strcat(page_folder, "/new");
+    umask(0);
+    page_start(1 * MIB);
+    CHECK_EQ(stat(page_path(getpid()), &of_page), 0);
+    CHECK_EQ(stat(page_folder, &of_folder), 0);
+    *strrchr(page_folder, '/') = '\0';
+    CHECK_EQ(of_page.st_mode & 07777, 0600);
+    CHECK_EQ(of_folder.st_mode & 07777, 0700);
+    CHECK_EQ(of_page.st_size, 1 * MIB);
+    CHECK(of_page.st_blocks * 512 >= (blkcnt_t)(1 * MIB)); /* reserved */
+}
+
+static void start_somewhere(const char *folder)
+{
+    struct ms_config config = page_config(1 * MIB);
+    snprintf(config.state_dir, sizeof(config.state_dir), "%s", folder);
+    ms_state_start(&config);
+}
+
+MS_TEST(a_folder_that_others_may_write_is_not_used)
+{
+    page_folder_make();
+    CHECK_EQ(chmod(page_folder, 0770), 0);
+    page_start(1 * MIB);
+    CHECK(!ms_is_recorded());
+    CHECK_EQ(page_count(), 0);
+}
+
+MS_TEST(a_link_is_not_followed)
+{
+    char target[80], link[80];
+    page_folder_make();
+    snprintf(target, sizeof(target), "%s/target", page_folder);
+    snprintf(link, sizeof(link), "%s/link", page_folder);
+    CHECK_EQ(mkdir(target, 0700), 0);
+    CHECK_EQ(symlink(target, link), 0);
+    start_somewhere(link);
+    CHECK(!ms_is_recorded());
+    CHECK_EQ(rmdir(target), 0); /* it is empty */
+}
+
+MS_TEST(a_planted_name_is_left_alone_and_another_one_taken)
+{
+    char victim[80], name[128];
+    struct stat stat_of;
+    page_folder_make();
+    snprintf(victim, sizeof(victim), "%s/victim", page_folder);
+    const int file = open(victim, O_WRONLY | O_CREAT, 0600);
+    CHECK(file >= 0 && write(file, "mine", 4) == 4);
+    close(file);
+    CHECK_EQ(symlink(victim, page_path(getpid())), 0);
+    page_start(1 * MIB);
+    CHECK(ms_is_recorded());
+    CHECK_EQ(stat(victim, &stat_of), 0);
+    CHECK_EQ(stat_of.st_size, 4);
+    snprintf(name, sizeof(name), "%s/metashard-%d-2.state", page_folder, (int)getpid());
+    CHECK_EQ(lstat(name, &stat_of), 0);
+    CHECK(S_ISREG(stat_of.st_mode));
+}
+
+MS_TEST(an_empty_setting_means_none)
+{
+    page_folder_make();
+    start_somewhere("");
+    CHECK(!ms_is_recorded());
+    CHECK_EQ(ms_state_now(), 0);
+    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);
+    ms_state_end();
+    CHECK_EQ(page_count(), 0);
+}
+
+MS_TEST(a_size_out_of_range_is_brought_into_it)
+{
+    struct stat stat_of;
+    page_folder_make();
+    page_start(0);
+    CHECK_EQ(stat(page_path(getpid()), &stat_of), 0);
+    CHECK_EQ(stat_of.st_size, MS_STATE_LEAST_BYTES);
+}
+
+/* A limit on the size of files would be a signal that ends the program. */
+MS_TEST(a_limit_on_the_size_of_files_means_no_page)
+{
+    page_folder_make();
+    const struct rlimit limit = {1 << 16, 1 << 16};
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    page_start(1 * MIB);
+    CHECK(!ms_is_recorded());
+    CHECK_EQ(page_count(), 0);
+}
+
+MS_TEST(explanations_need_no_file)
+{
+    struct ms_config config = {.state_bytes = MIB, .explain = true};
+    ms_state_start(&config);
+    CHECK(ms_is_recorded());
+    ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_SEALED, 0, 0, 1, 0, NULL);
+}
+
+/* --- processes */
+
+static void must_end_well(pid_t child)
+{
+    int status;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+MS_TEST(a_forked_child_writes_nothing)
+{
+    page_folder_make();
+    setenv("METASHARD_STATE_DIR", page_folder, 1);
+    ms_start(environ);
+    CHECK(ms_is_recorded());
+    ms_count(MS_COUNT_LOOKUPS, 1);
+    const pid_t child = fork();
+    if (child == 0) {
+        struct ms_state_place place = {0};
+        const struct ms_state_block block = block_of(1, MIB);
+        ms_count(MS_COUNT_LOOKUPS, 100);
+        ms_count_backed(100);
+        ms_state_put(&place, &block);
+        ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);
+        ms_state_sample();
+        ms_state_end();
+        _exit(ms_is_recorded());
+    }
+    must_end_well(child);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "lookups"), 1);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "backed_bytes"), 0);
+    CHECK_EQ(snapshot.block_count, 0);
+    CHECK_EQ(snapshot.event_count, 0);
+    CHECK_EQ(snapshot.process.ended_ns, 0);
+    ms_snapshot_cleanup(&snapshot);
+    CHECK_EQ(page_count(), 1);
+}
+
+/* A process with a page, which ends in a way of its own. */
+static pid_t run_process(bool is_killed)
+{
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        page_start(MS_STATE_LEAST_BYTES);
+        ms_state_event(MS_EVENT_RECORD, 7, 0, 0, 0, "the last that it did");
+        if (is_killed)
+            raise(SIGKILL);
+        ms_state_end();
+        _exit(0);
+    }
+    int status;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    return child;
+}
+
+MS_TEST(a_killed_process_leaves_its_page)
+{
+    page_folder_make();
+    const pid_t child = run_process(true);
+    struct ms_snapshot snapshot = page_read(child);
+    CHECK_EQ(snapshot.life, MS_LIFE_GONE);
+    CHECK_EQ(snapshot.process.ended_ns, 0);
+    CHECK_EQ(snapshot.event_count, 1);
+    CHECK(strcmp(snapshot.events[0].text, "the last that it did") == 0);
+    CHECK_EQ(snapshot.taken_ns, snapshot.events[0].time_ns);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+MS_TEST(the_newest_sixteen_pages_are_kept)
+{
+    pid_t children[20];
+    page_folder_make();
+    for (int i = 0; i < 20; i++) {
+        children[i] = run_process(i % 2 == 0);
+        const struct timespec times[2] = {{.tv_sec = time(NULL) - 1000 + i},
+                                          {.tv_sec = time(NULL) - 1000 + i}};
+        CHECK_EQ(utimensat(AT_FDCWD, page_path(children[i]), times, 0), 0);
+    }
+    page_start(MS_STATE_LEAST_BYTES);
+    CHECK_EQ(page_count(), 17);
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(access(page_path(children[i]), F_OK), i < 4 ? -1 : 0);
+}
+
+MS_TEST(old_pages_go_and_those_of_living_processes_stay)
+{
+    const time_t now = time(NULL);
+    const struct timespec eight_days[2] = {{.tv_sec = now - 8 * 86400},
+                                           {.tv_sec = now - 8 * 86400}};
+    int ready[2];
+    page_folder_make();
+    CHECK_EQ(pipe(ready), 0);
+    const pid_t old = run_process(true), young = run_process(true), alive = fork();
+    if (alive == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        page_start(MS_STATE_LEAST_BYTES);
+        if (write(ready[1], "", 1) != 1)
+            _exit(1);
+        pause();
+    }
+    char byte;
+    CHECK_EQ(read(ready[0], &byte, 1), 1);
+    CHECK_EQ(utimensat(AT_FDCWD, page_path(old), eight_days, 0), 0);
+    CHECK_EQ(utimensat(AT_FDCWD, page_path(alive), eight_days, 0), 0);
+    page_start(MS_STATE_LEAST_BYTES);
+    CHECK_EQ(access(page_path(old), F_OK), -1);
+    CHECK_EQ(access(page_path(young), F_OK), 0);
+    CHECK_EQ(access(page_path(alive), F_OK), 0);
+    kill(alive, SIGKILL);
+    waitpid(alive, NULL, 0);
+}
+
+MS_TEST(a_program_that_calls_exec_has_one_page)
+{
+    page_folder_make();
+    setenv("METASHARD_STATE_DIR", page_folder, 1);
+    const pid_t child = fork();
+    if (child == 0) {
+        page_start(MS_STATE_LEAST_BYTES);
+        execl("/proc/self/exe", "unit-state", "after_exec", NULL);
+        _exit(1);
+    }
+    must_end_well(child);
+    CHECK_EQ(page_count(), 1);
+    struct ms_snapshot snapshot = page_read(child);
+    CHECK(strstr(snapshot.process.command, "after_exec") != NULL);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* Run by the test above, by its name. */
+MS_TEST(after_exec)
+{
+    const char *folder = getenv("METASHARD_STATE_DIR");
+    if (folder == NULL)
+        ms_test_skip("it is run by another test");
+    struct ms_config config = {.state_bytes = MS_STATE_LEAST_BYTES};
+    snprintf(config.state_dir, sizeof(config.state_dir), "%s", folder);
+    ms_state_start(&config);
+    CHECK(ms_is_recorded());
+}

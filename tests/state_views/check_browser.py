@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_browser.py [--pictures FOLDER] TOOL MAKE_PAGE IN_PLACE PRELOAD: the page of metashard-dump show --html in
+a headless Chromium, whose figures must be those of --json. TAP. The pictures are for people to look at."""
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+import views
+from browser import Browser, find_browser
+from views import HOSTILE, Document, Page, check, check_page, dump, dump_json, same
+
+
+def document_of(browser):
+    return Document(browser.source())
+
+
+def check_opened(browser, name):
+    check(f"{name}: the browser has nothing to complain about", not browser.complaints, browser.complaints)
+    strange = [url for url in browser.requests if not url.startswith(("file://", "data:"))]
+    check(f"{name}: the network is not asked for", len(browser.requests) >= 1 and not strange, browser.requests)
+    check(f"{name}: no name has become a script", browser.value("typeof window.hacked") == "undefined")
+
+
+def check_figures(tool, browser, name, paths, out):
+    """As the script leaves the page, and without JavaScript."""
+    dump(tool, "show", *paths, "--html", out)
+    view = dump_json(tool, paths)
+    for scripts in (True, False):
+        label = name if scripts else name + ", without JavaScript"
+        browser.open(out, scripts=scripts)
+        if scripts:
+            check_opened(browser, label)
+            data = browser.value("JSON.stringify(JSON.parse(document.getElementById('data').textContent))")
+            # JavaScript's numbers hold 53 bits.
+            same(f"{label}: the browser reads the data in the page", sorted(json.loads(data)), sorted(view))
+        check_page(document_of(browser), label, view)
+    return view
+
+
+def check_table(browser, view):
+    find = "document.querySelector('#p0-tensors')"
+    names = f"Array.from({find}.tBodies[0].rows, row => row.hidden ? '' : row.cells[0].textContent)"
+    same("sorting: a click on a name", browser.value(
+        f"{find}.querySelector('th button').click(), {names}"), sorted(t["name"] for t in view["tensors"]))
+    browser.value(f"{find}.querySelector('th button').focus()")
+    browser.press("Enter", "\r")
+    same("sorting: the key Enter turns it round", browser.value(names),
+         sorted((t["name"] for t in view["tensors"]), reverse=True))
+    same("sorting: it is said which way", browser.value(f"{find}.querySelector('th').getAttribute('aria-sort')"),
+         "descending")
+    browser.value(f"{find}.querySelectorAll('th button')[1].click()")
+    sizes = browser.value(f"Array.from({find}.tBodies[0].rows, row => Number(row.cells[1].firstChild.value))")
+    same("sorting: numbers by their size, the largest first", sizes,
+         sorted((t["bytes"] for t in view["tensors"]), reverse=True))
+    word = view["tensors"][1]["name"]
+    browser.value(f"{find}.parentElement.previousElementSibling.querySelector('input').focus()")
+    browser.type(word)
+    shown = [name for name in browser.value(names) if name]
+    words = word.lower().split()
+    same("a filter: what has the words", sorted(shown), sorted(
+        t["name"] for t in view["tensors"] if all(part in t["name"].lower() for part in words)))
+    same("a filter: how many are left", browser.value(
+        f"{find}.parentElement.previousElementSibling.querySelector('span').textContent"),
+        f"{len(shown)} of {len(view['tensors'])} rows")
+
+
+def check_chart(browser, view):
+    last = view["samples"][-1]
+    tip = "document.querySelector('figure .tip')"
+    check("the chart: no pointer at first", browser.value(f"{tip}.hidden"))
+    browser.value("document.querySelector('svg.chart').focus()")
+    text = browser.value(f"{tip}.textContent")
+    wanted = [views.time_text(last["time_ns"]), "requested " + views.bytes_text(last["live_bytes"]),
+              "deferred " + views.bytes_text(last["deferred_bytes"]),
+              "backed " + views.bytes_text(last["backed_bytes"])]
+    same("the chart: the pointer begins at the end", text.split("\n"), wanted)
+    browser.press("Home")
+    first = view["samples"][0]
+    check("the chart: the key Home goes to the begin", browser.value(f"{tip}.textContent").startswith(
+        views.time_text(first["time_ns"]) + "\n"), browser.value(f"{tip}.textContent"))
+    browser.press("ArrowRight")
+    check("the chart: an arrow goes on", browser.value(f"{tip}.textContent").startswith(
+        views.time_text(view["samples"][1]["time_ns"]) + "\n"))
+    box = browser.value("(b => [b.left, b.top, b.width, b.height])"
+                        "(document.querySelector('svg.chart').getBoundingClientRect())")
+    browser.value("document.activeElement.blur()")
+    check("the chart: and the pointer goes", browser.value(f"{tip}.hidden"))
+    data = browser.value("Object.assign({}, document.querySelector('svg.chart').dataset)")
+    left, right, end = (float(data[key]) for key in ("left", "right", "end"))
+    for part in (0.5, 0.7, 0.95):
+        x = left + part * (right - left)
+        browser.move(box[0] + box[2] * x / 960, box[1] + box[3] / 2)
+        sample = [sample for sample in view["samples"] if sample["time_ns"] <= part * end][-1]
+        same(f"the chart: the mouse at {part} points to what was then", browser.value(f"{tip}.textContent").split("\n"),
+             [views.time_text(sample["time_ns"]), "requested " + views.bytes_text(sample["live_bytes"]),
+              "deferred " + views.bytes_text(sample["deferred_bytes"]),
+              "backed " + views.bytes_text(sample["backed_bytes"])])
+    check("the chart: the mouse shows the pointer", not browser.value(f"{tip}.hidden"))
+    browser.move(5, 5)
+
+
+def check_map(browser):
+    browser.value("document.querySelector('.map g[data-block]').focus()")
+    tip = "document.querySelector('body > .tip')"
+    first = browser.value(f"{tip}.textContent")
+    check("the map: a block tells about itself", "block " in first and not browser.value(f"{tip}.hidden"), first)
+    browser.press("ArrowRight")
+    check("the map: an arrow goes to the next", browser.value(f"{tip}.textContent") not in ("", first))
+    same("the map: it is one stop for the Tab key", browser.value(
+        "document.querySelectorAll('.map')[0].querySelectorAll('g[tabindex=\"0\"]').length"), 1)
+    block = browser.value("document.activeElement.dataset.block")
+    browser.press("Enter", "\r")
+    same("the map: the key Enter goes to its row", browser.value("document.activeElement.id"), block)
+
+
+def check_keyboard(browser):
+    """The Tab key comes to everything."""
+    browser.value("document.activeElement.blur(), window.scrollTo(0, 0)")
+    seen = set()
+    for _ in range(60):
+        browser.press("Tab")
+        seen.add(browser.value("document.activeElement.tagName.toLowerCase()"))
+    missing = {"summary", "svg", "input", "button", "g", "div"} - seen
+    check("the Tab key comes to everything", not missing, missing)
+
+
+def brightness(browser, color):
+    """Relative luminance of a CSS colour, as WCAG 2 defines it."""
+    parts = browser.value(f"getComputedStyle({color[0]}).{color[1]}")
+    values = [int(part) / 255 for part in parts[parts.index("(") + 1:-1].split(",")[:3]]
+    red, green, blue = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in values)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def check_looks(browser, out, name, pictures):
+    backs = []
+    for dark in (False, True):
+        look = "dark" if dark else "light"
+        browser.open(out, dark=dark)
+        back = brightness(browser, ("document.body", "backgroundColor"))
+        backs.append(back)
+        for what, least in (("body", 7), (".dim", 4.5), ("thead th", 4.5), ("a, .life", 4.5)):
+            fore = brightness(browser, (f"document.querySelector('{what}')", "color"))
+            ratio = (max(fore, back) + 0.05) / (min(fore, back) + 0.05)
+            check(f"{name}, {look}: {what} can be read", ratio >= least, f"contrast {ratio:.1f}")
+        for width in (1280, 400):
+            browser.size(width, 1900)
+            check(f"{name}, {look}: fits into {width} pixels",
+                  browser.value("document.documentElement.scrollWidth") <= width,
+                  browser.value("document.documentElement.scrollWidth"))
+            if pictures:
+                browser.picture(os.path.join(pictures, f"{name}-{look}-{width}.png".replace(" ", "-")))
+        browser.size(1280, 1000)
+    check(f"{name}: dark is darker than light", backs[1] < 0.1 < 0.8 < backs[0], backs)
+
+
+def check_ranks(browser, out):
+    browser.open(out)
+    same("ranks: each is folded at first",
+         browser.value("document.querySelectorAll('details.process[open]').length"), 0)
+    browser.value("document.querySelector('a[href=\"#p1\"]').click()")
+    browser.value("new Promise(done => setTimeout(done, 200))")
+    same("ranks: a link opens the one", browser.value(
+        "Array.from(document.querySelectorAll('details.process'), d => d.open)"), [False, True])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pictures")
+    parser.add_argument("tool")
+    parser.add_argument("make_page")
+    parser.add_argument("in_place")
+    parser.add_argument("preload")
+    options = parser.parse_args()
+    program = find_browser()
+    if program is None:
+        print("1..0 # SKIP no browser was found: install chromium-headless-shell or chromium, or set CHROME")
+        return 0
+    print(f"# {program}")
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "page.html")
+        pages = [Page(options.make_page, os.path.join(folder, "hostile"), HOSTILE, rank, 2).end() for rank in (0, 1)]
+        job = views.run_program(options.in_place, folder, 2, options.preload)
+        browser = Browser(program)
+        try:
+            view = check_figures(options.tool, browser, "hostile names", pages[:1], out)
+            browser.open(out)
+            check_table(browser, view)
+            check_chart(browser, view)
+            check_map(browser)
+            check_keyboard(browser)
+            check_looks(browser, out, "hostile names", options.pictures)
+            check_opened(browser, "hostile names, after all")
+            check_figures(options.tool, browser, "two hostile ranks", pages, out)
+            check_figures(options.tool, browser, "a job", job, out)
+            check_ranks(browser, out)
+            check_looks(browser, out, "a job", options.pictures)
+        finally:
+            browser.close()
+    return views.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

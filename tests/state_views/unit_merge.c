@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Several processes as one: what the page cannot show at its size. */
+#include <stdlib.h>
+
+#include "tests/harness/test.h"
+#include "tools/dump_merge.h"
+
+enum { SAMPLES = 1000, PEAK = 537, MOST = 10 };
+
+static struct ms_state_sample samples[SAMPLES];
+
+static struct ms_snapshot process_of(uint64_t started_ns, uint64_t factor)
+{
+    for (uint64_t i = 0; i < SAMPLES; i++)
+        samples[i] = (struct ms_state_sample){.time_ns = 1000 * (i + 1),
+                                              .live_bytes = factor * i,
+                                              .deferred_bytes = i,
+                                              .backed_bytes = i == PEAK ? 5000 : i % 100};
+    return (struct ms_snapshot){.process = {.started_ns = started_ns},
+                                .samples = samples,
+                                .sample_count = SAMPLES};
+}
+
+MS_TEST(of_many_moments_the_one_with_the_most_memory_stays)
+{
+    struct ms_snapshot snapshot = process_of(77, 3);
+    const struct group group = {&snapshot, 1};
+    size_t count;
+    struct moment *moments = group_moments(&group, MOST, &count);
+    bool has_peak = false;
+    CHECK(moments != NULL);
+    CHECK(count > MOST / 2 && count <= MOST);
+    for (size_t i = 0; i < count; i++) {
+        has_peak = has_peak ||
+                   (moments[i].backed_bytes == 5000 && moments[i].time_ns == 1000 * (PEAK + 1));
+        CHECK(i == 0 || moments[i].time_ns > moments[i - 1].time_ns);
+        CHECK_EQ(moments[i].live_bytes, 3 * moments[i].deferred_bytes);
+    }
+    CHECK(has_peak);
+    CHECK_EQ(moments[count - 1].time_ns, 1000 * SAMPLES);
+    CHECK_EQ(moments[count - 1].backed_bytes, 99);
+    free(moments);
+}
+
+MS_TEST(as_many_as_there_is_room_for_stay_all)
+{
+    struct ms_snapshot snapshot = process_of(0, 1);
+    const struct group group = {&snapshot, 1};
+    size_t count;
+    struct moment *moments = group_moments(&group, SAMPLES, &count);
+    CHECK(moments != NULL);
+    CHECK_EQ(count, SAMPLES);
+    free(moments);
+    moments = group_moments(&group, SAMPLES - 1, &count);
+    CHECK(moments != NULL);
+    CHECK(count <= SAMPLES - 1);
+    free(moments);
+}
+
+MS_TEST(a_later_process_begins_later_on_the_same_clock)
+{
+    const struct ms_snapshot snapshots[2] = {process_of(9000500, 1), process_of(9000000, 1)};
+    const struct group group = {snapshots, 2};
+    size_t count;
+    CHECK_EQ(group_start_ns(&group), 9000000);
+    CHECK_EQ(group_shift_ns(&group, &snapshots[0]), 500);
+    struct moment *moments = group_moments(&group, SIZE_MAX, &count);
+    CHECK(moments != NULL);
+    CHECK_EQ(count, 2 * SAMPLES);
+    for (size_t i = 0; i < count; i++) {
+        CHECK_EQ(moments[i].time_ns, 1000 + 500 * i);
+        CHECK_EQ(moments[i].live_bytes, i / 2 + (i % 2 != 0 ? i / 2 : i == 0 ? 0 : i / 2 - 1));
+    }
+    free(moments);
+}
+
+MS_TEST(without_samples_there_are_no_moments)
+{
+    const struct ms_snapshot snapshot = {0};
+    const struct group group = {&snapshot, 1};
+    size_t count = 7;
+    struct moment *moments = group_moments(&group, MOST, &count);
+    CHECK(moments != NULL);
+    CHECK_EQ(count, 0);
+    free(moments);
+}

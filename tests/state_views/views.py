@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks of this folder share: processes that keep state pages, metashard-dump, and the page of --html
+as a browser sees it."""
+import json
+import os
+import re
+import struct
+import subprocess
+from html.parser import HTMLParser
+
+# Names are anybody's.
+HOSTILE = ["</script><script>window.hacked = 1</script>", "\"><img src=x onerror=\"window.hacked = 2\">",
+           "' onmouseover='window.hacked = 3", "<!--", "]]>", "-->", "</data></td><b>bold</b>", "&lt;b&gt; &amp; &#60;",
+           "</title><svg onload=window.hacked=4>", "javascript:window.hacked=5", "ünïcödé 張量 🙂", "a\\\"b\\u003c\\",
+           "<script type=\"application/json\">", "layers.0." + "long" * 24, "</style><style>*{display:none}"]
+
+results = []
+
+
+def check(name, holds, detail=""):
+    results.append(bool(holds))
+    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}", flush=True)
+    if not holds and detail:
+        print("\n".join("# " + line for line in str(detail).splitlines()[-20:]), flush=True)
+
+
+def finish():
+    """The exit status."""
+    print(f"1..{len(results)}")
+    return 0 if all(results) else 1
+
+
+def same(name, got, expected):
+    """A check that shows the first difference."""
+    detail = ""
+    if got != expected:
+        if isinstance(got, list) and isinstance(expected, list):
+            pairs = [pair for pair in zip(got, expected) if pair[0] != pair[1]]
+            detail = f"{len(got)} and {len(expected)} rows" + (
+                f"; got {pairs[0][0]!r}\nexpected {pairs[0][1]!r}" if pairs else "")
+        else:
+            detail = f"got {got!r}\nexpected {expected!r}"
+    check(name, got == expected, detail)
+
+
+# --- processes
+
+class Page:
+    """A process that keeps a state page, made by make_page. end(): the path of the page."""
+
+    def __init__(self, program, folder, names, rank=None, world=None):
+        environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+        if rank is not None:
+            environment.update(RANK=str(rank), WORLD_SIZE=str(world))
+        self.process = subprocess.Popen([program, folder, *names], env=environment, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        if self.process.stdout.readline() != "ready\n":
+            raise RuntimeError("make_page is not ready")
+        self.pid = self.process.pid
+        self.path = os.path.join(folder, f"metashard-{self.pid}.state")
+
+    def more(self):
+        self.process.stdin.write("more\n")
+        self.process.stdin.flush()
+
+    def kill(self):
+        self.process.kill()
+        return self.finish()
+
+    def end(self):
+        self.process.stdin.close()
+        return self.finish()
+
+    def finish(self):
+        self.process.wait()
+        self.process.stdout.close()
+        return self.path
+
+
+def write_checkpoint(folder, names):
+    """A safetensors file with a tensor of 2 MiB under each name."""
+    size, header = 2 << 20, {}
+    for i, name in enumerate(names):
+        header[name] = {"dtype": "F32", "shape": [size // 4], "data_offsets": [i * size, (i + 1) * size]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    os.makedirs(folder)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for i in range(len(names)):
+            file.write(bytes([i + 1]) * size)
+
+
+def run_program(in_place, folder, world, preload):
+    """A real job under the shim, on the simulated driver, with a plan: the pages of its ranks."""
+    checkpoint, states = os.path.join(folder, "checkpoint"), os.path.join(folder, "states")
+    write_checkpoint(checkpoint, [f"layers.{i}.weight" for i in range(4)])
+    plan = os.path.join(folder, "plan.json")
+    with open(plan, "w", encoding="utf-8") as file:
+        json.dump({"format": "metashard-plan/1", "mesh": {"dp": world},
+                   "tensors": [{"name": "*", "placements": {"dp": {"shard": 0}}}]}, file)
+    for rank in range(world):
+        environment = dict(os.environ, LD_PRELOAD=preload, METASHARD_STATE_DIR=states, METASHARD_PLAN=plan,
+                           RANK=str(rank), WORLD_SIZE=str(world))
+        done = subprocess.run([in_place, str(rank), str(world), checkpoint, "--outside", "layers.0.weight",
+                               "0", "4096"], env=environment, capture_output=True, text=True)
+        if done.returncode != 0 or done.stderr:
+            raise RuntimeError(done.stderr)
+    return [os.path.join(states, name) for name in sorted(os.listdir(states))]
+
+
+def dump(tool, *arguments):
+    return subprocess.run([tool, *arguments], capture_output=True, text=True)
+
+
+def dump_json(tool, paths):
+    return json.loads(dump(tool, "show", *paths, "--json").stdout)
+
+
+def processes_of(view):
+    return view.get("processes", [view])
+
+
+# --- texts of figures, as the tool writes them
+
+def bytes_text(number):
+    if number == 0:
+        return "0"
+    if number < 1024:
+        return f"{number} B"
+    units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    value, unit = number / 1024, 0
+    while value >= 1024 and unit < len(units) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {units[unit]}"
+
+
+def time_text(ns):
+    if ns == 0:
+        return "0"
+    if ns >= 10**9:
+        return f"{ns / 1e9:.3f} s"
+    return f"{ns / 1e6:.1f} ms" if ns >= 10**6 else f"{ns / 1e3:.1f} us"
+
+
+# --- the page
+
+VOID = {"meta", "link", "img", "br", "input", "hr"}
+
+
+class Node:
+    def __init__(self, tag, attributes, parent):
+        self.tag, self.attributes, self.parent, self.children = tag, attributes, parent, []
+
+    def get(self, name, default=None):
+        return self.attributes.get(name, default)
+
+    def all(self, tag=None, **attributes):
+        """Elements inside of it, in order; attributes with _ for -, and classes with class_."""
+        for child in self.children:
+            if isinstance(child, Node):
+                if (tag is None or child.tag == tag) and all(child.has(*pair) for pair in attributes.items()):
+                    yield child
+                yield from child.all(tag, **attributes)
+
+    def has(self, name, value):
+        if name == "class_":
+            return value in self.get("class", "").split()
+        found = self.get(name.replace("_", "-"))
+        return found is not None if value is True else found == value
+
+    def first(self, tag=None, **attributes):
+        return next(self.all(tag, **attributes), None)
+
+    def text(self):
+        return "".join(child if isinstance(child, str) else child.text() for child in self.children)
+
+
+class Document(HTMLParser):
+    """A tree. Strict: what is not closed, or closed twice, is in `faults`."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.root = self.at = Node("document", {}, None)
+        self.faults = []
+        self.feed(text)
+        self.close()
+        if self.at is not self.root:
+            self.faults.append(f"<{self.at.tag}> is not closed")
+
+    def handle_starttag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        if len(set(names)) != len(names):
+            self.faults.append(f"<{tag}> has an attribute twice: {names}")
+        node = Node(tag, {name: value or "" for name, value in attrs}, self.at)
+        self.at.children.append(node)
+        if tag not in VOID:
+            self.at = node
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.at = self.at.parent
+
+    def handle_endtag(self, tag):
+        if self.at.tag != tag:
+            self.faults.append(f"</{tag}> in <{self.at.tag}>")
+            return
+        self.at = self.at.parent
+
+    def handle_comment(self, data):
+        self.faults.append(f"a comment: {data[:40]}")
+
+    def handle_data(self, data):
+        self.at.children.append(data)
+
+
+def cell_of(cell):
+    """The number of a cell with one, else its text."""
+    datum = cell.first("data") if "n" in cell.get("class", "").split() else None
+    return int(datum.get("value")) if datum else cell.text()
+
+
+def rows_of(document, name):
+    table = document.root.first("table", id=name)
+    if table is None:
+        return []
+    return [[cell_of(cell) for cell in row.children if isinstance(cell, Node)]
+            for row in table.first("tbody").all("tr")]
+
+
+def heads_of(document, name):
+    return [head.text() for head in document.root.first("table", id=name).first("thead").all("th")]
+
+
+# --- what the JSON says that the page's tables must have, for one process or several
+
+def group_of(view, number=None):
+    return processes_of(view) if number is None else [processes_of(view)[number]]
+
+
+def rank_name(process):
+    return f"process {process['pid']}" if process["rank"] is None else f"rank {process['rank']}"
+
+
+def shift_of(group, process):
+    return process["started_unix_ns"] - min(other["started_unix_ns"] for other in group)
+
+
+def expected_tensors(group):
+    sums = {}
+    for process in group:
+        for tensor in process["tensors"]:
+            row = sums.setdefault(tensor["name"], [tensor["name"], 0, 0, 0, 0, 0])
+            for i, key in enumerate(["bytes", "deferred_bytes", "present_bytes", "file_bytes", "blocks"], 1):
+                row[i] += tensor[key]
+    return sorted(sums.values(), key=lambda row: (-row[1], row[0].encode()))
+
+
+def expected_blocks(group):
+    """Without what has bytes and words in one cell."""
+    rows = []
+    for process in group:
+        for block in process["blocks"]:
+            rows.append(([rank_name(process)] if len(group) > 1 else []) +
+                        [block["id"], block["kind"], block["address"], block["device"], block["bytes"],
+                         block.get("backed_bytes", ""), block["deferred_bytes"], block["state"],
+                         block.get("name", "")])
+    return sorted(rows, key=lambda row: -row[-5])
+
+
+def expected_causes(group):
+    sums = {}
+    for process in group:
+        for cause in process["causes"]:
+            key = (cause["kind"], cause["call"], cause["text"], cause["reason"] + cause.get("explanation", ""))
+            row = sums.setdefault(key, [0, 0, 0])
+            for i, name in enumerate(["bytes", "count", "duration_ns"]):
+                row[i] += cause[name]
+    return sorted([*row, *key] for key, row in sums.items())
+
+
+def expected_events(group):
+    rows = []
+    for process in group:
+        for event in process["events"]:
+            rows.append((event["time_ns"] + shift_of(group, process), event, process))
+    rows.sort(key=lambda row: row[0])
+    return [([rank_name(process)] if len(group) > 1 else []) +
+            [time, event["kind"], event["bytes"], event["duration_ns"], event["block"], event["call"],
+             event["text"], event["reason"], event["thread"]] for time, event, process in rows]
+
+
+def expected_moments(group):
+    steps = sorted((sample["time_ns"] + shift_of(group, process), number, i)
+                   for number, process in enumerate(group) for i, sample in enumerate(process["samples"]))
+    now, rows = [[0, 0, 0] for _ in group], {}
+    for time, number, i in steps:
+        sample = group[number]["samples"][i]
+        now[number] = [sample["live_bytes"], sample["deferred_bytes"], sample["backed_bytes"]]
+        rows[time] = [sum(values) for values in zip(*now)]
+    return [[time, *values] for time, values in sorted(rows.items())]
+
+
+def points_of(chart, series):
+    """What the line of a chart shows: times at which it changes, and values; as far as its digits go."""
+    number = {name: float(chart.get("data-" + name)) for name in
+              ("begin", "end", "most", "left", "right", "top", "bottom")}
+    path = chart.first("path", data_series=series).get("d")
+    x = y = 0.0
+    points = []
+    for letter, text in re.findall(r"([MHV])([-0-9. ]+)", path):
+        if letter == "M":
+            x, y = map(float, text.split())
+        elif letter == "H":
+            x = float(text)
+            if path.endswith("H" + text):
+                break
+            continue
+        else:
+            y = float(text)
+        points.append(((x - number["left"]) / (number["right"] - number["left"]) * number["end"],
+                       (number["bottom"] - y) / (number["bottom"] - number["top"]) * number["most"]))
+    return points, number["end"] / 800, number["most"] / 250
+
+
+def chart_fault(chart, moments):
+    """None if the lines of the chart are the moments."""
+    for column, series in enumerate(["requested", "deferred", "backed"], 1):
+        points, time_slack, bytes_slack = points_of(chart, series)
+        steps = [row for i, row in enumerate(moments) if i == 0 or row[column] != moments[i - 1][column]]
+        if len(steps) != len(points):
+            return f"{series}: {len(points)} steps, expected {len(steps)}"
+        for (time, value), row in zip(points, steps):
+            if abs(time - row[0]) > time_slack or abs(value - row[column]) > bytes_slack:
+                return f"{series}: {value} at {time}, expected {row[column]} at {row[0]}"
+    return None
+
+
+FIGURES = ["requested_bytes", "live_bytes_peak", "live_bytes", "deferred_bytes", "backed_bytes",
+           "backed_bytes_peak", "saved_bytes", "skipped_bytes", "h2d_bytes", "materialise_ns"]
+
+
+NOTES = {"fallbacks": "times something could not stay deferred: see the causes.",
+         "outside_reads": "reads of what the plan gives to other ranks: see the causes.",
+         "torn_records": "records were half written when a process was killed; they are left out."}
+
+
+def check_figures(name, element, source):
+    """All numbers under a JSON name are that of the JSON, and are written as they should be."""
+    faults, seen = [], []
+    for datum in element.all("data", data_figure=True):
+        key, value = datum.get("data-figure"), int(datum.get("value"))
+        seen.append(key)
+        wanted = time_text(value) if key.endswith("_ns") else bytes_text(value)
+        if value != source.get(key) or datum.text() not in (wanted, str(value)):
+            faults.append(f"{key}: {value}, {datum.text()}; expected {source.get(key)}, {wanted}")
+    missing = [key for key in FIGURES if key not in seen]
+    check(f"{name}: the summary's figures are those of the JSON", not faults and not missing,
+          f"{faults} missing: {missing}")
+
+
+def check_view(document, name, view, number=None):
+    """The part of the page for one process, or for all: against what --json says."""
+    group = group_of(view, number)
+    part = "all" if number is None else f"p{number}"
+    section = document.root.first("section", id=part)
+    if section is None:
+        check(f"{name}: is there", False)
+        return
+    if number is None:
+        check_figures(name, section.first("dl"), view)
+        for process in group:
+            row = section.first("tr", data_pid=str(process["pid"]))
+            wrong = [(datum.get("data-figure"), datum.get("value")) for datum in row.all("data", data_figure=True)
+                     if int(datum.get("value")) != process[datum.get("data-figure")]]
+            check(f"{name}: the row of {rank_name(process)} has its figures", not wrong, wrong)
+    else:
+        check_figures(name, section, group[0])
+        counters = rows_of(document, part + "-counters")
+        check(f"{name}: there are all counters", len(counters) > 20 and
+              all(group[0][key] == value for key, value in counters), counters)
+        same(f"{name}: the configuration", dict(rows_of(document, part + "-options")), group[0]["options"])
+    notes = [(sum(process[key] for process in group), text) for key, text in NOTES.items()]
+    same(f"{name}: what is to be noted", [note.text() for note in section.all("p", class_="note")
+                                          if number is not None or note.parent is section],
+         [f"{count} {text}" for count, text in notes if count])
+    same(f"{name}: tensors", rows_of(document, part + "-tensors"), expected_tensors(group))
+    same(f"{name}: blocks, the largest first",
+         sorted(row[:-2] for row in rows_of(document, part + "-blocks")), sorted(expected_blocks(group)))
+    sizes = [row[-7] for row in rows_of(document, part + "-blocks")]
+    same(f"{name}: blocks are by size", sizes, sorted(sizes, reverse=True))
+    causes = rows_of(document, part + "-causes")
+    same(f"{name}: causes", sorted(causes), expected_causes(group))
+    ranks = [row[0] for row in causes]
+    same(f"{name}: causes are by bytes", ranks, sorted(ranks, reverse=True))
+    same(f"{name}: events", rows_of(document, part + "-events"), expected_events(group))
+    moments = expected_moments(group)
+    same(f"{name}: memory over time", rows_of(document, part + "-samples"), moments)
+    chart = section.first("svg", id=part + "-chart")
+    fault = chart_fault(chart, moments) if chart else "there is none"
+    check(f"{name}: the chart shows it", fault is None, fault)
+    check_map(name, section, group, number or 0)
+
+
+def shares_of(block):
+    """How much of a block is in each state of the map."""
+    resident = block["lineage_bytes"].get("resident", 0)
+    away = min(block["away_bytes"], block["deferred_bytes"])
+    shares = {"resident": resident, "cached": block["cached_bytes"], "deferred": block["deferred_bytes"] - away,
+              "away": away}
+    shares["dead"] = block["bytes"] - sum(shares.values())
+    return shares
+
+
+def check_map(name, section, group, first):
+    expected = {}
+    for place, process in enumerate(group, first):
+        blocks = process["blocks"]
+        for i, block in enumerate(blocks):
+            has_parts = block["kind"] == "carved" and i + 1 < len(blocks) and blocks[i + 1]["id"] == block["id"]
+            if not has_parts:
+                expected[f"p{place}-b{i}"] = block
+    spots = list(section.all("g", data_block=True))
+    same(f"{name}: the map has each block, with its state and name",
+         {spot.get("data-block"): (spot.get("data-state"), spot.get("data-name")) for spot in spots},
+         {key: (block["state"], block.get("name", "")) for key, block in expected.items()})
+    faults = []
+    for spot in spots:
+        block = expected.get(spot.get("data-block"))
+        heights = {rect.get("class"): float(rect.get("height")) for rect in spot.all("rect")}
+        wanted = {key: share * 24 / block["bytes"] for key, share in shares_of(block).items()} if block else {}
+        if any(abs(heights.get(key, 0) - height) > 0.02 for key, height in wanted.items()) or \
+                any(float(rect.get("width")) <= 0 for rect in spot.all("rect")):
+            faults.append(f"{spot.get('data-block')}: {heights}, expected {wanted}")
+    check(f"{name}: colours stand as high as they should", not faults, "\n".join(faults[:5]))
+
+
+def check_page(document, name, view):
+    processes = processes_of(view)
+    if len(processes) > 1:
+        check_view(document, f"{name}, all", view)
+    for number, process in enumerate(processes):
+        label = f"{name}, {rank_name(process)}" if len(processes) > 1 else name
+        check_view(document, label, view, number)

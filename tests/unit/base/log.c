@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The log: its line, its levels, and that no place in the code fills it. */
+#include "runtime/base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/harness/test.h"
+
+static char path[64];
+
+static void remove_log(void)
+{
+    unlink(path);
+}
+
+static void open_log(enum ms_log_level level)
+{
+    strcpy(path, "/tmp/metashard-log-XXXXXX");
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    close(file);
+    atexit(remove_log);
+    ms_log_open(level, path);
+}
+
+/* How many lines hold the text; the last of them. */
+static int count(const char *text, char last_out[2048])
+{
+    char line[2048];
+    int found = 0;
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL);
+    last_out[0] = '\0';
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (strstr(line, text) == NULL)
+            continue;
+        strcpy(last_out, line);
+        found++;
+    }
+    fclose(file);
+    return found;
+}
+
+MS_TEST(a_line_says_who_and_how_bad)
+{
+    char line[2048], wanted[128];
+    setenv("RANK", "7", 1);
+    open_log(MS_INFO);
+    ms_log(MS_WARN, "the number %d", 5);
+    ms_log(MS_DEBUG, "the number %d", 6);
+    CHECK_EQ(count("number", line), 1);
+    snprintf(wanted, sizeof(wanted), "metashard[rank 7 pid %d] warn: the number 5\n",
+             (int)getpid());
+    CHECK(strcmp(line, wanted) == 0);
+}
+
+MS_TEST(what_is_said_stays_in_one_line)
+{
+    char line[2048], text[4000];
+    unsetenv("RANK");
+    open_log(MS_INFO);
+    ms_log(MS_WARN, "a name: %s", "x\n\033[31my\x7f");
+    CHECK_EQ(count("a name: x??[31my?\n", line), 1);
+    memset(text, 'a', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    ms_log(MS_WARN, "long: %s", text);
+    CHECK_EQ(count("long: ", line), 1);
+    CHECK(strlen(line) == 1023 && line[1022] == '\n');
+}
+
+static void say_often(int times)
+{
+    for (int i = 0; i < times; i++)
+        ms_log(MS_WARN, "again and again: %d", i);
+}
+
+MS_TEST(one_place_does_not_fill_the_log)
+{
+    char line[2048];
+    open_log(MS_INFO);
+    say_often(1000);
+    ms_log(MS_WARN, "something else");
+    const int seen = count("again and again", line);
+    CHECK(seen >= 100 && seen <= 200); /* a second may have ended meanwhile */
+    CHECK_EQ(count("something else", line), 1);
+    sleep(2);
+    say_often(1);
+    CHECK_EQ(count("more lines like the next one were left out", line), seen > 100 ? 2 : 1);
+    char wanted[64];
+    if (seen == 100) {
+        snprintf(wanted, sizeof(wanted), "info: %d more lines", 1000 - seen);
+        CHECK(strstr(line, wanted) != NULL);
+    }
+    say_often(150);
+    ms_log_finish();
+    CHECK_EQ(count("lines were left out, because there were too many of their kind", line), 1);
+}
+
+MS_TEST(who_debugs_gets_everything)
+{
+    char line[2048];
+    open_log(MS_DEBUG);
+    for (int i = 0; i < 1000; i++)
+        ms_log(MS_DEBUG, "step %d", i);
+    CHECK_EQ(count("step ", line), 1000);
+}
+
+MS_TEST(what_was_asked_for_is_said_at_any_level)
+{
+    char line[2048];
+    open_log(MS_ERROR);
+    for (int i = 0; i < 300; i++)
+        ms_say("explain", "sentence %d", i);
+    CHECK_EQ(count("] explain: sentence ", line), 300);
+}
