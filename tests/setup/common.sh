@@ -40,6 +40,10 @@ libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
 qemu-user      command -v qemu-aarch64
 ffmpeg         command -v ffmpeg
 chromium-headless-shell command -v chromium-headless-shell || command -v chromium || command -v google-chrome
+man-db         command -v man
+mandoc         command -v mandoc
+zsh            command -v zsh
+fish           command -v fish
 python3-numba  /usr/bin/python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec(\"numba\") is None)"
 '
 

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_install.py --meson 'COMMAND introspect' --build DIR --prefix DIR ... --tools TOOL.c...: installs into an empty
+folder, and looks at what is there: nothing missing and nothing more, found by man, pkg-config and the shells, and the
+library does its work from there. TAP."""
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
+from tool_table import Tool  # noqa: E402
+
+# What belongs to a tool beside the program, its manual page and its completions.
+BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metashard/plan-schema.json"},
+          "metashard-dump": {"{datadir}/metashard/state-schema.json"}}
+FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
+         "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7"}
+DOCUMENTS = ("LICENSE", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "limits.md",
+             "plan-format.md", "troubleshooting.md")
+results = []
+
+
+def check(name, seen, wanted=True):
+    results.append(seen == wanted)
+    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}")
+    if not results[-1]:
+        print("\n".join("# " + line for line in f"{seen}\nexpected {wanted}".splitlines()))
+
+
+def skip(name, why):
+    results.append(True)
+    print(f"ok {len(results)} {name} # SKIP {why}")
+
+
+def run(command, **settings):
+    """Its output, or what went wrong."""
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, **settings), timeout=60)
+    return done.stdout if done.returncode == 0 else f"status {done.returncode}: {done.stdout}{done.stderr}"
+
+
+def files_below(folder):
+    return {os.path.relpath(os.path.join(place, name), folder)
+            for place, _, names in os.walk(folder) for name in names}
+
+
+def wanted_files(options, tools):
+    wanted = FILES | {"{datadir}/doc/metashard/" + name for name in DOCUMENTS}
+    for tool in tools:
+        wanted |= {"{bindir}/" + tool, f"{{mandir}}/man1/{tool}.1", "{datadir}/bash-completion/completions/" + tool,
+                   f"{{datadir}}/fish/vendor_completions.d/{tool}.fish", "{datadir}/zsh/site-functions/_" + tool}
+        wanted |= BESIDE[tool]
+    # An absolute place stands as it is.
+    return {os.path.relpath(os.path.join(options.prefix, path.format(**vars(options))), "/") for path in wanted}
+
+
+def install(options, root):
+    command = shlex.split(options.meson)
+    if command[-1] != "introspect":
+        sys.exit(f"expected meson's command for introspection, found {options.meson}")
+    # Sanitizers and a preload are not for meson.
+    output = run([*command[:-1], "install", "-C", options.build, "--no-rebuild", "--destdir", root])
+    check("meson install succeeds", "status" not in output.splitlines()[0] if output else False)
+    if "status" in output:
+        print(output)
+
+
+def check_manuals(mandir, tools):
+    if shutil.which("man") is None:
+        skip("man finds the pages in MANPATH", "man is not installed")
+        return
+    pages = [("7", "metashard")] + [("1", tool) for tool in tools]
+    pages += [("5", "metashard-plan")] if "metashard-plan" in tools else []
+    found = [run(["man", "-w", section, name], MANPATH=mandir).strip() for section, name in pages]
+    check("man finds the pages in MANPATH", found,
+          [os.path.join(mandir, "man" + section, f"{name}.{section}") for section, name in pages])
+
+
+def check_pkg_config(options, root):
+    """The preload as pkg-config tells it, below the folder; None without pkg-config."""
+    if shutil.which("pkg-config") is None:
+        skip("pkg-config tells the preload, the header and the version", "pkg-config is not installed")
+        return None
+    places = {"PKG_CONFIG_LIBDIR": options.libdir_below + "/pkgconfig", "PKG_CONFIG_SYSROOT_DIR": "",
+              "PKG_CONFIG_PATH": ""}
+    preload = run(["pkg-config", "--variable=preload", "metashard"], **places).strip()
+    data = run(["pkg-config", "--variable=pkgdatadir", "metashard"], **places).strip()
+    flags = run(["pkg-config", "--cflags", "--libs", "metashard"], PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1", **places)
+    include = os.path.join(options.prefix, options.includedir)
+    check("pkg-config tells the preload, the header and the version",
+          [preload, data, flags.split(), run(["pkg-config", "--modversion", "metashard"], **places).strip()],
+          [os.path.join(options.prefix, options.libdir, "libmetashard.so"),
+           os.path.join(options.prefix, options.datadir, "metashard"), ["-I" + include], options.version])
+    check("the header is where it tells", os.path.exists(root + include + "/metashard.h"))
+    return root + preload
+
+
+def completed(script, tool, words):
+    """What bash completes for the last of the words."""
+    text = ('. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); compopt() { :; }\n'
+            f'_{tool.replace("-", "_")} 2>&1; printf "%s\\n" "${{COMPREPLY[@]}}"')
+    return run(["bash", "-c", text, "bash", script, *words]).split()
+
+
+def check_bash(folder, tools, bindir):
+    for name, tool in tools.items():
+        script = os.path.join(folder, name)
+        program = os.path.join(bindir, name)
+        check(f"bash can read the completion of {name}", run(["bash", "-n", script]), "")
+        check(f"the commands of {name} are completed", completed(script, name, [program, ""]), tool.commands)
+        for command in tool.commands:
+            wanted = {f"--{option}" for option in tool.options_of(command)}
+            found = set(completed(script, name, [program, command, "--"]))
+            check(f"the options of {name} {command} are completed", found, wanted)
+        seen = {(option, tuple(completed(script, name, [program, *words])))
+                for option, value in tool.values.items() if "|" in value and not value.isupper()
+                for words in ([tool.commands[0], f"--{option}", ""], [f"--{option}", "=", ""], [f"--{option}", "="])}
+        check(f"the values of options of {name} are completed", seen,
+              {(option, tuple(value.split("|"))) for option, value in tool.values.items()
+               if "|" in value and not value.isupper()})
+    if "metashard-plan" in tools:
+        with tempfile.TemporaryDirectory() as place:
+            open(os.path.join(place, "a plan.json"), "w").close()
+            text = run(["bash", "-c", 'cd "$2" && . "$1" && compopt() { :; }; COMP_WORDS=(metashard-plan check a); '
+                        'COMP_CWORD=2; _metashard_plan; printf "%s\\n" "${COMPREPLY[@]}"', "bash",
+                        os.path.join(folder, "metashard-plan"), place])
+            check("files are completed, also with spaces in their names", text, "a plan.json\n")
+
+
+def check_other_shells(datadir, tools):
+    for shell, place in (("zsh", "zsh/site-functions/_{}"), ("fish", "fish/vendor_completions.d/{}.fish")):
+        if shutil.which(shell) is None:
+            skip(f"{shell} can read the completions", f"{shell} is not installed")
+            continue
+        check(f"{shell} can read the completions",
+              [run([shell, "-n", os.path.join(datadir, place.format(name))]) for name in tools], [""] * len(tools))
+
+
+def check_library(options, library, folder):
+    """The main job, small, with the installed library."""
+    demo = os.path.join(options.build, "tests", "demo")
+    run([os.path.join(demo, "make_checkpoint"), folder, "16", "2"])
+    client = [os.path.join(demo, "client"), "1", "2", folder]
+    preload = options.preload.split(":")[:-1] + [library]
+    dump = os.path.join(folder, "dump.json")
+    without = json.loads(run(client))
+    output = run(client, LD_PRELOAD=":".join(preload), METASHARD_DUMP=dump)
+    try:
+        same = json.loads(output)["hash"] == without["hash"]
+        with open(dump) as file:
+            counters = json.load(file)
+    except (OSError, ValueError) as error:
+        check("the installed library loads the demo's shard", f"{error}: {output}")
+        return
+    check("the installed library loads the demo's shard", same and without["hash"] == without["file_hash"])
+    check("and defers its allocations", re.search(r'"deferred_allocations": [1-9]', json.dumps(counters)) is not None)
+
+
+def check_tools(bindir, tools):
+    for name in tools:
+        check(f"{name} runs", run([os.path.join(bindir, name), "--help"]).startswith(f"usage: {name} "))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for option in ("meson", "build", "prefix", "libdir", "datadir", "mandir", "bindir", "includedir", "preload"):
+        parser.add_argument("--" + option, required=True)
+    parser.add_argument("--tools", nargs="+", required=True)
+    options = parser.parse_args()
+    with open(os.path.join(options.build, "meson-info", "intro-projectinfo.json")) as file:
+        options.version = json.load(file)["version"]
+    tools = {tool.name: tool for tool in map(Tool, options.tools)}
+    with tempfile.TemporaryDirectory() as root:
+        below = {name: root + os.path.join(options.prefix, getattr(options, name))
+                 for name in ("libdir", "datadir", "mandir", "bindir")}
+        options.libdir_below = below["libdir"]
+        install(options, root)
+        check("every file is where it should be, and no other", sorted(files_below(root)),
+              sorted(wanted_files(options, tools)))
+        check_manuals(below["mandir"], tools)
+        library = check_pkg_config(options, root) or below["libdir"] + "/libmetashard.so"
+        check_bash(below["datadir"] + "/bash-completion/completions", tools, below["bindir"])
+        check_other_shells(below["datadir"], tools)
+        check_tools(below["bindir"], tools)
+        with tempfile.TemporaryDirectory() as folder:
+            check_library(options, library, folder)
+    print(f"1..{len(results)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_documents.py: what README.md and docs/*.md quote is there: links and their headings, messages,
+variables."""
+import glob
+import os
+import re
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# A call of ms_log: its level and its format, of which the parts are strings and macros of <inttypes.h>.
+CALL = re.compile(r'ms_log\(\s*MS_(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*|PRI\w+\s*)+)', re.S)
+CONVERSION = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t)?[a-zA-Z]")
+VARIABLE = re.compile(r"\bMETASHARD_[A-Z_]*[A-Z]\b")
+faults = []
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def sources(*folders):
+    for folder in folders:
+        for kind in ("*.c", "*.h"):
+            yield from glob.glob(os.path.join(SOURCE, folder, "**", kind), recursive=True)
+
+
+def without_code(text):
+    return re.sub(r"^[ \t]*```.*?^[ \t]*```", "", text, flags=re.M | re.S)
+
+
+def anchors(path):
+    """The names that GitHub gives to headings."""
+    names = set()
+    for heading in re.findall(r"^#+ (.*)$", without_code(read(path)), re.M):
+        text = LINK.sub(lambda link: link[0][1:link[0].index("]")], heading).lower()
+        names.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return names
+
+
+def check_links(page, text):
+    count = 0
+    for link in LINK.findall(re.sub(r"`[^`\n]*`", "", without_code(text))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        count += 1
+        path, _, anchor = link.partition("#")
+        target = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+        if not os.path.exists(target):
+            faults.append(f"{os.path.relpath(page, SOURCE)}: no such file: {link}")
+        elif anchor and anchor not in anchors(target):
+            faults.append(f"{os.path.relpath(page, SOURCE)}: no such heading: {link}")
+    return count
+
+
+def messages():
+    """Level and pattern of each message that is in the sources. A format may stand in a macro, with its backslashes."""
+    found = []
+    for path in sources("shim", "runtime"):
+        for level, parts in CALL.findall(read(path).replace("\\\n", "\n")):
+            text = "".join("u" if macro else string
+                           for string, macro in re.findall(r'"((?:[^"\\]|\\.)*)"|(PRI\w+)', parts))
+            pieces = CONVERSION.split(text)
+            found.append((level.lower(), re.compile(".*".join(re.escape(piece) for piece in pieces), re.S)))
+    return found
+
+
+def check_messages(page, text, known):
+    count = 0
+    for level, message in re.findall(r"^\s*metashard\[(?:rank \d+ )?pid \d+\] (\w+): (.*)$", text, re.M):
+        count += 1
+        if not any(level == known_level and pattern.fullmatch(message) for known_level, pattern in known):
+            faults.append(f"{os.path.relpath(page, SOURCE)}: no message of the sources, at level {level}: {message}")
+    return count
+
+
+def check_variables(page, text, known):
+    for name in sorted(set(VARIABLE.findall(text)) - known):
+        faults.append(f"{os.path.relpath(page, SOURCE)}: no variable in runtime/config/options.def: {name}")
+
+
+def main():
+    table = read(os.path.join(SOURCE, "runtime", "config", "options.def"))
+    variables = set(re.findall(r"^MS_OPTION\(\w+, \w+, (METASHARD\w*),", table, re.M))
+    known = messages()
+    documents = [os.path.join(SOURCE, "README.md"), *sorted(glob.glob(os.path.join(SOURCE, "docs", "*.md")))]
+    manuals = sorted(glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]")))
+    links = quoted = 0
+    for page in documents:
+        text = read(page)
+        links += check_links(page, text)
+        quoted += check_messages(page, text, known)
+    for page in documents + manuals:
+        # What a message says of a variable that is none is no claim that there is one.
+        check_variables(page, re.sub(r"^.* is not a variable of MetaShard.*$", "", read(page), flags=re.M),
+                        variables)
+    if links == 0 or quoted == 0 or not known or not variables:
+        faults.append(f"looked at {links} links, {quoted} messages of {len(known)}, {len(variables)} variables")
+    print("\n".join(faults) or f"{links} links, {quoted} messages and the variables of {len(documents)} documents and "
+          f"{len(manuals)} manual pages are there")
+    return len(faults) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_manuals.py [TOOL.c...]: manual pages are well formed, and those of the tools say what the tools' tables say."""
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, "tools", "completions"))
+from tool_table import Tool  # noqa: E402
+
+faults = []
+# What mandoc says of pages that are not installed, and of an .Os that is not an operating system.
+ACCEPTED = ("referenced manual not found", "operating system explicitly specified", "outdated mandoc.db")
+
+
+def sections(text):
+    parts = re.split(r"^\.Sh (.+)$", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def options_in(text):
+    """Long options and letters that stand behind Fl, also where it is called by another macro."""
+    found = re.findall(r"\bFl (-?[\w-]+)", text)
+    return {name[1:] for name in found if name[0] == "-"}, {name for name in found if name[0] != "-"}
+
+
+def check_synopsis(page, tool, synopsis):
+    """The options of each command, and the commands themselves, as the table has them."""
+    letters = {letter: name for name, (_, _, letter) in tool.options.items() if letter is not None}
+    seen = {}
+    for part in re.split(r"^\.Nm$", synopsis, flags=re.M)[1:]:
+        command = re.search(r"^\.Cm (\w+)", part, re.M)
+        if command is None:
+            continue
+        long, short = options_in(part)
+        seen.setdefault(command[1], set()).update(long | {letters.get(letter, letter) for letter in short})
+    if set(seen) != set(tool.commands):
+        faults.append(f"{page}: the synopsis has the commands {sorted(seen)}, {tool.name} has {sorted(tool.commands)}")
+    for command in seen.keys() & set(tool.commands):
+        wanted = tool.options_of(command) - {"help"}
+        if seen[command] != wanted:
+            faults.append(f"{page}: the synopsis of {command} has the options {sorted(seen[command])}, {tool.name} takes "
+                          f"{sorted(wanted)}")
+
+
+def check_tool(path):
+    tool = Tool(path)
+    page = os.path.join(SOURCE, "docs", tool.name + ".1")
+    with open(page) as file:
+        parts = sections(file.read())
+    name = os.path.basename(page)
+    check_synopsis(name, tool, parts["SYNOPSIS"])
+    long, short = options_in(parts["DESCRIPTION"])
+    letters = {letter for _, _, letter in tool.options.values() if letter is not None}
+    for kind, said, known in (("options", long, set(tool.options)), ("letters", short, letters)):
+        if said != known:
+            faults.append(f"{name}: the description has the {kind} {sorted(said)}, {tool.name} has {sorted(known)}")
+    for option in sorted(set(tool.options) - {"help"}):
+        if not re.search(rf"--{option}\b", tool.usage) and tool.options[option][2] is None:
+            faults.append(f"{tool.name}: the usage does not say --{option}")
+    statuses = re.findall(r"^\.It (\d)$", parts["EXIT STATUS"], re.M)
+    if statuses != ["0", "1", "2"]:
+        faults.append(f"{name}: the exit statuses are {statuses}, expected 0, 1 and 2")
+
+
+def complaints(command, text):
+    done = subprocess.run(command, capture_output=True, text=True,
+                          env=dict(os.environ, MANWIDTH="80", LC_ALL="C.UTF-8"))
+    lines = (done.stderr if command[0] == "man" else done.stdout).splitlines()
+    return [line for line in lines if not any(words in line for words in ACCEPTED)]
+
+
+def check_form(page):
+    with open(page) as file:
+        text = file.read()
+    name = os.path.basename(page)
+    for tool, command in (("man", ["man", "--warnings", "-l", page]),
+                          ("mandoc", ["mandoc", "-Tlint", "-Wwarning", page])):
+        if shutil.which(tool) and (tool != "man" or shutil.which("troff")):
+            faults.extend(f"{name}: {line}" for line in complaints(command, text))
+    for referred, section in re.findall(r"\bXr (metashard[\w-]*) (\d)", text):
+        if not os.path.exists(os.path.join(SOURCE, "docs", f"{referred}.{section}")):
+            faults.append(f"{name}: there is no page {referred}({section})")
+
+
+def main():
+    pages = sorted(glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]")))
+    if not pages or len(sys.argv) < 2:
+        sys.exit("no manual page, or no tool, to look at")
+    for page in pages:
+        check_form(page)
+    for path in sys.argv[1:]:
+        check_tool(path)
+    print("\n".join(faults) or f"{len(pages)} manual pages are well formed, and those of {len(sys.argv) - 1} tools are "
+          "as their tables say")
+    return len(faults) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
