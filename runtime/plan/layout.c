@@ -156,13 +156,32 @@ static int by_tensor_name(const void *a, const void *b)
     return strcmp(((const struct given *)a)->tensor->name, ((const struct given *)b)->tensor->name);
 }
 
+/* The first of several of one name stands for them. */
+static int by_name_and_index(const void *a, const void *b)
+{
+    const struct given *left = a, *right = b;
+    const int order = by_tensor_name(a, b);
+    return order != 0 ? order : left->index < right->index ? -1 : left->index > right->index;
+}
+
+static const struct given *find_given(const struct given *sorted, size_t count,
+                                      const struct ms_tensor *like)
+{
+    const struct given wanted = {like, 0};
+    const struct given *found =
+        count > 0 ? bsearch(&wanted, sorted, count, sizeof(*sorted), by_tensor_name) : NULL;
+    while (found != NULL && found > sorted && by_tensor_name(found - 1, found) == 0)
+        found--;
+    return found;
+}
+
 static struct given *sort_given(const struct ms_tensor *const *tensors, size_t count)
 {
     struct given *sorted = ms_heap_alloc((count + 1) * sizeof(*sorted));
     for (size_t i = 0; i < count && sorted != NULL; i++)
         sorted[i] = (struct given){tensors[i], i};
     if (sorted != NULL && count > 0)
-        qsort(sorted, count, sizeof(*sorted), by_tensor_name);
+        qsort(sorted, count, sizeof(*sorted), by_name_and_index);
     return sorted;
 }
 
@@ -178,10 +197,7 @@ static bool list_declared(struct ms_layout *layout, const struct ms_layout_sourc
         const struct ms_tensor *tensor = &plan->entries[i].like;
         if (!is_declaration(&plan->entries[i]))
             continue;
-        const struct given wanted = {tensor, 0};
-        const struct given *found = source->count > 0 ? bsearch(&wanted, sorted, source->count,
-                                                                sizeof(*sorted), by_tensor_name)
-                                                      : NULL;
+        const struct given *found = find_given(sorted, source->count, tensor);
         if (found == NULL && source->is_complete)
             return ms_fault_set(fault, "tensors[%zu]: tensor %s is not in the checkpoint", i,
                                 tensor->name);
@@ -198,6 +214,27 @@ static bool list_declared(struct ms_layout *layout, const struct ms_layout_sourc
     return true;
 }
 
+/* What else a program has of a tensor is that tensor, and counts once. */
+static size_t first_like(const struct ms_layout_source *source, const struct given *sorted,
+                         size_t index)
+{
+    const struct given *first = find_given(sorted, source->count, source->tensors[index]);
+    return ms_tensor_is_alike(first->tensor, source->tensors[index]) ? first->index : index;
+}
+
+static void list_given(struct ms_layout *layout, const struct ms_layout_source *source,
+                       const struct given *sorted, size_t *positions)
+{
+    for (size_t i = 0; i < source->count; i++) {
+        const size_t first = sorted != NULL ? first_like(source, sorted, i) : i;
+        if (positions[first] == NOWHERE) {
+            positions[first] = layout->count;
+            layout->tensors[layout->count++] = source->tensors[first];
+        }
+        positions[i] = positions[first];
+    }
+}
+
 static bool list_tensors(struct ms_layout *layout, const struct ms_layout_source *source,
                          size_t *positions, struct ms_fault *fault)
 {
@@ -212,13 +249,9 @@ static bool list_tensors(struct ms_layout *layout, const struct ms_layout_source
         positions[i] = NOWHERE;
     const bool is_good =
         !source->has_declared || list_declared(layout, source, sorted, positions, fault);
+    if (is_good)
+        list_given(layout, source, sorted, positions);
     ms_heap_free(sorted);
-    for (size_t i = 0; i < source->count && is_good; i++) {
-        if (positions[i] != NOWHERE)
-            continue;
-        positions[i] = layout->count;
-        layout->tensors[layout->count++] = source->tensors[i];
-    }
     return is_good;
 }
 

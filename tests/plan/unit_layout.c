@@ -162,3 +162,39 @@ MS_TEST(the_first_entry_that_matches_decides)
         late += check_seed(seed);
     CHECK(late > 3000); /* else nothing was compared */
 }
+
+/* A program may have a tensor several times; one of another shape is another tensor. */
+MS_TEST(what_has_one_name_counts_once)
+{
+    static const char text[] =
+        "{\"format\": \"metashard-plan/1\", \"world_size\": 1, \"tensors\": ["
+        "{\"name\": \"a\", \"dtype\": \"U8\", \"shape\": [10]},"
+        "{\"name\": \"b\", \"dtype\": \"U8\", \"shape\": [20]}, {\"name\": \"*\"}]}";
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+        size_t position;
+    } given[] = {{"c", 5, 2},  {"b", 20, 1}, {"c", 5, 2}, {"a", 10, 0},
+                 {"b", 20, 1}, {"c", 6, 3},  {"a", 10, 0}};
+    enum { GIVEN = sizeof(given) / sizeof(given[0]) };
+    struct ms_tensor tensors[GIVEN];
+    const struct ms_tensor *list[GIVEN];
+    size_t positions[GIVEN];
+    struct ms_plan *plan = NULL;
+    struct ms_layout *layout = NULL;
+    struct ms_fault fault;
+    CHECK(ms_plan_parse(text, sizeof(text) - 1, "plan", &plan, &fault));
+    for (size_t i = 0; i < GIVEN; i++) {
+        tensors[i] = (struct ms_tensor){
+            .name = given[i].name, .dims = 1, .shape = {given[i].bytes}, .dtype = MS_DTYPE_U8};
+        CHECK(ms_tensor_measure(&tensors[i]) == NULL);
+        list[i] = &tensors[i];
+    }
+    const struct ms_layout_source source = {.tensors = list, .count = GIVEN, .has_declared = true};
+    CHECK(ms_layout_create_of(plan, &source, positions, &layout, &fault));
+    CHECK_EQ(ms_layout_count(layout), 4);
+    for (size_t i = 0; i < GIVEN; i++)
+        CHECK_EQ(positions[i], given[i].position);
+    ms_layout_destroy(layout);
+    ms_plan_destroy(plan);
+}
