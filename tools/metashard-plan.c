@@ -2,11 +2,12 @@
 /* metashard-plan: makes, checks and explains sharding plans. */
 #include "tools/metashard-plan.h"
 
-#include <getopt.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tools/command_line.h"
 
 static const char usage[] =
     "usage: metashard-plan make CHECKPOINT --strategy fsdp2|tp|fsdp1|zero3|replicate\n"
@@ -20,25 +21,13 @@ static const char usage[] =
 
 enum { MAKE = 1, CHECK = 2, EXPLAIN = 4, FIT = 8, SEND = 16 };
 
-static const struct command {
-    const char *name;
-    unsigned bit;
-    int (*run)(const struct options *);
-    int files_least, files_most;
-} commands[] = {
+static const struct command commands[] = {
     {"make", MAKE, run_make, 1, 1},          {"check", CHECK, run_check, 1, 2},
     {"explain", EXPLAIN, run_explain, 1, 2}, {"fit", FIT, run_fit, 1, 2},
     {"send", SEND, run_send, 1, 1},
 };
 
-/* `value` is where the text goes; a row without an argument gets its own name as text. */
-static const struct row {
-    const char *name;
-    size_t value;
-    int argument;
-    unsigned commands;
-} rows[] = {
-#define TO(member) #member, offsetof(struct options, member)
+static const struct row rows[] = {
     {TO(strategy), required_argument, MAKE | FIT},
     {TO(mesh), required_argument, MAKE},
     {TO(rules), required_argument, MAKE},
@@ -50,10 +39,9 @@ static const struct row {
     {TO(memory), required_argument, FIT},
     {TO(to), required_argument, SEND},
     {TO(help), no_argument, ~0u},
-#undef TO
 };
 
-enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
+static const struct letter letters[] = {{'o', "output"}, {'h', "help"}};
 
 bool read_count(const char *text, uint64_t most, uint64_t *count_out)
 {
@@ -121,88 +109,31 @@ void print_escaped(const char *text, const char *special)
     }
 }
 
-static const char **value_of(struct options *options, const struct row *row)
+static void take_words(struct options *options, const struct words *words)
 {
-    return (const char **)((char *)options + row->value);
+    options->command = words->command;
+    options->file_count = (int)words->file_count;
+    for (size_t i = 0; i < words->file_count;
+         i++) /* no command takes more than there is room for */
+        options->files[i] = words->files[i];
 }
 
-static const struct row *short_row(int letter)
-{
-    const char *name = letter == 'o' ? "output" : letter == 'h' ? "help" : "";
-    for (size_t i = 0; i < ROWS; i++) {
-        if (strcmp(rows[i].name, name) == 0)
-            return &rows[i];
-    }
-    return NULL;
-}
-
-/* getopt_long says what is wrong with an option. */
-static bool parse(int argc, char **argv, struct options *options)
-{
-    struct option names[ROWS + 1] = {{0}};
-    int index;
-    for (size_t i = 0; i < ROWS; i++)
-        names[i] = (struct option){rows[i].name, rows[i].argument, NULL, 0};
-    for (int found; (found = getopt_long(argc, argv, "o:h", names, &index)) >= 0;) {
-        const struct row *row = found == 0 ? &rows[index] : short_row(found);
-        if (row == NULL)
-            return false;
-        *value_of(options, row) = optarg != NULL ? optarg : row->name;
-    }
-    if (optind < argc)
-        options->command = argv[optind++];
-    for (; optind < argc; optind++) {
-        if (options->file_count == 2)
-            return false;
-        options->files[options->file_count++] = argv[optind];
-    }
-    return true;
-}
-
-static const struct command *find_command(const struct options *options)
-{
-    for (size_t i = 0; options->command != NULL && i < sizeof(commands) / sizeof(commands[0]);
-         i++) {
-        if (strcmp(commands[i].name, options->command) == 0)
-            return &commands[i];
-    }
-    return NULL;
-}
-
-/* No option goes unnoticed. */
-static bool takes(const struct command *command, struct options *options)
-{
-    for (size_t i = 0; i < ROWS; i++) {
-        if (*value_of(options, &rows[i]) != NULL && (rows[i].commands & command->bit) == 0) {
-            fprintf(stderr, "metashard-plan: %s takes no --%s\n", command->name, rows[i].name);
-            return false;
-        }
-    }
-    return options->file_count >= command->files_least &&
-           options->file_count <= command->files_most;
-}
-
-static int run(int argc, char **argv)
-{
-    struct options options = {0};
-    if (!parse(argc, argv, &options))
-        return USAGE;
-    if (options.help != NULL) {
-        fputs(usage, stdout);
-        return GOOD;
-    }
-    const struct command *command = find_command(&options);
-    return command != NULL && takes(command, &options) ? command->run(&options) : USAGE;
-}
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 int main(int argc, char **argv)
 {
-    const int status = run(argc, argv);
-    if (status == USAGE)
-        fputs(usage, stderr);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fputs("metashard-plan: the output cannot be written\n", stderr);
-        return NOT_VALID;
-    }
-    return status;
+    static const struct command_line line = {.program = "metashard-plan",
+                                             .usage = usage,
+                                             .commands = commands,
+                                             .command_count = COUNT(commands),
+                                             .rows = rows,
+                                             .row_count = COUNT(rows),
+                                             .letters = letters,
+                                             .letter_count = COUNT(letters),
+                                             .take_words = take_words,
+                                             .good = GOOD,
+                                             .bad = NOT_VALID,
+                                             .wrong_usage = USAGE};
+    struct options options = {0};
+    return command_line_run(&line, argc, argv, &options);
 }

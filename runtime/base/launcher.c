@@ -4,9 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-static const struct {
-    const char *rank, *size;
-} launchers[] = {
+const struct ms_launcher ms_launchers[MS_LAUNCHERS] = {
     {"RANK", "WORLD_SIZE"},
     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
     {"SLURM_PROCID", "SLURM_NTASKS"},
@@ -28,10 +26,10 @@ static bool read_number(const char *name, uint32_t *number_out)
 
 bool ms_launcher_rank(uint32_t *rank_out, uint32_t *world_out)
 {
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
-        if (!read_number(launchers[i].rank, rank_out))
+    for (size_t i = 0; i < MS_LAUNCHERS; i++) {
+        if (!read_number(ms_launchers[i].rank, rank_out))
             continue;
-        if (!read_number(launchers[i].size, world_out))
+        if (!read_number(ms_launchers[i].size, world_out))
             *world_out = UINT32_MAX;
         return true;
     }

@@ -3,14 +3,7 @@
 
 #include <stdlib.h>
 
-static const struct {
-    const char *rank, *size;
-} launchers[] = {
-    {"RANK", "WORLD_SIZE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"SLURM_PROCID", "SLURM_NTASKS"},
-    {"PMI_RANK", "PMI_SIZE"},
-};
+#include "runtime/base/launcher.h"
 
 /* Digits only, below 2^31. */
 static bool read_number(const char *name, const char *text, uint32_t *number_out,
@@ -30,8 +23,8 @@ bool ms_rank_is_told(const struct ms_plan *plan)
 {
     uint32_t rank;
     bool is_told = ms_plan_has_rank(plan, &rank);
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++)
-        is_told |= getenv(launchers[i].rank) != NULL;
+    for (size_t i = 0; i < MS_LAUNCHERS; i++)
+        is_told |= getenv(ms_launchers[i].rank) != NULL;
     return is_told;
 }
 
@@ -40,20 +33,20 @@ bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_faul
     const uint32_t world = ms_plan_mesh(plan)->world;
     if (ms_plan_has_rank(plan, rank_out))
         return true;
-    for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
-        const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
+    for (size_t i = 0; i < MS_LAUNCHERS; i++) {
+        const char *rank = getenv(ms_launchers[i].rank), *size = getenv(ms_launchers[i].size);
         uint32_t ranks = world, number = 0;
         if (rank == NULL)
             continue;
-        if (!read_number(launchers[i].rank, rank, &number, fault) ||
-            (size != NULL && !read_number(launchers[i].size, size, &ranks, fault)))
+        if (!read_number(ms_launchers[i].rank, rank, &number, fault) ||
+            (size != NULL && !read_number(ms_launchers[i].size, size, &ranks, fault)))
             return false;
         if (ranks != world)
-            return ms_fault_set(fault, "%s: expected the plan's %u, found %u", launchers[i].size,
+            return ms_fault_set(fault, "%s: expected the plan's %u, found %u", ms_launchers[i].size,
                                 world, ranks);
         if (number >= world)
-            return ms_fault_set(fault, "%s: expected a rank below %u, found %u", launchers[i].rank,
-                                world, number);
+            return ms_fault_set(fault, "%s: expected a rank below %u, found %u",
+                                ms_launchers[i].rank, world, number);
         *rank_out = number;
         return true;
     }

@@ -5,7 +5,7 @@ import re
 
 COMMAND = re.compile(r'\{"([\w-]+)", (\w+), run_\w+, (\d+), (\w+)\}')
 OPTION = re.compile(r'\{TO\((\w+)\), (no|required|optional)_argument, ([^{}]+)\}')
-SHORT = re.compile(r"letter == '(\w)'[^\"]*\"(\w+)\"")
+SHORT = re.compile(r"\{'(\w)', \"(\w+)\"\}")
 VALUE = r"\w(?:[\w|=,]*\w)?"
 
 
@@ -27,7 +27,7 @@ class Tool:
 
     @staticmethod
     def _rows(path, text, name, pattern, start):
-        table = re.search(rf"\}} {name}\[\] = \{{\n(.*?)\n\}};", text, re.S)
+        table = re.search(rf"{name}\[\] = \{{\n(.*?)\n\}};", text, re.S)
         rows = pattern.findall(table[1]) if table else []
         if not rows or len(rows) != table[1].count(start):
             raise SystemExit(f"{path}: the table `{name}` is written in another way than is read here")
