@@ -17,6 +17,12 @@
 #include "runtime/machine/sized.h"
 #include "runtime/start.h"
 
+/* Bytes of a file that go on outside: then what is received is not a tensor in its place. */
+static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
+{
+    return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
+}
+
 /* What is known to be other ranks' of [begin, end), and, for a tensor that nothing is known of, by size. */
 static bool list_away(const struct ms_allocation *allocation, size_t begin, size_t end,
                       struct ms_ranges *away)
@@ -28,6 +34,10 @@ static bool list_away(const struct ms_allocation *allocation, size_t begin, size
         const struct ms_extent *extent = &lineage->extents[i];
         const enum ms_standing standing = extent->content.standing;
         is_open &= standing == MS_OPEN;
+        if (is_cut(extent, begin, end)) {
+            away->count = 0;
+            return true;
+        }
         if (standing == MS_AWAY || standing == MS_FOREIGN)
             is_good = ms_ranges_add(away, extent->begin > begin ? extent->begin : begin,
                                     extent->end < end ? extent->end : end);
