@@ -13,6 +13,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/launch/concatenate.h"
+#include "runtime/launch/strided.h"
 #include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/materialise.h"
@@ -329,11 +330,27 @@ static CUresult touch_reached(const struct ms_param_layout *layout, const struct
     return result;
 }
 
+/* Two pointers in a row, and stale addresses besides. */
+static void find_reach(const struct ms_param_layout *layout, struct ms_packed *packed,
+                       struct ms_reach *reach)
+{
+    ms_reach_find(packed->bytes, packed->count, reach);
+    if (layout->rule != MS_RULE_FROM_OTHER)
+        return;
+    for (size_t i = 0; i + 1 < reach->count; i++) {
+        if (reach->hits[i + 1].offset == reach->hits[i].offset + 8 &&
+            ms_strided_clean(layout, packed, reach->hits[i].offset)) {
+            ms_reach_find(packed->bytes, packed->count, reach);
+            return;
+        }
+    }
+}
+
 static bool launch_packed(const struct ms_call *call, struct ms_param_layout *layout,
-                          const struct ms_packed *packed, CUresult *result_out)
+                          struct ms_packed *packed, CUresult *result_out)
 {
     struct ms_reach reach;
-    ms_reach_find(packed->bytes, packed->count, &reach);
+    find_reach(layout, packed, &reach);
     if (concatenate(call, layout, packed, &reach, result_out))
         return true;
     if (record(call, layout, packed, &reach)) {

@@ -315,6 +315,7 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
 CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
                              enum ms_access access)
 {
+    ms_shard_judge(allocation, begin, end); /* while that can be told */
     return materialise(allocation, begin, end, access);
 }
 

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loops over tensors of any strides: their parameters hold sizes and strides for 25 dimensions, and what lies behind
+ * those that are in use was never written. Stale addresses there would mean memory that the kernel does not touch.
+ */
+#ifndef METASHARD_RUNTIME_LAUNCH_STRIDED_H
+#define METASHARD_RUNTIME_LAUNCH_STRIDED_H
+
+#include "runtime/launch/launch.h"
+
+/*
+ * Makes the parameters, as ms_pack has packed them, zero where the kernel does not read them. Two pointers lie at `pointers`
+ * of them, one behind the other. False: they are not such a kernel's; nothing has changed.
+ */
+bool ms_strided_clean(const struct ms_param_layout *layout, struct ms_packed *packed,
+                      size_t pointers);
+
+#endif
