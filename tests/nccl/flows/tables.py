@@ -94,7 +94,9 @@ its part there: only the plan tells what is needed. A flow is at its bound where
 EXPLAINED = """
 `same`: without a plan no rank takes more memory than without the preload. `plan`: *plan to bound* is at most 1.
 `known`: where tensors stay in place, every rank finds some of the plan's. `scatter`: with `METASHARD_SCATTER=1` no rank
-but 0 receives more than 1.05 x its shard.
+but 0 receives more than 1.05 x its shard and, whole, the tensors that are smaller than a granule, which are not deferred.
+In place, `plan` is held of the smaller model alone: with granules of 2 MiB many parts of the larger one are less
+than a granule.
 """
 
 
