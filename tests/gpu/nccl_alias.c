@@ -159,7 +159,7 @@ static void write_id(const char *path)
 static ncclUniqueId read_id(const char *path)
 {
     const struct timespec pause = {0, 5000000};
-    ncclUniqueId id;
+    ncclUniqueId id = {{0}};
     for (int i = 0; i < 12000 && access(path, R_OK) != 0; i++)
         nanosleep(&pause, NULL);
     FILE *file = fopen(path, "rb");

@@ -8,7 +8,7 @@ static unsigned char *late; /* pinned memory that a host function writes */
 
 static void write_late(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     memset(late, 0x99, MIB);
 }
 
