@@ -309,12 +309,13 @@ def points_of(chart, series):
     path = chart.first("path", data_series=series).get("d")
     x = y = 0.0
     points = []
-    for letter, text in re.findall(r"([MHV])([-0-9. ]+)", path):
+    for match in re.finditer(r"([MHV])([-0-9. ]+)", path):
+        letter, text = match.groups()
         if letter == "M":
             x, y = map(float, text.split())
         elif letter == "H":
             x = float(text)
-            if path.endswith("H" + text):
+            if match.end() == len(path):  # the end is no step
                 break
             continue
         else:

@@ -302,8 +302,10 @@ static void run_lost_child(struct rank *rank)
     ncclComm_t child;
     if (rank->rank == 1)
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-    CHECK_EQ(ncclCommSplit(bench.comm, 0, 0, &child, NULL),
-             rank->rank == 1 ? ncclSystemError : ncclRemoteError);
+    const ncclResult_t result = ncclCommSplit(bench.comm, 0, 0, &child, NULL);
+    /* Rank 2 may come when rank 0, which made the communicator's id, has given up and is gone. */
+    CHECK(result == (rank->rank == 1 ? ncclSystemError : ncclRemoteError) ||
+          (rank->rank == 2 && result == ncclSystemError));
 }
 
 MS_TEST(a_rank_dies_on_the_way_to_a_new_communicator)
