@@ -29,7 +29,7 @@ static void print_legacy_event(void)
     TRY(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
     TRY(cuEventRecord, event, NULL);
     /* Even on an idle stream an event takes a moment. */
-    usleep(2000);
+    usleep(10000);
     js_result("event_on_0", CU(cuEventQuery, event));
     js_result("query_0_after_the_event", CU(cuStreamQuery, NULL));
     TRY(cuEventDestroy_v2, event);
