@@ -190,11 +190,11 @@ void sim_launch_run(const struct sim_launch *launch)
         .args_bytes = launch->args_bytes,
         .touch = touch,
         .global = find_global,
-        .module = launch->function->module,
     };
     memcpy(seen.grid, launch->call.grid, sizeof seen.grid);
     memcpy(seen.block, launch->call.block, sizeof seen.block);
     pthread_mutex_lock(&sim_lock);
+    seen.module = launch->function->module; /* it may be unloaded meanwhile */
     sim_stats.launches++;
     pthread_mutex_unlock(&sim_lock);
     launch->function->run(&seen, (void **)launch->params);

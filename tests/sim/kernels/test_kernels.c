@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels for the tests of the simulated driver and of what runs on it. */
+#include <string.h>
+
 #include "tests/sim/simcuda.h"
 
 /* fill32(address, value, count) */
@@ -101,8 +103,9 @@ static void read_hidden(const struct simcuda_launch *launch, CUdeviceptr to, uin
 }
 SIMCUDA_KERNEL(read_map32)
 {
-    read_hidden(launch, SIMCUDA_ARG(args, 0, CUdeviceptr),
-                SIMCUDA_ARG(args, 1, CUtensorMap).opaque[0]);
+    uint64_t first; /* the packed parameters are not aligned as the type is */
+    memcpy(&first, args[1], sizeof(first));
+    read_hidden(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), first);
 }
 SIMCUDA_PARAMS(read_map32, {0, 8}, {64, sizeof(CUtensorMap)});
 SIMCUDA_KERNEL(read_texture32)
