@@ -37,3 +37,9 @@ void ms_driver_leave(const struct ms_driver_scope *scope)
     ms_driver.exchange_capture_mode(&mode);
     restore_context(scope);
 }
+
+CUresult ms_driver_wait(CUstream stream)
+{
+    const CUresult result = ms_driver.stream_synchronize(stream);
+    return result == CUDA_SUCCESS ? result : ms_driver.stream_synchronize(stream);
+}

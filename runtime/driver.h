@@ -11,6 +11,10 @@
 #include <cuda.h>
 #include <stdbool.h>
 
+#if CUDA_VERSION < 12050 /* what the newest headers declare, of what is in the table */
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
+#endif
+
 struct ms_driver {
 #define MS_DRIVER(field, symbol) __typeof__(&symbol) field;
 #define MS_DRIVER_OPTIONAL MS_DRIVER
@@ -32,5 +36,11 @@ struct ms_driver_scope {
 };
 CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
 void ms_driver_leave(const struct ms_driver_scope *scope);
+
+/*
+ * Waits for a stream of ours before what its work uses is taken away or used otherwise. A wait that fails says nothing of
+ * the work, unless the context is lost: it is asked for once more, and the second answer counts.
+ */
+CUresult ms_driver_wait(CUstream stream);
 
 #endif

@@ -4,6 +4,7 @@
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/query.h"
+#include "runtime/machine/rows.h"
 #include "shim/entries.h"
 #include "shim/stream.h"
 
@@ -15,13 +16,18 @@ struct side {
     size_t x_bytes, y, z, pitch, height;
 };
 
+static size_t row_pitch(const struct side *side, size_t width)
+{
+    return side->pitch != 0 ? side->pitch : side->x_bytes + width;
+}
+
 static CUresult prepare_side(const struct side *side, size_t width, size_t height, size_t depth)
 {
     if (side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED)
         return CUDA_SUCCESS;
     if (width == 0 || height == 0 || depth == 0)
         return CUDA_SUCCESS;
-    const size_t pitch = side->pitch != 0 ? side->pitch : side->x_bytes + width;
+    const size_t pitch = row_pitch(side, width);
     const size_t slice = pitch * (side->height != 0 ? side->height : height);
     const struct ms_rows rows = {.begin = side->device + side->z * slice + side->y * pitch +
                                           side->x_bytes,
@@ -49,7 +55,7 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
     } else if (side->type != CU_MEMORYTYPE_HOST) {
         return CUDA_SUCCESS;
     }
-    const size_t pitch = side->pitch != 0 ? side->pitch : side->x_bytes + width;
+    const size_t pitch = row_pitch(side, width);
     const size_t slice = pitch * (side->height != 0 ? side->height : height);
     if (host == NULL)
         return CUDA_SUCCESS;
@@ -62,25 +68,53 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
     return ms_prepare_payload(&box, stream);
 }
 
-static CUresult prepare_3d(const CUDA_MEMCPY3D *copy, CUstream stream)
+/* What a side is to a copy of rows; false: no device memory, or one that the driver refuses. */
+static bool find_first_row(const struct side *side, size_t width, uint64_t *first_out)
 {
-    if (!ms_defers_any() || copy == NULL)
-        return CUDA_SUCCESS;
-    const struct side source = {.type = copy->srcMemoryType,
-                                .device = copy->srcDevice,
-                                .host = copy->srcHost,
-                                .x_bytes = copy->srcXInBytes,
-                                .y = copy->srcY,
-                                .z = copy->srcZ,
-                                .pitch = copy->srcPitch,
-                                .height = copy->srcHeight};
-    const struct side destination = {.type = copy->dstMemoryType,
-                                     .device = copy->dstDevice,
-                                     .x_bytes = copy->dstXInBytes,
-                                     .y = copy->dstY,
-                                     .z = copy->dstZ,
-                                     .pitch = copy->dstPitch,
-                                     .height = copy->dstHeight};
+    *first_out = side->device + side->y * row_pitch(side, width) + side->x_bytes;
+    return (side->type == CU_MEMORYTYPE_DEVICE || side->type == CU_MEMORYTYPE_UNIFIED) &&
+           row_pitch(side, width) >= side->x_bytes + width && row_pitch(side, width) <= INT32_MAX;
+}
+
+/* One plane of rows out of a block, which is done here. */
+static bool copy_rows(const struct side *source, const struct side *destination, size_t width,
+                      size_t height, CUstream stream, CUresult *result_out)
+{
+    struct ms_row_copy rows = {.width = width,
+                               .dims = 1,
+                               .dim = {{height, row_pitch(destination, width),
+                                        row_pitch(source, width)}}};
+    return width > 0 && height > 0 && find_first_row(source, width, &rows.from) &&
+           ms_is_block(rows.from) && find_first_row(destination, width, &rows.to) &&
+           ms_copy_rows(&rows, stream, result_out);
+}
+
+static struct side source_of(const CUDA_MEMCPY3D *copy)
+{
+    return (struct side){.type = copy->srcMemoryType,
+                         .device = copy->srcDevice,
+                         .host = copy->srcHost,
+                         .x_bytes = copy->srcXInBytes,
+                         .y = copy->srcY,
+                         .z = copy->srcZ,
+                         .pitch = copy->srcPitch,
+                         .height = copy->srcHeight};
+}
+
+static struct side destination_of(const CUDA_MEMCPY3D *copy)
+{
+    return (struct side){.type = copy->dstMemoryType,
+                         .device = copy->dstDevice,
+                         .x_bytes = copy->dstXInBytes,
+                         .y = copy->dstY,
+                         .z = copy->dstZ,
+                         .pitch = copy->dstPitch,
+                         .height = copy->dstHeight};
+}
+
+static CUresult prepare_box(const CUDA_MEMCPY3D *copy, CUstream stream)
+{
+    const struct side source = source_of(copy), destination = destination_of(copy);
     CUresult result = prepare_side(&source, copy->WidthInBytes, copy->Height, copy->Depth);
     if (result == CUDA_SUCCESS)
         result = prepare_payload(&source, copy->WidthInBytes, copy->Height, copy->Depth, stream);
@@ -89,10 +123,18 @@ static CUresult prepare_3d(const CUDA_MEMCPY3D *copy, CUstream stream)
     return prepare_side(&destination, copy->WidthInBytes, copy->Height, copy->Depth);
 }
 
-/* A plane is a box of depth one. */
-static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream)
+static CUresult prepare_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool *is_done_out)
 {
-    if (copy == NULL)
+    *is_done_out = false;
+    return ms_defers_any() && copy != NULL ? prepare_box(copy, stream) : CUDA_SUCCESS;
+}
+
+/* A plane is a box of depth one. *is_done_out: it was copied, and there is nothing left to do for the driver. */
+static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool *is_done_out)
+{
+    CUresult result;
+    *is_done_out = false;
+    if (!ms_defers_any() || copy == NULL)
         return CUDA_SUCCESS;
     const CUDA_MEMCPY3D box = {.srcMemoryType = copy->srcMemoryType,
                                .srcDevice = copy->srcDevice,
@@ -108,16 +150,22 @@ static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream)
                                .WidthInBytes = copy->WidthInBytes,
                                .Height = copy->Height,
                                .Depth = 1};
-    return prepare_3d(&box, stream);
+    const struct side source = source_of(&box), destination = destination_of(&box);
+    *is_done_out =
+        copy_rows(&source, &destination, copy->WidthInBytes, copy->Height, stream, &result);
+    return *is_done_out ? result : prepare_box(&box, stream);
 }
 
-#define SHAPED(symbol, prepare, type, default_stream)                    \
-    MS_SLOW(symbol, (const type *pCopy))                                 \
-    {                                                                    \
-        ms_note_gate();                                                  \
-        const CUresult result = prepare(pCopy, default_stream);          \
-        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy); \
-    }                                                                    \
+#define SHAPED(symbol, prepare, type, default_stream)                     \
+    MS_SLOW(symbol, (const type *pCopy))                                  \
+    {                                                                     \
+        bool is_done;                                                     \
+        const CUresult result = prepare(pCopy, default_stream, &is_done); \
+        if (is_done || result != CUDA_SUCCESS)                            \
+            return result;                                                \
+        ms_note_gate();                                                   \
+        return MS_REAL(symbol)(pCopy);                                    \
+    }                                                                     \
     MS_QUICK(symbol, (const type *pCopy), (pCopy))
 SHAPED(cuMemcpy2D_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
 SHAPED(cuMemcpy2D_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
@@ -126,13 +174,16 @@ SHAPED(cuMemcpy2DUnaligned_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THR
 SHAPED(cuMemcpy3D_v2, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
 SHAPED(cuMemcpy3D_v2_ptds, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
 
-#define SHAPED_ASYNC(symbol, prepare, type, default_stream)                         \
-    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                          \
-    {                                                                               \
-        ms_note_gate();                                                             \
-        const CUresult result = prepare(pCopy, ms_stream(hStream, default_stream)); \
-        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(pCopy, hStream);   \
-    }                                                                               \
+#define SHAPED_ASYNC(symbol, prepare, type, default_stream)                                   \
+    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                                    \
+    {                                                                                         \
+        bool is_done;                                                                         \
+        const CUresult result = prepare(pCopy, ms_stream(hStream, default_stream), &is_done); \
+        if (is_done || result != CUDA_SUCCESS)                                                \
+            return result;                                                                    \
+        ms_note_gate();                                                                       \
+        return MS_REAL(symbol)(pCopy, hStream);                                               \
+    }                                                                                         \
     MS_QUICK(symbol, (const type *pCopy, CUstream hStream), (pCopy, hStream))
 SHAPED_ASYNC(cuMemcpy2DAsync_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
 SHAPED_ASYNC(cuMemcpy2DAsync_v2_ptsz, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/entries.h"
 
+#include "shim/newer.h"
+
 #define WRAPPER_OWN(symbol) (void *)symbol
 #define WRAPPER_OBSERVE(symbol) (void *)symbol
 #define WRAPPER_SEAL(symbol) (void *)symbol

@@ -30,23 +30,30 @@ bool ms_is_off(void)
     return off;
 }
 
+/* A few lines for each function. NOLINTNEXTLINE(readability-function-size) */
 static bool fill_driver_table(void)
 {
     struct ms_driver table;
-    bool complete = true;
-#define MS_DRIVER(field, symbol)                                                \
-    table.field = MS_REAL(symbol);                                              \
-    if ((void *)table.field == (void *)ms_missing) {                            \
-        ms_log(MS_WARN, "the driver has no %s: the shim steps aside", #symbol); \
-        complete = false;                                                       \
+    const char *missing = NULL;
+    int missing_count = 0;
+#define MS_DRIVER(field, symbol)                       \
+    table.field = MS_REAL(symbol);                     \
+    if ((void *)table.field == (void *)ms_missing) {   \
+        missing = missing != NULL ? missing : #symbol; \
+        missing_count++;                               \
     }
 #define MS_DRIVER_OPTIONAL(field, symbol) table.field = MS_REAL(symbol);
 #include "runtime/driver.def"
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
-    if (complete)
+    if (missing_count > 1)
+        ms_log(MS_WARN, "the driver has no %s, nor %d more functions: the shim steps aside",
+               missing, missing_count - 1);
+    else if (missing_count > 0)
+        ms_log(MS_WARN, "the driver has no %s: the shim steps aside", missing);
+    else
         ms_driver = table;
-    return complete;
+    return missing_count == 0;
 }
 
 static void start(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating, freeing and asking about memory. */
+#include "runtime/base/log.h"
 #include "runtime/hot.h"
 #include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
@@ -141,7 +142,12 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     /* Mapped memory cannot have it, and to accept it without effect would be a silent difference. */
-    if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && ms_is_block(ptr))
+    if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && ms_is_block(ptr)) {
+        ms_log(MS_WARN,
+               "cuPointerSetAttribute: the allocation at 0x%llx is mapped memory and cannot have "
+               "SYNC_MEMOPS; METASHARD_EXCLUDE with its size leaves it to the driver",
+               ptr);
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     return MS_REAL(cuPointerSetAttribute)(value, attribute, ptr);
 }

@@ -24,6 +24,7 @@
 #include "runtime/collective/scatter.h"
 #include "runtime/diag/caller.h"
 #include "runtime/hot.h"
+#include "runtime/start.h"
 #include "shim/init.h"
 #include "shim/nccl_real.h"
 
@@ -201,58 +202,132 @@ struct scattering {
     struct ms_communicator self;
     int root;
     char *send, *receive;
+    char *packed; /* where a packed part is received */
 };
 
 enum { BYTE_TYPE = 1 }; /* ncclUint8 */
 
-static ncclResult_t send_parts(const struct scattering *scattering, const struct ms_parts *parts)
+static ncclResult_t send_bytes(const struct scattering *scattering, const char *bytes, size_t count,
+                               uint32_t peer)
 {
     const __typeof__(&ncclSend) send =
         (__typeof__(&ncclSend))scattering->way->nccl->functions[MS_NCCL_ncclSend];
-    ncclResult_t result = ncclSuccess;
-    for (uint32_t peer = 0; peer < parts->count; peer++) {
-        const struct ms_ranges *ranges = &parts->ranges[peer];
-        for (size_t i = 0;
-             i < ranges->count && peer != (uint32_t)scattering->root && result == ncclSuccess; i++)
-            result = send(scattering->send + ranges->list[i].begin,
-                          ranges->list[i].end - ranges->list[i].begin, BYTE_TYPE, (int)peer,
-                          scattering->comm, scattering->stream);
-    }
-    return result;
+    return send(bytes, count, BYTE_TYPE, (int)peer, scattering->comm, scattering->stream);
 }
 
-static ncclResult_t receive_parts(const struct scattering *scattering, const struct ms_ranges *ours)
+static ncclResult_t receive_bytes(const struct scattering *scattering, char *bytes, size_t count)
 {
     const __typeof__(&ncclRecv) receive =
         (__typeof__(&ncclRecv))scattering->way->nccl->functions[MS_NCCL_ncclRecv];
+    return receive(bytes, count, BYTE_TYPE, scattering->root, scattering->comm, scattering->stream);
+}
+
+/* Of a part of so many bytes, those of a round. */
+static size_t piece_bytes(const struct ms_parts *parts, uint64_t bytes, size_t round)
+{
+    const uint64_t done = (uint64_t)round * parts->piece;
+    return done >= bytes ? 0 : bytes - done < parts->piece ? bytes - done : parts->piece;
+}
+
+/* How many pieces the largest packed part has; 1: there is none. */
+static size_t count_rounds(const struct ms_parts *parts)
+{
+    uint64_t most = 1;
+    for (uint32_t peer = 0; peer < parts->count; peer++) {
+        if (ms_part_is_packed(&parts->ranges[peer]) && ms_ranges_bytes(&parts->ranges[peer]) > most)
+            most = ms_ranges_bytes(&parts->ranges[peer]);
+    }
+    return (most + parts->piece - 1) / parts->piece;
+}
+
+static ncclResult_t pack_round(const struct scattering *scattering, const struct ms_parts *parts,
+                               size_t round)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t peer = 0; peer < parts->count && result == CUDA_SUCCESS; peer++) {
+        const struct ms_ranges *ranges = &parts->ranges[peer];
+        if (peer != (uint32_t)scattering->root && ms_part_is_packed(ranges))
+            result = ms_window_pack(parts->window, peer * parts->piece,
+                                    (CUdeviceptr)(uintptr_t)scattering->send, ranges,
+                                    round * parts->piece,
+                                    piece_bytes(parts, ms_ranges_bytes(ranges), round));
+    }
+    if (result == CUDA_SUCCESS)
+        return ncclSuccess;
+    ms_log(MS_ERROR, "%s: what other ranks get cannot be packed: CUDA error %d", ms_caller,
+           (int)result);
+    return ncclUnhandledCudaError;
+}
+
+static ncclResult_t send_round(const struct scattering *scattering, const struct ms_parts *parts,
+                               size_t round)
+{
     ncclResult_t result = ncclSuccess;
-    for (size_t i = 0; i < ours->count && result == ncclSuccess; i++)
-        result = receive(scattering->receive + ours->list[i].begin,
-                         ours->list[i].end - ours->list[i].begin, BYTE_TYPE, scattering->root,
-                         scattering->comm, scattering->stream);
+    for (uint32_t peer = 0; peer < parts->count && result == ncclSuccess; peer++) {
+        const struct ms_ranges *ranges = &parts->ranges[peer];
+        if (peer == (uint32_t)scattering->root || ranges->count == 0)
+            continue;
+        const size_t packed = piece_bytes(parts, ms_ranges_bytes(ranges), round);
+        if (!ms_part_is_packed(ranges) && round == 0)
+            result = send_bytes(scattering, scattering->send + ranges->list[0].begin,
+                                ranges->list[0].end - ranges->list[0].begin, peer);
+        else if (ms_part_is_packed(ranges) && packed > 0)
+            result = send_bytes(scattering,
+                                (const char *)(uintptr_t)(parts->window->backing.address +
+                                                          peer * parts->piece),
+                                packed, peer);
+    }
     return result;
+}
+
+static ncclResult_t receive_round(const struct scattering *scattering, const struct ms_parts *parts,
+                                  size_t round)
+{
+    const struct ms_ranges *ours = &parts->ranges[scattering->self.rank];
+    if (ours->count == 0)
+        return ncclSuccess;
+    if (!ms_part_is_packed(ours))
+        return receive_bytes(scattering, scattering->receive + ours->list[0].begin,
+                             ours->list[0].end - ours->list[0].begin);
+    return receive_bytes(scattering, scattering->packed + round * parts->piece,
+                         piece_bytes(parts, ms_ranges_bytes(ours), round));
 }
 
 /* In a group of its own, which may be in one of the program's. */
-static ncclResult_t transfer_parts(const struct scattering *scattering,
-                                   const struct ms_parts *parts)
+static ncclResult_t transfer_round(const struct scattering *scattering,
+                                   const struct ms_parts *parts, size_t round)
 {
     void *const *functions = scattering->way->nccl->functions;
     const bool is_root = scattering->self.rank == scattering->root;
+    ncclResult_t result = ncclSuccess;
+    if (is_root && parts->window != NULL)
+        result = pack_round(scattering, parts, round);
+    if (result == ncclSuccess)
+        result = ((__typeof__(&ncclGroupStart))functions[MS_NCCL_ncclGroupStart])();
+    if (result != ncclSuccess)
+        return result;
+    result =
+        is_root ? send_round(scattering, parts, round) : receive_round(scattering, parts, round);
+    const ncclResult_t ended = ((__typeof__(&ncclGroupEnd))functions[MS_NCCL_ncclGroupEnd])();
+    return result == ncclSuccess ? ended : result;
+}
+
+static ncclResult_t transfer_parts(const struct scattering *scattering,
+                                   const struct ms_parts *parts)
+{
+    const size_t rounds = count_rounds(parts);
+    ncclResult_t result = ncclSuccess;
     depth++;
-    ncclResult_t result = ((__typeof__(&ncclGroupStart))functions[MS_NCCL_ncclGroupStart])();
-    if (result == ncclSuccess) {
-        result = is_root ? send_parts(scattering, parts)
-                         : receive_parts(scattering, &parts->ranges[scattering->self.rank]);
-        const ncclResult_t ended = ((__typeof__(&ncclGroupEnd))functions[MS_NCCL_ncclGroupEnd])();
-        if (result == ncclSuccess)
-            result = ended;
-    }
+    for (size_t round = 0; round < rounds && result == ncclSuccess; round++)
+        result = transfer_round(scattering, parts, round);
     depth--;
+    if (parts->window != NULL && ms_window_queued(parts->window) != CUDA_SUCCESS &&
+        result == ncclSuccess)
+        result = ncclUnhandledCudaError;
     return result;
 }
 
-static ncclResult_t scatter_parts(const struct scattering *scattering, size_t bytes,
+static ncclResult_t scatter_parts(struct scattering *scattering, size_t bytes,
                                   const struct ms_parts *parts)
 {
     const bool is_root = scattering->self.rank == scattering->root;
@@ -261,15 +336,19 @@ static ncclResult_t scatter_parts(const struct scattering *scattering, size_t by
                                            .written = scattering->receive,
                                            .written_bytes = bytes,
                                            .sends = true};
-    const CUresult result =
-        ms_collective_prepare_scatter(&operation, &parts->ranges[scattering->self.rank],
-                                      scattering->stream != NULL ? scattering->stream
-                                                                 : CU_STREAM_LEGACY);
+    CUdeviceptr packed;
+    if (parts->count == 0)
+        return ncclSystemError;
+    const struct ms_ranges *ours = &parts->ranges[scattering->self.rank];
+    const CUresult result = ms_collective_prepare_scatter(
+        &operation, ours, ms_part_is_packed(ours),
+        scattering->stream != NULL ? scattering->stream : CU_STREAM_LEGACY, &packed);
     if (result != CUDA_SUCCESS) {
         ms_log(MS_ERROR, "%s: what a scatter needs cannot be prepared: CUDA error %d", ms_caller,
                (int)result);
         return ncclUnhandledCudaError;
     }
+    scattering->packed = (char *)(uintptr_t)packed;
     return transfer_parts(scattering, parts);
 }
 
@@ -288,14 +367,17 @@ static bool scatter(const struct way *way, enum ms_nccl_id id, ncclComm_t comm, 
     if (!kinds[id].receives || !way->is_ours || !ms_communicator_find(comm, &scattering.self) ||
         !find_bytes(shape->count, shape->type, 1, &bytes))
         return false;
-    const struct ms_broadcast broadcast = {.handle = comm,
-                                           .self = scattering.self,
-                                           .root = root,
-                                           .address = (CUdeviceptr)(uintptr_t)shape->receive,
-                                           .bytes = bytes,
-                                           .can = group_transfers == 0 &&
-                                                  way->nccl->functions[MS_NCCL_ncclSend] != NULL &&
-                                                  way->nccl->functions[MS_NCCL_ncclRecv] != NULL};
+    const bool is_root = scattering.self.rank == root;
+    const struct ms_broadcast broadcast = {
+        .handle = comm,
+        .self = scattering.self,
+        .root = root,
+        .address = (CUdeviceptr)(uintptr_t)(is_root ? shape->send : shape->receive),
+        .bytes = bytes,
+        .stream = stream != NULL ? stream : CU_STREAM_LEGACY,
+        .is_in_group = group_depth > 0,
+        .can = group_transfers == 0 && way->nccl->functions[MS_NCCL_ncclSend] != NULL &&
+               way->nccl->functions[MS_NCCL_ncclRecv] != NULL};
     if (!ms_scatter_decide(&broadcast, &parts))
         return false;
     *result_out = scatter_parts(&scattering, bytes, &parts);
@@ -594,9 +676,19 @@ static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
     return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+/*
+ * To register is to go faster, and NCCL may decline: with NCCL_LOCAL_REGISTER=0 it succeeds and gives no handle (nccl
+ * tag v2.28.9-1, src/register/register.cc; to deregister none succeeds too). PyTorch 2.15 registers every segment of
+ * its allocator with each communicator, so that nothing would stay deferred. All ranks must do alike, so it does not
+ * matter whether this buffer is ours.
+ */
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *buff, size_t size, void **handle)
 {
     FIND(ncclCommRegister, comm);
+    if (way.is_ours && !ms_config.nccl_register && handle != NULL) {
+        *handle = NULL;
+        return ncclSuccess;
+    }
     const ncclResult_t pinned = pin(&way, buff, size);
     return pinned != ncclSuccess ? pinned : GO_ON(ncclCommRegister, (comm, buff, size, handle));
 }

@@ -135,8 +135,11 @@ bool ms_real_load(const void *address)
 
 void *ms_real_get(enum ms_entry entry)
 {
-    if (!ms_real_load(NULL))
+    if (!ms_real_load(NULL)) {
+        ms_log(MS_ERROR, "%s is called, and no libcuda.so.1 can be found",
+               ms_entries[entry].symbol);
         return (void *)ms_missing;
+    }
     return __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE);
 }
 

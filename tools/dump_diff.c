@@ -137,7 +137,8 @@ static size_t show_tensors(const struct ms_snapshot *a, const struct ms_snapshot
 {
     size_t a_count, b_count, changes = 0;
     struct tensor_row *a_rows = tensors_of(a, &a_count), *b_rows = tensors_of(b, &b_count);
-    for (size_t i = 0; i < a_count && b_rows != NULL; i++) {
+    const bool is_good = a_rows != NULL && b_rows != NULL;
+    for (size_t i = 0; is_good && i < a_count; i++) {
         const struct tensor_row *after = find_tensor(b_rows, b_count, a_rows[i].name);
         if (after != NULL && after->bytes == a_rows[i].bytes &&
             after->present_bytes == a_rows[i].present_bytes)
@@ -148,7 +149,7 @@ static size_t show_tensors(const struct ms_snapshot *a, const struct ms_snapshot
              bytes_text(after != NULL ? after->present_bytes : 0));
         changes++;
     }
-    for (size_t i = 0; i < b_count && a_rows != NULL; i++) {
+    for (size_t i = 0; is_good && i < b_count; i++) {
         if (find_tensor(a_rows, a_count, b_rows[i].name) != NULL)
             continue;
         line(PLAIN, "  %s: none; %s, %s in memory", b_rows[i].name, bytes_text(b_rows[i].bytes),

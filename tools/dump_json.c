@@ -133,12 +133,6 @@ static void put_block(struct writer *list, const struct ms_snapshot *snapshot,
     end(&block, '}');
 }
 
-/* That a call needs bytes says nothing where none are brought in. */
-static const char *reason_of(uint32_t kind, uint32_t reason)
-{
-    return reason == MS_REASON_CALL && kind != MS_EVENT_MATERIALISE ? "" : ms_reason_text(reason);
-}
-
 static void put_event(struct writer *list, const struct ms_state_event *record)
 {
     struct writer event = begin(list, NULL, '{', true);
@@ -146,7 +140,7 @@ static void put_event(struct writer *list, const struct ms_state_event *record)
     put_number(&event, "time_ns", record->time_ns);
     put_number(&event, "duration_ns", record->duration_ns);
     put_string(&event, "kind", ms_event_kind_name(record->kind));
-    put_string(&event, "reason", reason_of(record->kind, record->reason));
+    put_string(&event, "reason", ms_event_reason_text(record->kind, record->reason));
     put_string(&event, "call", record->call);
     put_string(&event, "text", record->text);
     put_number(&event, "block", record->block);
@@ -160,7 +154,7 @@ static void put_cause(struct writer *list, const struct ms_state_cause *record)
 {
     struct writer cause = begin(list, NULL, '{', true);
     put_string(&cause, "kind", ms_event_kind_name(record->kind));
-    put_string(&cause, "reason", reason_of(record->kind, record->reason));
+    put_string(&cause, "reason", ms_event_reason_text(record->kind, record->reason));
     put_string(&cause, "call", record->call);
     put_string(&cause, "text", record->text);
     put_number(&cause, "count", record->count);

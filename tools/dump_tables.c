@@ -246,12 +246,6 @@ void html_blocks(const struct html *html)
 
 /* --- causes */
 
-/* That a call needs bytes says nothing where none are brought in. */
-static const char *reason_of(uint32_t kind, uint32_t reason)
-{
-    return reason == MS_REASON_CALL && kind != MS_EVENT_MATERIALISE ? "" : ms_reason_text(reason);
-}
-
 static void cause_row(const struct html *html, const struct ms_state_cause *cause, uint64_t most)
 {
     FILE *file = html->file;
@@ -268,7 +262,7 @@ static void cause_row(const struct html *html, const struct ms_state_cause *caus
     cell(html, cause->call);
     long_cell(html, cause->text);
     fputs("<td class=\"t\">", file);
-    html_text(file, reason_of(cause->kind, cause->reason));
+    html_text(file, ms_event_reason_text(cause->kind, cause->reason));
     if (cause->sentence[0] != '\0') {
         fputs("<p class=\"advice\">", file);
         html_text(file, cause->sentence);
@@ -351,7 +345,7 @@ static void event_row(const struct html *html, const struct happening *happening
     number_cell(html, event->block);
     cell(html, event->call);
     long_cell(html, event->text);
-    long_cell(html, reason_of(event->kind, event->reason));
+    long_cell(html, ms_event_reason_text(event->kind, event->reason));
     number_cell(html, event->thread);
     fputs("</tr>\n", html->file);
 }

@@ -118,13 +118,6 @@ static bool name_threads(struct trace *trace, size_t number)
 /* --- what happened */
 
 /* That a call needs bytes says nothing where none are brought in. */
-static const char *reason_of(const struct ms_state_event *event)
-{
-    return event->reason == MS_REASON_CALL && event->kind != MS_EVENT_MATERIALISE
-               ? ""
-               : ms_reason_text(event->reason);
-}
-
 static void put_event(struct trace *trace, const struct entry *entry)
 {
     FILE *file = trace->file;
@@ -142,7 +135,7 @@ static void put_event(struct trace *trace, const struct entry *entry)
             ", \"bytes\": %" PRIu64 ", \"block\": %" PRIu64 ", \"address\": \"0x%" PRIx64 "\"",
             process_id(trace, entry->process), event->thread, kind, kind, event->sequence / 2 - 1,
             event->bytes, event->block, event->address);
-    const char *const texts[][2] = {{"cause", reason_of(event)},
+    const char *const texts[][2] = {{"cause", ms_event_reason_text(event->kind, event->reason)},
                                     {"call", event->call},
                                     {"text", event->text}};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {

@@ -46,6 +46,7 @@ static bool open_one(struct ms_snapshot *snapshot, const char *name)
         free(path);
         return false;
     }
+    /* view_close frees the path. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
     name_blocks(snapshot);
     return true;
 }

@@ -300,8 +300,10 @@ char *plan_text(const struct options *options, const char *path,
 static int write_text(const char *text, const char *path)
 {
     FILE *file = path != NULL ? fopen(path, "we") : stdout;
-    if (file == NULL || fputs(text, file) < 0 || fputc('\n', file) < 0 ||
-        (path != NULL && fclose(file) != 0)) {
+    bool is_good = file != NULL && fputs(text, file) >= 0 && fputc('\n', file) >= 0;
+    if (file != NULL && path != NULL)
+        is_good = fclose(file) == 0 && is_good;
+    if (!is_good) {
         fprintf(stderr, "%s: cannot be written\n", path != NULL ? path : "stdout");
         return NOT_VALID;
     }

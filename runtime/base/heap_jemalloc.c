@@ -2,6 +2,10 @@
 #include "runtime/base/heap.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 
 #include "runtime/base/log.h"
@@ -29,6 +33,26 @@ ssize_t ms_je_readlink(const char *path, char *buffer, size_t length)
 {
     (void)path, (void)buffer, (void)length;
     return -1;
+}
+
+/*
+ * When jemalloc starts it maps one page, to see what madvise does to it, and writes there without looking whether it
+ * has it (5.3.0, madvise_MADV_DONTNEED_zeroes_pages). Where no page is to be had it gets this one, once, and unmaps it.
+ */
+enum { LARGEST_PAGE = 64 << 10 };
+static char spare_pages[2 * LARGEST_PAGE]; /* with one that begins where a page begins */
+
+void *ms_je_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset);
+
+void *ms_je_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset)
+{
+    static atomic_flag is_used = ATOMIC_FLAG_INIT;
+    void *mapped = mmap(address, length, protection, flags, file, offset);
+    const bool is_one_page = address == NULL && length <= LARGEST_PAGE && length % 4096 == 0 &&
+                             (protection & PROT_WRITE) != 0;
+    if (mapped == MAP_FAILED && is_one_page && !atomic_flag_test_and_set(&is_used))
+        mapped = spare_pages + (-(uintptr_t)spare_pages & (LARGEST_PAGE - 1));
+    return mapped;
 }
 
 #define NEVER_CALLED(name)                                            \
@@ -65,17 +89,18 @@ static int flags(void)
 
 void *ms_heap_alloc(size_t bytes)
 {
-    return ms_je_mallocx(bytes, flags());
+    return ms_heap_told(ms_je_mallocx(bytes, flags()), bytes);
 }
 
 void *ms_heap_zalloc(size_t bytes)
 {
-    return ms_je_mallocx(bytes, flags() | ZEROED);
+    return ms_heap_told(ms_je_mallocx(bytes, flags() | ZEROED), bytes);
 }
 
 void *ms_heap_realloc(void *memory, size_t bytes)
 {
-    return memory == NULL ? ms_heap_alloc(bytes) : ms_je_rallocx(memory, bytes, flags());
+    return memory == NULL ? ms_heap_alloc(bytes)
+                          : ms_heap_told(ms_je_rallocx(memory, bytes, flags()), bytes);
 }
 
 void ms_heap_free(void *memory)

@@ -5,17 +5,17 @@
 
 void *ms_heap_alloc(size_t bytes)
 {
-    return malloc(bytes);
+    return ms_heap_told(malloc(bytes), bytes);
 }
 
 void *ms_heap_zalloc(size_t bytes)
 {
-    return calloc(1, bytes);
+    return ms_heap_told(calloc(1, bytes), bytes);
 }
 
 void *ms_heap_realloc(void *memory, size_t bytes)
 {
-    return realloc(memory, bytes);
+    return ms_heap_told(realloc(memory, bytes), bytes);
 }
 
 void ms_heap_free(void *memory)

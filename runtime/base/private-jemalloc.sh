@@ -10,6 +10,7 @@
 #  - it asks nothing of the world: the settings in MALLOC_CONF and /etc/malloc.conf are meant for
 #    the program's own jemalloc, and what heap profiling needs, which only those could switch
 #    on, would drag in libm and libgcc_s. heap_jemalloc.c answers these calls;
+#  - it maps memory through heap_jemalloc.c, which knows what it does when there is none;
 #  - the constructor is dropped: a preloaded library must cost nothing where CUDA is not used, and
 #    jemalloc initialises itself at the first allocation anyway.
 set -eu
@@ -24,7 +25,7 @@ ar d "$work/private.a" jemalloc_cpp.pic.o
 nm --defined-only --extern-only "$work/private.a" |
     awk -v prefix="$prefix" 'NF == 3 && $3 !~ /^je_/ { print $3, prefix $3 }' |
     sort -u >"$work/renames"
-for name in secure_getenv readlink exp log round _Unwind_Backtrace _Unwind_GetIP; do
+for name in mmap secure_getenv readlink exp log round _Unwind_Backtrace _Unwind_GetIP; do
     echo "$name $prefix$name" >>"$work/renames"
 done
 objcopy --redefine-syms="$work/renames" --remove-section=.init_array \

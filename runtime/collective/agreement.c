@@ -35,15 +35,15 @@ enum { OFFER_AT = MS_ID_BYTES - sizeof(struct offer) };
 
 /* What each rank sends once. */
 struct record {
-    uint64_t magic, nonce, plan_hash, min_bytes;
+    uint64_t magic, nonce, plan_hash;
     uint32_t ranks, rank, world, plan_rank;
-    uint64_t reserved[2];
+    uint64_t reserved[3];
 };
 _Static_assert(sizeof(struct record) == 64, "the record");
-static const uint64_t record_magic = UINT64_C(0x31303043534d0001);
+static const uint64_t record_magic = UINT64_C(0x31303043534d0002);
 
 struct asked {
-    uint64_t sequence, bytes;
+    uint64_t sequence, bytes, subject;
     uint32_t root, can;
 };
 
@@ -161,13 +161,16 @@ static const uint64_t never = UINT64_MAX;
 static bool wait_for(int socket, short events, uint64_t until)
 {
     struct pollfd poll_ = {.fd = socket, .events = events};
-    int ready;
-    do {
+    for (;;) {
         const uint64_t now = now_ms();
         const int left = until == never ? -1 : now < until ? (int)(until - now) : 0;
-        ready = poll(&poll_, 1, left);
-    } while (ready < 0 && errno == EINTR);
-    return ready > 0;
+        const int ready = poll(&poll_, 1, left);
+        if (ready >= 0 || left == 0)
+            return ready > 0;
+        /* Who has said that it is ready must hear the answer: the others go by it. */
+        if (errno != EINTR)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
 }
 
 static bool send_all(int socket, const void *bytes, size_t count)
@@ -322,22 +325,72 @@ static bool all_are_ready(const struct ms_agreement *agreement)
     return true;
 }
 
-/* All have said yes: then they wait for the word. */
-static bool settle(struct ms_agreement *agreement)
+static bool prepare_all(const struct ms_agreement *agreement, uint64_t subject)
 {
-    if (!send_to_all(agreement, PREPARE) || !all_are_ready(agreement)) {
-        send_to_all(agreement, NO);
-        break_up(agreement);
-        return false;
+    bool is_good = send_to_all(agreement, PREPARE);
+    for (uint32_t i = 0; i < agreement->ranks && is_good; i++) {
+        if (agreement->sockets[i] >= 0)
+            is_good = send_all(agreement->sockets[i], &subject, sizeof(subject));
     }
-    send_to_all(agreement, YES);
+    return is_good;
+}
+
+/* False: the first did not hear it, so nobody did, and it can still be a no. */
+static bool tell_yes(struct ms_agreement *agreement)
+{
+    uint32_t told = 0, lost = 0;
+    for (uint32_t i = 0; i < agreement->ranks; i++) {
+        if (agreement->sockets[i] < 0)
+            continue;
+        if (send_word(agreement->sockets[i], YES) || send_word(agreement->sockets[i], YES)) {
+            told++;
+            continue;
+        }
+        if (told == 0)
+            return false;
+        lost++;
+        ms_log(MS_ERROR,
+               "METASHARD_SCATTER: rank %" PRIu32 " did not hear the answer: others scatter, and "
+               "it does not",
+               i);
+    }
+    if (lost > 0)
+        break_up(agreement); /* it may still wait for the word */
     return true;
 }
 
-static bool ask_as_server(struct ms_agreement *agreement, const struct asked *own)
+/* All have said yes: then they wait for the word. */
+static bool settle(struct ms_agreement *agreement, uint64_t subject)
+{
+    if (prepare_all(agreement, subject) && all_are_ready(agreement) && tell_yes(agreement))
+        return true;
+    send_to_all(agreement, NO);
+    break_up(agreement);
+    return false;
+}
+
+/* What one rank has said, and what is to come of all. */
+struct tally {
+    uint32_t wanted, least; /* of the root; of the others */
+    uint64_t subject;
+};
+
+static void count_in(struct tally *tally, const struct asked *asked, uint32_t rank)
+{
+    if (rank == asked->root) {
+        tally->wanted = asked->can;
+        tally->subject = asked->subject;
+    } else if (asked->can < tally->least) {
+        tally->least = asked->can;
+    }
+}
+
+static bool ask_as_server(struct ms_agreement *agreement, const struct asked *own,
+                          uint64_t *subject_out)
 {
     const uint64_t until = deadline();
-    bool all_can = own->can != 0;
+    struct tally tally = {.least = UINT32_MAX};
+    count_in(&tally, own, agreement->rank);
     for (uint32_t i = 0; i < agreement->ranks; i++) {
         struct asked other;
         if (agreement->sockets[i] < 0)
@@ -353,10 +406,11 @@ static bool ask_as_server(struct ms_agreement *agreement, const struct asked *ow
             break_up(agreement);
             return false;
         }
-        all_can = all_can && other.can != 0;
+        count_in(&tally, &other, i);
     }
-    if (all_can)
-        return settle(agreement);
+    *subject_out = tally.subject;
+    if (tally.wanted > 0 && tally.least >= tally.wanted)
+        return settle(agreement, tally.subject);
     send_to_all(agreement, NO);
     return false;
 }
@@ -364,19 +418,27 @@ static bool ask_as_server(struct ms_agreement *agreement, const struct asked *ow
 /* --- a question, of the others */
 
 /* After READY there is an answer as long as the server lives. */
-static char wait_for_word(int socket)
+static char wait_for_word(int socket, uint64_t *subject_out)
 {
-    const char word = receive_word(socket, deadline());
+    const uint64_t until = deadline();
+    char word = receive_word(socket, until);
     if (word != PREPARE)
         return word;
-    return send_word(socket, READY) ? receive_word(socket, never) : 0;
+    if (!receive_all(socket, subject_out, sizeof(*subject_out), until))
+        return 0;
+    word = send_word(socket, READY) ? receive_word(socket, never) : 0;
+    if (word != YES && word != NO)
+        ms_log(MS_ERROR, "METASHARD_SCATTER: the connection was lost before the answer: others may "
+                         "scatter, and this rank does not");
+    return word;
 }
 
-static bool ask_as_client(struct ms_agreement *agreement, const struct asked *own)
+static bool ask_as_client(struct ms_agreement *agreement, const struct asked *own,
+                          uint64_t *subject_out)
 {
     char word = 0;
     if (send_all(agreement->sockets[0], own, sizeof(*own)))
-        word = wait_for_word(agreement->sockets[0]);
+        word = wait_for_word(agreement->sockets[0], subject_out);
     if (word != YES && word != NO) {
         ms_log(MS_INFO,
                "METASHARD_SCATTER: no answer to broadcast %" PRIu64
@@ -387,12 +449,18 @@ static bool ask_as_client(struct ms_agreement *agreement, const struct asked *ow
     return word == YES;
 }
 
-bool ms_agreement_ask(struct ms_agreement *agreement, const struct ms_question *question)
+bool ms_agreement_ask(struct ms_agreement *agreement, const struct ms_question *question,
+                      uint64_t *subject_out)
 {
-    const struct asked own = {question->sequence, question->bytes, question->root, question->can};
+    const struct asked own = {.sequence = question->sequence,
+                              .bytes = question->bytes,
+                              .subject = question->subject,
+                              .root = question->root,
+                              .can = question->can};
     if (agreement->is_broken)
         return false;
-    return agreement->is_server ? ask_as_server(agreement, &own) : ask_as_client(agreement, &own);
+    return agreement->is_server ? ask_as_server(agreement, &own, subject_out)
+                                : ask_as_client(agreement, &own, subject_out);
 }
 
 /* --- joining */
@@ -404,7 +472,7 @@ static const char *difference(const struct record *own, const struct record *oth
         return "the communicator";
     if (other->plan_hash != own->plan_hash || other->world != own->world)
         return "the plan";
-    return other->min_bytes != own->min_bytes ? "METASHARD_MIN_BYTES" : NULL;
+    return NULL;
 }
 
 /* One connection; whoever does not know the id is sent away. False: there can be no agreement. */
@@ -449,8 +517,18 @@ static bool gather(struct ms_agreement *agreement, int listener, const struct re
             return false;
         }
         const int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        if (connection < 0)
+        if (connection < 0) {
+            /* Who knocks stays there, so the wait above does not wait. */
+            if (now_ms() >= until) {
+                ms_log(
+                    MS_WARN,
+                    "METASHARD_SCATTER: a rank cannot be let in: %s; broadcasts are not scattered",
+                    strerror(errno));
+                return false;
+            }
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
             continue;
+        }
         no_delay(connection);
         if (!admit(agreement, connection, own, plan_ranks, until, &missing))
             return false;
@@ -466,7 +544,7 @@ static bool join_as_server(struct ms_agreement *agreement, int listener, const s
     close(listener);
     if (!is_good)
         send_to_all(agreement, NO);
-    if (!is_good || !settle(agreement))
+    if (!is_good || !settle(agreement, 0))
         return false;
     for (uint32_t i = 0; i < agreement->ranks; i++) {
         if (agreement->sockets[i] >= 0 &&
@@ -479,10 +557,11 @@ static bool join_as_server(struct ms_agreement *agreement, int listener, const s
 static bool join_as_client(struct ms_agreement *agreement, const struct offer *offer,
                            const struct record *own, uint32_t *plan_ranks)
 {
+    uint64_t subject;
     const int connection = connect_to(offer, deadline());
     agreement->sockets[0] = connection;
     if (connection < 0 || !send_all(connection, own, sizeof(*own)) ||
-        wait_for_word(connection) != YES)
+        wait_for_word(connection, &subject) != YES)
         return false;
     return receive_all(connection, plan_ranks, agreement->ranks * sizeof(*plan_ranks), deadline());
 }
@@ -508,7 +587,6 @@ struct ms_agreement *ms_agreement_join(const unsigned char id[MS_ID_BYTES], uint
     const struct record own = {.magic = record_magic,
                                .nonce = hash_of(id, MS_ID_BYTES),
                                .plan_hash = terms->plan_hash,
-                               .min_bytes = terms->min_bytes,
                                .ranks = ranks,
                                .rank = rank,
                                .world = terms->world,

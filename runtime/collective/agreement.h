@@ -30,7 +30,6 @@ void ms_agreement_offer(unsigned char id[MS_ID_BYTES]);
 struct ms_terms {
     uint64_t plan_hash;
     uint32_t world, plan_rank;
-    uint64_t min_bytes;
 };
 
 /*
@@ -44,9 +43,13 @@ void ms_agreement_end(struct ms_agreement *agreement); /* may be NULL */
 
 struct ms_question {
     uint64_t sequence, bytes;
-    uint32_t root;
-    bool can;
+    uint32_t root;    /* of the operation */
+    uint32_t can;     /* how much the rank can do; of the root, how much all must. 0: nothing */
+    uint64_t subject; /* what it is about: the root's word is told to all */
 };
-bool ms_agreement_ask(struct ms_agreement *agreement, const struct ms_question *question);
+
+/* True: all can do as much as they must; *subject_out is the root's. */
+bool ms_agreement_ask(struct ms_agreement *agreement, const struct ms_question *question,
+                      uint64_t *subject_out);
 
 #endif

@@ -10,6 +10,7 @@
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/receive.h"
 #include "runtime/machine/space.h"
+#include "runtime/machine/store.h"
 
 static CUdeviceptr address_of(const void *pointer)
 {
@@ -125,20 +126,25 @@ static CUresult prepare_scatter_of(const struct ms_operation *operation, CUstrea
 }
 
 CUresult ms_collective_prepare_scatter(const struct ms_operation *operation,
-                                       const struct ms_ranges *ours, CUstream stream)
+                                       const struct ms_ranges *ours, bool is_packed,
+                                       CUstream stream, CUdeviceptr *packed_out)
 {
     const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
-    const CUdeviceptr address = address_of(operation->written);
-    struct ms_block_facts facts;
+    struct ms_receive receive;
+    *packed_out = 0;
     if (operation->read_bytes > 0)
         return prepare_scatter_of(operation, stream);
-    const CUresult result = ms_prepare_receive_only(address, operation->written_bytes, ours);
-    if (result == CUDA_SUCCESS && under_way.receive_count < room &&
-        ms_space_look_up(address, &facts)) {
-        under_way.receives[under_way.receive_count].receive = (struct ms_receive){
-            .address = facts.address, .allocation_id = facts.id, .context = facts.context};
+    if (is_packed && under_way.receive_count == room)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    const CUresult result =
+        ms_prepare_receive_only(address_of(operation->written), operation->written_bytes, ours,
+                                is_packed, &receive);
+    if (result == CUDA_SUCCESS && under_way.receive_count < room) {
+        under_way.receives[under_way.receive_count].receive = receive;
         under_way.receives[under_way.receive_count++].is_called = false;
     }
+    if (result == CUDA_SUCCESS && is_packed)
+        *packed_out = ms_store_address(receive.store);
     return result;
 }
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scatter (METASHARD_SCATTER): where all ranks of a communicator follow one plan, a broadcast of one of its tensors
- * is done as sends of what each rank keeps. What a rank keeps is told by the number of bytes alone, of the plan as it
- * was when the communicator was made, so that all ranks say the same; that each of them can is settled for every
- * broadcast (agreement.h).
+ * is done as sends of what each rank keeps. Which tensor it is, the root knows by what it has there, or the number of bytes
+ * tells, of the plan as it was when the communicator was made; that all can is settled for every broadcast
+ * (agreement.h).
+ *
+ *     rows        one range    sent from its place, received in its place
+ *     columns     many         laid side by side in the root's window (window.h), piece by piece; received in a store
+ *                              (store.h)
  */
 #ifndef METASHARD_RUNTIME_COLLECTIVE_SCATTER_H
 #define METASHARD_RUNTIME_COLLECTIVE_SCATTER_H
@@ -12,6 +16,7 @@
 #include <stdint.h>
 
 #include "runtime/collective/communicator.h"
+#include "runtime/collective/window.h"
 #include "runtime/driver.h"
 #include "runtime/machine/ranges.h"
 
@@ -30,14 +35,24 @@ struct ms_broadcast {
     int root;
     CUdeviceptr address; /* where this rank receives, or, the root, where it has the bytes */
     uint64_t bytes;
+    CUstream stream;
+    bool is_in_group;
     bool can; /* as far as the caller knows */
 };
 
-/* By rank: what it gets. Of a rank that is not the root, only its own. */
+/* By rank: what it gets, ranges of the tensor. Of a rank that is not the root, only its own. */
 struct ms_parts {
-    uint32_t count;
-    struct ms_ranges *ranges; /* NULL: nothing was decided */
+    uint32_t count; /* 0: memory is out */
+    struct ms_ranges *ranges;
+    size_t piece; /* a packed part is sent in pieces of so many bytes, and the rest */
+    struct ms_window
+        *window; /* the communicator's, a piece for each rank; NULL: nothing is packed */
 };
+
+static inline bool ms_part_is_packed(const struct ms_ranges *ranges)
+{
+    return ranges->count > 1;
+}
 
 /* True: all ranks scatter it; the parts are the caller's. May wait for the other ranks. */
 bool ms_scatter_decide(const struct ms_broadcast *broadcast, struct ms_parts *parts_out);

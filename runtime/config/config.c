@@ -2,6 +2,7 @@
 #include "runtime/config/config.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,14 +23,27 @@ static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
     return NULL;
 }
 
+/* False: there are no digits, or more than a number has. */
+static bool read_digits(const char *text, char **end_out, unsigned long long *number_out)
+{
+    if (!isdigit((unsigned char)*text))
+        return false;
+    const int before = errno;
+    errno = 0;
+    *number_out = strtoull(text, end_out, 10);
+    const bool fits = errno == 0;
+    errno = before;
+    return fits;
+}
+
 /* A number of bytes at *text, which is moved behind it. */
 static bool read_bytes(const char **text, uint64_t *value_out)
 {
     static const char units[] = "KMGT";
-    if (!isdigit((unsigned char)**text))
-        return false;
+    unsigned long long number;
     char *end;
-    const unsigned long long number = strtoull(*text, &end, 10);
+    if (!read_digits(*text, &end, &number))
+        return false;
     const char *unit = *end != '\0' ? strchr(units, toupper((unsigned char)*end)) : NULL;
     const int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
     if (number > UINT64_MAX >> shift)
@@ -71,9 +85,9 @@ static const char *parse_SIZES(const char *text, ms_type_SIZES *value_out)
 
 static const char *parse_NUMBER(const char *text, ms_type_NUMBER *value_out)
 {
+    unsigned long long number;
     char *end;
-    const unsigned long long number = strtoull(text, &end, 10);
-    if (!isdigit((unsigned char)text[0]) || *end != '\0')
+    if (!read_digits(text, &end, &number) || *end != '\0')
         return "a whole number such as 0 or 16";
     *value_out = number;
     return NULL;
@@ -175,6 +189,7 @@ static void read_runtime_dir(struct ms_config *config, char **environment)
         memcpy(config->runtime_dir, text, strlen(text) + 1);
 }
 
+/* A few lines for each option. NOLINTNEXTLINE(readability-function-size) */
 void ms_config_read_quietly(struct ms_config *config, char **environment)
 {
     if (getauxval(AT_SECURE) != 0)
@@ -190,7 +205,7 @@ void ms_config_read_quietly(struct ms_config *config, char **environment)
 #undef MS_OPTION
 }
 
-/* Again, for the complaints: the log was not open before. */
+/* Again, for the complaints: the log was not open before. NOLINTNEXTLINE(readability-function-size) */
 void ms_config_read(struct ms_config *config, char **environment)
 {
     ms_config_read_quietly(config, environment);

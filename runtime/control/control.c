@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,12 +14,16 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/thread.h"
 #include "runtime/control/arrive.h"
 #include "runtime/control/socket.h"
 #include "runtime/machine/transfer.h"
 #include "runtime/start.h"
 
-enum { LOOK_MS = 250 };
+enum {
+    LOOK_MS = 250,
+    PATIENCE = 20 /* looks, 5 s: how long a writer may pause within a plan */
+};
 
 /* The thread's own, but for what is said. */
 static struct {
@@ -30,6 +33,7 @@ static struct {
     char path[2 * MS_PATH_BYTES]; /* of the plan, absolute; "": none */
     struct stat read;             /* the file as it was read last; st_ino 0: it was not */
     struct stat seen;             /* as it was at the last look */
+    int quiet;                    /* looks since it changed */
 } control = {.wake = -1};
 
 static bool is_same(const struct stat *a, const struct stat *b)
@@ -38,24 +42,36 @@ static bool is_same(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-static void read_plan(const struct stat *now)
+static bool read_plan(const struct stat *now, struct ms_fault *fault)
 {
-    struct ms_fault fault;
+    if (!ms_arrive_file(control.path, fault))
+        return false;
     control.read = *now;
-    if (!ms_arrive_file(control.path, &fault))
-        ms_log(MS_ERROR, "METASHARD_PLAN: %s", fault.text);
+    return true;
 }
 
-/* A file that is being written is not read before it stays the same from one look to the next. */
+static void refuse(const struct stat *now, const struct ms_fault *fault)
+{
+    ms_log(MS_ERROR, "METASHARD_PLAN: %s", fault->text);
+    control.read = *now;
+}
+
+/*
+ * A file that is being written is not read before it stays the same from one look to the next. A plan with a fault
+ * may still be one that is being written, by a writer that was held up: only one that stays so is refused.
+ */
 static void look_at_plan(void)
 {
     struct stat now;
+    struct ms_fault fault;
     if (control.path[0] == '\0' || stat(control.path, &now) != 0)
         return;
-    const bool is_quiet = is_same(&now, &control.seen);
+    control.quiet = is_same(&now, &control.seen) ? control.quiet + 1 : 0;
     control.seen = now;
-    if (is_quiet && !is_same(&now, &control.read))
-        read_plan(&now);
+    if ((control.quiet != 1 && control.quiet != PATIENCE) || is_same(&now, &control.read))
+        return;
+    if (!read_plan(&now, &fault) && control.quiet == PATIENCE)
+        refuse(&now, &fault);
 }
 
 static void *serve(__attribute__((unused)) void *unused)
@@ -87,18 +103,18 @@ static void finish(void)
 
 static void start_thread(void)
 {
-    sigset_t all, old;
     control.wake = eventfd(0, EFD_CLOEXEC);
     control.pid = getpid();
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int error =
-        control.wake >= 0 ? pthread_create(&control.thread, NULL, serve, NULL) : errno;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error != 0)
+    const int error = control.wake >= 0 ? ms_thread_create(&control.thread, serve, NULL) : errno;
+    if (error != 0) {
         ms_log(MS_WARN, "no thread for plans that come later: %s", strerror(error));
-    else if (atexit(finish) != 0)
-        ms_log(MS_WARN, "plans that come later are not given up at exit");
+        if (control.wake >= 0)
+            close(control.wake);
+        ms_socket_close(); /* nobody would answer */
+    } else if (atexit(finish) != 0) {
+        ms_log(MS_WARN, "no thread for plans that come later: nothing would end it");
+        finish();
+    }
 }
 
 /* The program may change its folder. */
@@ -113,8 +129,10 @@ static void make_absolute(const char *path)
 void ms_control_start(void)
 {
     make_absolute(ms_config.plan_path);
-    if (control.path[0] != '\0' && stat(control.path, &control.seen) == 0)
-        read_plan(&control.seen);
+    struct ms_fault fault;
+    if (control.path[0] != '\0' && stat(control.path, &control.seen) == 0 &&
+        !read_plan(&control.seen, &fault))
+        refuse(&control.seen, &fault);
     const bool has_socket =
         ms_config.control_path[0] != '\0' && ms_socket_open(ms_config.control_path);
     if (control.path[0] != '\0' || has_socket)

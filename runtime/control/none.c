@@ -74,7 +74,7 @@ bool ms_shard_receives_parts(__attribute__((unused)) int ranks)
     return false;
 }
 
-bool ms_sized_away(__attribute__((unused)) uint64_t bytes,
+bool ms_sized_away(__attribute__((unused)) const struct ms_sequence *sequence,
                    __attribute__((unused)) struct ms_ranges *away)
 {
     return false;
@@ -168,6 +168,14 @@ void ms_shard_visit_ambiguous(__attribute__((unused)) ms_shard_visitor *visit,
 bool ms_shard_name_of(__attribute__((unused)) const struct ms_allocation *allocation,
                       __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end,
                       __attribute__((unused)) char *name_out, __attribute__((unused)) size_t bytes)
+{
+    return false;
+}
+
+bool ms_shard_whole_tensor(__attribute__((unused)) const struct ms_allocation *allocation,
+                           __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end,
+                           __attribute__((unused)) char *name_out,
+                           __attribute__((unused)) size_t bytes)
 {
     return false;
 }

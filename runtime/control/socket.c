@@ -72,20 +72,24 @@ static bool make_room(void)
     return !is_served && unlink(server.address.sun_path) == 0;
 }
 
-/* The mode is set before the name is there, and without the process's umask. */
+/* The mode is set before the name is there; the umask can only take from it. */
 static bool open_listener(void)
 {
     struct stat made;
     server.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (server.listener < 0)
         return false;
-    if (fchmod(server.listener, 0600) == 0 && make_room() &&
-        bind(server.listener, (struct sockaddr *)&server.address, sizeof(server.address)) == 0 &&
-        listen(server.listener, BACKLOG) == 0 && lstat(server.address.sun_path, &made) == 0) {
+    const bool is_bound =
+        fchmod(server.listener, 0600) == 0 && make_room() &&
+        bind(server.listener, (struct sockaddr *)&server.address, sizeof(server.address)) == 0;
+    if (is_bound && listen(server.listener, BACKLOG) == 0 &&
+        lstat(server.address.sun_path, &made) == 0) {
         server.inode = made.st_ino;
         return true;
     }
     const int error = errno;
+    if (is_bound)
+        unlink(server.address.sun_path);
     close(server.listener);
     server.listener = -1;
     errno = error;
@@ -165,12 +169,27 @@ static bool is_own_user(int descriptor)
            peer.uid == geteuid();
 }
 
+/* Who knocks stays there, so that waiting for somebody would not wait. */
+static void wait_for_descriptor(void)
+{
+    static bool is_told;
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
+        return;
+    if (!is_told)
+        ms_log(MS_WARN, "METASHARD_CONTROL: a connection cannot be taken, and has to wait: %s",
+               strerror(errno));
+    is_told = true;
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+}
+
 static void accept_client(void)
 {
     const int descriptor = accept4(server.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     struct client *client = NULL;
-    if (descriptor < 0)
+    if (descriptor < 0) {
+        wait_for_descriptor();
         return;
+    }
     for (int i = 0; i < MS_SOCKET_CLIENTS && client == NULL; i++) {
         if (server.clients[i].descriptor < 0)
             client = &server.clients[i];

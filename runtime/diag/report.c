@@ -123,8 +123,8 @@ static void print_taken(FILE *file, const struct ms_blocks *blocks)
 {
     fprintf(file, ", \"taken\": [");
     for (size_t i = 0; i < blocks->count; i++)
-        fprintf(file, "%s[%zu, %zu]", i > 0 ? ", " : "", blocks->ranges[i].begin,
-                blocks->ranges[i].end);
+        fprintf(file, "%s[%" PRIu64 ", %" PRIu64 "]", i > 0 ? ", " : "", blocks->all[i].begin,
+                blocks->all[i].end);
     fprintf(file, "]");
 }
 
@@ -245,10 +245,17 @@ static void write_dump(const char *path)
 {
     const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
-    if (file != NULL)
+    int error = file == NULL ? errno : 0;
+    if (file != NULL) {
         print_dump(file);
-    if (file == NULL || fclose(file) != 0)
-        ms_log(MS_WARN, "METASHARD_DUMP: cannot write %s: %s", path, strerror(errno));
+        /* What does not fit in the buffer has failed before the end. */
+        const bool has_failed = ferror(file) != 0;
+        error = fclose(file) != 0 ? errno : has_failed ? EIO : 0;
+    } else if (descriptor >= 0) {
+        close(descriptor);
+    }
+    if (error != 0)
+        ms_log(MS_WARN, "METASHARD_DUMP: cannot write all of %s: %s", path, strerror(error));
 }
 
 static void explain(__attribute__((unused)) void *context, const struct ms_state_cause *cause)

@@ -69,7 +69,10 @@ void ms_pack_cleanup(struct ms_packed *packed)
 /* Attributes that say how to run a kernel, not when. */
 static bool is_plain(const CUlaunchAttribute *attribute)
 {
-    switch (attribute->id) {
+#if CUDA_VERSION < 12050
+    enum { CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14 };
+#endif
+    switch ((int)attribute->id) {
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:

@@ -109,12 +109,28 @@ static bool count_params(CUfunction function, bool is_kernel, uint32_t *count_ou
     return result == CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Fills in the parameters. A parameter that the driver does not tell this time could be a pointer, so
+ * that there is no list then. */
+static bool ask_params(CUfunction function, uint32_t count, struct ms_param_layout *layout)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        size_t offset, bytes;
+        if (ask_param(function, layout->is_kernel, i, &offset, &bytes) != CUDA_SUCCESS)
+            return false;
+        layout->params[i] = (struct ms_param){.offset = (uint32_t)offset, .bytes = (uint32_t)bytes};
+        if (offset + bytes > layout->bytes)
+            layout->bytes = offset + bytes;
+        layout->count = i + 1;
+    }
+    return true;
+}
+
 static struct ms_param_layout *create(CUfunction function, bool is_kernel)
 {
     uint32_t count = 0;
-    const bool known = count_params(function, is_kernel, &count);
+    const bool is_counted = count_params(function, is_kernel, &count);
     struct ms_param_layout *layout =
-        ms_heap_zalloc(sizeof(*layout) + (known ? count : 0) * sizeof(layout->params[0]));
+        ms_heap_zalloc(sizeof(*layout) + (is_counted ? count : 0) * sizeof(layout->params[0]));
     if (layout == NULL)
         return NULL;
     layout->name = copy_name(function, is_kernel);
@@ -124,17 +140,8 @@ static struct ms_param_layout *create(CUfunction function, bool is_kernel)
     }
     atomic_init(&layout->references, 1);
     layout->is_kernel = is_kernel;
-    layout->known = known;
+    layout->known = is_counted && ask_params(function, count, layout);
     layout->rule = ms_rules_match(layout->name);
-    for (uint32_t i = 0; known && i < count; i++) {
-        size_t offset = 0;
-        size_t bytes = 0;
-        ask_param(function, is_kernel, i, &offset, &bytes);
-        layout->params[i] = (struct ms_param){.offset = (uint32_t)offset, .bytes = (uint32_t)bytes};
-        if (offset + bytes > layout->bytes)
-            layout->bytes = offset + bytes;
-        layout->count = i + 1;
-    }
     return layout;
 }
 

@@ -11,6 +11,7 @@
  */
 #include "runtime/launch/strided.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -33,21 +34,120 @@ static size_t find_calculator(const struct ms_param *closure, size_t pointers)
     return pointers == closure->offset + CALCULATOR_BYTES ? closure->offset : SIZE_MAX;
 }
 
+/* Where the calculator lies in the packed parameters, and how many dimensions it has. */
+static bool read_dims(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                      size_t pointers, size_t *at_out, unsigned *dims_out)
+{
+    int dims;
+    if (layout->count != 2 || layout->params[0].bytes != sizeof(int))
+        return false;
+    *at_out = find_calculator(&layout->params[1], pointers);
+    if (*at_out == SIZE_MAX || *at_out + CALCULATOR_BYTES > packed->count)
+        return false;
+    memcpy(&dims, packed->bytes + *at_out, sizeof(dims));
+    *dims_out = (unsigned)dims;
+    return dims >= 0 && dims <= MAX_DIMS;
+}
+
 bool ms_strided_clean(const struct ms_param_layout *layout, struct ms_packed *packed,
                       size_t pointers)
 {
-    int dims;
-    if (layout->count != 2 || layout->params[0].bytes != sizeof(int) ||
-        packed->bytes != packed->local)
+    unsigned dims;
+    size_t at;
+    if (packed->bytes != packed->local || !read_dims(layout, packed, pointers, &at, &dims))
         return false; /* packed by the program itself, or something else */
-    const size_t at = find_calculator(&layout->params[1], pointers);
-    if (at == SIZE_MAX || at + CALCULATOR_BYTES > packed->count)
-        return false;
-    memcpy(&dims, packed->local + at, sizeof(dims));
-    if (dims < 0 || dims > MAX_DIMS)
-        return false;
-    const size_t unused = MAX_DIMS - (size_t)dims;
+    const size_t unused = MAX_DIMS - dims;
     memset(packed->local + at + SIZES_AT + (size_t)dims * SIZE_BYTES, 0, unused * SIZE_BYTES);
     memset(packed->local + at + STRIDES_AT + (size_t)dims * STRIDE_BYTES, 0, unused * STRIDE_BYTES);
+    return true;
+}
+
+/* --- copies */
+
+static const char copy_name[] =
+    "22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEE";
+
+/* Bytes of what the copy's lambda takes and gives; 0: of a type whose bytes may change on the way, or an unknown one. */
+static size_t element_bytes(const char *name)
+{
+    static const struct {
+        const char *type;
+        size_t bytes;
+    } types[] = {{"aE_", 1}, {"hE_", 1}, {"sE_", 2},           {"tE_", 2},
+                 {"iE_", 4}, {"jE_", 4}, {"fE_", 4},           {"lE_", 8},
+                 {"mE_", 8}, {"dE_", 8}, {"N3c104HalfEE_", 2}, {"N3c108BFloat16EE_", 2}};
+    const char *at = strstr(name, copy_name);
+    at = at != NULL ? strstr(at, "EUl") : NULL; /* the lambdas around it are "ENKUlvE" */
+    for (size_t i = 0; at != NULL && i < sizeof(types) / sizeof(types[0]); i++) {
+        if (strncmp(at + strlen("EUl"), types[i].type, strlen(types[i].type)) == 0)
+            return types[i].bytes;
+    }
+    return 0;
+}
+
+/* "elementwise_kernelILi128ELi4E...": a block of so many threads does so many elements for each. */
+static bool covers(const struct ms_call *call, const char *name, uint64_t count)
+{
+    static const char family[] = "_ZN2at6native18elementwise_kernelILi";
+    char *end;
+    if (strncmp(name, family, sizeof(family) - 1) != 0)
+        return false;
+    const uint64_t threads = strtoul(name + sizeof(family) - 1, &end, 10);
+    if (strncmp(end, "ELi", 3) != 0)
+        return false;
+    const uint64_t each = strtoul(end + 3, NULL, 10);
+    return call->block[0] == threads && call->block[1] == 1 && call->block[2] == 1 &&
+           call->grid[0] * threads * each >= count;
+}
+
+static uint32_t word(const struct ms_packed *packed, size_t at)
+{
+    uint32_t value;
+    memcpy(&value, packed->bytes + at, sizeof(value));
+    return value;
+}
+
+/* The first dimension is the row; the others say where rows are. */
+static bool read_rows(const struct ms_packed *packed, size_t at, unsigned dims, size_t element,
+                      uint64_t *count_out, struct ms_row_copy *rows)
+{
+    *count_out = 1;
+    if (dims < 1 || dims > MS_ROW_DIMS + 1)
+        return false;
+    for (unsigned i = 0; i < dims; i++) {
+        const uint32_t size = word(packed, at + SIZES_AT + (size_t)i * SIZE_BYTES);
+        const uint32_t to = word(packed, at + STRIDES_AT + (size_t)i * STRIDE_BYTES);
+        const uint32_t from = word(packed, at + STRIDES_AT + (size_t)i * STRIDE_BYTES + 4);
+        if (size == 0 || *count_out > INT32_MAX / size)
+            return false;
+        *count_out *= size;
+        if (i == 0) {
+            rows->width = size * element;
+            if (to != element || from != element)
+                return false;
+            continue;
+        }
+        rows->dim[i - 1].count = size;
+        rows->dim[i - 1].to_stride = to;
+        rows->dim[i - 1].from_stride = from;
+    }
+    rows->dims = dims - 1;
+    return true;
+}
+
+bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
+                     const struct ms_packed *packed, size_t pointers, struct ms_row_copy *rows_out)
+{
+    unsigned dims;
+    size_t at;
+    uint64_t count;
+    const size_t element = element_bytes(layout->name);
+    *rows_out = (struct ms_row_copy){0};
+    if (element == 0 || !read_dims(layout, packed, pointers, &at, &dims) ||
+        !read_rows(packed, at, dims, element, &count, rows_out) ||
+        count != word(packed, layout->params[0].offset) || !covers(call, layout->name, count))
+        return false;
+    memcpy(&rows_out->to, packed->bytes + pointers, sizeof(rows_out->to));
+    memcpy(&rows_out->from, packed->bytes + pointers + 8, sizeof(rows_out->from));
     return true;
 }

@@ -2,10 +2,12 @@
 /*
  * Loops over tensors of any strides: their parameters hold sizes and strides for 25 dimensions, and what lies behind
  * those that are in use was never written. Stale addresses there would mean memory that the kernel does not touch.
+ * And copies among them as what they are: of a column slice, say.
  */
 #ifndef METASHARD_RUNTIME_LAUNCH_STRIDED_H
 #define METASHARD_RUNTIME_LAUNCH_STRIDED_H
 
+#include "runtime/base/rows.h"
 #include "runtime/launch/launch.h"
 
 /*
@@ -14,5 +16,12 @@
  */
 bool ms_strided_clean(const struct ms_param_layout *layout, struct ms_packed *packed,
                       size_t pointers);
+
+/*
+ * True when the launch does nothing but copy these rows: its name, the sizes of its parameters and all that they hold
+ * are as PyTorch makes them for a copy that changes no type. The two pointers lie at `pointers`, as above.
+ */
+bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
+                     const struct ms_packed *packed, size_t pointers, struct ms_row_copy *rows_out);
 
 #endif

@@ -65,8 +65,7 @@ static void destroy_allocation(struct ms_allocation *allocation)
     ms_backing_release(&allocation->backing);
     ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
-    ms_heap_free(allocation->blocks.ranges);
-    ms_heap_free(allocation->blocks.places);
+    ms_room_free(&allocation->blocks.room, allocation->blocks.all);
     ms_heap_free(allocation);
 }
 

@@ -52,11 +52,32 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
     return CUDA_SUCCESS;
 }
 
+/* What gives something back is called once more when it fails: nobody else will do it later. */
 static void unmap(CUdeviceptr address, size_t bytes)
 {
-    const CUresult result = ms_driver.mem_unmap(address, bytes);
+    CUresult result = ms_driver.mem_unmap(address, bytes);
+    if (result != CUDA_SUCCESS)
+        result = ms_driver.mem_unmap(address, bytes);
     if (result != CUDA_SUCCESS)
         ms_log(MS_WARN, "cannot unmap %zu bytes at 0x%llx: CUDA error %d", bytes, address, result);
+}
+
+static void release(CUmemGenericAllocationHandle handle)
+{
+    CUresult result = ms_driver.mem_release(handle);
+    if (result != CUDA_SUCCESS)
+        result = ms_driver.mem_release(handle);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN, "cannot give device memory back: CUDA error %d", result);
+}
+
+static void free_addresses(CUdeviceptr address, size_t bytes)
+{
+    CUresult result = ms_driver.mem_address_free(address, bytes);
+    if (result != CUDA_SUCCESS)
+        result = ms_driver.mem_address_free(address, bytes);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN, "cannot free the addresses at 0x%llx: CUDA error %d", address, result);
 }
 
 /* Every granule was mapped by itself. */
@@ -97,8 +118,13 @@ static void end_sunk(struct ms_backing *backing, struct ms_sunk **at)
 {
     struct ms_sunk *sunk = *at;
     *at = sunk->next;
-    for (size_t i = 0; i < sunk->count; i++)
-        unmap_granules(backing, sunk->ranges[i]);
+    for (size_t i = 0; i < sunk->count; i++) {
+        const struct ms_range range = sunk->ranges[i];
+        if (sunk->is_lent)
+            unmap(backing->address + range.begin, range.end - range.begin);
+        else
+            unmap_granules(backing, range);
+    }
     if (sunk->event != NULL)
         ms_driver.event_destroy(sunk->event);
     ms_heap_free(sunk);
@@ -117,6 +143,15 @@ CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t
         end_sunk(backing, at);
     }
     return CUDA_SUCCESS;
+}
+
+void ms_backing_unsink_now(struct ms_backing *backing, const struct ms_sunk *sunk)
+{
+    struct ms_sunk **at = &backing->sunk;
+    while (*at != NULL && *at != sunk)
+        at = &(*at)->next;
+    if (*at != NULL)
+        end_sunk(backing, at);
 }
 
 void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sunk, CUevent event)
@@ -140,11 +175,7 @@ void ms_backing_release(struct ms_backing *backing)
         const struct ms_chunk *chunk = &backing->chunks[i];
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
     }
-    const CUresult result = ms_driver.mem_address_free(backing->address - backing->granule,
-                                                       backing->bytes + 2 * backing->granule);
-    if (result != CUDA_SUCCESS)
-        ms_log(MS_WARN, "cannot free the addresses at 0x%llx: CUDA error %d", backing->address,
-               result);
+    free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
     ms_count_backed(-(int64_t)backing->backed_bytes);
     ms_heap_free(backing->chunks);
     *backing = (struct ms_backing){0};
@@ -188,7 +219,7 @@ static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chun
     if (result != CUDA_SUCCESS)
         return result;
     result = map_handle(backing, handle, address, bytes);
-    ms_driver.mem_release(handle);
+    release(handle);
     return result;
 }
 
@@ -293,7 +324,7 @@ static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocatio
         return result;
     CUmemGenericAllocationHandle none = 0;
     if (!atomic_compare_exchange_strong(&sinks[backing->device], &none, *sink_out)) {
-        ms_driver.mem_release(*sink_out);
+        release(*sink_out);
         *sink_out = none;
     }
     return CUDA_SUCCESS;
@@ -369,15 +400,24 @@ CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end)
     return result;
 }
 
+static struct ms_sunk *create_sunk(const struct ms_backing *backing, const struct ms_range *ranges,
+                                   size_t count, CUcontext context)
+{
+    struct ms_sunk *sunk = ms_heap_alloc(sizeof(*sunk) + count * sizeof(*ranges));
+    if (sunk == NULL)
+        return NULL;
+    *sunk = (struct ms_sunk){.next = backing->sunk, .context = context, .count = count};
+    memcpy(sunk->ranges, ranges, count * sizeof(*ranges));
+    return sunk;
+}
+
 CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *ranges,
                              size_t count, CUcontext context, struct ms_sunk **sunk_out)
 {
     CUmemGenericAllocationHandle sink;
-    struct ms_sunk *sunk = ms_heap_alloc(sizeof(*sunk) + count * sizeof(*ranges));
+    struct ms_sunk *sunk = create_sunk(backing, ranges, count, context);
     if (sunk == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *sunk = (struct ms_sunk){.next = backing->sunk, .context = context, .count = count};
-    memcpy(sunk->ranges, ranges, count * sizeof(*ranges));
     CUresult result = get_sink(backing, &sink);
     size_t done = 0;
     while (done < count && result == CUDA_SUCCESS) {
@@ -391,6 +431,40 @@ CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *
     while (done > 0)
         unmap_granules(backing, ranges[--done]);
     ms_heap_free(sunk);
+    return result;
+}
+
+static CUresult lend(const struct ms_backing *backing, const struct ms_backing *lender,
+                     const struct ms_chunk *chunk, struct ms_range range)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result = ms_driver.mem_retain(&handle, (void *)(lender->address + chunk->begin));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = map_handle(backing, handle, backing->address + range.begin, range.end - range.begin);
+    release(handle);
+    return result;
+}
+
+CUresult ms_backing_lend_for(struct ms_backing *backing, const struct ms_backing *lender,
+                             const struct ms_range *ranges, CUcontext context,
+                             struct ms_sunk **sunk_out)
+{
+    struct ms_sunk *sunk = create_sunk(backing, ranges, lender->count, context);
+    if (sunk == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    sunk->is_lent = true;
+    sunk->count = 0;
+    while (sunk->count < lender->count && result == CUDA_SUCCESS) {
+        result = lend(backing, lender, &lender->chunks[sunk->count], ranges[sunk->count]);
+        sunk->count += result == CUDA_SUCCESS;
+    }
+    backing->sunk = sunk;
+    if (result == CUDA_SUCCESS)
+        *sunk_out = sunk;
+    else
+        end_sunk(backing, &backing->sunk);
     return result;
 }
 

@@ -25,11 +25,12 @@ struct ms_chunk {
     size_t begin, end; /* offsets in the block, multiples of the granule */
 };
 
-/* Granules under which the sink lies until queued work has written there. */
+/* Granules under which the sink, or another's memory, lies until queued work has written there. */
 struct ms_sunk {
     struct ms_sunk *next;
     CUcontext context;
     CUevent event; /* after that work; NULL: it is not queued yet */
+    bool is_lent;  /* it is another's memory, each range mapped whole */
     size_t count;
     struct ms_range ranges[]; /* ascending; multiples of the granule, none of it backed */
 };
@@ -79,10 +80,20 @@ void ms_backing_unsink(const struct ms_backing *backing, size_t begin, size_t en
  */
 CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *ranges,
                              size_t count, CUcontext context, struct ms_sunk **sunk_out);
+/*
+ * The same with the memory of `lender`, whose chunks are as long as the ranges, for the time being. It must not go before. Fails with
+ * CUDA_ERROR_NOT_SUPPORTED where the driver tells no handles.
+ */
+CUresult ms_backing_lend_for(struct ms_backing *backing, const struct ms_backing *lender,
+                             const struct ms_range *ranges, CUcontext context,
+                             struct ms_sunk **sunk_out);
 void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sunk, CUevent event);
 
 /* Takes away what is sunk and touches [begin, end), after waiting for its work. Fails while that is not queued. */
 CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t end);
+
+/* Takes away what is sunk or lent for work that was not queued after all. NULL: nothing. */
+void ms_backing_unsink_now(struct ms_backing *backing, const struct ms_sunk *sunk);
 
 /* True when one chunk holds the whole block. */
 bool ms_backing_is_one_chunk(const struct ms_backing *backing);

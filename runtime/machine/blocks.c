@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Blocks: what a caching allocator tells of the parts that it hands out. A freed block's content is dead at
- * once, but its memory is not: queued work may still use it, so it goes back only under pressure, after
- * the device was waited for (pressure.c).
+ * once, but its memory is not: queued work may still use it, so it goes back only after the device was
+ * waited for (pressure.c).
  */
 #include "runtime/machine/machine.h"
 
@@ -12,6 +12,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/note.h"
+#include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
@@ -51,18 +52,49 @@ static bool carve(struct ms_allocation *allocation)
            ms_lineage_set_dead(&allocation->lineage, 0, allocation->bytes, true);
 }
 
+static size_t present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    size_t bytes = 0;
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        bytes += ms_content_is_present(&extent.content) ? stop - at : 0;
+        at = stop;
+    }
+    return bytes;
+}
+
+/* [begin, end) was a block until now. */
+static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    ms_shard_forget(allocation, begin, end);
+    if (!ms_lineage_forget(&allocation->lineage, begin, end))
+        return false;
+    if (!allocation->keeps_dead)
+        ms_space_set_leftover(allocation, allocation->leftover_bytes +
+                                              present_bytes(&allocation->lineage, begin, end));
+    return true;
+}
+
+/* [begin, end) is a block again. */
+static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const size_t left = allocation->leftover_bytes;
+    const size_t used = left > 0 ? present_bytes(&allocation->lineage, begin, end) : 0;
+    ms_space_set_leftover(allocation, used < left ? left - used : 0);
+}
+
 /* What overlaps a new block was returned without a word. */
 static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     for (;;) {
         const size_t at = ms_space_block_behind(allocation, begin);
-        if (at == allocation->blocks.count || allocation->blocks.ranges[at].begin >= end)
+        if (at == allocation->blocks.count || allocation->blocks.all[at].begin >= end)
             return true;
         size_t old_end;
-        const size_t old_begin = allocation->blocks.ranges[at].begin;
-        ms_shard_forget(allocation, old_begin, allocation->blocks.ranges[at].end);
+        const size_t old_begin = allocation->blocks.all[at].begin;
         if (!ms_space_remove_block(allocation, old_begin, &old_end) ||
-            !ms_lineage_forget(&allocation->lineage, old_begin, old_end))
+            !forget(allocation, old_begin, old_end))
             return false;
     }
 }
@@ -74,12 +106,35 @@ static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
         !ms_space_add_block(allocation, begin, end))
         return false;
     ms_count(MS_COUNT_BLOCKS, 1);
+    use_again(allocation, begin, end);
     return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
+}
+
+/* True when a new block would lie where others left whole granules behind: then nothing of it could be deferred. */
+static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
+                             size_t bytes)
+{
+    const size_t granule = allocation->backing.granule;
+    if (allocation->leftover_bytes < granule || bytes < granule ||
+        !ms_fits(allocation, address, bytes))
+        return false;
+    const size_t begin = ms_offset(allocation, address);
+    return present_bytes(&allocation->lineage, begin, begin + bytes) >= granule;
+}
+
+static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
+{
+    struct ms_allocation *allocation = claim(address);
+    if (allocation == NULL || ms_settle_is_over() || !lies_on_leftover(allocation, address, bytes))
+        return allocation;
+    ms_space_release(allocation);
+    ms_pressure_trim_one(address);
+    return claim(address);
 }
 
 void ms_block_taken(CUdeviceptr address, size_t bytes)
 {
-    struct ms_allocation *allocation = claim(address);
+    struct ms_allocation *allocation = claim_for_block(address, bytes);
     if (allocation == NULL)
         return;
     const size_t begin = ms_offset(allocation, address);
@@ -87,6 +142,8 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
         is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
     ms_space_release(allocation);
+    if (is_deferred && !ms_settle_is_over())
+        ms_pressure_trim();
     /* Where that fails, the launch that uses it tries again, and its program gets the error. */
     if (is_deferred && (ms_settle_is_over() || is_capturing())) {
         const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
@@ -104,8 +161,7 @@ void ms_block_returned(CUdeviceptr address)
     size_t end;
     if (ms_space_remove_block(allocation, begin, &end)) {
         note_change(allocation);
-        ms_shard_forget(allocation, begin, end);
-        ms_lineage_forget(&allocation->lineage, begin, end);
+        forget(allocation, begin, end);
     }
     ms_space_release(allocation);
 }

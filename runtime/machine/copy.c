@@ -14,12 +14,18 @@
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
+#include "runtime/machine/store.h"
+
+/* Less is brought into its own place first, with what lies around it: rows would be copied, and waited for, one by one. */
+enum { LEAST_FROM_STORE = 256 << 10 };
 
 /* One copy under way. source and destination are claimed; either may be NULL: not ours. */
 struct copy {
     struct ms_allocation *source, *destination;
     CUdeviceptr source_address, destination_address;
     CUstream stream;
+    bool is_row;                        /* one of many of a copy */
+    const struct ms_sequence *sequence; /* that it is one of; NULL: of none */
 };
 
 /* The destination of this piece becomes resident, without playing what it held. */
@@ -44,10 +50,23 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
     return result;
 }
 
-/* A launch can only be played again in its own context. */
+/* A launch can only be played again in its own context, and a store on its own device. */
 static bool may_move(const struct copy *copy, const struct ms_content *content)
 {
+    if (content->kind == MS_STORED)
+        return copy->destination->device == ms_store_device(content->store);
     return content->kind != MS_LAUNCHED || copy->destination->context == content->step->context;
+}
+
+/* From a store straight to where it goes, so that it is not in memory three times. The stream was idle: it does not wait long, and
+ * the store may go then. */
+static CUresult copy_from_store(const struct copy *copy, size_t at, size_t bytes,
+                                const struct ms_content *content)
+{
+    CUresult result = back_destination(copy, at, bytes);
+    if (result == CUDA_SUCCESS)
+        result = ms_play(content, 0, copy->destination_address + at, bytes, copy->stream);
+    return result == CUDA_SUCCESS ? ms_driver_wait(copy->stream) : result;
 }
 
 /* A deferred piece into memory, in stream order. What is there already, or must be played in its own
@@ -55,7 +74,9 @@ static bool may_move(const struct copy *copy, const struct ms_content *content)
 static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
                                const struct ms_content *content)
 {
-    if (content->cached || content->kind == MS_LAUNCHED)
+    if (content->kind == MS_STORED && bytes >= LEAST_FROM_STORE)
+        return copy_from_store(copy, at, bytes, content);
+    if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_STORED)
         return copy_resident(copy, at, bytes);
     const size_t from = ms_offset(copy->source, copy->source_address + at);
     CUresult result = ms_shard_outside(copy->source, from, from + bytes);
@@ -184,7 +205,8 @@ static CUresult copy_recorded(const struct copy *copy, size_t bytes)
     const size_t start = ms_offset(copy->source, copy->source_address);
     ms_shard_judge(copy->source, start, start + bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (copy->destination == NULL || ms_list_foreign(copy->source, start, bytes, &foreign))
+    if (copy->destination == NULL || copy->is_row ||
+        ms_list_foreign(copy->source, start, bytes, copy->sequence, &foreign))
         result = copy_extents(copy, bytes, true);
     if (foreign.count > 0 && result == CUDA_SUCCESS) {
         const size_t to = ms_offset(copy->destination, copy->destination_address);
@@ -265,9 +287,10 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         if (may_record || has_absent_source(copy, bytes)) {
             *result_out =
                 may_record ? copy_recorded(copy, bytes) : copy_extents(copy, bytes, false);
-            ms_note_event(MS_EVENT_RECORD, copy->source,
-                          ms_offset(copy->source, copy->source_address), bytes,
-                          "a copy on the device");
+            if (!copy->is_row)
+                ms_note_event(MS_EVENT_RECORD, copy->source,
+                              ms_offset(copy->source, copy->source_address), bytes,
+                              "a copy on the device");
             return true;
         }
     }
@@ -275,23 +298,39 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
     return *result_out != CUDA_SUCCESS;
 }
 
-static bool copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                           CUstream stream, CUresult *result_out)
+static bool claim_and_run(struct copy *copy, size_t bytes, CUresult *result_out)
 {
-    struct copy copy = {.source_address = source,
-                        .destination_address = destination,
-                        .stream = stream};
-    ms_space_claim_two(source, destination, &copy.source, &copy.destination);
+    ms_space_claim_two(copy->source_address, copy->destination_address, &copy->source,
+                       &copy->destination);
     const bool answered =
-        (copy.source != NULL || copy.destination != NULL) && run(&copy, bytes, result_out);
-    ms_space_release(copy.source);
-    if (copy.destination != copy.source)
-        ms_space_release(copy.destination);
+        (copy->source != NULL || copy->destination != NULL) && run(copy, bytes, result_out);
+    ms_space_release(copy->source);
+    if (copy->destination != copy->source)
+        ms_space_release(copy->destination);
+    return answered;
+}
+
+static bool try_copy(struct copy *copy, size_t bytes, CUresult *result_out)
+{
+    int attempts = 0;
+    bool answered;
+    do
+        answered = claim_and_run(copy, bytes, result_out);
+    while (answered && ms_try_bytes_again(*result_out, &attempts));
+    if (answered)
+        ms_settle_postpone();
     return answered;
 }
 
 bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                        CUresult *result_out)
+{
+    return ms_copy_one_on_device(destination, source, bytes, NULL, stream, result_out);
+}
+
+bool ms_copy_one_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                           const struct ms_sequence *sequence, CUstream stream,
+                           CUresult *result_out)
 {
     if (bytes == 0)
         return false;
@@ -303,12 +342,19 @@ bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes
         if (*result_out != CUDA_SUCCESS)
             return true;
     }
-    int attempts = 0;
-    bool answered;
-    do
-        answered = copy_on_device(destination, source, bytes, stream, result_out);
-    while (answered && ms_try_again(*result_out, &attempts));
-    if (answered)
-        ms_settle_postpone();
-    return answered;
+    struct copy copy = {.source_address = source,
+                        .destination_address = destination,
+                        .stream = stream,
+                        .sequence = sequence};
+    return try_copy(&copy, bytes, result_out);
+}
+
+bool ms_copy_row_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                           CUstream stream, CUresult *result_out)
+{
+    struct copy copy = {.source_address = source,
+                        .destination_address = destination,
+                        .stream = stream,
+                        .is_row = true};
+    return try_copy(&copy, bytes, result_out);
 }

@@ -22,6 +22,7 @@
 #include "runtime/machine/query.h"
 #include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
+#include "runtime/machine/rows.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
@@ -173,9 +174,11 @@ static bool add_input(struct ms_step *step, const struct part *in)
     return true;
 }
 
-/* A recorded launch may be played, and so read, when nobody asks the plan any more. */
+/* A recorded launch may be played, and so read, when nobody asks the plan any more; and what is absent can never be. */
 static bool is_forbidden(const struct part *part)
 {
+    if (ms_lineage_has_absent(&part->allocation->lineage, part->begin, part->end))
+        return true;
     if (!ms_shard_enforces())
         return false;
     ms_shard_judge(part->allocation, part->begin, part->end);
@@ -239,11 +242,18 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     return recorded;
 }
 
+static void list_sizes(const struct ms_piece *pieces, size_t count, size_t *sizes)
+{
+    for (size_t i = 0; i < count; i++)
+        sizes[i] = pieces[i].bytes;
+}
+
 /* One of the copies that a launch is; the driver does what the machine does not. */
-static CUresult copy_piece(const struct ms_piece *piece, CUstream stream)
+static CUresult copy_piece(const struct ms_piece *piece, const struct ms_sequence *sequence,
+                           CUstream stream)
 {
     CUresult result;
-    if (ms_copy_on_device(piece->to, piece->from, piece->bytes, stream, &result))
+    if (ms_copy_one_on_device(piece->to, piece->from, piece->bytes, sequence, stream, &result))
         return result;
     return ms_driver.memcpy_dtod_async(piece->to, piece->from, piece->bytes, stream);
 }
@@ -254,7 +264,7 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
                         CUresult *result_out)
 {
     struct ms_piece pieces[MS_MAX_PIECES];
-    size_t count;
+    size_t sizes[MS_MAX_PIECES], count;
     CUdevice device;
     if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
@@ -263,9 +273,41 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
         !ms_launch_may_wait(call, layout, device))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is %zu copies", layout->name, count);
+    list_sizes(pieces, count, sizes);
     *result_out = CUDA_SUCCESS;
-    for (size_t i = 0; i < count && *result_out == CUDA_SUCCESS; i++)
-        *result_out = copy_piece(&pieces[i], call->stream);
+    for (size_t i = 0; i < count && *result_out == CUDA_SUCCESS; i++) {
+        const struct ms_sequence sequence = {sizes, count, i};
+        *result_out = copy_piece(&pieces[i], &sequence, call->stream);
+    }
+    return true;
+}
+
+/* Either of the two pointers may be one to a block. */
+static bool find_rows(const struct ms_call *call, const struct ms_param_layout *layout,
+                      const struct ms_packed *packed, const struct ms_reach *reach,
+                      struct ms_row_copy *rows)
+{
+    for (size_t i = 0; i < reach->count; i++) {
+        const size_t at = reach->hits[i].offset;
+        if (ms_strided_find(call, layout, packed, at, rows) ||
+            (at >= 8 && ms_strided_find(call, layout, packed, at - 8, rows)))
+            return true;
+    }
+    return false;
+}
+
+/* The launch is copies of rows, and they are done. It reads no other parameter than those of the copy. */
+static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *layout,
+                      const struct ms_packed *packed, const struct ms_reach *reach,
+                      CUresult *result_out)
+{
+    struct ms_row_copy rows;
+    CUdevice device;
+    if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
+        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        !ms_launch_may_wait(call, layout, device) || !ms_copy_rows(&rows, call->stream, result_out))
+        return false;
+    ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
     return true;
 }
 
@@ -351,7 +393,8 @@ static bool launch_packed(const struct ms_call *call, struct ms_param_layout *la
 {
     struct ms_reach reach;
     find_reach(layout, packed, &reach);
-    if (concatenate(call, layout, packed, &reach, result_out))
+    if (concatenate(call, layout, packed, &reach, result_out) ||
+        copy_rows(call, layout, packed, &reach, result_out))
         return true;
     if (record(call, layout, packed, &reach)) {
         ms_settle_postpone();
@@ -410,7 +453,7 @@ CUresult ms_prepare_unload(CUlibrary library)
     const struct ms_why why = ms_why_begin(MS_REASON_UNLOAD);
     do
         result = materialise_all_launched();
-    while (ms_try_again(result, &attempts));
+    while (ms_try_bytes_again(result, &attempts));
     ms_why_end(why);
     if (result == CUDA_SUCCESS)
         ms_param_layout_forget(library);

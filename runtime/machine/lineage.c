@@ -5,9 +5,10 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/machine/step.h"
+#include "runtime/machine/store.h"
 
-const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",    "source",
-                                                  "launch",    "absent", "resident"};
+const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",   "source",
+                                                  "launch",    "stored", "absent", "resident"};
 
 static void hold(const struct ms_extent *extent)
 {
@@ -15,6 +16,8 @@ static void hold(const struct ms_extent *extent)
         ms_source_take(extent->content.source);
     else if (extent->content.kind == MS_LAUNCHED)
         ms_step_take(extent->content.step);
+    else if (extent->content.kind == MS_STORED)
+        ms_store_take(extent->content.store);
 }
 
 static void let_go(const struct ms_extent *extent)
@@ -23,17 +26,20 @@ static void let_go(const struct ms_extent *extent)
         ms_source_drop(extent->content.source);
     else if (extent->content.kind == MS_LAUNCHED)
         ms_step_drop(extent->content.step);
+    else if (extent->content.kind == MS_STORED)
+        ms_store_drop(extent->content.store);
 }
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
 {
     enum { FIRST_CAPACITY = 4 };
-    struct ms_extent *extents = ms_heap_alloc(FIRST_CAPACITY * sizeof(*extents));
+    struct ms_room room = {.item_bytes = sizeof(struct ms_extent)};
+    struct ms_extent *extents = ms_room_make(&room, NULL, 0, FIRST_CAPACITY);
     if (extents == NULL)
         return false;
+    extents = ms_room_replace(&room, extents, 0, 0, 0, 1);
     extents[0] = (struct ms_extent){.begin = 0, .end = bytes};
-    *lineage = (struct ms_lineage){
-        .extents = extents, .count = 1, .capacity = FIRST_CAPACITY, .bytes = bytes};
+    *lineage = (struct ms_lineage){.extents = extents, .count = 1, .room = room, .bytes = bytes};
     return true;
 }
 
@@ -41,7 +47,7 @@ void ms_lineage_cleanup(struct ms_lineage *lineage)
 {
     for (size_t i = 0; i < lineage->count; i++)
         let_go(&lineage->extents[i]);
-    ms_heap_free(lineage->extents);
+    ms_room_free(&lineage->room, lineage->extents);
     *lineage = (struct ms_lineage){0};
 }
 
@@ -62,7 +68,8 @@ static size_t find(const struct ms_lineage *lineage, size_t offset)
 
 static void cut_front(struct ms_extent *extent, size_t begin)
 {
-    if (extent->content.kind == MS_SOURCE || extent->content.kind == MS_LAUNCHED)
+    const enum ms_kind kind = extent->content.kind;
+    if (kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_STORED)
         extent->content.source_offset += begin - extent->begin;
     extent->begin = begin;
 }
@@ -150,6 +157,9 @@ static bool continues(const struct ms_extent *left, const struct ms_extent *righ
     case MS_LAUNCHED:
         return a->step == b->step &&
                a->source_offset + (left->end - left->begin) == b->source_offset;
+    case MS_STORED:
+        return a->store == b->store &&
+               a->source_offset + (left->end - left->begin) == b->source_offset;
     default:
         return true;
     }
@@ -191,15 +201,10 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 {
     if (begin == end)
         return true;
-    if (lineage->count + 2 > lineage->capacity) {
-        const size_t capacity = 2 * lineage->capacity + 2;
-        struct ms_extent *grown =
-            ms_heap_realloc(lineage->extents, capacity * sizeof(*lineage->extents));
-        if (grown == NULL)
-            return false;
-        lineage->extents = grown;
-        lineage->capacity = capacity;
-    }
+    struct ms_extent *roomy = ms_room_make(&lineage->room, lineage->extents, lineage->count, 2);
+    if (roomy == NULL)
+        return false;
+    lineage->extents = roomy;
 
     size_t first = find(lineage, begin);
     size_t last = find(lineage, end - 1);
@@ -243,8 +248,8 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
         account(lineage, &lineage->extents[i], false);
         let_go(&lineage->extents[i]);
     }
-    memmove(&lineage->extents[first + count], &lineage->extents[last + 1],
-            (lineage->count - last - 1) * sizeof(*lineage->extents));
+    lineage->extents = ms_room_replace(&lineage->room, lineage->extents, lineage->count, first,
+                                       last - first + 1, count);
     memcpy(&lineage->extents[first], pieces, count * sizeof(*pieces));
     lineage->count = lineage->count - (last - first + 1) + count;
     note_change(lineage, begin, end);
@@ -312,11 +317,11 @@ static void append_part(struct ms_lineage *made, const struct ms_lineage *lineag
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
                        ms_content_change *change)
 {
-    const size_t capacity = lineage->count + 2 * count;
-    struct ms_lineage made = {.capacity = capacity,
+    const size_t most = lineage->count + 2 * count;
+    struct ms_lineage made = {.room = {.item_bytes = sizeof(struct ms_extent)},
                               .bytes = lineage->bytes,
                               .changed_end = lineage->bytes};
-    made.extents = ms_heap_alloc(capacity * sizeof(*made.extents));
+    made.extents = ms_room_make(&made.room, NULL, 0, most);
     if (made.extents == NULL)
         return false;
     size_t at = 0, done = 0;
@@ -326,6 +331,7 @@ bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges
         done = ranges[i].end;
     }
     append_part(&made, lineage, &at, (struct ms_range){done, lineage->bytes}, NULL);
+    made.extents = ms_room_replace(&made.room, made.extents, 0, 0, 0, made.count);
     ms_lineage_cleanup(lineage);
     *lineage = made;
     return true;
@@ -366,6 +372,8 @@ void ms_lineage_drop_caches(struct ms_lineage *lineage)
             lineage->extents[count++] = *extent;
         }
     }
+    lineage->extents = ms_room_replace(&lineage->room, lineage->extents, lineage->count, count,
+                                       lineage->count - count, 0);
     lineage->count = count;
     lineage->cached_bytes = 0;
     note_change(lineage, 0, lineage->bytes);

@@ -12,7 +12,7 @@
  * Where an allocation is carved into blocks (space.h), what lies in none of them is *dead*: nobody wrote it
  * and nobody will read it, so it is never deferred.
  *
- * Not thread-safe: guarded by the claim on the block. Owns the references of its sources and steps.
+ * Not thread-safe: guarded by the claim on the block. Owns the references of its sources, steps and stores.
  * Functions that fail (out of memory) leave the lineage as it was.
  */
 #ifndef METASHARD_RUNTIME_MACHINE_LINEAGE_H
@@ -23,9 +23,11 @@
 #include <stdint.h>
 
 #include "runtime/base/range.h"
+#include "runtime/base/room.h"
 #include "runtime/source/source.h"
 
 struct ms_step;
+struct ms_store;
 
 enum ms_kind {
     MS_UNDEFINED, /* never written; any content is right, but it must stay the same once seen */
@@ -33,6 +35,7 @@ enum ms_kind {
     MS_FILL,      /* a pattern */
     MS_SOURCE,    /* bytes of a file or a snapshot */
     MS_LAUNCHED,  /* what a recorded launch left in its block (step.h) */
+    MS_STORED,    /* in device memory, but not in its place (store.h) */
     MS_ABSENT,    /* only other ranks have it: received into the sink (receive.h). Always away */
     MS_RESIDENT,  /* the truth is in device memory */
     MS_KIND_COUNT
@@ -57,11 +60,15 @@ static inline bool ms_standing_is_open(enum ms_standing standing)
 struct ms_content {
     enum ms_kind kind;
     enum ms_standing standing;
-    bool cached;              /* the bytes are in device memory as well; MS_FILL and later kinds */
-    uint32_t pattern;         /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
-    struct ms_source *source; /* MS_SOURCE */
-    struct ms_step *step;     /* MS_LAUNCHED */
-    uint64_t source_offset;   /* of the extent's first byte, in the source or the step's block */
+    bool cached;      /* the bytes are in device memory as well; MS_FILL and later kinds */
+    uint32_t pattern; /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
+    union {
+        struct ms_source *source; /* MS_SOURCE */
+        struct ms_step *step;     /* MS_LAUNCHED */
+        struct ms_store *store;   /* MS_STORED */
+    };
+    uint64_t
+        source_offset; /* of the extent's first byte, in the source, the step's block or the store */
 };
 
 /* Nothing has to be played. */
@@ -82,7 +89,8 @@ struct ms_extent {
 
 struct ms_lineage {
     struct ms_extent *extents;
-    size_t count, capacity;
+    size_t count;
+    struct ms_room room; /* of extents */
     size_t bytes;
     size_t deferred_bytes; /* bytes that are neither resident nor undefined nor dead */
     size_t resident_bytes;

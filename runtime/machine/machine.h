@@ -20,6 +20,7 @@
 
 #include "runtime/driver.h"
 #include "runtime/launch/launch.h"
+#include "runtime/machine/sequence.h"
 
 /* An allocation in the current context. Deferred when it is large enough and the device can map
  * memory; *address_out is then the address of the allocation. */
@@ -49,6 +50,15 @@ bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes
 /* A copy between device addresses; at least one of them lies in an allocation. */
 bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                        CUresult *result_out);
+
+/* The same, of one of a sequence of tensors that are put one behind the other; NULL: of none. */
+bool ms_copy_one_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                           const struct ms_sequence *sequence, CUstream stream,
+                           CUresult *result_out);
+
+/* The same of one row of many (rows.h), which is no tensor by itself and no event. */
+bool ms_copy_row_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                           CUstream stream, CUresult *result_out);
 
 /* A launch, which is recorded, or what its parameters reach is materialised. `call` has the stream by
  * its true name. */

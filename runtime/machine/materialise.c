@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/materialise.h"
 
+#include <stdatomic.h>
+
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
+#include "runtime/hot.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/record.h"
@@ -101,7 +104,7 @@ static CUresult play_pieces(struct ms_allocation *allocation, size_t begin, size
         return result;
     result = play_missing(allocation, begin, end, stream);
     /* Also after a failure: queued pieces must not outlive this call. */
-    const CUresult waited = ms_driver.stream_synchronize(stream);
+    const CUresult waited = ms_driver_wait(stream);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
@@ -186,7 +189,7 @@ static CUresult play_in_place(struct ms_allocation *allocation, const struct in_
                           run->begin - run->step_begin, run->end - run->step_begin, stream);
     if (result == CUDA_SUCCESS)
         result = play_around(allocation, run, stream);
-    const CUresult waited = ms_driver.stream_synchronize(stream);
+    const CUresult waited = ms_driver_wait(stream);
     ms_backing_unsink(&allocation->backing, run->step_begin, run->step_end);
     return result != CUDA_SUCCESS ? result : waited;
 }
@@ -206,9 +209,23 @@ static bool can_be_cached(const struct ms_content *content)
            (content->kind == MS_SOURCE && ms_source_is_file(content->source));
 }
 
+static void make_present(struct ms_content *content)
+{
+    if (ms_content_is_present(content))
+        return;
+    if (can_be_cached(content))
+        content->cached = true;
+    else
+        *content = (struct ms_content){.kind = MS_RESIDENT};
+    if (content->standing != MS_OURS)
+        content->standing = MS_OPEN; /* read all the same */
+}
+
 /* All of [begin, end) is in memory now. */
 static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
 {
+    enum { MANY = 64 }; /* extents for which the lineage is made anew, at once */
+    const struct ms_range range = {begin, end};
     size_t count;
     struct ms_extent *extents = ms_lineage_copy(&allocation->lineage, begin, end, &count);
     if (extents == NULL)
@@ -219,15 +236,13 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
         if (ms_content_is_present(&content))
             continue;
         ms_count(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
-        if (!can_be_cached(&content))
-            content = (struct ms_content){.kind = MS_RESIDENT};
-        else
-            content.cached = true;
-        if (content.standing != MS_OURS)
-            content.standing = MS_OPEN; /* read all the same */
-        if (!ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
+        make_present(&content);
+        if (count <= MANY &&
+            !ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (count > MANY && !ms_lineage_change(&allocation->lineage, &range, 1, make_present))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
     ms_extents_free(extents, count);
     return result;
 }
@@ -268,6 +283,21 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     return result;
 }
 
+/* An error that the call will have, and that nobody has told of: not that of a file, of a plan, of memory that is out,
+ * nor of a driver that goes down. */
+static void tell(const struct ms_allocation *allocation, size_t begin, size_t end, CUresult result)
+{
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&
+        result != CUDA_ERROR_OPERATING_SYSTEM && result != CUDA_ERROR_NOT_PERMITTED &&
+        result != CUDA_ERROR_DEINITIALIZED)
+        ms_log(
+            MS_ERROR,
+            "%s: bytes %zu to %zu of the allocation of %zu bytes at 0x%llx cannot be brought into "
+            "memory: CUDA error %d",
+            ms_caller != NULL ? ms_caller : "a call", begin, end, allocation->bytes,
+            allocation->address, (int)result);
+}
+
 /* In whatever mode: there is nothing that could be read. */
 static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
@@ -293,6 +323,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         ms_settle_postpone();
         const struct ms_note note = ms_note_begin(allocation);
         result = play(allocation, begin, end);
+        tell(allocation, begin, end, result);
         ms_note_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && access == MS_WRITE &&
@@ -426,15 +457,23 @@ CUresult ms_materialise_launched(struct ms_allocation *allocation)
 
 CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end)
 {
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0) {
+        /* What is captured is written later, or never: until then the bytes are what they were. */
+        const CUresult kept =
+            materialise_without(allocation, begin, end, MS_WRITE, (struct without){.absent = true});
+        if (kept != CUDA_SUCCESS)
+            return kept;
+    }
     if (ms_lineage_is_resident(&allocation->lineage, begin, end))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
     const struct ms_note note = ms_note_begin(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = cover(allocation, begin, end);
-    ms_driver_leave(&scope);
+    if (result == CUDA_SUCCESS) {
+        result = cover(allocation, begin, end);
+        ms_driver_leave(&scope);
+    }
+    tell(allocation, begin, end, result);
     if (result != CUDA_SUCCESS)
         return result;
     ms_settle_postpone();

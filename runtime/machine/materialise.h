@@ -40,7 +40,8 @@ CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, siz
 /* Everything of the allocation that a recorded launch made becomes resident. */
 CUresult ms_materialise_launched(struct ms_allocation *allocation);
 
-/* As ms_materialise, for a range that the program is about to overwrite whole: nothing is played. */
+/* As ms_materialise, for a range that the program is about to overwrite whole: nothing is played, unless a
+ * capture is under way, which puts the write off. */
 CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end);
 
 #endif

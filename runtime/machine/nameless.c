@@ -53,7 +53,7 @@ static bool add_blocks(struct list *list, const struct ms_allocation *allocation
                add_block(list, allocation, 0, allocation->bytes);
     bool is_good = true;
     for (size_t i = 0; i < blocks->count && is_good; i++) {
-        const struct ms_range *block = &blocks->ranges[i];
+        const struct ms_block *block = &blocks->all[i];
         is_good = is_told(allocation, block->begin, block->end) ||
                   add_block(list, allocation, block->begin, block->end);
     }

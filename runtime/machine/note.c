@@ -45,6 +45,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
                        [MS_BYTES_FILE] = lineage->file_bytes,
                        [MS_BYTES_SNAPSHOT] = kinds[MS_SOURCE] - lineage->file_bytes,
                        [MS_BYTES_LAUNCH] = kinds[MS_LAUNCHED],
+                       [MS_BYTES_STORED] = kinds[MS_STORED],
                        [MS_BYTES_ABSENT] = kinds[MS_ABSENT],
                        [MS_BYTES_RESIDENT] = lineage->resident_bytes},
         .deferred_bytes = deferred_bytes(lineage),
@@ -71,6 +72,8 @@ static enum ms_state_kind kind_of(const struct ms_content *content)
         return ms_source_is_file(content->source) ? MS_BYTES_FILE : MS_BYTES_SNAPSHOT;
     case MS_LAUNCHED:
         return MS_BYTES_LAUNCH;
+    case MS_STORED:
+        return MS_BYTES_STORED;
     case MS_ABSENT:
         return MS_BYTES_ABSENT;
     default:
@@ -107,11 +110,11 @@ static void note_parts(struct ms_allocation *allocation, size_t begin, size_t en
 {
     struct ms_blocks *blocks = &allocation->blocks;
     for (size_t i = ms_space_block_behind(allocation, begin);
-         i < blocks->count && blocks->ranges[i].begin < end; i++) {
-        const struct ms_range *range = &blocks->ranges[i];
-        struct ms_state_block block = describe_part(allocation, range->begin, range->end);
-        ms_shard_name_of(allocation, range->begin, range->end, block.name, sizeof(block.name));
-        ms_state_put(&blocks->places[i], &block);
+         i < blocks->count && blocks->all[i].begin < end; i++) {
+        struct ms_block *part = &blocks->all[i];
+        struct ms_state_block block = describe_part(allocation, part->begin, part->end);
+        ms_shard_name_of(allocation, part->begin, part->end, block.name, sizeof(block.name));
+        ms_state_put(&part->place, &block);
     }
 }
 
@@ -167,7 +170,7 @@ void ms_note_gone(struct ms_allocation *allocation)
     if (!ms_is_recorded())
         return;
     for (size_t i = 0; i < allocation->blocks.count; i++)
-        ms_state_remove(&allocation->blocks.places[i]);
+        ms_state_remove(&allocation->blocks.all[i].place);
     if (noted->place.is_counted) {
         ms_count_live(-(int64_t)allocation->bytes);
         ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)noted->deferred_bytes);

@@ -8,14 +8,16 @@
 #include "runtime/machine/machine.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/record.h"
+#include "runtime/start.h"
 
 /* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient, sleeps. */
 static CUresult poll(CUevent event, bool patient)
 {
-    enum { SPINS = 64, STEP_NS = 50 * 1000, STEPS = 400 }; /* 20 ms and more */
-    const int most = patient ? SPINS + STEPS : SPINS;
+    enum { SPINS = 64, STEP_NS = 50 * 1000 };
+    const uint64_t steps = ms_config.idle_ms * (UINT64_C(1000000) / STEP_NS);
+    const uint64_t most = patient ? SPINS + steps : SPINS;
     CUresult state = ms_driver.event_query(event);
-    for (int i = 0; i < most && state == CUDA_ERROR_NOT_READY; i++) {
+    for (uint64_t i = 0; i < most && state == CUDA_ERROR_NOT_READY; i++) {
         if (i < SPINS)
             sched_yield();
         else
@@ -26,27 +28,46 @@ static CUresult poll(CUevent event, bool patient)
 }
 
 /*
- * CUDA_SUCCESS when work that is queued on the stream now could start at once. An event tells, and a query
+ * CUDA_SUCCESS when what is queued on the stream now, or in the context, is done. An event tells, and a query
  * of the stream does not: it says nothing of the other streams that work on the legacy stream, or on a
  * stream that blocks with it, would wait for.
  *
- * Waits a little for a busy stream. It may wait for this very thread, so the wait ends; and when it was in
- * vain, the next one is short until some stream was found idle.
+ * Waits a little for what is busy. It may wait for this very thread, so the wait ends; and when it was in
+ * vain, the next one of its kind is short until something was found idle. A context may be busy for long while the stream of
+ * a copy is not.
  */
-static CUresult wait_a_moment(CUstream stream)
+static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
 {
-    static _Atomic bool in_vain;
+    static _Atomic bool in_vain_for[2];
+    _Atomic bool *in_vain = &in_vain_for[context != NULL];
     CUevent event;
     CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
     if (state != CUDA_SUCCESS)
         return state;
-    state = ms_driver.event_record(event, stream);
+    state = context != NULL ? ms_driver.ctx_record_event(context, event)
+                            : ms_driver.event_record(event, stream);
     if (state == CUDA_SUCCESS) {
-        state = poll(event, !atomic_load(&in_vain));
-        atomic_store(&in_vain, state == CUDA_ERROR_NOT_READY);
+        state = poll(event, !atomic_load(in_vain));
+        atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
     }
     ms_driver.event_destroy(event);
     return state;
+}
+
+static CUresult wait_a_moment(CUstream stream)
+{
+    return wait_a_moment_for(stream, NULL);
+}
+
+bool ms_context_is_idle(CUcontext context)
+{
+    struct ms_driver_scope scope;
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
+        ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return false;
+    const bool is_idle = wait_a_moment_for(NULL, context) == CUDA_SUCCESS;
+    ms_driver_leave(&scope);
+    return is_idle;
 }
 
 bool ms_may_record(CUstream stream)

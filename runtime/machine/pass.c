@@ -57,7 +57,7 @@ static bool add_run(struct batch *batch, const struct ms_allocation *allocation,
 static bool is_wanted(const struct ms_content *content)
 {
     return content->standing == MS_OURS && !ms_content_is_present(content) &&
-           !ms_content_is_nothing(content);
+           !ms_content_is_nothing(content) && content->kind != MS_STORED; /* that has its memory */
 }
 
 /* What is ours and missing. */

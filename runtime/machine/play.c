@@ -9,6 +9,7 @@
 #include "runtime/machine/backing.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/step.h"
+#include "runtime/machine/store.h"
 
 enum { BOUNCE_BYTES = 8 << 20, MAX_CONTEXTS = 64 };
 
@@ -73,6 +74,17 @@ static CUresult play_source(const struct ms_content *content, CUdeviceptr addres
     return result;
 }
 
+/* The store may go when the stream is done: whoever plays one waits for that. */
+static CUresult play_store(const struct ms_content *content, CUdeviceptr address, size_t bytes,
+                           CUstream stream)
+{
+    const CUresult result = ms_store_wait(content->store);
+    if (result != CUDA_SUCCESS)
+        return result;
+    const CUdeviceptr from = ms_store_address(content->store) + content->source_offset;
+    return ms_driver.memcpy_dtod_async(address, from, bytes, stream);
+}
+
 CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr address, size_t bytes,
                  CUstream stream)
 {
@@ -81,6 +93,8 @@ CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr ad
         return play_fill(content->pattern, offset, address, bytes, stream);
     case MS_SOURCE:
         return play_source(content, address, bytes, stream);
+    case MS_STORED:
+        return play_store(content, address, bytes, stream);
     default:
         ms_fatal("lineage of kind %d cannot be played", (int)content->kind);
     }
@@ -112,7 +126,7 @@ static CUresult run_with_input(const struct ms_step *step, uint64_t delta, CUstr
         const uint64_t deltas[] = {delta, scratch.address - step->input_address};
         result = ms_launch_run(step->launch, deltas, stream);
     }
-    const CUresult waited = ms_driver.stream_synchronize(stream);
+    const CUresult waited = ms_driver_wait(stream);
     ms_backing_release(&scratch);
     return result != CUDA_SUCCESS ? result : waited;
 }
@@ -135,24 +149,32 @@ CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t be
     return result;
 }
 
-/* A step's bytes [offset, offset + bytes), for another place: run where only they have memory. */
+/*
+ * A step's bytes [offset, offset + bytes), for another place: run where only they have memory. A launch works on
+ * whole elements, of any type: bytes of one depend on what its other bytes were.
+ */
 static CUresult play_window(const struct ms_step *step, size_t offset, CUdeviceptr address,
                             size_t bytes, CUstream stream)
 {
+    enum { LARGEST_ELEMENT = 16 };
+    const size_t begin = offset / LARGEST_ELEMENT * LARGEST_ELEMENT;
+    size_t end = (offset + bytes + LARGEST_ELEMENT - 1) / LARGEST_ELEMENT * LARGEST_ELEMENT;
+    if (end > step->before.bytes)
+        end = step->before.bytes;
     struct ms_backing scratch;
     CUresult result = ms_backing_reserve(&scratch, step->device, step->before.bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_cover(&scratch, offset, offset + bytes);
+    result = ms_backing_cover(&scratch, begin, end);
     if (result != CUDA_SUCCESS)
         goto release;
     result = ms_backing_sink(&scratch, 0, scratch.bytes);
     if (result != CUDA_SUCCESS)
         goto release;
-    result = ms_play_step(step, scratch.address, offset, offset + bytes, stream);
+    result = ms_play_step(step, scratch.address, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = ms_driver.memcpy_dtod_async(address, scratch.address + offset, bytes, stream);
-    const CUresult waited = ms_driver.stream_synchronize(stream);
+    const CUresult waited = ms_driver_wait(stream);
     if (result == CUDA_SUCCESS)
         result = waited;
     ms_backing_unsink(&scratch, 0, scratch.bytes);

@@ -6,11 +6,14 @@
 #include <stddef.h>
 
 #include "runtime/base/log.h"
+#include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/note.h"
+#include "runtime/machine/record.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/step.h"
+#include "runtime/start.h"
 
 enum { MAX_CANDIDATES = 256, PATIENCE = 10000 };
 
@@ -33,6 +36,13 @@ struct candidate {
     CUcontext context;
 };
 
+/* One way to give memory back: of which allocations, after what, and how. */
+struct way {
+    bool (*applies)(const struct ms_allocation *allocation);
+    bool (*wait_for)(CUcontext context);
+    ms_evictor *evict;
+};
+
 static bool has_something(const struct ms_allocation *allocation)
 {
     return allocation->backing.backed_bytes > 0 &&
@@ -40,8 +50,22 @@ static bool has_something(const struct ms_allocation *allocation)
             (allocation->blocks.carved && !allocation->keeps_dead));
 }
 
+static bool has_leftover(const struct ms_allocation *allocation)
+{
+    return allocation->leftover_bytes > 0;
+}
+
+static struct candidate candidate_of(const struct ms_allocation *allocation)
+{
+    return (struct candidate){.address = allocation->address,
+                              .id = allocation->id,
+                              .reads = allocation->reads,
+                              .changes = allocation->changes,
+                              .context = allocation->context};
+}
+
 /* From *at on, which is moved behind them. */
-static size_t find_candidates(struct candidate *candidates, CUdeviceptr *at)
+static size_t find_candidates(const struct way *way, struct candidate *candidates, CUdeviceptr *at)
 {
     size_t count = 0;
     struct ms_block_facts facts;
@@ -50,12 +74,8 @@ static size_t find_candidates(struct candidate *candidates, CUdeviceptr *at)
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation == NULL)
             continue;
-        if (has_something(allocation))
-            candidates[count++] = (struct candidate){.address = allocation->address,
-                                                     .id = allocation->id,
-                                                     .reads = allocation->reads,
-                                                     .changes = allocation->changes,
-                                                     .context = allocation->context};
+        if (way->applies(allocation))
+            candidates[count++] = candidate_of(allocation);
         ms_space_release(allocation);
     }
     return count;
@@ -82,11 +102,12 @@ static bool wait_for(CUcontext context)
     return result == CUDA_SUCCESS;
 }
 
-static bool wait_for_contexts(const struct candidate *candidates, size_t count)
+static bool wait_for_contexts(const struct way *way, const struct candidate *candidates,
+                              size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const bool done = i > 0 && candidates[i].context == candidates[i - 1].context;
-        if (!done && !wait_for(candidates[i].context))
+        if (!done && !way->wait_for(candidates[i].context))
             return false;
     }
     return true;
@@ -109,11 +130,12 @@ static void give_up_dead(struct ms_allocation *allocation)
 {
     static const struct ms_content dead = {.kind = MS_DEAD};
     const struct ms_blocks *blocks = &allocation->blocks;
+    ms_space_set_leftover(allocation, 0);
     if (!blocks->carved || allocation->keeps_dead)
         return;
     for (size_t i = 0; i <= blocks->count; i++) {
-        const size_t end = i < blocks->count ? blocks->ranges[i].begin : allocation->bytes;
-        size_t at = i > 0 ? blocks->ranges[i - 1].end : 0;
+        const size_t end = i < blocks->count ? blocks->all[i].begin : allocation->bytes;
+        size_t at = i > 0 ? blocks->all[i - 1].end : 0;
         while (at < end) {
             const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
             const size_t stop = extent.end < end ? extent.end : end;
@@ -124,24 +146,34 @@ static void give_up_dead(struct ms_allocation *allocation)
     }
 }
 
-/* The runs in which nothing is resident. The device has been waited for since the last change of its blocks,
- * and since what is cached was read last. */
-static size_t evict(struct ms_allocation *allocation)
+/* The runs in which nothing is present. */
+static size_t uncover(struct ms_allocation *allocation)
 {
-    size_t freed = 0;
-    give_up_dead(allocation);
-    keep_what_is_lost(allocation);
-    ms_lineage_drop_caches(&allocation->lineage);
-    size_t begin = 0;
+    size_t freed = 0, begin = 0;
     for (size_t i = 0; i < allocation->lineage.count; i++) {
         const struct ms_extent *extent = &allocation->lineage.extents[i];
-        if (extent->content.kind != MS_RESIDENT)
+        if (!ms_content_is_present(&extent->content))
             continue;
         freed += ms_backing_uncover(&allocation->backing, begin, extent->begin);
         begin = extent->end;
     }
     /* The last granule reaches behind the end of the allocation. */
     return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
+}
+
+/* The device has been waited for since the last change of its blocks, and since what is cached was read last. */
+static size_t evict(struct ms_allocation *allocation)
+{
+    give_up_dead(allocation);
+    keep_what_is_lost(allocation);
+    ms_lineage_drop_caches(&allocation->lineage);
+    return uncover(allocation);
+}
+
+static size_t evict_leftover(struct ms_allocation *allocation)
+{
+    give_up_dead(allocation);
+    return uncover(allocation);
 }
 
 static size_t evict_noted(struct ms_allocation *allocation, ms_evictor *evict_)
@@ -153,34 +185,80 @@ static size_t evict_noted(struct ms_allocation *allocation, ms_evictor *evict_)
 }
 
 /* The device is waited for before `evict` sees an allocation, and nothing has changed in it since. */
-static size_t evict_some(CUdeviceptr *at, ms_evictor *evict_)
+static size_t evict_candidates(const struct way *way, const struct candidate *candidates,
+                               size_t count)
 {
-    struct candidate candidates[MAX_CANDIDATES];
-    const size_t count = find_candidates(candidates, at);
     size_t freed = 0;
-    if (count == 0 || !reads_are_queued() || !wait_for_contexts(candidates, count))
+    if (count == 0 || !reads_are_queued() || !wait_for_contexts(way, candidates, count))
         return 0;
     for (size_t i = 0; i < count; i++) {
         struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
         if (allocation != NULL && allocation->id == candidates[i].id &&
             allocation->reads == candidates[i].reads &&
             allocation->changes == candidates[i].changes)
-            freed += evict_noted(allocation, evict_);
+            freed += evict_noted(allocation, way->evict);
         ms_space_release(allocation);
     }
     ms_count(MS_COUNT_EVICTED_BYTES, freed);
     return freed;
 }
 
-size_t ms_pressure_evict(ms_evictor *evict_)
+static size_t evict_all(const struct way *way)
 {
     size_t freed = 0;
     struct ms_block_facts facts;
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return 0;
-    for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);)
-        freed += evict_some(&at, evict_);
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
+        struct candidate candidates[MAX_CANDIDATES];
+        const size_t count = find_candidates(way, candidates, &at);
+        freed += evict_candidates(way, candidates, count);
+    }
     return freed;
+}
+
+size_t ms_pressure_evict(ms_evictor *evict_)
+{
+    const struct way way = {has_something, wait_for, evict_};
+    return evict_all(&way);
+}
+
+static _Atomic uint64_t trimmed_bytes; /* ever */
+static const struct way trimming = {has_leftover, ms_context_is_idle, evict_leftover};
+
+/*
+ * While a model is made, memory that comes and goes saves much. A program that trains would go on like that for ever,
+ * and never settle; so it ends when as much was given back as the program has, a few times over.
+ */
+static bool may_trim(void)
+{
+    enum { TIMES = 4 };
+    uint64_t bytes = 0;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
+        bytes += ms_space_live_bytes(device);
+    return atomic_load(&trimmed_bytes) < TIMES * bytes;
+}
+
+void ms_pressure_trim(void)
+{
+    static _Atomic uint64_t
+        enough; /* where the last one was in vain: not again before there is more */
+    const uint64_t before = ms_space_leftover_bytes();
+    if (before <= ms_config.leftover_bytes || before <= atomic_load(&enough) || !may_trim())
+        return;
+    atomic_fetch_add(&trimmed_bytes, evict_all(&trimming));
+    const uint64_t after = ms_space_leftover_bytes();
+    atomic_store(&enough, after < before ? 0 : after + ms_config.leftover_bytes);
+}
+
+void ms_pressure_trim_one(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = may_trim() ? ms_space_try_claim(address) : NULL;
+    if (allocation == NULL)
+        return;
+    const struct candidate candidate = candidate_of(allocation);
+    ms_space_release(allocation);
+    atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
 }
 
 static bool relieve(void)
@@ -202,5 +280,15 @@ bool ms_try_again(CUresult result, int *attempts)
     if (++*attempts < MAX_ATTEMPTS && relieve())
         return true;
     ms_state_event_for(MS_EVENT_FAIL, MS_REASON_NO_MEMORY, 0, 0, 0, 0, NULL);
+    return false;
+}
+
+bool ms_try_bytes_again(CUresult result, int *attempts)
+{
+    if (ms_try_again(result, attempts))
+        return true;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
+               ms_caller != NULL ? ms_caller : "a call");
     return false;
 }

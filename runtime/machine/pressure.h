@@ -18,6 +18,9 @@
  */
 bool ms_try_again(CUresult result, int *attempts);
 
+/* The same, for bytes that a call needs and the program has not asked memory for now: a failure is told. */
+bool ms_try_bytes_again(CUresult result, int *attempts);
+
 /*
  * Calls evict for every allocation of which something is in memory and not needed there for ever, claimed,
  * after the device was waited for: what it held then is not in use. Allocations that are busy are left
@@ -26,6 +29,15 @@ bool ms_try_again(CUresult result, int *attempts);
 struct ms_allocation;
 typedef size_t ms_evictor(struct ms_allocation *allocation);
 size_t ms_pressure_evict(ms_evictor *evict);
+
+/*
+ * For a block that was handed out without memory, before there is work for it: gives back what blocks left behind that
+ * were returned (METASHARD_LEFTOVER_BYTES), if the device is done with it within a moment. The caller holds no claim.
+ */
+void ms_pressure_trim(void);
+
+/* The same for the allocation at address alone, however little it is. */
+void ms_pressure_trim_one(CUdeviceptr address);
 
 /*
  * A bracket around the preparation of a read (ms_prepare_read opens it) and the call itself: between them

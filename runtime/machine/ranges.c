@@ -31,6 +31,14 @@ bool ms_ranges_add(struct ms_ranges *ranges, uint64_t begin, uint64_t end)
     return true;
 }
 
+bool ms_ranges_add_all(struct ms_ranges *ranges, const struct ms_ranges *from)
+{
+    bool is_good = true;
+    for (size_t i = 0; i < from->count && is_good; i++)
+        is_good = ms_ranges_add(ranges, from->list[i].begin, from->list[i].end);
+    return is_good;
+}
+
 static int by_begin(const void *a, const void *b)
 {
     const struct ms_range *left = a, *right = b;

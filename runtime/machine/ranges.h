@@ -18,6 +18,8 @@ void ms_ranges_cleanup(struct ms_ranges *ranges);
 /* Joins the last one where they touch. Empty ranges are left out. False when memory is out. */
 bool ms_ranges_add(struct ms_ranges *ranges, uint64_t begin, uint64_t end);
 
+bool ms_ranges_add_all(struct ms_ranges *ranges, const struct ms_ranges *from);
+
 /* Ascending, none touching another. */
 void ms_ranges_sort(struct ms_ranges *ranges);
 

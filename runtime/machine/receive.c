@@ -15,6 +15,7 @@
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/sized.h"
+#include "runtime/machine/store.h"
 #include "runtime/start.h"
 
 /* Bytes of a file that go on outside: then what is received is not a tensor in its place. */
@@ -25,7 +26,7 @@ static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
 
 /* What is known to be other ranks' of [begin, end), and, for a tensor that nothing is known of, by size. */
 static bool list_away(const struct ms_allocation *allocation, size_t begin, size_t end,
-                      struct ms_ranges *away)
+                      const struct ms_sequence *sequence, struct ms_ranges *away)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
     bool is_good = true, is_open = true;
@@ -43,7 +44,7 @@ static bool list_away(const struct ms_allocation *allocation, size_t begin, size
                                     extent->end < end ? extent->end : end);
     }
     const size_t first = away->count;
-    if (is_open && ms_sized_away(end - begin, away)) {
+    if (is_open && ms_sized_away(sequence, away)) {
         for (size_t i = first; i < away->count; i++) {
             away->list[i].begin += begin;
             away->list[i].end += begin;
@@ -64,13 +65,15 @@ static struct ms_range cut_to_granules(struct ms_range range, size_t begin, size
 }
 
 bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
-                     struct ms_ranges *foreign)
+                     const struct ms_sequence *sequence, struct ms_ranges *foreign)
 {
+    const struct ms_sequence alone = {.bytes = &bytes, .count = 1};
     struct ms_ranges away = {0};
     if (!ms_config.receive_parts || !ms_shard_is_active())
         return true;
     ms_shard_judge(allocation, begin, begin + bytes);
-    bool is_good = list_away(allocation, begin, begin + bytes, &away);
+    bool is_good =
+        list_away(allocation, begin, begin + bytes, sequence != NULL ? sequence : &alone, &away);
     for (size_t i = 0; i < away.count && is_good; i++) {
         const struct ms_range range =
             cut_to_granules(away.list[i], begin, begin + bytes, allocation->backing.granule);
@@ -103,62 +106,146 @@ static bool list_sinkable(const struct ms_allocation *allocation, const struct m
     return is_good;
 }
 
+/* It was put together of tensors, and will be copied back to them: what is received there is only passing. */
+static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    for (size_t i = ms_lineage_index(lineage, begin);
+         i < lineage->count && lineage->extents[i].begin < end; i++) {
+        if (lineage->extents[i].content.standing == MS_FOREIGN)
+            return true;
+    }
+    return false;
+}
+
+/* The whole granules of [begin, end) that are neither of these nor backed, if a store can lie there. */
+static bool list_storable(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_ranges *sinkable, struct ms_ranges *storable)
+{
+    struct ms_ranges whole = {0}, unbacked = {0};
+    const bool is_good =
+        !is_passing(allocation, begin, end) ||
+        (ms_ranges_add(&whole, begin, end) && list_sinkable(allocation, &whole, &unbacked) &&
+         ms_ranges_subtract(&unbacked, sinkable, storable));
+    ms_ranges_cleanup(&whole);
+    ms_ranges_cleanup(&unbacked);
+    return is_good;
+}
+
 /* Memory for what lies between the ranges. */
 static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_t end,
-                           const struct ms_ranges *sunk)
+                           const struct ms_ranges *taken)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i <= sunk->count && result == CUDA_SUCCESS; i++) {
-        const size_t stop = i < sunk->count ? sunk->list[i].begin : end;
+    for (size_t i = 0; i <= taken->count && result == CUDA_SUCCESS; i++) {
+        const size_t stop = i < taken->count ? taken->list[i].begin : end;
         if (begin < stop)
             result = ms_backing_cover(&allocation->backing, begin, stop);
-        begin = i < sunk->count ? sunk->list[i].end : end;
+        begin = i < taken->count ? taken->list[i].end : end;
     }
     return result;
 }
 
+/* Each range of the store's memory is `content` from its own place in the store on. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
-                             const struct ms_ranges *sunk)
+                             const struct ms_ranges *sunk, const struct ms_ranges *stored,
+                             struct ms_store *store)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
     static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    struct ms_content content = {.kind = MS_STORED, .store = store};
     bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &resident);
     for (size_t i = 0; i < sunk->count && is_good; i++)
         is_good =
             ms_lineage_set(&allocation->lineage, sunk->list[i].begin, sunk->list[i].end, &absent);
+    for (size_t i = 0; store != NULL && i < stored->count && is_good; i++) {
+        const struct ms_range range = stored->list[i];
+        is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &content);
+        content.source_offset += range.end - range.begin;
+    }
     return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult sink_and_cover(struct ms_allocation *allocation, size_t begin, size_t end,
-                               const struct ms_ranges *sinkable, struct ms_receive *receive)
+/* Its memory lies under the ranges until the work is done. Where that cannot be they get memory of their own. */
+static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ranges *storable,
+                           struct ms_receive *receive)
+{
+    struct ms_store *store;
+    CUresult result = storable->count > 0
+                          ? ms_store_create_of(allocation->context, allocation->device,
+                                               storable->list, storable->count, &store)
+                          : CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_lend_for(&allocation->backing, ms_store_backing(store), storable->list,
+                                 allocation->context, &receive->lent);
+    if (result == CUDA_SUCCESS)
+        receive->store = store;
+    else
+        ms_store_drop(store);
+    return result;
+}
+
+/* Memory for [begin, end) but what goes to the sink. */
+static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size_t end,
+                            const struct ms_ranges *sinkable, const struct ms_ranges *storable,
+                            struct ms_receive *receive)
+{
+    struct ms_ranges taken = {0};
+    if (lend_store(allocation, storable, receive) != CUDA_SUCCESS)
+        return cover_rest(allocation, begin, end, sinkable);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (ms_ranges_add_all(&taken, sinkable) && ms_ranges_add_all(&taken, storable)) {
+        ms_ranges_sort(&taken);
+        result = cover_rest(allocation, begin, end, &taken);
+    }
+    ms_ranges_cleanup(&taken);
+    return result;
+}
+
+/* No work is queued: neither the sink nor the store has to wait for any. */
+static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
+{
+    ms_backing_unsink_now(&allocation->backing, receive->sunk);
+    ms_backing_unsink_now(&allocation->backing, receive->lent);
+    ms_store_drop(receive->store);
+    *receive = (struct ms_receive){0};
+}
+
+static CUresult sink_and_store(struct ms_allocation *allocation, size_t begin, size_t end,
+                               const struct ms_ranges *sinkable, const struct ms_ranges *storable,
+                               struct ms_receive *receive)
 {
     CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS)
-        result = cover_rest(allocation, begin, end, sinkable);
+        result = find_memory(allocation, begin, end, sinkable, storable, receive);
     if (result == CUDA_SUCCESS)
         result = ms_backing_sink_for(&allocation->backing, sinkable->list, sinkable->count,
                                      allocation->context, &receive->sunk);
+    if (result == CUDA_SUCCESS)
+        result = set_received(allocation, begin, end, sinkable, storable, receive->store);
     if (result != CUDA_SUCCESS)
-        return result;
-    return set_received(allocation, begin, end, sinkable);
+        take_back(allocation, receive);
+    return result;
 }
 
 static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end,
                              struct ms_receive *receive)
 {
-    struct ms_ranges foreign = {0}, sinkable = {0};
+    struct ms_ranges foreign = {0}, sinkable = {0}, storable = {0};
     CUresult result = CUDA_SUCCESS;
     *receive = (struct ms_receive){.address = allocation->address,
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
     ms_space_note_use(allocation, begin, end);
-    if (!ms_list_foreign(allocation, begin, end - begin, &foreign) ||
-        !list_sinkable(allocation, &foreign, &sinkable))
+    if (!ms_list_foreign(allocation, begin, end - begin, NULL, &foreign) ||
+        !list_sinkable(allocation, &foreign, &sinkable) ||
+        !list_storable(allocation, begin, end, &sinkable, &storable))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     else if (sinkable.count == 0)
         result = ms_back_for_overwrite(allocation, begin, end);
     else
-        result = sink_and_cover(allocation, begin, end, &sinkable, receive);
+        result = sink_and_store(allocation, begin, end, &sinkable, &storable, receive);
     if (receive->sunk != NULL) {
         const uint64_t sunk = ms_ranges_bytes(&sinkable);
         ms_count(MS_COUNT_SUNK_BYTES, sunk);
@@ -168,6 +255,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     }
     ms_ranges_cleanup(&foreign);
     ms_ranges_cleanup(&sinkable);
+    ms_ranges_cleanup(&storable);
     return result;
 }
 
@@ -196,7 +284,7 @@ CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
     do {
         if (!ms_shard_receives_parts(ranks) || !try_receive(address, bytes, receive_out, &result))
             return ms_prepare_overwrite(address, bytes);
-    } while (ms_try_again(result, &attempts));
+    } while (ms_try_bytes_again(result, &attempts));
     ms_settle_postpone();
     return result;
 }
@@ -210,38 +298,81 @@ bool ms_can_receive_parts(CUdeviceptr address, size_t bytes)
     return can;
 }
 
-/* Memory first, then what is known of it, so that a failure changes nothing. */
-static CUresult receive_only(struct ms_allocation *allocation, size_t begin, size_t end,
-                             const struct ms_ranges *ours)
+/* What is not ours of [begin, end) is absent; what is, as `content` has it. */
+static bool set_only(struct ms_allocation *allocation, size_t begin, size_t end,
+                     const struct ms_ranges *ours, struct ms_content content)
 {
-    static const struct ms_content resident = {.kind = MS_RESIDENT};
     static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &absent);
+    for (size_t i = 0; i < ours->count && is_good; i++) {
+        const struct ms_range range = ours->list[i];
+        is_good =
+            ms_lineage_set(&allocation->lineage, begin + range.begin, begin + range.end, &content);
+        content.source_offset += range.end - range.begin;
+    }
+    return is_good;
+}
+
+/* Memory first, then what is known of it, so that a failure changes nothing. */
+static CUresult receive_in_place(struct ms_allocation *allocation, size_t begin, size_t end,
+                                 const struct ms_ranges *ours)
+{
+    const struct ms_content resident = {.kind = MS_RESIDENT};
     CUresult result = CUDA_SUCCESS;
-    ms_space_note_use(allocation, begin, end);
     for (size_t i = 0; i < ours->count && result == CUDA_SUCCESS; i++)
         result = ms_backing_cover(&allocation->backing, begin + ours->list[i].begin,
                                   begin + ours->list[i].end);
-    if (result != CUDA_SUCCESS)
-        return result;
-    bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &absent);
-    for (size_t i = 0; i < ours->count && is_good; i++)
-        is_good = ms_lineage_set(&allocation->lineage, begin + ours->list[i].begin,
-                                 begin + ours->list[i].end, &resident);
-    ms_count(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(ours));
-    return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && !set_only(allocation, begin, end, ours, resident))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
 }
 
-CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct ms_ranges *ours)
+static CUresult receive_packed(struct ms_allocation *allocation, size_t begin, size_t end,
+                               const struct ms_ranges *ours, struct ms_store **store_out)
+{
+    struct ms_store *store;
+    const CUresult result =
+        ms_store_create(allocation->context, allocation->device, ms_ranges_bytes(ours), &store);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!set_only(allocation, begin, end, ours,
+                  (struct ms_content){.kind = MS_STORED, .store = store})) {
+        ms_store_drop(store);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *store_out = store;
+    return CUDA_SUCCESS;
+}
+
+static CUresult receive_only(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes,
+                             const struct ms_ranges *ours, bool is_packed,
+                             struct ms_receive *receive)
+{
+    const size_t begin = ms_offset(allocation, address), end = begin + bytes;
+    *receive = (struct ms_receive){.address = allocation->address,
+                                   .allocation_id = allocation->id,
+                                   .context = allocation->context};
+    ms_space_note_use(allocation, begin, end);
+    const CUresult result = is_packed
+                                ? receive_packed(allocation, begin, end, ours, &receive->store)
+                                : receive_in_place(allocation, begin, end, ours);
+    if (result == CUDA_SUCCESS)
+        ms_count(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(ours));
+    return result;
+}
+
+CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct ms_ranges *ours,
+                                 bool is_packed, struct ms_receive *receive_out)
 {
     int attempts = 0;
     CUresult result;
     do {
         struct ms_allocation *allocation = ms_space_claim(address);
-        const size_t begin = allocation != NULL ? ms_offset(allocation, address) : 0;
-        result = allocation != NULL ? receive_only(allocation, begin, begin + bytes, ours)
-                                    : CUDA_ERROR_INVALID_VALUE;
+        result = allocation != NULL && ms_fits(allocation, address, bytes)
+                     ? receive_only(allocation, address, bytes, ours, is_packed, receive_out)
+                     : CUDA_ERROR_INVALID_VALUE;
         ms_space_release(allocation);
-    } while (ms_try_again(result, &attempts));
+    } while (ms_try_bytes_again(result, &attempts));
     ms_settle_postpone();
     return result;
 }
@@ -265,15 +396,15 @@ static bool wait_for(CUevent event)
     return state == CUDA_SUCCESS;
 }
 
-/* False: the allocation was freed meanwhile. */
-static bool hand_over(const struct ms_receive *receive, CUevent event)
+/* An event which then belongs to what is under the allocation, unless that was freed meanwhile. */
+static void hand_over(const struct ms_receive *receive, const struct ms_sunk *sunk, CUevent event)
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
-    const bool is_there = allocation != NULL && allocation->id == receive->allocation_id;
-    if (is_there)
-        ms_backing_sink_until(&allocation->backing, receive->sunk, event);
+    if (allocation != NULL && allocation->id == receive->allocation_id)
+        ms_backing_sink_until(&allocation->backing, sunk, event);
+    else
+        ms_driver.event_destroy(event);
     ms_space_release(allocation);
-    return is_there;
 }
 
 static void unsink(const struct ms_receive *receive)
@@ -295,33 +426,45 @@ static CUresult record(CUstream stream, CUevent *event_out)
     return result;
 }
 
-/* Whoever uses the memory waits for one event, which goes with what was sunk; we wait for another. */
+/* Whoever uses the memory waits for an event, which goes with it: the sink's, what is lent, the store's. */
+static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
+{
+    const struct ms_sunk *const sunk[] = {receive->sunk, receive->lent};
+    CUevent event;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
+        if (sunk[i] != NULL && (result = record(stream, &event)) == CUDA_SUCCESS)
+            hand_over(receive, sunk[i], event);
+    }
+    if (receive->store != NULL && result == CUDA_SUCCESS &&
+        (result = record(stream, &event)) == CUDA_SUCCESS)
+        ms_store_queued(receive->store, event);
+    return result;
+}
+
+/* We wait for another. */
 static CUresult follow(const struct ms_receive *receive, CUstream stream)
 {
-    CUevent theirs, ours;
-    CUresult result = CUDA_SUCCESS;
-    if (receive->sunk != NULL)
-        result = record(stream, &theirs);
+    CUevent event;
+    CUresult result = hand_events_over(receive, stream);
+    if (result == CUDA_SUCCESS)
+        result = record(stream, &event);
     if (result != CUDA_SUCCESS)
         return result;
-    if (receive->sunk != NULL && !hand_over(receive, theirs))
-        ms_driver.event_destroy(theirs);
-    result = record(stream, &ours);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (wait_for(ours) && receive->sunk != NULL)
+    if (wait_for(event) && (receive->sunk != NULL || receive->lent != NULL))
         unsink(receive);
-    ms_driver.event_destroy(ours);
+    ms_driver.event_destroy(event);
     return CUDA_SUCCESS;
 }
 
 void ms_receive_queued(const struct ms_receive *receive, CUstream stream)
 {
     struct ms_driver_scope scope;
-    if (receive->address == 0 || ms_driver_enter(receive->context, &scope) != CUDA_SUCCESS)
-        return;
-    const CUresult result = follow(receive, stream);
-    if (result != CUDA_SUCCESS)
-        ms_log(MS_ERROR, "what is received cannot be waited for: CUDA error %d", (int)result);
-    ms_driver_leave(&scope);
+    if (receive->address != 0 && ms_driver_enter(receive->context, &scope) == CUDA_SUCCESS) {
+        const CUresult result = follow(receive, stream);
+        if (result != CUDA_SUCCESS)
+            ms_log(MS_ERROR, "what is received cannot be waited for: CUDA error %d", (int)result);
+        ms_driver_leave(&scope);
+    }
+    ms_store_drop(receive->store);
 }

@@ -8,6 +8,9 @@
  *     granules  | sink | sink |  memory  |  memory  | sink | sink |
  *     lineage   |   absent    |      resident       |   absent    |
  *
+ * Where tensors were put one behind the other to be received together, the memory is that of a store (store.h), and what it
+ * brought there is *stored*: the tensors, the flat parameter and the shard that PyTorch makes of it one after the other are
+ * copies by lineage, and take its memory once. But not granules that have memory already, or that others share.
  * What is away is known as for every tensor (shard.h), or by the size of what is received (sized.h), or because it was copied from such bytes:
  * PyTorch concatenates tensors, broadcasts that, and copies the parts back.
  */
@@ -15,13 +18,15 @@
 #define METASHARD_RUNTIME_MACHINE_RECEIVE_H
 
 #include "runtime/machine/ranges.h"
+#include "runtime/machine/sequence.h"
 #include "runtime/machine/space.h"
 
 /* One receive, until it is queued. */
 struct ms_receive {
     CUdeviceptr address; /* of the allocation; 0: it is like any other write */
     uint64_t allocation_id;
-    struct ms_sunk *sunk; /* NULL: nothing */
+    struct ms_sunk *sunk, *lent; /* NULL: nothing */
+    struct ms_store *store;      /* a reference; NULL: nothing is received there */
     CUcontext context;
 };
 
@@ -32,17 +37,21 @@ CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
 /* True when any part of the range can be left out of a receive: it is a block's, and nobody has a handle of it. */
 bool ms_can_receive_parts(CUdeviceptr address, size_t bytes);
 
-/* The call will overwrite `ours`, ranges of [address, address + bytes), and the rest is not received at all. */
-CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct ms_ranges *ours);
+/*
+ * The call will receive `ours`, ranges of [address, address + bytes), and the rest not at all: in their places, or, packed, one
+ * behind the other in receive_out->store.
+ */
+CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct ms_ranges *ours,
+                                 bool is_packed, struct ms_receive *receive_out);
 
 /* It is queued on stream. Waits until it has run, for METASHARD_RECEIVE_MS at most. */
 void ms_receive_queued(const struct ms_receive *receive, CUstream stream);
 
 /*
  * Adds the parts of [begin, begin + bytes) of a claimed allocation that hold only what other ranks keep,
- * whole granules of it where the plan draws the line. Nothing with METASHARD_RECEIVE_PARTS=off. False when memory is out.
+ * whole granules of it where the plan draws the line. `sequence`: they are one of it; NULL: of none. Nothing with METASHARD_RECEIVE_PARTS=off. False when memory is out.
  */
 bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
-                     struct ms_ranges *foreign);
+                     const struct ms_sequence *sequence, struct ms_ranges *foreign);
 
 #endif

@@ -24,6 +24,12 @@ CUresult ms_bound_lineage(struct ms_allocation *allocation);
 /* True when work of the stream may still write the host memory that a call is about to read. */
 bool ms_host_may_change(CUstream stream);
 
+/*
+ * True when all that is queued in the context is done; it is given a moment, too. Never during a capture, nor where the
+ * driver cannot tell (cuCtxRecordEvent, CUDA 12.5).
+ */
+bool ms_context_is_idle(CUcontext context);
+
 /* The range of an allocation that [address, address + bytes) is; the caller has checked that it fits. */
 static inline size_t ms_offset(const struct ms_allocation *allocation, CUdeviceptr address)
 {

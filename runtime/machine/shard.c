@@ -93,6 +93,7 @@ static bool make_sheet(struct ms_fault *fault)
     const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
     if (tensors == NULL || !grow_seen(known)) {
         ms_heap_free(tensors);
+        ms_sheet_cleanup_locked(&ms_shard.sheet); /* it knows less tensors than there are */
         return ms_fault_set(fault, "memory is out");
     }
     if (known > 0)
@@ -126,8 +127,12 @@ void ms_shard_make_nameless_sheet_locked(void)
     struct ms_fault fault;
     const size_t count = ms_shard.nameless_count;
     const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
-    if (tensors == NULL)
+    if (tensors == NULL) {
+        ms_sheet_cleanup_locked(&ms_shard.nameless_sheet);
+        ms_log(MS_ERROR, "%s: memory is out; entries without a name are not followed",
+               ms_shard.name);
         return;
+    }
     for (size_t i = 0; i < count; i++)
         tensors[i] = &ms_shard.nameless[i].tensor;
     const struct ms_layout_source source = {.tensors = tensors, .count = count};

@@ -84,6 +84,11 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
 bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size_t end,
                       char *name_out, size_t bytes);
 
+/* The name of the tensor that [begin, end) of the allocation is, from its first byte to its last. False: it is none, as far
+ * as is known, or its name is longer. */
+bool ms_shard_whole_tensor(const struct ms_allocation *allocation, size_t begin, size_t end,
+                           char *name_out, size_t bytes);
+
 /* Blocks of [begin, end) of the allocation are gone, and their names. Cheap when there are none. */
 void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end);
 

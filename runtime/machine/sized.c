@@ -65,14 +65,6 @@ static const struct ms_ranges *find_known(uint64_t bytes)
     return &sized.known[sized.count++].away;
 }
 
-static bool add_all(const struct ms_ranges *from, struct ms_ranges *away)
-{
-    bool is_good = true;
-    for (size_t i = 0; i < from->count && is_good; i++)
-        is_good = ms_ranges_add(away, from->list[i].begin, from->list[i].end);
-    return is_good;
-}
-
 /* No tensor that the plan declares, but perhaps one that an entry selects by size. */
 static bool add_by_entry(uint64_t bytes, struct ms_ranges *away)
 {
@@ -101,13 +93,27 @@ static bool add_away_locked(uint64_t bytes, struct ms_ranges *away)
     if (!ms_sizes_has(sized.sizes, bytes))
         return add_by_entry(bytes, away);
     const struct ms_ranges *known = find_known(bytes);
-    return known != NULL ? add_all(known, away) : add_declared(bytes, away);
+    return known != NULL ? ms_ranges_add_all(away, known) : add_declared(bytes, away);
 }
 
-bool ms_sized_away(uint64_t bytes, struct ms_ranges *away)
+/* Among others it may be clear which of the size it is. */
+static bool add_away_in_locked(const struct ms_sequence *sequence, struct ms_ranges *away)
+{
+    const uint64_t bytes = sequence->bytes[sequence->at];
+    struct ms_ranges ours = {0};
+    if (sequence->count == 1 || !ms_shard_has_sheet_locked() || !follow_sheet() ||
+        !ms_sizes_has(sized.sizes, bytes))
+        return add_away_locked(bytes, away);
+    const bool is_good = ms_sizes_ours_in(sized.sizes, ms_shard.sheet.placement, sequence, &ours) &&
+                         add_rest(bytes, &ours, away);
+    ms_ranges_cleanup(&ours);
+    return is_good;
+}
+
+bool ms_sized_away(const struct ms_sequence *sequence, struct ms_ranges *away)
 {
     pthread_mutex_lock(&ms_shard.lock);
-    const bool is_good = add_away_locked(bytes, away);
+    const bool is_good = add_away_in_locked(sequence, away);
     pthread_mutex_unlock(&ms_shard.lock);
     return is_good;
 }

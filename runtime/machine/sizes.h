@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "runtime/machine/ranges.h"
+#include "runtime/machine/sequence.h"
 #include "runtime/plan/placement.h"
 
 /* The layout must outlive it. NULL when memory is out. Immutable. */
@@ -14,6 +15,10 @@ struct ms_sizes *ms_sizes_create(const struct ms_layout *layout);
 void ms_sizes_destroy(struct ms_sizes *sizes); /* may be NULL */
 
 bool ms_sizes_has(const struct ms_sizes *sizes, uint64_t bytes);
+
+/* The tensor of that size and name, as an index of the layout; NULL: the first of that size. False: there is none. */
+bool ms_sizes_find(const struct ms_sizes *sizes, uint64_t bytes, const char *name,
+                   size_t *tensor_out);
 
 /* True when the rank keeps as much of each tensor of that size as `ours`, which is all that it keeps of any: then it is
  * the same of each. */
@@ -23,5 +28,10 @@ bool ms_sizes_agree(const struct ms_sizes *sizes, const struct ms_placement *pla
 /* What the placement's rank keeps of one tensor of that size, is kept of all: sorted. False when memory is out. */
 bool ms_sizes_ours(const struct ms_sizes *sizes, const struct ms_placement *placement,
                    uint64_t bytes, struct ms_ranges *ours_out);
+
+/* The same, of those tensors only that have the most of the sequence's others around them in their own unit, or, of no unit,
+ * in the list. */
+bool ms_sizes_ours_in(const struct ms_sizes *sizes, const struct ms_placement *placement,
+                      const struct ms_sequence *sequence, struct ms_ranges *ours_out);
 
 #endif

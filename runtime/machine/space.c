@@ -13,13 +13,49 @@
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t released;
-    struct ms_allocation **allocations; /* by address, guarded by lock */
-    size_t count, capacity;             /* guarded by lock */
+    /*
+     * By address, with a gap of capacity - count pointers at index `gap`, where the last one came or went:
+     * drivers give addresses in a row, upwards or downwards, and then nothing has to be moved. All guarded by lock.
+     */
+    struct ms_allocation **allocations;
+    size_t count, capacity, gap;
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
+    _Atomic uint64_t leftover_bytes;
     _Atomic uint64_t live_bytes[MS_MAX_DEVICES];
     _Atomic CUdeviceptr begin, end; /* around all allocations and their guards */
 } space = {.lock = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER};
+
+static struct ms_allocation *at_locked(size_t index)
+{
+    return space.allocations[index < space.gap ? index : index + space.capacity - space.count];
+}
+
+static void move_gap_locked(size_t index)
+{
+    struct ms_allocation **all = space.allocations;
+    const size_t room = space.capacity - space.count;
+    if (index < space.gap)
+        memmove(&all[index + room], &all[index], (space.gap - index) * sizeof(*all));
+    else if (index > space.gap)
+        memmove(&all[space.gap], &all[space.gap + room], (index - space.gap) * sizeof(*all));
+    space.gap = index;
+}
+
+/* Makes room for one more. False when memory is out. */
+static bool grow_locked(void)
+{
+    if (space.count < space.capacity)
+        return true;
+    const size_t capacity = 2 * space.capacity + 64;
+    struct ms_allocation **grown = ms_heap_realloc(space.allocations, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    space.allocations = grown;
+    space.capacity = capacity;
+    space.gap = space.count;
+    return true;
+}
 
 /* Index of the first allocation that ends behind address. */
 static size_t lower_bound_locked(CUdeviceptr address)
@@ -28,7 +64,8 @@ static size_t lower_bound_locked(CUdeviceptr address)
     size_t high = space.count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (space.allocations[middle]->address + space.allocations[middle]->bytes <= address)
+        const struct ms_allocation *allocation = at_locked(middle);
+        if (allocation->address + allocation->bytes <= address)
             low = middle + 1;
         else
             high = middle;
@@ -39,8 +76,8 @@ static size_t lower_bound_locked(CUdeviceptr address)
 static struct ms_allocation *find_locked(CUdeviceptr address)
 {
     const size_t at = lower_bound_locked(address);
-    if (at < space.count && space.allocations[at]->address <= address)
-        return space.allocations[at];
+    if (at < space.count && at_locked(at)->address <= address)
+        return at_locked(at);
     return NULL;
 }
 
@@ -66,28 +103,19 @@ static CUdeviceptr reach_end(const struct ms_allocation *allocation)
 static void set_bounds_locked(void)
 {
     const bool any = space.count > 0;
-    atomic_store(&space.begin, any ? reach_begin(space.allocations[0]) : 0);
-    atomic_store(&space.end, any ? reach_end(space.allocations[space.count - 1]) : 0);
+    atomic_store(&space.begin, any ? reach_begin(at_locked(0)) : 0);
+    atomic_store(&space.end, any ? reach_end(at_locked(space.count - 1)) : 0);
 }
 
 bool ms_space_add(struct ms_allocation *allocation)
 {
     pthread_mutex_lock(&space.lock);
-    if (space.count == space.capacity) {
-        const size_t capacity = 2 * space.capacity + 64;
-        struct ms_allocation **grown =
-            ms_heap_realloc(space.allocations, capacity * sizeof(*grown));
-        if (grown == NULL) {
-            pthread_mutex_unlock(&space.lock);
-            return false;
-        }
-        space.allocations = grown;
-        space.capacity = capacity;
+    if (!grow_locked()) {
+        pthread_mutex_unlock(&space.lock);
+        return false;
     }
-    const size_t at = lower_bound_locked(allocation->address);
-    memmove(&space.allocations[at + 1], &space.allocations[at],
-            (space.count - at) * sizeof(*space.allocations));
-    space.allocations[at] = allocation;
+    move_gap_locked(lower_bound_locked(allocation->address));
+    space.allocations[space.gap++] = allocation;
     space.count++;
     allocation->claimed = false;
     allocation->counted_deferred = true;
@@ -105,20 +133,27 @@ void ms_space_remove(struct ms_allocation *allocation)
 {
     pthread_mutex_lock(&space.lock);
     const size_t at = lower_bound_locked(allocation->address);
-    if (at == space.count || space.allocations[at] != allocation)
+    if (at == space.count || at_locked(at) != allocation)
         ms_fatal("allocation 0x%llx is not in the index", allocation->address);
-    memmove(&space.allocations[at], &space.allocations[at + 1],
-            (space.count - at - 1) * sizeof(*space.allocations));
+    move_gap_locked(at + 1);
+    space.gap--;
     space.count--;
     atomic_fetch_sub(&space.live_bytes[allocation->device], allocation->bytes);
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)allocation->counted_unbacked);
+    atomic_fetch_sub(&space.leftover_bytes, allocation->leftover_bytes);
     if (allocation->counted_deferred)
         atomic_fetch_sub(&ms_hot.deferred, 1);
     atomic_fetch_sub(&ms_hot.owned, 1);
     pthread_cond_broadcast(&space.released);
     pthread_mutex_unlock(&space.lock);
+}
+
+/* In a forked child there is nothing here, and a lock may be held by a thread that it does not have (hot.h). */
+static bool is_empty(void)
+{
+    return !ms_owns_any();
 }
 
 /* Waits until find(address) gives an unclaimed allocation, or none, and claims it. */
@@ -135,6 +170,8 @@ static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdevice
 
 struct ms_allocation *ms_space_claim(CUdeviceptr address)
 {
+    if (is_empty())
+        return NULL;
     pthread_mutex_lock(&space.lock);
     struct ms_allocation *allocation = claim_locked(find_locked, address);
     pthread_mutex_unlock(&space.lock);
@@ -143,6 +180,8 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address)
 
 struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
 {
+    if (is_empty())
+        return NULL;
     pthread_mutex_lock(&space.lock);
     struct ms_allocation *allocation = find_locked(address);
     if (allocation != NULL && allocation->claimed)
@@ -156,6 +195,9 @@ struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
 void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
                         struct ms_allocation **b_out)
 {
+    *a_out = *b_out = NULL;
+    if (is_empty())
+        return;
     pthread_mutex_lock(&space.lock);
     if (a > b) {
         struct ms_allocation **swapped = a_out;
@@ -181,7 +223,7 @@ size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offs
     size_t high = blocks->count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (blocks->ranges[middle].end <= offset)
+        if (blocks->all[middle].end <= offset)
             low = middle + 1;
         else
             high = middle;
@@ -189,36 +231,24 @@ size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offs
     return low;
 }
 
-static bool grow_blocks(struct ms_blocks *blocks)
+static bool make_room(struct ms_blocks *blocks)
 {
-    if (blocks->count < blocks->capacity)
-        return true;
-    const size_t capacity = 2 * blocks->capacity + 16;
-    struct ms_range *grown = ms_heap_realloc(blocks->ranges, capacity * sizeof(*grown));
-    if (grown == NULL)
-        return false;
-    blocks->ranges = grown;
-    struct ms_state_place *places = ms_heap_realloc(blocks->places, capacity * sizeof(*places));
-    if (places == NULL)
-        return false;
-    blocks->places = places;
-    blocks->capacity = capacity;
-    return true;
+    blocks->room.item_bytes = sizeof(*blocks->all);
+    struct ms_block *roomy = ms_room_make(&blocks->room, blocks->all, blocks->count, 1);
+    if (roomy != NULL)
+        blocks->all = roomy;
+    return roomy != NULL;
 }
 
 bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
     pthread_mutex_lock(&space.lock);
-    const bool room = grow_blocks(blocks);
+    const bool room = make_room(blocks);
     if (room) {
         const size_t at = ms_space_block_behind(allocation, begin);
-        memmove(&blocks->ranges[at + 1], &blocks->ranges[at],
-                (blocks->count - at) * sizeof(*blocks->ranges));
-        memmove(&blocks->places[at + 1], &blocks->places[at],
-                (blocks->count - at) * sizeof(*blocks->places));
-        blocks->ranges[at] = (struct ms_range){.begin = begin, .end = end};
-        blocks->places[at] = (struct ms_state_place){0};
+        blocks->all = ms_room_replace(&blocks->room, blocks->all, blocks->count, at, 0, 1);
+        blocks->all[at] = (struct ms_block){.begin = begin, .end = end};
         blocks->count++;
         blocks->carved = true;
     }
@@ -231,14 +261,11 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
     struct ms_blocks *blocks = &allocation->blocks;
     pthread_mutex_lock(&space.lock);
     const size_t at = ms_space_block_behind(allocation, begin);
-    const bool found = at < blocks->count && blocks->ranges[at].begin == begin;
+    const bool found = at < blocks->count && blocks->all[at].begin == begin;
     if (found) {
-        *end_out = blocks->ranges[at].end;
-        ms_state_remove(&blocks->places[at]);
-        memmove(&blocks->places[at], &blocks->places[at + 1],
-                (blocks->count - at - 1) * sizeof(*blocks->places));
-        memmove(&blocks->ranges[at], &blocks->ranges[at + 1],
-                (blocks->count - at - 1) * sizeof(*blocks->ranges));
+        *end_out = blocks->all[at].end;
+        ms_state_remove(&blocks->all[at].place);
+        blocks->all = ms_room_replace(&blocks->room, blocks->all, blocks->count, at, 1, 0);
         blocks->count--;
     }
     pthread_mutex_unlock(&space.lock);
@@ -251,7 +278,7 @@ void ms_space_note_use(struct ms_allocation *allocation, size_t begin, size_t en
     if (!blocks->carved || blocks->strayed)
         return;
     const size_t at = ms_space_block_behind(allocation, begin);
-    if (at < blocks->count && blocks->ranges[at].begin <= begin && end <= blocks->ranges[at].end)
+    if (at < blocks->count && blocks->all[at].begin <= begin && end <= blocks->all[at].end)
         return;
     pthread_mutex_lock(&space.lock);
     blocks->strayed = true;
@@ -268,7 +295,7 @@ static struct ms_range reach_locked(const struct ms_allocation *allocation, int6
     struct ms_range found = {0, 0};
     const size_t behind = offset < 0 ? 0 : ms_space_block_behind(allocation, (size_t)offset);
     for (size_t at = behind; at < blocks->count; at++) {
-        const struct ms_range *block = &blocks->ranges[at];
+        const struct ms_block *block = &blocks->all[at];
         if ((int64_t)block->begin - offset > BEFORE)
             break;
         found = (struct ms_range){found.end > 0 ? found.begin : block->begin, block->end};
@@ -283,11 +310,13 @@ static struct ms_range reach_locked(const struct ms_allocation *allocation, int6
 static struct ms_allocation *next_locked(CUdeviceptr address)
 {
     const size_t at = lower_bound_locked(address);
-    return at < space.count ? space.allocations[at] : NULL;
+    return at < space.count ? at_locked(at) : NULL;
 }
 
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
 {
+    if (is_empty())
+        return NULL;
     pthread_mutex_lock(&space.lock);
     struct ms_allocation *allocation = claim_locked(next_locked, address);
     pthread_mutex_unlock(&space.lock);
@@ -328,6 +357,8 @@ static struct ms_block_facts facts_of(const struct ms_allocation *allocation)
 static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
                  struct ms_block_facts *facts_out)
 {
+    if (is_empty())
+        return false;
     pthread_mutex_lock(&space.lock);
     const struct ms_allocation *allocation = find(address);
     if (allocation != NULL)
@@ -355,14 +386,17 @@ void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out)
 /* The guards of neighbours do not overlap, so at most one of two allocations is meant. */
 bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
 {
+    if (is_empty())
+        return false;
     pthread_mutex_lock(&space.lock);
     const struct ms_allocation *found = NULL;
     size_t at = lower_bound_locked(pointer);
-    if (at > 0 && pointer < reach_end(space.allocations[at - 1]))
+    if (at > 0 && pointer < reach_end(at_locked(at - 1)))
         at--;
-    if (at < space.count && pointer >= reach_begin(space.allocations[at]) &&
-        pointer < reach_end(space.allocations[at]) && space.allocations[at]->counted_deferred)
-        found = space.allocations[at];
+    const struct ms_allocation *near = at < space.count ? at_locked(at) : NULL;
+    if (near != NULL && pointer >= reach_begin(near) && pointer < reach_end(near) &&
+        near->counted_deferred)
+        found = near;
     struct ms_range range = {0, 0};
     if (found != NULL) {
         range = reach_locked(found, (int64_t)(pointer - found->address));
@@ -377,6 +411,17 @@ bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
 uint64_t ms_space_live_bytes(CUdevice device)
 {
     return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.live_bytes[device]) : 0;
+}
+
+void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes)
+{
+    atomic_fetch_add(&space.leftover_bytes, bytes - allocation->leftover_bytes);
+    allocation->leftover_bytes = bytes;
+}
+
+uint64_t ms_space_leftover_bytes(void)
+{
+    return atomic_load_explicit(&space.leftover_bytes, memory_order_relaxed);
 }
 
 uint64_t ms_space_unbacked_bytes(CUdevice device)

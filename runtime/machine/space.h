@@ -15,18 +15,25 @@
 #include <stdint.h>
 
 #include "runtime/base/range.h"
+#include "runtime/base/room.h"
 #include "runtime/driver.h"
 #include "runtime/machine/backing.h"
 #include "runtime/machine/lineage.h"
 #include "runtime/state/state.h"
 
-/* The blocks of an allocation that a caching allocator carves: offsets in it, sorted, without overlap. */
+/* A block, as offsets in its allocation, and where it is in the state page. */
+struct ms_block {
+    uint64_t begin, end;
+    struct ms_state_place place;
+};
+
+/* The blocks of an allocation that a caching allocator carves: sorted, without overlap. */
 struct ms_blocks {
     bool carved;  /* else the allocation is one block */
     bool strayed; /* the program has used what is in none of them */
-    struct ms_range *ranges;
-    struct ms_state_place *places; /* by range: where the block is in the state page */
-    size_t count, capacity;
+    struct ms_block *all;
+    size_t count;
+    struct ms_room room; /* of all */
 };
 
 /* What the state page was told of an allocation. */
@@ -55,8 +62,9 @@ struct ms_allocation {
     struct ms_lineage lineage;
     struct ms_backing backing;
     struct ms_noted noted;
-    uint64_t reads;   /* how often it was materialised for reading */
-    uint64_t changes; /* how often a block was taken or returned */
+    uint64_t reads;        /* how often it was materialised for reading */
+    uint64_t changes;      /* how often a block was taken or returned */
+    size_t leftover_bytes; /* of returned blocks, in memory and in no block */
     bool
         uncarvable; /* something was written before the first block was taken: it stays one block */
     bool keeps_dead; /* a captured graph or an exported handle may use what lies in no block */
@@ -124,6 +132,10 @@ void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out);
  * none, or nothing of the allocation is deferred.
  */
 bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out);
+
+/* Changes a claimed allocation's leftover_bytes; and the sum over all of them. */
+void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);
+uint64_t ms_space_leftover_bytes(void);
 
 /* Bytes of the device's allocations, as the program asked. */
 uint64_t ms_space_live_bytes(CUdevice device);

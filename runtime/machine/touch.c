@@ -43,7 +43,7 @@ static CUresult touch(CUdeviceptr address, size_t bytes, materialiser *materiali
     CUresult result;
     do
         result = materialise_range(address, bytes, materialise, MS_WRITE);
-    while (ms_try_again(result, &attempts));
+    while (ms_try_bytes_again(result, &attempts));
     return result;
 }
 
@@ -124,7 +124,7 @@ static CUresult hold(CUdeviceptr address, size_t bytes, materialiser *materialis
         result = materialise_range(address, bytes, materialise, MS_READ);
         if (result != CUDA_SUCCESS)
             ms_read_end();
-    } while (ms_try_again(result, &attempts));
+    } while (ms_try_bytes_again(result, &attempts));
     return result;
 }
 
@@ -185,7 +185,7 @@ CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out)
     const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
     do
         result = export_allocation(address, one_handle_out);
-    while (ms_try_again(result, &attempts));
+    while (ms_try_bytes_again(result, &attempts));
     ms_why_end(why);
     return result;
 }

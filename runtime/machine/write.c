@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "runtime/machine/machine.h"
 
 #include "runtime/diag/counters.h"
@@ -132,23 +134,25 @@ bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, 
     bool answered;
     do
         answered = fill(address, value, width, count, stream, result_out);
-    while (answered && ms_try_again(*result_out, &attempts));
+    while (answered && ms_try_bytes_again(*result_out, &attempts));
     return answered;
 }
 
-static struct ms_source *find_source(const void *source, size_t bytes, uint64_t *offset_out)
+static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
 {
-    *offset_out = 0;
+    struct ms_source *file = NULL;
     if (bytes >= ms_shard_least_copy()) {
-        struct ms_source *file = ms_source_from_mapping(source, bytes, offset_out);
+        file = ms_source_from_mapping(source, bytes, offset_out);
         if (file == NULL)
             file = ms_source_from_content(source, bytes, offset_out);
-        if (file != NULL) {
-            ms_count(MS_COUNT_RECORDED_FILE_BYTES, bytes);
-            return file;
-        }
-        *offset_out = 0;
     }
+    if (file != NULL)
+        ms_count(MS_COUNT_RECORDED_FILE_BYTES, bytes);
+    return file;
+}
+
+static struct ms_source *take_snapshot(const void *source, size_t bytes)
+{
     struct ms_source *snapshot = ms_source_from_memory(source, bytes);
     if (snapshot != NULL)
         ms_count(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
@@ -157,11 +161,50 @@ static struct ms_source *find_source(const void *source, size_t bytes, uint64_t 
     return snapshot;
 }
 
-/* Addresses among the copied bytes become known to kernels. Bytes of a file that was there before this
- * process cannot be addresses of its memory. */
-static CUresult expose_source(const void *source, size_t bytes, const struct ms_source *found)
+/* Memory that was never written is: of a rank that has its tensors from another one, all of a model. Other memory mostly tells
+ * with its first word. */
+static bool is_zero(const unsigned char *bytes, size_t count)
 {
-    if (found != NULL && ms_source_is_file(found) && ms_source_is_older(found))
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
+/* What the copied bytes are, so that they need not be copied. False: nothing that can be kept. */
+static bool find_content(const void *source, size_t bytes, struct ms_content *content)
+{
+    uint64_t offset = 0;
+    struct ms_source *found = find_file(source, bytes, &offset);
+    *content = (struct ms_content){.kind = MS_FILL};
+    if (found == NULL && is_zero(source, bytes)) {
+        ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+        return true;
+    }
+    if (found == NULL) {
+        offset = 0;
+        found = take_snapshot(source, bytes);
+    }
+    *content = (struct ms_content){.kind = MS_SOURCE, .source = found, .source_offset = offset};
+    return found != NULL;
+}
+
+static void drop_found(const struct ms_content *content)
+{
+    if (content->kind == MS_SOURCE)
+        ms_source_drop(content->source);
+}
+
+static const char *describe(const struct ms_content *content)
+{
+    if (content->kind == MS_FILL)
+        return "memory of zeros";
+    return ms_source_is_file(content->source) ? "bytes of a file" : "bytes of memory";
+}
+
+/* Addresses among the copied bytes become known to kernels. Bytes of a file that was there before this
+ * process cannot be addresses of its memory, nor can zeros. */
+static CUresult expose_content(const void *source, size_t bytes, const struct ms_content *content)
+{
+    if (content->kind == MS_FILL ||
+        (ms_source_is_file(content->source) && ms_source_is_older(content->source)))
         return CUDA_SUCCESS;
     return ms_reach_expose(source, bytes);
 }
@@ -228,29 +271,27 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
             *result_out = ms_prepare_touch(destination, bytes);
         return *result_out != CUDA_SUCCESS;
     }
-    struct ms_content content = {.kind = MS_SOURCE};
-    if (ms_space_look_up(destination, &facts) &&
-        ms_is_host_memory((CUdeviceptr)(uintptr_t)source) && ms_may_record(stream))
-        content.source = find_source(source, bytes, &content.source_offset);
-    if (content.source == NULL)
+    struct ms_content content;
+    if (!ms_space_look_up(destination, &facts) ||
+        !ms_is_host_memory((CUdeviceptr)(uintptr_t)source) || !ms_may_record(stream) ||
+        !find_content(source, bytes, &content))
         return back_for_copy(destination, source, bytes, stream, result_out);
 
     /* Before the claim: it may be this allocation that is pointed to. */
-    *result_out = expose_source(source, bytes, content.source);
+    *result_out = expose_content(source, bytes, &content);
     struct ms_allocation *allocation = NULL;
     if (*result_out == CUDA_SUCCESS)
         allocation = claim_for_write(destination, bytes, result_out);
     if (allocation == NULL) {
-        ms_source_drop(content.source);
+        drop_found(&content);
         return *result_out != CUDA_SUCCESS;
     }
     const size_t begin = ms_offset(allocation, destination);
     *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
-    ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes,
-                  ms_source_is_file(content.source) ? "bytes of a file" : "bytes of memory");
-    const bool is_complete =
-        ms_shard_is_active() && ms_shard_note_copy(content.source, content.source_offset, bytes);
-    ms_source_drop(content.source);
+    ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(&content));
+    const bool is_complete = content.kind == MS_SOURCE && ms_shard_is_active() &&
+                             ms_shard_note_copy(content.source, content.source_offset, bytes);
+    drop_found(&content);
     ms_space_release(allocation);
     ms_settle_postpone();
     if (is_complete)
@@ -268,6 +309,6 @@ bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes
     bool answered;
     do
         answered = copy_from_host(destination, source, bytes, stream, blocking, result_out);
-    while (answered && ms_try_again(*result_out, &attempts));
+    while (answered && ms_try_bytes_again(*result_out, &attempts));
     return answered;
 }

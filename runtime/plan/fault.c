@@ -8,6 +8,11 @@
 #include "runtime/base/heap.h"
 #include "runtime/plan/utf8.h"
 
+/* Here they are made (fault.h). */
+#undef ms_fault_set
+#undef ms_fault_at
+#undef ms_fault_at_line
+
 enum { PLACES_MAX = 16, KEY_BYTES = 128 };
 
 /* Not the first of a character. What is no UTF-8 may have any number of these, UTF-8 three in a row. */

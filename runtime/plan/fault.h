@@ -45,6 +45,12 @@ bool ms_fault_at(const struct ms_reading *reading, const struct ms_place *place,
 /* "FILE:LINE:COLUMN: reason", of a text that is not JSON. */
 bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, const char *reason);
 
+#ifdef __clang_analyzer__ /* so that it knows, too */
+#define ms_fault_set(...) (ms_fault_set(__VA_ARGS__), false)
+#define ms_fault_at(...) (ms_fault_at(__VA_ARGS__), false)
+#define ms_fault_at_line(...) (ms_fault_at_line(__VA_ARGS__), false)
+#endif
+
 /* For a reason that holds more than one name: the name, shortened to what `buffer` takes. */
 const char *ms_fault_name(char buffer[MS_FAULT_NAME_BYTES], const char *name);
 

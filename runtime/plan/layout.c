@@ -443,6 +443,11 @@ size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor)
     return entry != NULL ? (size_t)(entry - layout->plan->entries) : SIZE_MAX;
 }
 
+size_t ms_layout_unit(const struct ms_layout *layout, size_t tensor)
+{
+    return fsdp1_cut(layout, tensor) != NULL ? layout->bound[tensor].unit : SIZE_MAX;
+}
+
 bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor)
 {
     return layout->bound[tensor].entry != NULL;

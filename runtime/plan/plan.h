@@ -84,6 +84,8 @@ const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t 
 /* The entry that decides a tensor; SIZE_MAX: none. */
 size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor);
 /* False: no entry matches; the tensor is replicated. */
+/* Tensors of one flat unit have the same number, from 0 on. SIZE_MAX: it is of none. */
+size_t ms_layout_unit(const struct ms_layout *layout, size_t tensor);
 bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor);
 uint64_t ms_layout_bytes(const struct ms_layout *layout); /* of all tensors, whole */
 const struct ms_plan *ms_layout_plan(const struct ms_layout *layout);

@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -17,6 +19,116 @@
 #define PAGE_OF_FILE (1ULL << 61)
 
 enum { MAPS_CHUNK = 8192, MAX_SHARED_FILES = 64 };
+
+/* --- asking for one mapping: PROCMAP_QUERY, Linux 6.11 and newer. Headers of older ones lack it. */
+
+enum query_flags {
+    THAT_ARE_WRITABLE = 0x02,
+    THAT_ARE_SHARED = 0x08,
+    OR_THE_NEXT = 0x10,
+    OF_FILES = 0x20,
+};
+
+/* struct procmap_query of <linux/fs.h>, version 1. */
+struct query {
+    uint64_t size, flags, address;
+    /* Answers from here on; of what the mapping is, `is` has the first two of query_flags. */
+    uint64_t begin, end, is, page_bytes, offset, inode;
+    uint32_t major_number, minor_number;
+    uint32_t name_bytes; /* asked for, and got */
+    uint32_t build_id_bytes;
+    uint64_t name, build_id; /* addresses */
+};
+
+enum answer { NO, YES, UNKNOWN };
+
+static int open_maps(void)
+{
+    return open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+}
+
+/* `name` may be NULL. NO: there is no such mapping. UNKNOWN: this kernel cannot be asked, or not this. */
+static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, size_t name_bytes,
+                       struct query *query_out)
+{
+    static _Atomic bool is_unknown_here;
+    if (maps < 0 || atomic_load_explicit(&is_unknown_here, memory_order_relaxed))
+        return UNKNOWN;
+    *query_out = (struct query){.size = sizeof(*query_out),
+                                .flags = flags,
+                                .address = address,
+                                .name_bytes = (uint32_t)name_bytes,
+                                .name = (uintptr_t)name};
+    if (ioctl(maps, _IOWR('f', 17, struct query), query_out) == 0)
+        return YES;
+    if (errno == ENOENT)
+        return NO;
+    if (errno == ENOTTY)
+        atomic_store_explicit(&is_unknown_here, true, memory_order_relaxed);
+    return UNKNOWN;
+}
+
+/* What was told of a mapping of a file; its name is asked for apart, and is empty where that is too long. */
+static void tell(int maps, const struct query *query, struct ms_mapping *mapping_out)
+{
+    struct query named;
+    *mapping_out = (struct ms_mapping){
+        .begin = query->begin,
+        .end = query->end,
+        .file_offset = query->offset,
+        .device = makedev(query->major_number, query->minor_number),
+        .inode = query->inode,
+        .shared = (query->is & THAT_ARE_SHARED) != 0,
+    };
+    if (ask(maps, OF_FILES, query->begin, mapping_out->path, sizeof(mapping_out->path), &named) !=
+            YES ||
+        named.inode != query->inode)
+        mapping_out->path[0] = '\0';
+}
+
+/* The mapping of a file that holds all of [begin, end). */
+static enum answer ask_for_mapping(int maps, uintptr_t begin, uintptr_t end,
+                                   struct ms_mapping *mapping_out)
+{
+    struct query query;
+    const enum answer answer = ask(maps, OF_FILES, begin, NULL, 0, &query);
+    if (answer != YES)
+        return answer;
+    if (query.inode == 0 || end > query.end)
+        return NO;
+    tell(maps, &query, mapping_out);
+    mapping_out->file_offset += begin - query.begin;
+    return YES;
+}
+
+static enum answer ask_for_all(int maps, ms_mapping_visitor *visit, void *context)
+{
+    struct query query = {0};
+    enum answer answer;
+    while ((answer = ask(maps, OF_FILES | OR_THE_NEXT, query.end, NULL, 0, &query)) == YES) {
+        struct ms_mapping mapping;
+        if (query.inode == 0 || query.offset != 0)
+            continue;
+        tell(maps, &query, &mapping);
+        visit(context, &mapping);
+    }
+    return answer;
+}
+
+/* Whether that file is mapped shared and writable. The kernel passes over all other mappings. */
+static enum answer ask_for_stores(int maps, dev_t device, ino_t inode)
+{
+    struct query query = {0};
+    enum answer answer;
+    while ((answer = ask(maps, OF_FILES | THAT_ARE_SHARED | THAT_ARE_WRITABLE | OR_THE_NEXT,
+                         query.end, NULL, 0, &query)) == YES) {
+        if (query.inode == inode && makedev(query.major_number, query.minor_number) == device)
+            return YES;
+    }
+    return answer;
+}
+
+/* --- reading the list of all */
 
 /* One line of /proc/self/maps. */
 struct line {
@@ -48,6 +160,7 @@ static bool parse_line(char *text, struct line *line_out)
     unsigned major_number, minor_number;
     char permissions[5];
     int path_at = 0;
+    /* What the kernel writes has no number that is too large. NOLINTNEXTLINE(cert-err34-c) */
     if (sscanf(text, "%lx-%lx %4s %llx %x:%x %lu %n", &begin, &end, permissions, &offset,
                &major_number, &minor_number, &long_inode, &path_at) != 7)
         return false;
@@ -79,7 +192,7 @@ static void search_line(void *context, char *text)
             search->shared_count++;
         }
     }
-    if (search->found == NULL || line.begin > search->begin || line.end < search->end)
+    if (line.begin > search->begin || line.end < search->end)
         return;
     struct ms_mapping *mapping = search->found;
     *mapping = (struct ms_mapping){
@@ -98,7 +211,7 @@ static void search_line(void *context, char *text)
  * read may end early, so a rest is kept. */
 static bool walk_maps(void (*visit)(void *context, char *text), void *context)
 {
-    const int descriptor = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    const int descriptor = open_maps();
     if (descriptor < 0)
         return false;
     char text[MAPS_CHUNK + 1];
@@ -124,21 +237,43 @@ static bool walk_maps(void (*visit)(void *context, char *text), void *context)
     return got == 0;
 }
 
+/* A file that is looked for among those that are mapped shared and writable. */
+struct stores {
+    dev_t device;
+    ino_t inode;
+    bool is_found;
+};
+
+static void look_for_stores(void *context, char *text)
+{
+    struct stores *stores = context;
+    struct line line;
+    if (parse_line(text, &line) && line.shared && line.writable && line.inode == stores->inode &&
+        line.device == stores->device)
+        stores->is_found = true;
+}
+
+bool ms_mapping_is_stored_to(dev_t device, ino_t inode)
+{
+    const int maps = open_maps();
+    const enum answer answer = ask_for_stores(maps, device, inode);
+    if (maps >= 0)
+        close(maps);
+    if (answer != UNKNOWN)
+        return answer == YES;
+    struct stores stores = {.device = device, .inode = inode};
+    return !walk_maps(look_for_stores, &stores) || stores.is_found;
+}
+
 static bool is_stored_to(const struct search *search, dev_t device, ino_t inode)
 {
     if (search->shared_overflow)
-        return true;
+        return ms_mapping_is_stored_to(device, inode);
     for (int i = 0; i < search->shared_count; i++) {
         if (search->shared[i].device == device && search->shared[i].inode == inode)
             return true;
     }
     return false;
-}
-
-bool ms_mapping_is_stored_to(dev_t device, ino_t inode)
-{
-    struct search search = {0};
-    return !walk_maps(search_line, &search) || is_stored_to(&search, device, inode);
 }
 
 struct visitor {
@@ -164,7 +299,11 @@ static void visit_line(void *context, char *text)
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 {
     struct visitor visitor = {.visit = visit, .context = context};
-    return walk_maps(visit_line, &visitor);
+    const int maps = open_maps();
+    const enum answer answer = ask_for_all(maps, visit, context);
+    if (maps >= 0)
+        close(maps);
+    return answer != UNKNOWN || walk_maps(visit_line, &visitor);
 }
 
 /* A private page that the program has written, or that was swapped out, is no longer the file's. */
@@ -208,14 +347,38 @@ static bool search_maps(uintptr_t begin, uintptr_t end, struct ms_mapping *mappi
     return walk_maps(search_line, search_out) && search_out->is_found;
 }
 
+/* The mapping that holds all of [begin, end), of a file that is mapped shared and writable nowhere. */
+static bool find_trusted(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
+{
+    const int maps = open_maps();
+    enum answer stores = UNKNOWN;
+    const enum answer found = ask_for_mapping(maps, begin, end, mapping_out);
+    if (found == YES)
+        stores = ask_for_stores(maps, mapping_out->device, mapping_out->inode);
+    if (maps >= 0)
+        close(maps);
+    if (found == NO || stores != UNKNOWN)
+        return found == YES && stores == NO;
+    struct search search;
+    return search_maps(begin, end, mapping_out, &search) &&
+           !is_stored_to(&search, mapping_out->device, mapping_out->inode);
+}
+
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
     const uintptr_t begin = (uintptr_t)address;
+    return find_trusted(begin, begin + bytes, mapping_out) &&
+           (mapping_out->shared || are_pages_clean(begin, begin + bytes));
+}
+
+static bool find_any(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
+{
+    const int maps = open_maps();
+    const enum answer found = ask_for_mapping(maps, begin, end, mapping_out);
     struct search search;
-    if (!search_maps(begin, begin + bytes, mapping_out, &search) ||
-        is_stored_to(&search, mapping_out->device, mapping_out->inode))
-        return false;
-    return mapping_out->shared || are_pages_clean(begin, begin + bytes);
+    if (maps >= 0)
+        close(maps);
+    return found == UNKNOWN ? search_maps(begin, end, mapping_out, &search) : found == YES;
 }
 
 /*
@@ -228,10 +391,9 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
     if (page == MAP_FAILED)
         return false;
     struct ms_mapping own;
-    struct search search;
     const uintptr_t begin = (uintptr_t)page;
-    const bool same = search_maps(begin, begin + 1, &own, &search) &&
-                      own.device == mapping->device && own.inode == mapping->inode;
+    const bool same = find_any(begin, begin + 1, &own) && own.device == mapping->device &&
+                      own.inode == mapping->inode;
     munmap(page, 1);
     return same;
 }

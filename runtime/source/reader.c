@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,6 +15,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/base/thread.h"
 #include "runtime/diag/counters.h"
 
 enum {
@@ -86,7 +86,7 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
     const size_t head = (size_t)(offset - block_down(offset));
     const size_t begin = (size_t)block_up(*used);
     const size_t room = begin < slot_bytes ? slot_bytes - begin : 0;
-    if (*used > 0 && room < (size_t)(2 * LARGE_BYTES))
+    if (*used > 0 && room < 2 * (size_t)LARGE_BYTES)
         return 0;
     if (bytes > room - head)
         bytes = room - head;
@@ -120,11 +120,15 @@ static bool is_byte_cached(int descriptor, uint64_t offset)
     const int pages = count_cached_pages(descriptor, offset);
     if (pages >= 0)
         return pages > 0;
-    /* A read that takes no input; on a miss the kernel begins to read that one page. Where it cannot be told,
-     * the page cache is the place to read from. */
+    /* A read that takes no input; on a miss the kernel begins to read that one page, and no more when reads are said to
+     * be random. Where it cannot be told, the page cache is the place to read from. */
     char byte;
     const struct iovec vector = {&byte, 1};
-    return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
+    posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);
+    const bool is_there =
+        preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
+    posix_fadvise(descriptor, 0, 0, POSIX_FADV_NORMAL);
+    return is_there;
 }
 
 /* As far as its ends tell: pages between them that are missing are only read more slowly. */
@@ -279,11 +283,10 @@ static CUresult read_large(struct ms_reader *reader, const struct ms_read_part *
 
 static CUresult check(struct ms_reader *reader, const struct ms_source *source)
 {
-    if (ms_source_is_current(source))
+    /* Asked twice: a question that fails once is no change of the file. */
+    if (ms_source_is_current(source) || ms_source_is_current(source))
         return CUDA_SUCCESS;
-    if (tells_first(reader))
-        ms_source_check(source);
-    return CUDA_ERROR_OPERATING_SYSTEM;
+    return tells_first(reader) ? ms_source_check(source) : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
 static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot)
@@ -367,14 +370,9 @@ static void start_threads(struct ms_reader *reader)
 {
     if (is_for_caller(&reader->what))
         return;
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (reader->thread_count < reader->what.threads && reader->thread_count < MAX_THREADS &&
-           pthread_create(&reader->threads[reader->thread_count], NULL, read_many, reader) == 0)
+           ms_thread_create(&reader->threads[reader->thread_count], read_many, reader) == 0)
         reader->thread_count++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* --- the life of a reader */

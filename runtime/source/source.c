@@ -68,7 +68,7 @@ static bool wait_for_distinct_time(int descriptor, struct stat *seen)
         clock_gettime(CLOCK_REALTIME, &now);
         const long long age_ns = (now.tv_sec - seen->st_mtim.tv_sec) * 1000000000LL +
                                  (now.tv_nsec - seen->st_mtim.tv_nsec);
-        if (age_ns > TICK_NS || age_ns < -10 * TICK_NS)
+        if (age_ns > TICK_NS || age_ns < -10LL * TICK_NS)
             return true;
         nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
         if (fstat(descriptor, seen) != 0)

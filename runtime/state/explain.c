@@ -5,7 +5,7 @@
 
 const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT] = {"undefined", "dead",     "fill",
                                                               "file",      "snapshot", "launch",
-                                                              "absent",    "resident"};
+                                                              "stored",    "absent",   "resident"};
 
 static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
     [MS_EVENT_NONE] = "none",
@@ -124,6 +124,11 @@ static const struct {
 const char *ms_reason_text(uint32_t reason)
 {
     return reason < MS_REASON_COUNT && reasons[reason].text != NULL ? reasons[reason].text : "?";
+}
+
+const char *ms_event_reason_text(uint32_t kind, uint32_t reason)
+{
+    return reason == MS_REASON_CALL && kind != MS_EVENT_MATERIALISE ? "" : ms_reason_text(reason);
 }
 
 const char *ms_event_kind_name(uint32_t kind)

@@ -10,6 +10,9 @@
 /* A clause: "a kernel without a rule". "?" for a number that is no reason, and no kind. */
 const char *ms_reason_text(uint32_t reason);
 const char *ms_event_kind_name(uint32_t kind);
+
+/* The reason of an event: "" where the call needs the bytes and that goes without saying. */
+const char *ms_event_reason_text(uint32_t kind, uint32_t reason);
 extern const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT];
 
 /* The reason is one for which something could not stay deferred, and that ms_explain explains. */

@@ -21,7 +21,7 @@ _Static_assert(sizeof(struct ms_state_plan) == 568, "");
 _Static_assert(sizeof(struct ms_state_device) == 128, "");
 _Static_assert(sizeof(struct ms_state_file) == 512, "");
 _Static_assert(sizeof(struct ms_state_sample) == 64, "");
-_Static_assert(sizeof(struct ms_state_block) == 368, "");
+_Static_assert(sizeof(struct ms_state_block) == 376, "");
 _Static_assert(sizeof(struct ms_state_event) == 256, "");
 _Static_assert(sizeof(struct ms_state_cause) == 1024, "");
 

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #define MS_STATE_MAGIC "metashrd"
-enum { MS_STATE_VERSION = 1, MS_STATE_MARK = 0x01020304 };
+enum { MS_STATE_VERSION = 2, MS_STATE_MARK = 0x01020304 };
 enum { MS_STATE_LEAST_BYTES = 512 << 10, MS_STATE_MOST_BYTES = 1 << 30 };
 
 enum ms_state_section {
@@ -119,6 +119,7 @@ enum ms_state_kind {
     MS_BYTES_FILE,
     MS_BYTES_SNAPSHOT,
     MS_BYTES_LAUNCH,
+    MS_BYTES_STORED,
     MS_BYTES_ABSENT,
     MS_BYTES_RESIDENT,
     MS_BYTES_KIND_COUNT

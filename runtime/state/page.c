@@ -227,7 +227,7 @@ static void clean_hidden(int folder, const char *name, time_t now)
 {
     struct stat stat;
     if (fstatat(folder, name, &stat, AT_SYMLINK_NOFOLLOW) == 0 &&
-        stat.st_mtime < now - HIDDEN_HOURS * 3600)
+        stat.st_mtime < now - HIDDEN_HOURS * 3600L)
         unlinkat(folder, name, 0);
 }
 

@@ -20,7 +20,12 @@ struct page {
     struct ms_fault *fault;
     struct ms_state_header header;
     uint64_t torn;
+    /* How often records may be read again, all together: a process writes a few at a time, and a page whose records are
+     * all half written is none. */
+    unsigned patience;
 };
+
+enum { PATIENCE_FOR_A_RECORD = 200, PATIENCE_FOR_A_PAGE = 20 * PATIENCE_FOR_A_RECORD };
 
 static const char *const section_names[MS_SECTION_COUNT] = {
     "process", "plan",    "options", "figures", "names of figures", "devices", "files",
@@ -163,15 +168,17 @@ static bool read_section(struct page *page, enum ms_state_section section, void 
 static bool read_record(struct page *page, uint64_t offset, char *record, size_t bytes,
                         bool *is_good_out)
 {
-    enum { PATIENCE = 200 };
     uint64_t before, after;
     *is_good_out = true;
-    for (int i = 0; i < PATIENCE && *is_good_out; i++) {
+    for (int i = 0; i < PATIENCE_FOR_A_RECORD && *is_good_out; i++) {
         *is_good_out = read_at(page, offset, &before, sizeof(before)) &&
                        read_at(page, offset, record, bytes) &&
                        read_at(page, offset, &after, sizeof(after));
         if (*is_good_out && before == after && before % 2 == 0 && sequence_of(record) == before)
             return true;
+        if (page->patience == 0)
+            return false;
+        page->patience--;
         sched_yield();
     }
     return false;
@@ -566,7 +573,8 @@ static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
 bool ms_snapshot_read_file(int file, const char *name, struct ms_snapshot *snapshot_out,
                            struct ms_fault *fault)
 {
-    struct page page = {.file = file, .name = name, .fault = fault};
+    struct page page = {
+        .file = file, .name = name, .fault = fault, .patience = PATIENCE_FOR_A_PAGE};
     *snapshot_out = (struct ms_snapshot){.path = name};
     if (open_page(&page) && read_snapshot(&page, snapshot_out))
         return true;

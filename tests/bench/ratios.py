@@ -3,7 +3,7 @@
 """ratios.py --build DIR: the main job against its ideal, for 1, 2 and 8 ranks and 1 to 8 GiB.
 
 Prints one row a job: peak device memory and bytes copied to the device over the rank's shard, and
-seconds with and without the shim. METASHARD_BENCH_SIZES_MIB and METASHARD_BENCH_RANKS (comma
+seconds with and without the shim. BENCH_SIZES_MIB and BENCH_RANKS (comma
 separated) choose other jobs. A size that does not fit on the disk or in memory is left out, and
 said.
 """
@@ -58,12 +58,12 @@ def main():
     folder = os.environ.get("TMPDIR") or build
     print("ranks  size MiB  shard MiB  peak/shard  without  copied/shard  without  seconds  without"
           "  values")
-    for size_mib in numbers("METASHARD_BENCH_SIZES_MIB", "1024,2048,4096,8192"):
+    for size_mib in numbers("BENCH_SIZES_MIB", "1024,2048,4096,8192"):
         reason = reason_to_skip(folder, size_mib)
         if reason:
             print(f"       {size_mib:8}  left out: {reason}")
             continue
-        for ranks in numbers("METASHARD_BENCH_RANKS", "1,2,8"):
+        for ranks in numbers("BENCH_RANKS", "1,2,8"):
             result, (without, with_shim) = run_job(build, folder, ranks, size_mib)
             ideal = result["ideal_bytes_per_rank"]
             print(f"{ranks:5}  {size_mib:8}  {ideal / MIB:9.1f}  "

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client RANK WORLD FOLDER [--wait]: one rank of a sharded load, as a plain CUDA program that knows nothing
+ * client RANK WORLD FOLDER [--wait | --by-hand]: one rank of a sharded load, as a plain CUDA program that knows nothing
  * of MetaShard. For each tensor of the checkpoint it allocates the whole tensor, copies it to the
  * device, copies its rank's rows into an allocation of their own (torch.chunk's rule: ceil(rows /
  * world) each, the last ranks fewer or none) and frees the whole. Then it reads its shards back.
- * With --wait it prints "ready" once it has a context, and loads when its standard input ends.
+ * With --wait it prints "ready" once it has a context, and loads when its standard input ends. With --by-hand it does
+ * what no library does for it: it allocates and copies its rows alone. That is the least that a rank can do.
  *
  * Prints one JSON object: rank, tensors, checkpoint_bytes, shard_bytes, copied_bytes (what it handed
  * to the driver to copy to the device), small_bytes (the part in tensors under 2 MiB), and two
@@ -44,6 +45,18 @@ static CUdeviceptr load_shard(const struct tensor *tensor, uint64_t first, uint6
     return shard;
 }
 
+static CUdeviceptr load_rows(const struct tensor *tensor, uint64_t first, uint64_t count)
+{
+    CUdeviceptr shard = 0;
+    if (count > 0) {
+        must(device.allocate(&shard, count * tensor->row_bytes), "cuMemAlloc of a shard");
+        must(device.to_device(shard, tensor->data + first * tensor->row_bytes,
+                              count * tensor->row_bytes),
+             "cuMemcpyHtoD of a shard");
+    }
+    return shard;
+}
+
 static uint64_t number(const char *text, const char *what)
 {
     char *end;
@@ -58,8 +71,9 @@ static uint64_t number(const char *text, const char *what)
 int main(int argc, char **argv)
 {
     const bool wait = argc == 5 && strcmp(argv[4], "--wait") == 0;
-    if (argc != 4 && !wait) {
-        fprintf(stderr, "usage: client RANK WORLD FOLDER [--wait]\n");
+    const bool by_hand = argc == 5 && strcmp(argv[4], "--by-hand") == 0;
+    if (argc != 4 && !wait && !by_hand) {
+        fprintf(stderr, "usage: client RANK WORLD FOLDER [--wait | --by-hand]\n");
         return 2;
     }
     const uint64_t rank = number(argv[1], "RANK"), world = number(argv[2], "WORLD");
@@ -84,7 +98,7 @@ int main(int argc, char **argv)
         uint64_t first, count;
         const struct tensor *tensor = &checkpoint.tensors[i];
         rows_of(tensor, rank, world, &first, &count);
-        shards[i] = load_shard(tensor, first, count);
+        shards[i] = (by_hand ? load_rows : load_shard)(tensor, first, count);
         if (tensor->rows * tensor->row_bytes < 2 << 20)
             small_bytes += tensor->rows * tensor->row_bytes;
     }
@@ -107,7 +121,8 @@ int main(int argc, char **argv)
            "\"copied_bytes\": %llu, \"small_bytes\": %llu, \"hash\": \"%016llx\", "
            "\"file_hash\": \"%016llx\"}\n",
            (unsigned long long)rank, checkpoint.count, (unsigned long long)checkpoint.bytes,
-           (unsigned long long)shard_bytes, (unsigned long long)checkpoint.bytes,
+           (unsigned long long)shard_bytes,
+           (unsigned long long)(by_hand ? shard_bytes : checkpoint.bytes),
            (unsigned long long)small_bytes, (unsigned long long)hash,
            (unsigned long long)file_hash);
     return 0;

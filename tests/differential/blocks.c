@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A caching allocator that carves its allocations into blocks and reports them, as PyTorch's does. */
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,6 +127,72 @@ static void freed_but_queued(void)
     add(whole, 2, 6 * MIB);
     print_bytes("again", whole, 24 * MIB);
     print_bytes("kept", kept, 8 * MIB);
+}
+
+/* What a block leaves behind makes room for the next one: when the device is done with it. */
+static void left_behind(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 3; i++) {
+        const CUdeviceptr block = take(whole + (size_t)(i % 2) * 32 * MIB, 24 * MIB);
+        OK(cuMemsetD8Async(block, (unsigned char)(i + 1), 24 * MIB, stream));
+        add(block, 1, 6 * MIB);
+        OK(cuStreamSynchronize(stream));
+        print_bytes("written", block, 24 * MIB);
+        add(block, 2, 6 * MIB); /* queued when the block goes back */
+        give(block, 24 * MIB);
+    }
+    OK(cuCtxSynchronize());
+    stream = NULL;
+}
+
+static atomic_bool is_open;
+
+static void CUDA_CB wait_at_gate(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&is_open))
+        usleep(100);
+}
+
+/* A block goes back while work on it is queued behind something that this thread does later. */
+static void left_in_use(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    const CUdeviceptr kept = allocate(4 * MIB);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUdeviceptr first = take(whole, 24 * MIB);
+    OK(cuMemsetD8Async(first, 3, 24 * MIB, stream));
+    add(first, 1, 6 * MIB);
+    add(take(kept, 4 * MIB), 1, MIB);
+    OK(cuLaunchHostFunc(stream, wait_at_gate, NULL));
+    add(first, 2, 6 * MIB);
+    copy(kept, first + 8 * MIB, MIB);
+    give(first, 24 * MIB);
+    const CUdeviceptr second = take(whole + 32 * MIB, 24 * MIB);
+    OK(cuMemsetD8Async(second, 5, 24 * MIB, stream));
+    add(second, 1, 6 * MIB);
+    atomic_store(&is_open, true);
+    OK(cuStreamSynchronize(stream));
+    stream = NULL;
+    print_bytes("kept", kept, 4 * MIB);
+    print_bytes("second", second, 24 * MIB);
+}
+
+/* Steps of a training that never settles. */
+static void for_ever(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    for (int i = 0; i < 40; i++) {
+        const CUdeviceptr block = take(whole, 24 * MIB);
+        OK(cuMemsetD8(block, (unsigned char)i, 24 * MIB));
+        add(block, 1, 6 * MIB);
+        OK(cuCtxSynchronize());
+        if (i == 39)
+            print_bytes("last", block, 24 * MIB);
+        give(block, 24 * MIB);
+    }
 }
 
 /* When deferral has ended, what is handed out has memory at once. */
@@ -451,6 +518,9 @@ const struct scenario scenarios[] = {
     {"one_block", one_block},
     {"neighbours", neighbours},
     {"freed_but_queued", freed_but_queued},
+    {"left_behind", left_behind},
+    {"left_in_use", left_in_use},
+    {"for_ever", for_ever},
     {"after_settling", after_settling},
     {"outside", outside},
     {"stale", stale},

@@ -46,6 +46,20 @@ def with_time(test):
     for delay in ("0", "2000"):
         _, dump = test.both("freed_but_queued", dict(SMALL, SIMCUDA_DELAY_US=delay), alone={})
         test.check("the memory of dead blocks came back", dump["evicted_bytes"] > 0, dump)
+    patient = {"METASHARD_IDLE_MS": "5000"}
+    for delay in ("0", "2000"):
+        _, dump = test.both("left_behind", dict(patient, SIMCUDA_DELAY_US=delay), alone={})
+        test.check("one block's memory at a time", dump["backed_bytes_peak"] == 24 * MIB, dump["backed_bytes_peak"])
+    _, dump = test.both("left_in_use")
+    test.check("what is in use stays", dump["backed_bytes_peak"] == (24 + 4 + 24) * MIB and dump["evicted_bytes"] == 0,
+               (dump["backed_bytes_peak"], dump["evicted_bytes"]))
+    _, dump = test.both("left_behind", dict(patient, METASHARD_LEFTOVER_BYTES="24M"), alone={})
+    test.check("what may be left behind stays, but not under a new block",
+               dump["backed_bytes_peak"] == 48 * MIB and dump["evicted_bytes"] == 48 * MIB,
+               (dump["backed_bytes_peak"], dump["evicted_bytes"]))
+    _, dump = test.both("for_ever", patient, alone={})
+    test.check("a program that goes on and on gives back no more than four times what it has",
+               3 * 64 * MIB < dump["evicted_bytes"] <= 4 * 64 * MIB + 24 * MIB, dump["evicted_bytes"])
     _, dump = test.both("after_settling")
     test.check("settled", dump["settles"] == 1, dump)
     test.check("a block that was handed out later has memory, and what is dead has none",

@@ -37,6 +37,58 @@ static void moved(void)
     print_bytes("rows written on", rows, 8 * MIB);
 }
 
+/* Columns [begin, begin + width) of the rows of a matrix, side by side in another block. */
+static CUresult copy_columns(CUdeviceptr to, CUdeviceptr matrix, size_t pitch, size_t begin,
+                             size_t width, size_t rows)
+{
+    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .srcDevice = matrix,
+                                .srcPitch = pitch,
+                                .srcXInBytes = begin,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = to,
+                                .dstPitch = width,
+                                .WidthInBytes = width,
+                                .Height = rows};
+    return cuMemcpy2D(&copy);
+}
+
+/* A rank's columns, of which the whole is freed before they are needed. */
+static void columns(void)
+{
+    enum { PITCH = 16 << 10, WIDTH = 2 << 10, ROWS = 2048 };
+    const CUdeviceptr whole = load_file((size_t)PITCH * ROWS);
+    const CUdeviceptr part = allocate((size_t)WIDTH * ROWS);
+    OK(cuMemsetD32(whole + 7 * MIB, 0x01020304, MIB / 4));
+    OK(copy_columns(part, whole, PITCH, 3 * WIDTH, WIDTH, ROWS));
+    printf("a pitch below the width: %d\n", (int)copy_columns(part, whole, 1000, 0, 2000, 2));
+    OK(cuMemFree(whole));
+    print_bytes("columns of a freed tensor", part + MIB, MIB);
+    fill(part + 2 * MIB, 9, 1000);
+    print_bytes("all columns", part, (size_t)WIDTH * ROWS);
+}
+
+/* Where rows are not what is copied: a launch would run for each of them, and memory is there already. */
+static void other_columns(void)
+{
+    enum { PITCH = 4 << 10, WIDTH = 512, ROWS = 2048 };
+    const CUdeviceptr whole = allocate((size_t)PITCH * ROWS);
+    const CUdeviceptr part = allocate(4 * MIB);
+    uniform(whole, (size_t)PITCH * ROWS / 4, 3);
+    OK(copy_columns(part, whole, PITCH, WIDTH, WIDTH, ROWS));
+    print_bytes("columns of a launch", part, (size_t)WIDTH * ROWS);
+    OK(cuMemsetD8(whole + MIB, 0x33, MIB));
+    OK(copy_columns(part + MIB, whole, PITCH, 2 * WIDTH, WIDTH, ROWS));
+    print_bytes("columns of what was read", part, 4 * MIB);
+    const CUdeviceptr one = load_file(4 * MIB);
+    OK(copy_columns(one + MIB + 100, one, PITCH, 0, WIDTH, 512));
+    print_bytes("columns of itself", one, 4 * MIB);
+    const CUdeviceptr two = load_file(4 * MIB);
+    OK(copy_columns(two + 2 * MIB, two, PITCH, WIDTH, WIDTH, 512));
+    OK(copy_columns(two + 3 * MIB, two, 100, 3, 10, 1024));
+    print_bytes("columns beside themselves", two, 4 * MIB);
+}
+
 /* Rows that fit, but not twice: there is no room to play them all at once. */
 static void little_room(void)
 {
@@ -78,6 +130,41 @@ static void has_an_input(void)
     OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
     OK(cuMemsetD8(input, 2, MIB));
     print_bytes("copied before the input changed", block, 4 * MIB);
+}
+
+static void uniform_with(CUdeviceptr address, uint64_t count, uint64_t seed,
+                         CUlaunchAttribute *attributes, unsigned attribute_count)
+{
+    uint64_t offset = 5;
+    void *params[] = {&address, &count, &seed, &offset};
+    const CUlaunchConfig config = {.gridDimX = 16,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 64,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .attrs = attributes,
+                                   .numAttrs = attribute_count};
+    OK(cuLaunchKernelEx(&config, function("uniform32"), params, NULL));
+    memset(attributes, 0xff,
+           attribute_count * sizeof(*attributes)); /* they are the program's again */
+}
+
+/* Attributes that say how a kernel runs go with it; one that says when does not wait. */
+static void with_attributes(void)
+{
+    const CUdeviceptr block = allocate(16 * MIB);
+    CUlaunchAttribute how[] = {{.id = CU_LAUNCH_ATTRIBUTE_IGNORE},
+                               {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = 0},
+                               {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN}};
+    CUlaunchAttribute when[] = {{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                 .value.programmaticStreamSerializationAllowed = 1}};
+    OK(cuMemsetD8(block, 9, 16 * MIB));
+    uniform_with(block, MIB, 1, how, 3);
+    uniform_with(block + 8 * MIB, MIB, 2, how, 0);
+    print_bytes("recorded", block, 16 * MIB);
+    uniform_with(block + 4 * MIB, MIB, 3, when, 1);
+    print_bytes("run", block, 16 * MIB);
 }
 
 /* What the driver refuses is refused, and leaves everything as it was. */
@@ -228,12 +315,15 @@ static void lost_file_under_pressure(void)
 const struct scenario scenarios[] = {
     {"chain", chain},
     {"moved", moved},
+    {"columns", columns},
+    {"other_columns", other_columns},
     {"little_room", little_room},
     {"moved_twice", moved_twice},
     {"behind_a_host_function", behind_a_host_function},
     {"beside_resident", beside_resident},
     {"copy_of_read", copy_of_read},
     {"has_an_input", has_an_input},
+    {"with_attributes", with_attributes},
     {"refused", refused},
     {"read_while_written", read_while_written},
     {"undefined_is_stable", undefined_is_stable},

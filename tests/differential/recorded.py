@@ -13,11 +13,18 @@ def recorded(test):
     _, dump = test.both("moved")
     test.check("no more than the rows and their scratch had memory",
                dump["backed_bytes_peak"] <= (8 + 10) << 20, dump)
+    _, dump = test.both("columns")
+    test.check("the columns alone had memory, and were copied once",
+               dump["backed_bytes_peak"] <= 4 << 20 and dump["h2d_bytes"] <= 4 << 20, dump)
+    for settings in ({}, SLOW, {"METASHARD_MIN_BYTES": "1"}):
+        test.both("other_columns", settings)
     test.both("little_room", SMALL, alone={})
     _, dump = test.both("moved_twice")
     test.check("launches on moved bytes were recorded", dump["recorded_launches"] == 3, dump)
     _, dump = test.both("has_an_input")
     test.check("a launch with an input is not recorded", dump["recorded_launches"] == 0, dump)
+    _, dump = test.both("with_attributes")
+    test.check("launches with attributes that only say how were recorded, and no other", dump["recorded_launches"] == 2, dump)
     test.both("refused")
     _, dump = test.both("undefined_is_stable", dict(SMALL, SIMCUDA_POISON="2"), alone={})
     test.check("what was read was given back", dump["evicted_bytes"] > 0, dump)

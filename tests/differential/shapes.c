@@ -216,6 +216,52 @@ MS_TEST(an_allocation_can_be_shared_as_mapped_memory_or_says_that_it_cannot)
         CHECK_EQ(seen[i], (unsigned char)i);
 }
 
+static unsigned long long attribute(CUpointer_attribute which, CUdeviceptr address)
+{
+    unsigned long long value = 0;
+    CHECK_EQ(cuPointerGetAttribute(&value, which, address), CUDA_SUCCESS);
+    return value;
+}
+
+/* Of a deferred allocation as of one of the driver's. */
+MS_TEST(an_allocation_has_the_attributes_of_one)
+{
+    start();
+    CUcontext current;
+    CUdeviceptr first, second;
+    unsigned long long value = 0;
+    CHECK_EQ(cuCtxGetCurrent(&current), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&first, 4 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&second, 4 * MIB), CUDA_SUCCESS);
+    const CUdeviceptr inside = first + 3 * MIB + 5;
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_CONTEXT, inside), (uintptr_t)current);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside), CU_MEMORYTYPE_DEVICE);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, inside), inside);
+    CHECK_EQ(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_HOST_POINTER, inside),
+             CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inside), 0);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, inside),
+             attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, first));
+    CHECK(attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, inside) !=
+          attribute(CU_POINTER_ATTRIBUTE_BUFFER_ID, second));
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, inside), 0);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, inside), 0);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside), first);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside), 4 * MIB);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_MAPPED, inside), 1);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, inside),
+             CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, inside), 0);
+    /* What is shared is shared as mapped memory: with a handle, and without cuIpcGetMemHandle. */
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, inside),
+             device_has_shim() ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0);
+    CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, inside), 1);
+    CHECK_EQ(cuMemFree(first), CUDA_SUCCESS);
+    CHECK_EQ(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_CONTEXT, inside),
+             CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuMemFree(second), CUDA_SUCCESS);
+}
+
 MS_TEST(a_blocking_copy_waits_for_the_work_before_it)
 {
     setenv("SIMCUDA_DELAY_US", "30000", 1);

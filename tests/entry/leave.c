@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * leave FILE: a program that ends with deferred memory of every kind: 8 MiB of FILE (its first byte
- * read back), 4 MiB of a pattern, 3 MiB from the heap, and one allocation that it frees.
+ * read back), 4 MiB of a pattern, 3 MiB from the heap, of which the last is zeros, and one allocation that it frees.
  * leave FILE pieces: the same, and 5 MiB set and 6 MiB copied in many small pieces.
  */
 #include <cuda.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #define MIB ((size_t)1 << 20)
@@ -51,7 +52,8 @@ int main(int argc, char **argv)
     must(cuMemAlloc(&freed, 16 * MIB));
     must(cuMemcpyHtoD(of_file, mapping, 8 * MIB));
     must(cuMemsetD16(of_pattern, 0x1234, 2 * MIB));
-    must(cuMemcpyHtoD(of_heap, calloc(1, 3 * MIB), 3 * MIB));
+    must(cuMemcpyHtoD(of_heap, memset(malloc(2 * MIB), 7, 2 * MIB), 2 * MIB));
+    must(cuMemcpyHtoD(of_heap + 2 * MIB, calloc(1, MIB), MIB));
     must(cuMemcpyDtoH(&byte, of_file, 1));
     must(cuMemFree(freed));
     if (argc == 3)

@@ -39,7 +39,7 @@ def run(options, case, shim):
         stats, dump = os.path.join(folder, "stats"), os.path.join(folder, "dump")
         # Settling would make the peak depend on how fast this machine is.
         environment = dict(os.environ, SIMCUDA_STATS=stats, SIMCUDA_POISON="1",
-                           METASHARD_SETTLE_MS="0", METASHARD_DUMP=dump, **case.environment)
+                           METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000", METASHARD_DUMP=dump, **case.environment)
         if shim:
             environment["LD_PRELOAD"] = options.shim
         done = subprocess.run(

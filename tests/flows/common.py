@@ -71,10 +71,10 @@ def read_back(name, tensor, options, storages):
 
 
 @torch.no_grad()
-def finish(tensors, options):
-    """Reads the rank's tensors back, one after the other, and writes what they hold."""
+def finish(tensors, options, **more):
+    """Reads the rank's tensors back, one after the other, and writes what they hold, and more."""
     print("ready", flush=True)
-    result = {"rank": options.rank, "world": options.world, "tensors": {}}
+    result = {"rank": options.rank, "world": options.world, "tensors": {}} | more
     if torch.device(options.device).type == "cuda":
         # What the caching allocator took from the driver.
         result["reserved_bytes_peak"] = torch.cuda.max_memory_reserved()

@@ -3,11 +3,15 @@
 """make_checkpoint.py KIND PATH [--scale S]: a checkpoint for the programs in this folder, made on the CPU.
 
 KIND: safetensors (a folder with several files and an index), torch (one file), dcp (a folder, for
-tensor_parallel.py --variant wide), dcp_small (for --variant small).
+tensor_parallel.py --variant wide), dcp_small (for --variant small), dcp_even and dcp_model (folders, of the model
+of the other kinds: its tensors, and those below "model"), pretrained (transformers' Llama of that shape, as
+save_pretrained() leaves it: sorted by name), pretrained_torch (the same model's state as one file of torch.save(), in
+the order of its modules).
 """
 import argparse
 import json
 import os
+import sys
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -40,10 +44,16 @@ def save_safetensors(state, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("kind", choices=["safetensors", "torch", "dcp", "dcp_small"])
+    parser.add_argument("kind", choices=["safetensors", "torch", "dcp", "dcp_small", "dcp_even", "dcp_model",
+                                         "pretrained", "pretrained_torch"])
     parser.add_argument("path")
     parser.add_argument("--scale", type=float, default=1)
     options = parser.parse_args()
+    if options.kind.startswith("pretrained"):
+        sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "systems"))
+        import hub
+        hub.save_pretrained(options.scale, options.path, as_state=options.kind == "pretrained_torch")
+        return
     # Not the seeds of the programs: a tensor that was not loaded must not look as if it were.
     torch.manual_seed(4321)
     if options.kind == "dcp_small":
@@ -59,7 +69,7 @@ def main():
     elif options.kind == "torch":
         torch.save(state, options.path)
     else:
-        dcp.save(state, checkpoint_id=options.path, no_dist=True)
+        dcp.save({"model": state} if options.kind == "dcp_model" else state, checkpoint_id=options.path, no_dist=True)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ FACTS = {
     "resolver.after_init.only_resolved": 0,
     # Of cudaGL.h: the stub library of the toolkit, where the table comes from, has none of those.
     "resolver.exports.not_in_the_table":
-        lambda names: sorted(names) == ["cuGLGetDevices_v2", "cuGraphicsGLRegisterImage"],
+        lambda names: sorted(names) == ["cuGLGetDevices_v2", "cuGraphicsGLRegisterBuffer",
+                                         "cuGraphicsGLRegisterImage"],
     "resolver.odd_questions.alloc_newest.symbol": "cuMemAlloc_v2",
     "resolver.odd_questions.suffix_in_the_name.symbol": "",
     "resolver.odd_questions.copy_per_thread.symbol": "cuMemcpyHtoD_v2_ptds",

@@ -38,7 +38,7 @@ class NcclSide(Side):
         if shim is not None:
             before = self.environment.get("LD_PRELOAD")
             self.environment.update(LD_PRELOAD=":".join(filter(None, [shim, before])), METASHARD_MIN_BYTES="1",
-                                    METASHARD_LOG="error")
+                                    METASHARD_NCCL_REGISTER="on", METASHARD_LOG="error")
 
     def read(self, lines, done, limit):
         for kind, *fields in lines:

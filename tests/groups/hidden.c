@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "tests/groups/groups.h"
+#include "tests/sim/gl.h"
 
 enum { COUNT = 4 };
 
@@ -498,6 +499,20 @@ static void library_unloaded(void)
     print_device("block", block, BLOCK_BYTES);
 }
 
+/* Drawn by a graphics API, which gives no word of it. */
+static void in_graphics(void)
+{
+    CUdeviceptr there;
+    size_t bytes;
+    CUgraphicsResource resource;
+    const unsigned buffer = simcuda_gl_create(4096);
+    MUST(cuGraphicsGLRegisterBuffer(&resource, buffer, 0));
+    fill_table((CUdeviceptr *)simcuda_gl_bytes(buffer));
+    MUST(cuGraphicsMapResources(1, &resource, NULL));
+    SEEN(TESTED(cuGraphicsResourceGetMappedPointer_v2)(&there, &bytes, resource));
+    print_gathered(there, COUNT);
+}
+
 const struct scenario hidden_scenarios[] = {
     {"cuMemAllocHost", in_pinned_as_before, NULL},
     {"cuMemAllocHost_v2", in_pinned, NULL},
@@ -506,6 +521,7 @@ const struct scenario hidden_scenarios[] = {
     {"cuMemHostRegister_v2", in_registered, NULL},
     {"cuMemAllocManaged", in_managed, NULL},
     {"cuExternalMemoryGetMappedBuffer", in_external, NULL},
+    {"cuGraphicsResourceGetMappedPointer_v2", in_graphics, NULL},
     {"cuMemFreeHost", freed_pinned, NULL},
     {"cuMemHostUnregister", unregistered, NULL},
     {"cuModuleUnload", unloaded, NULL},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating, freeing, asking, mapping and sharing. */
 #include "tests/groups/groups.h"
+#include "tests/sim/hook.h"
 
 /* groups.py looks at how much memory the device had to have. */
 static void is_deferred(void)
@@ -152,6 +153,20 @@ static void shared_by_range(void)
                                                CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0));
 }
 
+/* A block is mapped memory, which a switch writes to from then on. */
+static void bound_to_a_switch(void)
+{
+    CUmemGenericAllocationHandle object;
+    const unsigned stored = 0x01020304;
+    const CUmulticastObjectProp prop = {.numDevices = 1, .size = 2 * MIB};
+    const CUdeviceptr block = make_block(1);
+    MUST(cuMulticastCreate(&object, &prop));
+    MUST(cuMulticastAddDevice(object, 0));
+    SEEN(TESTED(cuMulticastBindAddr)(object, 0, block, 2 * MIB, 0));
+    SEEN(simcuda_multicast_store(object, MIB, &stored, sizeof(stored)));
+    print_device("block", block, BLOCK_BYTES);
+}
+
 /* What cuMemAlloc gave is no reservation of the program's. */
 static void mapped(void)
 {
@@ -240,6 +255,7 @@ const struct scenario memory_scenarios[] = {
     {"cuIpcGetMemHandle", shared_the_old_way, NULL},
     {"cuMemRetainAllocationHandle", retained, NULL},
     {"cuMemGetHandleForAddressRange", shared_by_range, NULL},
+    {"cuMulticastBindAddr", bound_to_a_switch, NULL},
     {"cuMemMap", mapped, NULL},
     {"cuMemUnmap", unmapped, NULL},
     {"cuMemSetAccess", access_set, NULL},

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work that holds a stream back, captures, and memory operations of streams. */
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tests/groups/groups.h"
+#include "tests/sim/peer.h"
 
 static unsigned char *late; /* pinned memory that a host function writes */
 
@@ -57,6 +60,48 @@ static void behind_callback(void)
     const CUstream stream = make_late();
     SEEN(TESTED(cuStreamAddCallback)(stream, callback, NULL, 0));
     copy_late(stream);
+}
+
+/* The same bytes are written when the copy is queued, and before the device may go on. */
+static CUdeviceptr copy_before_writing(CUstream stream)
+{
+    CUdeviceptr block;
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuMemcpyHtoDAsync_v2(block, late, MIB, stream));
+    memset(late, 0x99, MIB);
+    return block;
+}
+
+static void behind_semaphore(void)
+{
+    CUexternalSemaphore semaphore;
+    const uint64_t one = 1;
+    const int file = eventfd(0, EFD_CLOEXEC);
+    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS wait = {0};
+    const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC import = {
+        .type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD, .handle.fd = dup(file)};
+    const CUstream stream = make_late();
+    MUST(cuImportExternalSemaphore(&semaphore, &import));
+    SEEN(TESTED(cuWaitExternalSemaphoresAsync)(&semaphore, &wait, 1, stream));
+    const CUdeviceptr block = copy_before_writing(stream);
+    if (write(file, &one, sizeof(one)) != sizeof(one))
+        exit(2);
+    MUST(cuStreamSynchronize(stream));
+    print_device("block", block, MIB);
+}
+
+static void behind_process(void)
+{
+    CUevent event;
+    const CUstream stream = make_late();
+    const struct sim_peer peer = sim_peer_start();
+    const CUipcEventHandle handle = sim_peer_record(peer);
+    SEEN(TESTED(cuIpcOpenEventHandle)(&event, handle));
+    MUST(cuStreamWaitEvent(stream, event, 0));
+    const CUdeviceptr block = copy_before_writing(stream);
+    sim_peer_go(peer);
+    MUST(cuStreamSynchronize(stream));
+    print_device("block", block, MIB);
 }
 
 /* What is captured happens when the graph is launched, and not before. */
@@ -145,6 +190,9 @@ const struct scenario stream_scenarios[] = {
     {"cuLaunchHostFunc_ptsz", behind_host_function, NULL},
     {"cuStreamAddCallback", behind_callback, NULL},
     {"cuStreamAddCallback_ptsz", behind_callback, NULL},
+    {"cuWaitExternalSemaphoresAsync", behind_semaphore, NULL},
+    {"cuWaitExternalSemaphoresAsync_ptsz", behind_semaphore, NULL},
+    {"cuIpcOpenEventHandle", behind_process, NULL},
     {"cuStreamBeginCapture", captured, NULL},
     {"cuStreamBeginCapture_ptsz", captured, NULL},
     {"cuStreamBeginCapture_v2", captured_2, NULL},

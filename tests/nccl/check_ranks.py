@@ -168,12 +168,27 @@ def check_broadcast(folder, preload, start):
         expect(read == (SIZE // 2 if rank == 0 else 0), f"rank {rank}: file_read_bytes is {read}")
 
 
-def declared_plan(folder):
-    path = os.path.join(folder, "declared.json")
+def check_register(folder, preload, start):
+    """PyTorch registers all its memory with every communicator: it stays deferred, unless the user wants otherwise."""
+    def steps(rank, identity):
+        mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
+        return [["communicator", WORLD, rank, identity], mine, ["register", 0, SIZE],
+                ["broadcast", 0, 0, SIZE // 2, 0], ["synchronise"], ["read", 0, 0, SIZE // 2], ["deregister"]]
+    without = run(folder, "register-without", steps, None)
+    for wanted, settings in ((SIZE // 2, {}), (SIZE, {"METASHARD_NCCL_REGISTER": "on"})):
+        for rank, (results, dump, _) in enumerate(run(folder, f"register{wanted}", steps, preload,
+                                                                  settings=settings)):
+            expect(results == without[rank][0], f"rank {rank}: {results}, expected {without[rank][0]}")
+            kept = [block["backed_bytes"] for block in dump["blocks"]]
+            expect(kept == [wanted], f"rank {rank}, {settings}: in memory {kept}, expected {wanted}")
+
+
+def declared_plan(folder, dimension=0, shape=(ROWS, ROW // 4)):
+    path = os.path.join(folder, f"declared-{dimension}-{len(shape)}.json")
     with open(path, "w") as file:
         json.dump({"format": "metashard-plan/1", "mesh": {"dp": WORLD},
-                   "tensors": [{"name": "a", "dtype": "F32", "shape": [ROWS, ROW // 4],
-                                "placements": [{"shard": 0}]}]}, file)
+                   "tensors": [{"name": "a", "dtype": "F32", "shape": shape,
+                                "placements": [{"shard": dimension}]}]}, file)
     return path
 
 
@@ -200,6 +215,51 @@ def check_parts(folder, preload, start):
             expect(dump["received_unkept_bytes"] == (SIZE - OWN if rank > 0 and name == "parts" else 0),
                    f"{name}, rank {rank}: received_unkept_bytes is {dump['received_unkept_bytes']}")
             expect(dump["scattered_broadcasts"] == (name == "scattered"), f"{name}, rank {rank}: {dump}")
+
+
+def check_columns(folder, preload, start):
+    """A scattered broadcast of a tensor that is cut by columns: each rank receives its own side by side, finds them in their
+    places, and takes memory for them alone. One of two columns is more than the root sends at a time."""
+    refused, scatter = 800, {"METASHARD_SCATTER": "on"}
+    late = {**scatter, "METASHARD_RECEIVE_MS": "0", "SIMNCCL_DELAY_US": "300000"}  # the calls return before it has run
+    for name, shape, keepers in (("columns", [ROWS, ROW // 4], WORLD), ("wide-columns", [2 * ROWS, 2, ROW // 16], 2)):
+        width, pitch = SIZE // shape[0] // keepers, SIZE // shape[0]
+        size = width * shape[0]
+        plan = declared_plan(folder, 1, shape)
+
+        def steps(rank, identity):
+            mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
+            own, other = [[rank_ % keepers * width, width, pitch, shape[0]] for rank_ in (rank, rank + 1)]
+            return [["communicator", WORLD, rank, identity], mine, ["reserve", size], ["reserve", size],
+                    ["broadcast", 0, 0, SIZE, 0], ["columns", 1, 0, *own], ["read", 0, 0, SIZE],
+                    ["columns", 2, 0, *other], ["read", 2, 0, size], ["read", 1, 0, size], ["fill", 1, 5, 9, 3],
+                    ["read", 1, 0, size]]
+
+        def steps_in_place(rank, identity):
+            rows = ["rows", 0, rank % keepers * width, width, pitch, shape[0]]
+            return [*steps(rank, identity)[:6], rows, ["free", 0], ["read", 1, 0, size]]
+
+        def steps_of_kernels(rank, identity):
+            return [*steps(rank, identity)[:6], ["reserve", SIZE], ["multiply", 3, 0, 0, SIZE // 4],
+                    ["multiply", 0, 0, 0, SIZE // 4], ["multiply", 1, 1, 0, size // 4], ["read", 1, 0, size]]
+        for kind, steps_of, others, settings in (("", steps, (6, 8), scatter), ("-in-place", steps_in_place, (), scatter),
+                                                 ("-kernels", steps_of_kernels, (7, 8), scatter),
+                                                 ("-late", steps_in_place, (), late)):
+            without = run(folder, name + kind + "-without", steps_of, None)
+            with_ = run(folder, name + kind, steps_of, preload, plan, lambda rank: rank, settings=settings)
+            for rank, (results, dump, lines) in enumerate(with_):
+                expected = list(without[rank][0])
+                own = (6, 8, 9, 11) if rank >= keepers else ()  # it keeps nothing
+                if rank >= keepers and kind == "-kernels":  # its kernels meet no memory
+                    expect(results[:7] == expected[:7] and results[-1][0] in (700, refused), f"rank {rank}: {results}")
+                    continue
+                for step in () if rank == 0 else {*others, *own}:
+                    if step < len(expected):
+                        expected[step] = [refused, None]
+                expect(results == expected, f"{name + kind}, rank {rank}: {results}, expected {expected}\n{lines}")
+                expect(dump["scattered_broadcasts"] == 1, f"{name + kind}, rank {rank}: {dump}")
+                if 0 < rank < keepers and kind == "":
+                    expect(0 < dump["backed_bytes_peak"] <= 2 * size, f"rank {rank}: {dump['backed_bytes_peak']}")
 
 
 def check_cannot_scatter(folder, preload, start):
@@ -275,11 +335,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--preload", required=True)
     parser.add_argument("--torch", required=True)
+    parser.add_argument("--kernels", required=True)
     parser.parse_args(namespace=options)
+    os.environ["TORCH_KERNELS"] = options.kernels
     preload = options.preload
     failed = 0
     tests = [("a plan that waits for a communicator", check_waits), ("ranks that disagree", check_disagreement),
-             ("groups", check_groups), ("broadcasts", check_broadcast), ("parts of broadcasts", check_parts),
+             ("groups", check_groups), ("broadcasts", check_broadcast), ("registered buffers", check_register),
+             ("parts of broadcasts", check_parts), ("columns", check_columns),
              ("what cannot be scattered", check_cannot_scatter),
              ("parts of what is copied back", check_copied_back), ("an NCCL that is linked in", check_linked_in)]
     with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:

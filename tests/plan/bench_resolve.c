@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * [TENSORS [RANKS]]: how long a plan takes, by default of 100,000 tensors and 16,384 ranks. The goals are
+ * [TENSORS [RANKS [ROW...]]]: how long a plan takes, by default of 100,000 tensors and 16,384 ranks, in all rows or these. The goals are
  * one rank with all its ranges within 50 ms, and the bytes of all ranks within 10 s; a ratio above 1
- * misses one. Each figure is the median of several runs. Nothing fails here.
+ * misses one. Each figure is the median of several runs, of which there are fewer where one takes long. Nothing fails here.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,11 +15,13 @@
 
 #define GOAL_ONE 0.050 /* seconds */
 #define GOAL_ALL 10.0
+#define ENOUGH 2.0 /* that went into one figure: no run follows */
 
+/* Processor time: the same as any other where the machine has nothing else to do. */
 static double now(void)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
@@ -78,6 +80,14 @@ static int by_size(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
+static double sum(const double *seconds, unsigned count)
+{
+    double all = 0;
+    for (unsigned i = 0; i < count; i++)
+        all += seconds[i];
+    return all;
+}
+
 static double median(double *seconds, unsigned count)
 {
     qsort(seconds, count, sizeof(*seconds), by_size);
@@ -85,47 +95,54 @@ static double median(double *seconds, unsigned count)
 }
 
 /* The bytes of a rank by its placement, and by the census of all: the same, or figures mean nothing. */
-static uint64_t one_rank(const struct ms_layout *layout, uint32_t rank, double *seconds,
+static uint64_t one_rank(const struct ms_layout *layout, uint32_t rank, double *median_out,
                          uint64_t *ranges_out)
 {
     uint64_t bytes = 0;
-    for (unsigned i = 0; i < RUNS_MAX; i++) {
+    double seconds[RUNS_MAX];
+    unsigned runs = 0;
+    for (; runs < RUNS_MAX && sum(seconds, runs) < ENOUGH; runs++) {
         const double begin = now();
         struct ms_placement *placement = ms_placement_create(layout, rank);
         if (placement == NULL)
             stop("memory is out");
         *ranges_out = walk(layout, placement);
-        seconds[i] = now() - begin;
+        seconds[runs] = now() - begin;
         bytes = ms_placement_total(placement);
         ms_placement_destroy(placement);
     }
+    *median_out = median(seconds, runs);
     return bytes;
 }
 
-static uint64_t all_ranks(const struct ms_layout *layout, uint32_t rank, double *seconds,
-                          unsigned runs)
+static uint64_t all_ranks(const struct ms_layout *layout, uint32_t rank, double *median_out)
 {
+    enum { CENSUSES = 3 };
     uint64_t bytes = 0;
-    for (unsigned i = 0; i < runs; i++) {
+    double seconds[CENSUSES];
+    unsigned runs = 0;
+    for (; runs < CENSUSES && sum(seconds, runs) < ENOUGH; runs++) {
         struct ms_census census;
         const double begin = now();
         if (!ms_census_init(&census, layout))
             stop("memory is out");
-        seconds[i] = now() - begin;
+        seconds[runs] = now() - begin;
         bytes = census.bytes[rank];
         ms_census_cleanup(&census);
     }
+    *median_out = median(seconds, runs);
     return bytes;
 }
 
 static void measure(const char *name, const char *text)
 {
-    enum { PARSES = 3, CENSUSES = 3 };
-    double parse[PARSES], list[PARSES], one[RUNS_MAX], all[CENSUSES];
+    enum { PARSES = 3 };
+    double parse[PARSES], list[PARSES], one, all;
+    unsigned runs = 0;
     struct ms_plan *plan = NULL;
     struct ms_layout *layout = NULL;
     struct ms_fault fault;
-    for (unsigned i = 0; i < PARSES; i++) {
+    for (; runs < PARSES && sum(parse, runs) < ENOUGH; runs++) {
         ms_layout_destroy(layout);
         ms_plan_destroy(plan);
         const double begin = now();
@@ -134,20 +151,28 @@ static void measure(const char *name, const char *text)
         const double parsed = now();
         if (!ms_layout_create(plan, NULL, &layout, &fault))
             stop(fault.text);
-        parse[i] = parsed - begin;
-        list[i] = now() - parsed;
+        parse[runs] = parsed - begin;
+        list[runs] = now() - parsed;
     }
     const uint32_t rank = ms_plan_mesh(plan)->world / 2;
     uint64_t ranges;
-    if (one_rank(layout, rank, one, &ranges) != all_ranks(layout, rank, all, CENSUSES))
+    if (one_rank(layout, rank, &one, &ranges) != all_ranks(layout, rank, &all))
         stop("one rank has other bytes alone than among all");
-    const double one_median = median(one, RUNS_MAX), all_median = median(all, CENSUSES);
     printf("%-28s %8.1f %7.1f %8.2f %6.2f %9.4f %7.4f %9" PRIu64 "\n", name,
-           1e3 * median(parse, PARSES), 1e3 * median(list, PARSES), 1e3 * one_median,
-           one_median / GOAL_ONE, all_median, all_median / GOAL_ALL, ranges);
+           1e3 * median(parse, runs), 1e3 * median(list, runs), 1e3 * one, one / GOAL_ONE, all,
+           all / GOAL_ALL, ranges);
     fflush(stdout);
     ms_layout_destroy(layout);
     ms_plan_destroy(plan);
+}
+
+static bool is_wanted(const char *row, char **rows)
+{
+    if (*rows == NULL)
+        return true;
+    while (*rows != NULL && strcmp(*rows, row) != 0)
+        rows++;
+    return *rows != NULL;
 }
 
 int main(int argc, char **argv)
@@ -178,6 +203,8 @@ int main(int argc, char **argv)
     printf("%-28s %8s %7s %8s %6s %9s %7s %9s\n", "", "parse ms", "list ms", "one ms", "/ goal",
            "all s", "/ goal", "its ranges");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        if (argc > 3 && !is_wanted(rows[i].name, argv + 3))
+            continue;
         char *text = declared_plan(tensors, ranks, rows[i].placements);
         measure(rows[i].name, text);
         free(text);

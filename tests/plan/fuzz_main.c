@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * FOLDER [MUTATIONS [SEED]]: the main of a fuzz target where libFuzzer is not at hand. Runs every file of
- * the folder as it is, and then MUTATIONS random changes of them; the same seed makes the same ones.
+ * FOLDER [MUTATIONS [SECONDS [SEED]]]: the main of a fuzz target where libFuzzer is not at hand. Runs every file of
+ * the folder as it is, then MUTATIONS random changes of them, the same in every run, and then others for SECONDS. These begin
+ * with SEED, which is another one in each run if none is given, and is printed.
  *
  * An input is in memory of its own size, so that a sanitizer sees a read behind it. When the target
  * dies, the input is kept in ./crash-input and its name printed. TAP.
@@ -15,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -185,20 +187,64 @@ static void mutate(struct input *input, size_t room)
     }
 }
 
-int main(int argc, char **argv)
+/* --- */
+
+static void read_corpus(const char *folder)
 {
-    if (argc < 2 || argc > 4) {
-        fprintf(stderr, "usage: %s FOLDER [MUTATIONS [SEED]]\n", argv[0]);
-        return 2;
-    }
     struct dirent **names;
-    const int count = scandir(argv[1], &names, NULL, alphasort);
+    const int count = scandir(folder, &names, NULL, alphasort);
     for (int i = 0; i < count; i++) {
-        read_input(argv[1], names[i]->d_name);
+        read_input(folder, names[i]->d_name);
         free(names[i]);
     }
     if (count >= 0)
         free(names);
+}
+
+static void run_changed(void)
+{
+    static struct input changed;
+    if (changed.data == NULL)
+        changed.data = malloc(INPUT_BYTES_MAX);
+    if (changed.data == NULL)
+        abort();
+    const struct input *from = &corpus[below(corpus_count)];
+    changed.size = from->size;
+    memcpy(changed.data, from->data, from->size);
+    mutate(&changed, INPUT_BYTES_MAX);
+    alarm(20);
+    run(&changed);
+    alarm(0);
+}
+
+static void set_seed(unsigned long seed)
+{
+    state = seed * 0x9e3779b97f4a7c15u + 1;
+}
+
+static unsigned long new_seed(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((unsigned long)now.tv_sec * 1000000000u + (unsigned long)now.tv_nsec) % 1000000000u;
+}
+
+static unsigned long run_for(unsigned long seconds)
+{
+    const time_t end = time(NULL) + (time_t)seconds;
+    unsigned long count = 0;
+    for (; time(NULL) < end; count++)
+        run_changed();
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || argc > 5) {
+        fprintf(stderr, "usage: %s FOLDER [MUTATIONS [SECONDS [SEED]]]\n", argv[0]);
+        return 2;
+    }
+    read_corpus(argv[1]);
     if (corpus_count == 0) {
         fprintf(stderr, "%s: expected files in this folder\n", argv[1]);
         return 2;
@@ -211,21 +257,17 @@ int main(int argc, char **argv)
     fflush(stdout);
 
     const unsigned long mutations = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
-    const unsigned long seed = argc > 3 ? strtoul(argv[3], NULL, 10) : 1;
-    state = seed * 0x9e3779b97f4a7c15u + 1;
-    struct input changed = {.data = malloc(INPUT_BYTES_MAX)};
-    if (changed.data == NULL)
-        abort();
-    for (unsigned long i = 0; i < mutations; i++) {
-        const struct input *from = &corpus[below(corpus_count)];
-        changed.size = from->size;
-        memcpy(changed.data, from->data, from->size);
-        mutate(&changed, INPUT_BYTES_MAX);
-        alarm(20);
-        run(&changed);
-    }
-    printf("ok 2 %lu random changes of them, seed %lu\n1..2\n", mutations, seed);
-    free(changed.data);
+    set_seed(1);
+    for (unsigned long i = 0; i < mutations; i++)
+        run_changed();
+    printf("ok 2 %lu random changes of them\n", mutations);
+
+    const unsigned long seconds = argc > 3 ? strtoul(argv[3], NULL, 10) : 0;
+    const unsigned long seed = argc > 4 ? strtoul(argv[4], NULL, 10) : new_seed();
+    printf("# seed %lu\n", seed);
+    fflush(stdout);
+    set_seed(seed);
+    printf("ok 3 %lu more in %lu s\n1..3\n", run_for(seconds), seconds);
     for (size_t i = 0; i < corpus_count; i++)
         free(corpus[i].data);
     return 0;

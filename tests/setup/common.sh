@@ -34,12 +34,16 @@ libjansson-dev pkg-config --exists jansson
 test_packages='
 clang          command -v clang
 clang-format-14 command -v clang-format-14
+clang-tidy     command -v clang-tidy
+cppcheck       command -v cppcheck
 valgrind       command -v valgrind
+strace         command -v strace
 gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
 libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
 qemu-user      command -v qemu-aarch64
 ffmpeg         command -v ffmpeg
 chromium-headless-shell command -v chromium-headless-shell || command -v chromium || command -v google-chrome
+openmpi-bin    command -v mpirun
 man-db         command -v man
 mandoc         command -v mandoc
 zsh            command -v zsh
@@ -162,6 +166,16 @@ want_nccl_header() {
     say 'fetching the NCCL header (nvidia-nccl-cu13, 190 MB) from PyPI'
     python3 tests/setup/fetch_wheel.py nvidia-nccl-cu13 2.28.9 .headers '*/nccl.h' ||
         say 'not found, tests that need it will be skipped: nccl.h'
+}
+
+# cuda.h of CUDA 12.4, the oldest that will do. Where it cannot be had, nothing is built with it.
+old_cuda_headers=$PWD/.headers/cuda-12.4/nvidia/cuda_runtime/include
+want_old_cuda_headers() {
+    [ -e "$old_cuda_headers/cuda.h" ] || {
+        say 'fetching the headers of CUDA 12.4 (nvidia-cuda-runtime-cu12) from PyPI'
+        python3 tests/setup/fetch_wheel.py nvidia-cuda-runtime-cu12 12.4.127 .headers/cuda-12.4 '*/include/*' ||
+            say 'not found, will not be built with: the headers of CUDA 12.4'
+    }
 }
 
 # setup_only in the environment: options that an existing build folder does not take again.

@@ -10,7 +10,7 @@ RANK, WORLD = 1, 4
 
 
 def check_slow_writer(place, checkpoint, made):
-    """A file that is written bit by bit is not read before it is whole."""
+    """A file that is written bit by bit is not taken before it is whole, nor refused when its writer pauses."""
     path, text = place.path("slow-plan.json"), json.dumps(made)
     ranges = ranges_of(made, checkpoint, RANK)
     run = Run(place, checkpoint, RANK, WORLD, ["--wait", "--ranges", place.write_ranges(ranges)],
@@ -19,7 +19,7 @@ def check_slow_writer(place, checkpoint, made):
         for at in range(0, len(text), -(-len(text) // 12)):
             file.write(text[at:at + -(-len(text) // 12)])
             file.flush()
-            time.sleep(0.1)
+            time.sleep(1.5 if at == 0 else 0.1)
     wait_until(lambda: "plan 1, of rank" in run.stderr(), f"the plan is not read: {run.said}")
     run.finish().values()
     expect(not any(" error: " in line for line in run.lines), f"it was read before it was whole: {run.lines}")

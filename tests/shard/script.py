@@ -11,13 +11,16 @@
         ["fill", block, at, bytes, value]          a part of it, by a copy from the host
         ["plan"]                                   hands the plan to metashard_plan_text
         ["copy", to, at, from, begin, end]         cuMemcpyDtoD between blocks
+        ["columns", to, from, begin, width, pitch, height]   cuMemcpy2D between blocks, to the first's beginning
         ["read", block, begin, end]                cuMemcpyDtoH
         ["rows", block, begin, width, pitch, height]   cuMemcpy2D to the host
+        ["multiply", to, from, at, count]          PyTorch's kernel that multiplies floats by two (TORCH_KERNELS), from
+                                                   there in one block to there in another, or the same
         ["free", block]
         ["open", path]                             a library, by its soname
         ["communicator", ranks, rank, path]        one of NCCL (NCCL_LIBRARY); rank 0 leaves its id at path
         ["split", color, key]                      of that one, which is kept, too
-        ["broadcast", block, at, bytes, root], ["synchronise"]
+        ["broadcast", block, at, bytes, root], ["synchronise"], ["register", block, bytes], ["deregister"]
         ["report", block, at, size]                tells of a part of the block as PyTorch's allocator does; size < 0:
                                                    it is taken back
         ["name", block, at, bytes, name, dtype, shape], ["materialise"]   of metashard.h
@@ -36,6 +39,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from plan_ctypes import Cuda, MetaShard  # noqa: E402
 
 HOST, DEVICE = 1, 2
+# {out, in}, float: vectorized_elementwise_kernel with AUnaryFunctor of MulFunctor
+MULTIPLY = (b"_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_13AUnaryFunctorIfffNS0_15binary_internal10MulFunctorIf"
+            b"EEEESt5arrayIPcLm2EEEEviT0_T1_")
 
 
 class Copy2D(ctypes.Structure):
@@ -84,6 +90,11 @@ class Program:
     def do_copy(self, to, at, source, begin, end):
         return self.driver.cuMemcpyDtoD_v2(self.at(to, at), self.at(source, begin), ctypes.c_size_t(end - begin)), None
 
+    def do_columns(self, to, source, begin, width, pitch, height):
+        copy = Copy2D(srcMemoryType=DEVICE, srcDevice=self.blocks[source] + begin, srcPitch=pitch, dstMemoryType=DEVICE,
+                      dstDevice=self.blocks[to], dstPitch=width, WidthInBytes=width, Height=height)
+        return self.driver.cuMemcpy2D_v2(ctypes.byref(copy)), None
+
     def do_read(self, block, begin, end):
         data = ctypes.create_string_buffer(end - begin)
         result = self.driver.cuMemcpyDtoH_v2(data, self.at(block, begin), ctypes.c_size_t(end - begin))
@@ -95,6 +106,16 @@ class Program:
                       dstHost=ctypes.addressof(data), dstPitch=width, WidthInBytes=width, Height=height)
         result = self.driver.cuMemcpy2D_v2(ctypes.byref(copy))
         return result, hashlib.sha256(data.raw).hexdigest() if result == 0 else None
+
+    def do_multiply(self, to, source, at, count):
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.driver.cuModuleLoad(ctypes.byref(module), os.environ["TORCH_KERNELS"].encode())
+        self.driver.cuModuleGetFunction(ctypes.byref(function), module, MULTIPLY)
+        numbers = [ctypes.c_int(count), ctypes.c_float(2),
+                   (ctypes.c_uint64 * 2)(self.blocks[to] + at, self.blocks[source] + at)]
+        params = (ctypes.c_void_p * 3)(*[ctypes.addressof(number) for number in numbers])
+        return self.driver.cuLaunchKernel(function, *map(ctypes.c_uint, (-(-count // 512), 1, 1, 128, 1, 1, 0)), None,
+                                          params, None), None
 
     def do_report(self, block, at, size):
         if self.metashard.is_there:
@@ -141,6 +162,14 @@ class Program:
     def do_broadcast(self, block, at, size, root):
         return self.nccl.ncclBcast(ctypes.c_void_p(self.blocks[block] + at), ctypes.c_size_t(size), 1, root,
                                    self.communicator, None), None
+
+    def do_register(self, block, size):
+        self.registered = ctypes.c_void_p()
+        return self.nccl.ncclCommRegister(self.communicator, self.at(block, 0), ctypes.c_size_t(size),
+                                          ctypes.byref(self.registered)), None
+
+    def do_deregister(self):
+        return self.nccl.ncclCommDeregister(self.communicator, self.registered), None
 
     def do_synchronise(self):
         return self.driver.cuCtxSynchronize(), None

@@ -28,6 +28,7 @@ static CUresult launch(CUstream stream, CUhostFn function, void *data, bool per_
         return CUDA_ERROR_INVALID_VALUE;
     struct host_work *host = sim_zalloc(sizeof(*host));
     host->work.run = run_function;
+    host->work.may_wait = true;
     host->work.name = "cuLaunchHostFunc";
     host->function = function;
     host->data = data;
@@ -61,6 +62,7 @@ static CUresult add(CUstream stream, CUstreamCallback callback, void *data, unsi
         return result;
     struct host_work *host = sim_zalloc(sizeof(*host));
     host->work.run = run_callback;
+    host->work.may_wait = true;
     host->work.name = "cuStreamAddCallback";
     host->work.runs_after_error = true;
     host->callback = callback;

@@ -2,21 +2,27 @@
 /* Start, settings, the first line of every call, injected faults, the call log, statistics. */
 #include "tests/sim/state.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <unwind.h>
 
 enum { FAULTS_MAX = 64, LINE_MAX_BYTES = 512, PATH_MAX_BYTES = 1024 };
 
+enum { ANY_ENTRY = -1 };
+
 struct fault {
-    int entry;
+    int entry; /* or ANY_ENTRY: of all that SIMCUDA_FAULT_CALLER calls */
     unsigned nth;
     CUresult result;
+    bool is_sticky;
     atomic_uint seen;
 };
 
@@ -28,7 +34,10 @@ _Thread_local struct sim_thread sim_thread;
 static pthread_once_t configured = PTHREAD_ONCE_INIT;
 static struct fault faults[FAULTS_MAX];
 static int fault_count;
-static int log_file = -1;
+static bool has_any_fault; /* one of ANY_ENTRY */
+static char fault_caller[64], fault_report[PATH_MAX_BYTES];
+static uint64_t fault_path; /* 0: any */
+static int log_file = -1, fault_trace = -1;
 static char stats_path[PATH_MAX_BYTES];
 static pid_t owner; /* the process that called cuInit */
 
@@ -118,7 +127,7 @@ static int find_entry(const char *name)
     return -1;
 }
 
-/* One of <function>:<nth>=<number>. */
+/* One of <function>:<nth>=<number>, or *:<nth>=<number>; a ! behind it makes the error sticky. */
 static bool read_fault(char *text)
 {
     char *const colon = strchr(text, ':');
@@ -130,22 +139,35 @@ static bool read_fault(char *text)
     char *nth_end;
     char *result_end;
     struct fault *fault = &faults[fault_count];
-    fault->entry = find_entry(text);
+    const bool is_any = strcmp(text, "*") == 0 && fault_caller[0] != '\0';
+    fault->entry = is_any ? ANY_ENTRY : find_entry(text);
     const unsigned long nth = strtoul(colon + 1, &nth_end, 10);
     const unsigned long result = strtoul(equals + 1, &result_end, 10);
     const bool is_number = nth_end > colon + 1 && result_end > equals + 1;
     fault->nth = (unsigned)nth;
     fault->result = (CUresult)result;
-    if (!is_number || fault->entry < 0 || *nth_end != '\0' || nth == 0 || nth > UINT32_MAX ||
-        *result_end != '\0' || result > CUDA_ERROR_UNKNOWN)
+    fault->is_sticky = *result_end == '!';
+    result_end += fault->is_sticky;
+    if (!is_number || (!is_any && fault->entry < 0) || *nth_end != '\0' || nth == 0 ||
+        nth > UINT32_MAX || *result_end != '\0' || result > CUDA_ERROR_UNKNOWN)
         return false;
     fault_count++;
+    has_any_fault |= is_any;
     return true;
 }
 
 static void read_faults(void)
 {
     const char *text = getenv("SIMCUDA_FAULTS");
+    const char *caller = getenv("SIMCUDA_FAULT_CALLER");
+    snprintf(fault_caller, sizeof(fault_caller), "%s", caller != NULL ? caller : "");
+    if (!expand_path("SIMCUDA_FAULT_REPORT", fault_report))
+        fault_report[0] = '\0';
+    const char *wanted = getenv("SIMCUDA_FAULT_PATH");
+    fault_path = wanted != NULL ? strtoull(wanted, NULL, 16) : 0;
+    char path[PATH_MAX_BYTES];
+    if (expand_path("SIMCUDA_FAULT_TRACE", path))
+        fault_trace = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     while (text != NULL && text[0] != '\0') {
         char one[LINE_MAX_BYTES];
         const size_t length = strcspn(text, ",");
@@ -187,6 +209,8 @@ static void configure(void)
     sim_config.pageable = setting("SIMCUDA_PAGEABLE", 0, 1, 0) == 1;
     sim_config.poison = (unsigned)setting("SIMCUDA_POISON", 0, 2, 0);
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);
+    sim_config.eager = setting("SIMCUDA_EAGER", 0, 1, 0) == 1;
+    sim_config.has_switch = setting("SIMCUDA_MULTICAST", 0, 1, 0) == 1;
     read_faults();
     if (expand_path("SIMCUDA_LOG", path)) {
         log_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -214,13 +238,88 @@ static void log_call(enum sim_entry entry, const char *note)
         return;
 }
 
+struct search {
+    const void *driver; /* where this library begins */
+    const void *caller; /* where the chosen one does; NULL: the call is not its */
+    /* Hash of the chosen one's places on the stack, and of the place that called it. */
+    uint64_t path;
+};
+
+/* The first frame that is not the simulator's own is the caller's; for a path those behind it, to the first other. */
+static _Unwind_Reason_Code look_at_frame(struct _Unwind_Context *context, void *argument)
+{
+    struct search *search = argument;
+    const uintptr_t place = _Unwind_GetIP(context);
+    Dl_info info;
+    if (dladdr((void *)place, &info) == 0 || info.dli_fname == NULL)
+        return _URC_END_OF_STACK;
+    if (info.dli_fbase == search->driver && search->caller == NULL)
+        return _URC_NO_REASON;
+    const char *name = strrchr(info.dli_fname, '/');
+    if (search->caller == NULL &&
+        strstr(name != NULL ? name : info.dli_fname, fault_caller) != NULL)
+        search->caller = info.dli_fbase;
+    if (search->caller == NULL)
+        return _URC_END_OF_STACK;
+    search->path = (search->path ^ (place - (uintptr_t)info.dli_fbase)) * UINT64_C(1099511628211);
+    const bool is_wanted = fault_trace >= 0 || fault_path != 0;
+    return is_wanted && info.dli_fbase == search->caller ? _URC_NO_REASON : _URC_END_OF_STACK;
+}
+
+static bool is_called_by_chosen(uint64_t *path_out)
+{
+    Dl_info own;
+    struct search search = {.path = UINT64_C(1469598103934665603)}; /* FNV-1a */
+    if (dladdr((void *)(uintptr_t)&is_called_by_chosen, &own) == 0)
+        return false;
+    search.driver = own.dli_fbase;
+    _Unwind_Backtrace(look_at_frame, &search);
+    *path_out = search.path;
+    return search.caller != NULL;
+}
+
+static void trace_call(enum sim_entry entry, unsigned number, uint64_t path)
+{
+    char line[LINE_MAX_BYTES];
+    if (fault_trace < 0)
+        return;
+    const int length = snprintf(line, sizeof(line), "%u %s %016llx\n", number,
+                                sim_entry_names[entry], (unsigned long long)path);
+    if (write(fault_trace, line, (size_t)length) < 0)
+        sim_complain("SIMCUDA_FAULT_TRACE: %s", strerror(errno));
+}
+
+/* A line for who injects: this call failed. */
+static void report_fault(enum sim_entry entry)
+{
+    const int file = fault_report[0] == '\0'
+                         ? -1
+                         : open(fault_report, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (file < 0)
+        return;
+    dprintf(file, "%s\n", sim_entry_names[entry]);
+    close(file);
+}
+
 static CUresult injected_fault(enum sim_entry entry)
 {
     CUresult result = CUDA_SUCCESS;
+    uint64_t path = 0;
+    const bool is_chosen =
+        has_any_fault && is_called_by_chosen(&path) && (fault_path == 0 || path == fault_path);
     for (int i = 0; i < fault_count; i++) {
-        if (faults[i].entry == (int)entry &&
-            atomic_fetch_add(&faults[i].seen, 1) + 1 == faults[i].nth)
-            result = faults[i].result;
+        struct fault *fault = &faults[i];
+        if (fault->entry != (int)entry && !(fault->entry == ANY_ENTRY && is_chosen))
+            continue;
+        const unsigned number = atomic_fetch_add(&fault->seen, 1) + 1;
+        if (fault->entry == ANY_ENTRY)
+            trace_call(entry, number, path);
+        if (number != fault->nth)
+            continue;
+        result = fault->result;
+        if (fault->is_sticky)
+            atomic_store(&sticky_error, fault->result);
+        report_fault(entry);
     }
     return result;
 }

@@ -176,6 +176,8 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
         *pi = dev;
     else if (attrib == CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)
         *pi = sim_config.pageable;
+    else if (attrib == CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
+        *pi = sim_config.has_switch;
     else
         *pi = attributes[attrib];
     return CUDA_SUCCESS;

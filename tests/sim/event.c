@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events: references to the mark that was last in a stream when the event was recorded. */
+#include "tests/sim/event_shared.h"
 #include "tests/sim/state.h"
 
 #include <stdlib.h>
@@ -12,6 +13,7 @@ struct CUevent_st {
     unsigned flags;
     struct sim_mark *mark; /* NULL: never recorded, counts as done */
     struct sim_capture_point captured;
+    struct sim_shared_event *shared; /* of one that processes share; else NULL */
 };
 static struct sim_table events;
 
@@ -25,6 +27,7 @@ static void destroy_locked(CUevent event)
 {
     sim_table_remove(&events, &event->region);
     sim_mark_drop_locked(event->mark);
+    sim_shared_event_drop_locked(event->shared);
     free(event);
 }
 
@@ -35,6 +38,19 @@ void sim_events_end_locked(struct CUctx_st *context)
         if (event->context == context)
             destroy_locked(event);
     }
+}
+
+static CUevent add(struct CUctx_st *context, unsigned flags, struct sim_shared_event *shared)
+{
+    CUevent event = sim_zalloc(sizeof(*event));
+    event->region = (struct sim_region){(uint64_t)event, 1};
+    event->context = context;
+    event->flags = flags;
+    event->shared = shared;
+    pthread_mutex_lock(&sim_lock);
+    sim_table_add(&events, &event->region);
+    pthread_mutex_unlock(&sim_lock);
+    return event;
 }
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
@@ -48,14 +64,10 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
     const CUresult result = sim_context_get(&context);
     if (result != CUDA_SUCCESS)
         return result;
-    CUevent event = sim_zalloc(sizeof(*event));
-    event->region = (struct sim_region){(uint64_t)event, 1};
-    event->context = context;
-    event->flags = Flags;
-    pthread_mutex_lock(&sim_lock);
-    sim_table_add(&events, &event->region);
-    pthread_mutex_unlock(&sim_lock);
-    *phEvent = event;
+    struct sim_shared_event *shared = is_shared ? sim_shared_event_create() : NULL;
+    if (is_shared && shared == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *phEvent = add(context, Flags, shared);
     return CUDA_SUCCESS;
 }
 
@@ -81,7 +93,66 @@ CUresult cuEventDestroy(CUevent hEvent)
     return destroy(hEvent);
 }
 
+/* --- events of several processes */
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
+{
+    SIM_ENTER(cuIpcGetEventHandle);
+    if (pHandle == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = find_locked(event);
+    /* One that was opened is its exporter's to hand on. */
+    if (result == CUDA_SUCCESS && (event->flags & CU_EVENT_INTERPROCESS) == 0)
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS)
+        sim_shared_event_export(event->shared, pHandle);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
+{
+    SIM_ENTER(cuIpcOpenEventHandle);
+    struct CUctx_st *context;
+    struct sim_shared_event *shared;
+    if (phEvent == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = sim_context_get(&context);
+    if (result == CUDA_SUCCESS)
+        result = sim_shared_event_open(&handle, &shared);
+    if (result == CUDA_SUCCESS)
+        *phEvent = add(context, CU_EVENT_DISABLE_TIMING, shared);
+    return result;
+}
+
 /* --- recording and waiting on streams */
+
+static struct sim_mark *queue_record_locked(CUevent event, struct CUstream_st *stream)
+{
+    struct sim_work *work =
+        event->shared != NULL ? sim_shared_event_record_locked(event->shared) : NULL;
+    return sim_stream_queue_locked(stream, work, NULL);
+}
+
+static void queue_wait_locked(CUevent event, struct CUstream_st *stream)
+{
+    const uint64_t newest = event->shared != NULL ? sim_shared_event_newest(event->shared) : 0;
+    if (event->shared == NULL) {
+        if (event->mark != NULL && !event->mark->done)
+            sim_stream_queue_locked(stream, NULL, event->mark);
+    } else if (!sim_shared_event_is_done(event->shared, newest)) {
+        sim_stream_queue_locked(stream, sim_shared_event_wait_work_locked(event->shared, newest),
+                                NULL);
+    }
+}
+
+static bool is_done_locked(CUevent event)
+{
+    if (event->shared != NULL)
+        return sim_shared_event_is_done(event->shared, sim_shared_event_newest(event->shared));
+    return event->mark == NULL || event->mark->done;
+}
 
 static CUresult record(CUevent event, CUstream handle, unsigned flags, bool per_thread)
 {
@@ -100,7 +171,7 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags, bool per_
         result = flags == 0 ? sim_capture_record_locked(stream, &event->captured)
                             : CUDA_ERROR_NOT_SUPPORTED;
     } else if (result == CUDA_SUCCESS) {
-        struct sim_mark *mark = sim_stream_queue_locked(stream, NULL, NULL);
+        struct sim_mark *mark = queue_record_locked(event, stream);
         sim_mark_keep_locked(mark);
         sim_mark_drop_locked(event->mark);
         event->mark = mark;
@@ -134,6 +205,28 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
     return record(hEvent, hStream, flags, true);
 }
 
+CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
+{
+    SIM_ENTER(cuCtxRecordEvent);
+    struct sim_mark *mark;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_context_check_locked(hCtx);
+    if (result == CUDA_SUCCESS)
+        result = find_locked(hEvent);
+    if (result == CUDA_SUCCESS && hEvent->context != hCtx)
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS)
+        result = hEvent->shared == NULL ? sim_context_mark_locked(hCtx, &mark)
+                                        : CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS) {
+        sim_mark_drop_locked(hEvent->mark);
+        hEvent->mark = mark;
+        hEvent->captured.capture_id = 0;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
 static CUresult stream_wait(CUstream handle, CUevent event, unsigned flags, bool per_thread)
 {
     struct CUstream_st *stream;
@@ -151,8 +244,8 @@ static CUresult stream_wait(CUstream handle, CUevent event, unsigned flags, bool
     } else if (result == CUDA_SUCCESS) {
         if (stream->is_legacy)
             result = sim_capture_refuse_legacy_locked(stream->context);
-        if (result == CUDA_SUCCESS && event->mark != NULL && !event->mark->done)
-            sim_stream_queue_locked(stream, NULL, event->mark);
+        if (result == CUDA_SUCCESS)
+            queue_wait_locked(event, stream);
     }
     pthread_mutex_unlock(&sim_lock);
     return result;
@@ -190,10 +283,23 @@ CUresult cuEventQuery(CUevent hEvent)
         return result;
     pthread_mutex_lock(&sim_lock);
     result = find_locked(hEvent);
-    if (result == CUDA_SUCCESS && hEvent->mark != NULL && !hEvent->mark->done)
+    if (result == CUDA_SUCCESS && !is_done_locked(hEvent))
         result = CUDA_ERROR_NOT_READY;
     pthread_mutex_unlock(&sim_lock);
     return result;
+}
+
+/* The lock is given away meanwhile; a reference keeps what is waited for. */
+static CUresult wait_for_shared_locked(struct sim_shared_event *shared)
+{
+    const uint64_t newest = sim_shared_event_newest(shared);
+    sim_shared_event_keep_locked(shared);
+    pthread_mutex_unlock(&sim_lock);
+    const bool is_done = sim_shared_event_wait(shared, newest);
+    pthread_mutex_lock(&sim_lock);
+    sim_shared_event_drop_locked(shared);
+    const CUresult error = sim_sticky_error();
+    return is_done || error != CUDA_SUCCESS ? error : CUDA_ERROR_DEINITIALIZED;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent)
@@ -204,7 +310,10 @@ CUresult cuEventSynchronize(CUevent hEvent)
         return result;
     pthread_mutex_lock(&sim_lock);
     result = find_locked(hEvent);
-    if (result == CUDA_SUCCESS && hEvent->mark != NULL)
+    struct sim_shared_event *shared = result == CUDA_SUCCESS ? hEvent->shared : NULL;
+    if (shared != NULL)
+        result = wait_for_shared_locked(shared);
+    else if (result == CUDA_SUCCESS && hEvent->mark != NULL)
         result = sim_mark_wait_locked(hEvent->mark);
     pthread_mutex_unlock(&sim_lock);
     return result;

@@ -249,6 +249,11 @@ static struct graph_work *make_work_locked(CUgraphExec exec)
     for (size_t i = 0; i < exec->count; i++) {
         if (exec->steps[i].is_enabled)
             item->bodies[item->count++] = sim_body_keep(exec->steps[i].body);
+        /* A host function, or what was captured, which may be anything. */
+        item->work.may_wait |=
+            exec->steps[i].body->type == CU_GRAPH_NODE_TYPE_HOST ||
+            (exec->steps[i].body->work != NULL && exec->steps[i].body->work->may_wait) ||
+            exec->steps[i].body->type == CU_GRAPH_NODE_TYPE_GRAPH;
     }
     return item;
 }

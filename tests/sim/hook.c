@@ -33,6 +33,7 @@ EXPORT CUresult simcuda_submit(CUstream stream, const struct simcuda_work *work)
     const size_t count = work->touches_count;
     struct hook_work *job = sim_zalloc(sizeof(*job) + count * sizeof(job->touches[0]));
     job->work = (struct sim_work){.run = run, .destroy = destroy, .name = work->name};
+    job->work.may_wait = true;
     job->work.more_touches = job->touches;
     job->work.more_touches_count = count;
     job->hook = *work;

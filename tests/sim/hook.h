@@ -56,4 +56,12 @@ struct simcuda_piece {
 typedef bool simcuda_find_piece_function(CUdeviceptr address, struct simcuda_piece *piece_out);
 simcuda_find_piece_function simcuda_find_piece;
 
+/*
+ * What a kernel stores through a switch: the bytes, into the memory that each device of the team has bound at
+ * [begin, begin + count) of a multicast object. CUDA_ERROR_ILLEGAL_ADDRESS: one has none there.
+ */
+typedef CUresult simcuda_multicast_store_function(CUmemGenericAllocationHandle object, size_t begin,
+                                                  const void *bytes, size_t count);
+simcuda_multicast_store_function simcuda_multicast_store;
+
 #endif

@@ -132,6 +132,7 @@ static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpP
     struct memop_work *job = sim_zalloc(sizeof(*job) + count * sizeof(ops[0]));
     job->work.run = run;
     job->work.name = "cuStreamBatchMemOp";
+    job->work.may_wait = true;
     job->count = count;
     memcpy(job->ops, ops, count * sizeof(ops[0]));
     return sim_stream_submit(stream, per_thread, &job->work);

@@ -5,9 +5,9 @@
  *
  * Files. core.c: start, settings, faults, statistics, call log. errors.c, device.c. context.c and
  * context_query.c. stream.c: queues, workers, ordering; stream_calls.c: their entry points. event.c,
- * callback.c (host functions), memop.c (waiting for values), capture.c. table.c: tables by address.
+ * event_shared.c, callback.c (host functions), memop.c (waiting for values), capture.c. table.c: tables by address.
  * space.c: addresses and physical memory. memory.c: cuMemAlloc; pool.c, vmm.c, host.c, managed.c,
- * array.c, ipc.c. query.c: what is said of pointers. copy.c: every copy; copy_flat.c,
+ * array.c, ipc.c, multicast.c. external.c, semaphore.c, gl.c: other APIs. query.c: what is said of pointers. copy.c: every copy; copy_flat.c,
  * copy_shapes.c, copy_batch.c: their entry points. memset.c. state.h is what these share.
  * lookup.c: exports and cuGetProcAddress; stubs.c: what is not simulated. module.c, image.c,
  * function.c, launch.c, launch_legacy.c: kernels. graph*.c: graphs. hook.c: for other stand-ins.
@@ -125,6 +125,8 @@ struct sim_work {
     const struct sim_range *more_touches; /* the work's own, when four are too few */
     size_t more_touches_count;
     bool runs_after_error;
+    bool
+        may_wait; /* for something that is not in a stream: never runs on the thread that queues it */
     struct sim_work *next; /* for the owner; streams do not use it */
 };
 CUresult sim_stream_submit(CUstream stream, bool per_thread, struct sim_work *work);

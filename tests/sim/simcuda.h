@@ -19,11 +19,23 @@
  *                              2: with another byte each time
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
  *                              makes missing synchronisation visible; default 0
+ *   SIMCUDA_EAGER=1            a device that is done at once: what nothing in a stream is before runs before the
+ *                              call that queues it returns; host functions still run on threads of their own
+ *   SIMCUDA_MULTICAST=1        the devices have a switch between them: multicast objects (else not supported)
  *   SIMCUDA_PROFILE=12|13      12 hides the functions that CUDA 13 added from cuGetProcAddress;
  *                              default 13. The library in profile12/ does not export them either
  *   SIMCUDA_FAULTS=<function>:<nth>=<number>[,...]
  *                              the nth call (from 1) of this export does nothing and returns the
- *                              CUresult with this number, as in cuMemCreate:3=2
+ *                              CUresult with this number, as in cuMemCreate:3=2; a ! behind
+ *                              the number makes the error sticky
+ *   SIMCUDA_FAULT_CALLER=<text>
+ *                              *:<nth>=<number> then is the nth call, of any export, that comes from a
+ *                              library with this text in its name
+ *   SIMCUDA_FAULT_REPORT=<path>
+ *                              the name of each call that was made to fail, one a line
+ *   SIMCUDA_FAULT_TRACE=<path> a line for each call that *:<nth> counts: its number, its name, and a hash of its path, which
+ *                              is where in that library it was called from, and where that library was
+ *   SIMCUDA_FAULT_PATH=<hash>  *:<nth> counts calls of this path alone
  *   SIMCUDA_LOG=<path>         one line for every driver call; %p in the path is the process id
  *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
  *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
@@ -56,8 +68,13 @@
  *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
  * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.
- * Memory that was exported is not given back to the system before its process ends. External memory is what a
- * file descriptor that can be mapped stands for.
+ * Memory that was exported is not given back to the system before its process ends. Events of cuIpcGetEventHandle are
+ * recorded and waited for by any process that has them.
+ *
+ * Other APIs. External memory is what a file descriptor that can be mapped stands for. An external semaphore is an
+ * eventfd (opaque), or a memory file that begins with the number (timeline). Graphics resources are buffers of the
+ * stand-in in gl.h; images are not supported. Memory is bound to multicast objects and unbound; an object is neither
+ * mapped nor shared, and stored to by hook.h alone.
  */
 #ifndef METASHARD_TESTS_SIM_SIMCUDA_H
 #define METASHARD_TESTS_SIM_SIMCUDA_H

@@ -26,6 +26,8 @@ struct sim_config {
     bool pageable;
     unsigned poison; /* 0: none, 1: always the same byte, 2: another one each time */
     unsigned delay_us;
+    bool has_switch; /* multicast objects */
+    bool eager;      /* work that nothing is before runs on the thread that queues it */
 };
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)
@@ -131,6 +133,7 @@ enum sim_kind {
     SIM_REGISTERED, /* cuMemHostRegister */
     SIM_MANAGED,
     SIM_EXTERNAL, /* of another API, mapped */
+    SIM_GRAPHICS, /* the same of a graphics API, which keeps the memory */
 };
 struct sim_memory {
     struct sim_region region; /* as requested */
@@ -227,6 +230,7 @@ struct CUstream_st {
     struct sim_mark *first, **last_link;
     struct sim_mark *last; /* newest ever queued; holds a reference */
     struct sim_mark *running;
+    struct sim_mark *eager;      /* runs on the thread that queued it (SIMCUDA_EAGER) */
     struct sim_capture *capture; /* NULL unless capturing; see capture.c */
     int capture_index;
 };
@@ -252,8 +256,11 @@ void sim_mark_drop_locked(struct sim_mark *mark);
 /* Waits with the lock given away meanwhile; returns the sticky error. */
 CUresult sim_mark_wait_locked(struct sim_mark *mark);
 CUresult sim_stream_wait_locked(struct CUstream_st *stream);
+/* A mark, with a reference for the caller, that is done when all is that is queued in the context now. */
+CUresult sim_context_mark_locked(struct CUctx_st *context, struct sim_mark **mark_out);
 void sim_streams_stop(void);
 bool sim_streams_are_stopping(void);
+bool sim_streams_are_stopping_locked(void);
 void sim_work_discard(struct sim_work *work);
 /*
  * Memory is about to go: reports queued work that would touch it as a race, and waits for running
@@ -284,6 +291,10 @@ CUresult sim_capture_record_locked(struct CUstream_st *stream, struct sim_captur
 CUresult sim_capture_wait_locked(struct CUstream_st *stream, const struct sim_capture_point *point);
 CUresult sim_capture_refuse_event_locked(const struct sim_capture_point *point);
 bool sim_capture_is_live_locked(uint64_t capture_id);
+
+/* --- multicast objects (multicast.c), whose handles cuMemRelease and cuMemMap meet */
+bool sim_multicast_is_one_locked(CUmemGenericAllocationHandle handle);
+bool sim_multicast_release_locked(CUmemGenericAllocationHandle handle); /* false: it is none */
 
 /* --- pools (pool.c) */
 void sim_pools_forget_locked(struct sim_memory *memory); /* memory of a pool goes */

@@ -105,6 +105,14 @@ static void free_stream(struct CUstream_st *stream)
     free(stream);
 }
 
+/* A destroyed stream goes when nobody runs its work any more. */
+static void free_if_over_locked(struct CUstream_st *stream)
+{
+    if (stream->is_destroyed && !stream->has_worker && stream->eager == NULL &&
+        stream->first == NULL)
+        free_stream(stream);
+}
+
 static void delay(void)
 {
     const struct timespec pause = {sim_config.delay_us / 1000000,
@@ -162,8 +170,7 @@ static void *work_on_stream(void *argument)
         run_locked(stream, mark);
     }
     stream->has_worker = false;
-    if (stream->is_destroyed && stream->first == NULL)
-        free_stream(stream);
+    free_if_over_locked(stream);
     workers--;
     worker->is_over = true;
     pthread_cond_broadcast(&sim_progress);
@@ -224,6 +231,11 @@ void sim_streams_stop(void)
     pthread_mutex_unlock(&sim_lock);
 }
 
+bool sim_streams_are_stopping_locked(void)
+{
+    return is_stopping;
+}
+
 bool sim_streams_are_stopping(void)
 {
     pthread_mutex_lock(&sim_lock);
@@ -256,25 +268,66 @@ static int implicit_order(const struct CUstream_st *stream, struct sim_mark **af
     return count;
 }
 
+/* Nothing is before what is queued now. */
+static bool is_next(const struct CUstream_st *stream)
+{
+    return sim_config.eager && !sim_stream_is_busy(stream) && implicit_order(stream, NULL) == 0;
+}
+
+static void set_last(struct CUstream_st *stream, struct sim_mark *mark)
+{
+    sim_mark_drop_locked(stream->last);
+    stream->last = mark;
+}
+
+/* Runs work on this thread. The lock is given up meanwhile; then the stream may be gone. */
+static void run_eagerly_locked(struct CUstream_st *stream, struct sim_work *work)
+{
+    struct sim_mark *mark = sim_zalloc(sizeof(*mark));
+    const struct sim_thread thread = sim_thread;
+    mark->work = work;
+    mark->references = 2; /* run_locked drops one */
+    set_last(stream, mark);
+    stream->eager = mark;
+    sim_thread.is_worker = true;
+    sim_thread.running_context = stream->context;
+    run_locked(stream, mark);
+    sim_thread = thread;
+    stream->eager = NULL;
+    free_if_over_locked(stream);
+}
+
 struct sim_mark *sim_stream_queue_locked(struct CUstream_st *stream, struct sim_work *work,
                                          struct sim_mark *after)
 {
     struct sim_mark *mark = sim_zalloc(sizeof(*mark));
-    const int extra = after != NULL && !after->done;
+    if (work == NULL && (after == NULL || after->done) && is_next(stream)) {
+        mark->references = 1;
+        mark->done = true;
+        mark->done_ns = sim_now_ns();
+        set_last(stream, mark);
+        return mark;
+    }
+    /* What a thread runs is in no queue: the worker waits for it. */
+    struct sim_mark *waits_for[] = {after, stream->eager};
+    int extra = 0;
+    for (int i = 0; i < 2; i++) {
+        if (waits_for[i] != NULL && !waits_for[i]->done)
+            waits_for[extra++] = waits_for[i];
+    }
     const int count = implicit_order(stream, NULL) + extra;
     mark->work = work;
     if (count > 0) {
         mark->after = sim_zalloc((size_t)count * sizeof(mark->after[0]));
         mark->after_count = count;
         implicit_order(stream, mark->after);
-        if (extra)
-            mark->after[count - 1] = after;
+        for (int i = 0; i < extra; i++)
+            mark->after[count - extra + i] = waits_for[i];
         for (int i = 0; i < count; i++)
             sim_mark_keep_locked(mark->after[i]);
     }
     mark->references = 2; /* the queue's and stream->last's */
-    sim_mark_drop_locked(stream->last);
-    stream->last = mark;
+    set_last(stream, mark);
     *stream->last_link = mark;
     stream->last_link = &mark->next;
     if (!stream->has_worker)
@@ -295,7 +348,9 @@ CUresult sim_stream_submit(CUstream handle, bool per_thread, struct sim_work *wo
     }
     if (result == CUDA_SUCCESS && stream->is_legacy)
         result = sim_capture_refuse_legacy_locked(stream->context);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && !work->may_wait && is_next(stream))
+        run_eagerly_locked(stream, work);
+    else if (result == CUDA_SUCCESS)
         sim_stream_queue_locked(stream, work, NULL);
     pthread_mutex_unlock(&sim_lock);
     if (result != CUDA_SUCCESS)
@@ -336,6 +391,26 @@ CUresult sim_stream_wait(CUstream handle, bool per_thread)
         result = sim_stream_wait_locked(stream);
     pthread_mutex_unlock(&sim_lock);
     return result;
+}
+
+/* On a stream of its own, which is gone again at once; destroyed streams may still have work. */
+CUresult sim_context_mark_locked(struct CUctx_st *context, struct sim_mark **mark_out)
+{
+    for (size_t i = 0; i < streams.count; i++) {
+        const struct CUstream_st *each = (const struct CUstream_st *)streams.rows[i];
+        if (each->context == context && each->capture != NULL)
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    struct CUstream_st *stream = sim_stream_create_locked(context, CU_STREAM_NON_BLOCKING, 0);
+    for (size_t i = 0; i < streams.count; i++) {
+        const struct CUstream_st *each = (const struct CUstream_st *)streams.rows[i];
+        if (each->context == context && each != stream && sim_stream_is_busy(each))
+            sim_stream_queue_locked(stream, NULL, each->last);
+    }
+    *mark_out = sim_stream_queue_locked(stream, NULL, NULL);
+    sim_mark_keep_locked(*mark_out);
+    sim_stream_destroy_locked(stream);
+    return CUDA_SUCCESS;
 }
 
 static bool meets(const struct sim_range *range, CUdeviceptr begin, size_t bytes)
@@ -487,6 +562,5 @@ void sim_stream_destroy_locked(struct CUstream_st *stream)
     stream->is_destroyed = true;
     if (stream->has_worker)
         pthread_cond_signal(&stream->wake);
-    else
-        free_stream(stream);
+    free_if_over_locked(stream);
 }

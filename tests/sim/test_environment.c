@@ -185,6 +185,56 @@ MS_TEST(faults_on_request)
     run(meet_faults, NULL);
 }
 
+static void make_traced_calls(void)
+{
+    int count;
+    OK(cuInit(0));
+    for (volatile int i = 0; i < 2; i++) /* so that there is one place */
+        OK(cuDeviceGetCount(&count));
+    FAILS(cuDeviceGetCount(&count), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* Two calls from one place have one path. */
+MS_TEST(calls_of_a_library_are_numbered_and_traced)
+{
+    char path[2][32];
+    setenv("SIMCUDA_FAULT_CALLER", "test_environment", 1);
+    setenv("SIMCUDA_FAULTS", "*:4=2", 1);
+    setenv("SIMCUDA_FAULT_REPORT", path_of("report"), 1);
+    setenv("SIMCUDA_FAULT_TRACE", path_of("trace"), 1);
+    run(make_traced_calls, NULL);
+    CHECK(strcmp(contents(path_of("report")), "cuDeviceGetCount\n") == 0);
+    const char *text = contents(path_of("trace"));
+    CHECK(strncmp(text, "1 cuInit ", 9) == 0);
+    CHECK_EQ(sscanf(strstr(text, "\n2 "), "\n2 cuDeviceGetCount %31s", path[0]), 1);
+    CHECK_EQ(sscanf(strstr(text, "\n3 "), "\n3 cuDeviceGetCount %31s", path[1]), 1);
+    CHECK(strcmp(path[0], path[1]) == 0);
+    CHECK_EQ(sscanf(strstr(text, "\n4 "), "\n4 cuDeviceGetCount %31s", path[1]), 1);
+    CHECK(strcmp(path[0], path[1]) != 0);
+    CHECK(strstr(text, "\n5 ") == NULL);
+}
+
+/* The call that was the fourth is the only one of its path, when all is called from the same places. */
+MS_TEST(calls_of_a_path_are_counted_alone)
+{
+    char path[32], line[80];
+    setenv("SIMCUDA_FAULT_CALLER", "test_environment", 1);
+    setenv("SIMCUDA_FAULTS", "*:4=2", 1);
+    setenv("SIMCUDA_FAULT_TRACE", path_of("trace"), 1);
+    for (volatile int i = 0; i < 2; i++) {
+        run(make_traced_calls, NULL);
+        const char *text = contents(path_of("trace"));
+        if (i == 1) {
+            snprintf(line, sizeof(line), "1 cuDeviceGetCount %s\n", path);
+            CHECK(strcmp(text, line) == 0);
+            break;
+        }
+        CHECK_EQ(sscanf(strstr(text, "\n4 "), "\n4 cuDeviceGetCount %31s", path), 1);
+        setenv("SIMCUDA_FAULT_PATH", path, 1);
+        setenv("SIMCUDA_FAULTS", "*:1=2", 1);
+    }
+}
+
 static void check_defaults(void)
 {
     start();

@@ -150,6 +150,37 @@ MS_TEST(events_order_streams)
     FAILS(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
 }
 
+MS_TEST(an_event_of_all_that_a_context_has_queued)
+{
+    start();
+    CUcontext context, other;
+    struct gate gates[2];
+    CUevent event, foreign;
+    const CUstream streams[] = {make_stream(CU_STREAM_NON_BLOCKING), make_stream(0)};
+    OK(cuCtxGetCurrent(&context));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuCtxRecordEvent(context, event));
+    OK(cuEventSynchronize(event));
+    for (int i = 0; i < 2; i++)
+        close_gate(&gates[i], streams[i]);
+    OK(cuCtxRecordEvent(context, event));
+    OK(cuStreamDestroy(streams[1]));
+    open_gate(&gates[0]);
+    OK(cuStreamSynchronize(streams[0]));
+    FAILS(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    open_gate(&gates[1]);
+    OK(cuEventSynchronize(event));
+    OK(cuCtxCreate(&other, NULL, 0, 0));
+    OK(cuEventCreate(&foreign, CU_EVENT_DISABLE_TIMING));
+    FAILS(cuCtxRecordEvent(context, foreign), CUDA_ERROR_INVALID_HANDLE);
+    OK(cuCtxRecordEvent(other, foreign));
+    OK(cuEventSynchronize(foreign));
+    FAILS(cuCtxRecordEvent(NULL, event), CUDA_ERROR_INVALID_CONTEXT);
+    OK(cuCtxPopCurrent(NULL));
+    OK(cuStreamBeginCapture(streams[0], CU_STREAM_CAPTURE_MODE_RELAXED));
+    FAILS(cuCtxRecordEvent(context, event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
 MS_TEST(time_between_events)
 {
     start();

@@ -159,8 +159,9 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     struct sim_physical *physical = find_handle_locked(handle);
     if (physical != NULL)
         drop_user_locked(physical);
+    const bool is_released = physical != NULL || sim_multicast_release_locked(handle);
     pthread_mutex_unlock(&sim_lock);
-    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return is_released ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
@@ -213,8 +214,10 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
     const struct sim_memory *memory = sim_memory_find_locked(ptr);
     const bool is_inside = memory != NULL && memory->kind == SIM_RESERVED &&
                            size <= memory->region.bytes - (ptr - memory->region.begin);
-    if (physical == NULL || size > physical->bytes || !is_inside ||
-        sim_table_overlaps(&sim_mappings, ptr, size)) {
+    if (sim_multicast_is_one_locked(handle)) {
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    } else if (physical == NULL || size > physical->bytes || !is_inside ||
+               sim_table_overlaps(&sim_mappings, ptr, size)) {
         result = CUDA_ERROR_INVALID_VALUE;
     } else if (!sim_space_map_locked(ptr, physical, size, false)) {
         result = CUDA_ERROR_OUT_OF_MEMORY;

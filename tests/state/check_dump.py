@@ -247,7 +247,7 @@ def check_bad(folder, good_page):
         "an empty file": (b"", "byte 0: expected 296 more bytes, found the end of the file"),
         "a file that is too short for a header": (good[:100], "byte 100: expected 196 more bytes"),
         "another file": (b"\x7fELF" + bytes(8000), "byte 0: expected \"metashrd\""),
-        "a later version": (make_page.page(version=2), "byte 8: expected a state page of version 1, found version 2"),
+        "a later version": (make_page.page(version=3), "byte 8: expected a state page of version 2, found version 3"),
         "another order of bytes": (make_page.page(mark=0x04030201), "byte 12: expected 0x01020304, found 0x04030201"),
         "a file that was cut": (real[:-4096], f"byte 16: expected the size of the file, {len(real) - 4096}, "
                                               f"found {len(real)}"),

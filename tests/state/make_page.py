@@ -8,7 +8,7 @@ import sys
 
 SECTIONS = ["process", "plan", "options", "figures", "names", "devices", "files", "causes", "samples", "blocks",
             "events"]
-RECORD_BYTES = [1512, 568, 512, 8, 48, 128, 512, 1024, 64, 368, 256]
+RECORD_BYTES = [1512, 568, 512, 8, 48, 128, 512, 1024, 64, 376, 256]
 HEADER = struct.Struct("<8sIIQQ")
 NO_RANK = 0xffffffff
 
@@ -50,8 +50,8 @@ def sample(time, live, deferred, backed):
 
 
 def block(number, size, flags=0, name="", of_file=0):
-    kinds = [0, 0, size, 0, 0, 0, 0, 0]
-    return struct.pack("<QQQQQ8QQQQQQQIIII", 2, number, (number << 24) % 2**64, size, 0, *kinds, size, 0, 0, 1, 2, 0, of_file, 0,
+    kinds = [0, 0, size, 0, 0, 0, 0, 0, 0]
+    return struct.pack("<QQQQQ9QQQQQQQIIII", 2, number, (number << 24) % 2**64, size, 0, *kinds, size, 0, 0, 1, 2, 0, of_file, 0,
                        flags, 0) + text("cuMemcpyDtoH_v2", 80) + text(name, 120)
 
 
@@ -74,12 +74,12 @@ def records():
         "causes": [cause(), cause(kind=11, size=200)],
         "samples": [sample(1, 10, 10, 0), sample(5, 20, 5, 15), bytes(64)],
         "blocks": [block(1, 1000, name="layer.weight", of_file=1), block(2, 5000, flags=2), block(2, 100, flags=1),
-                   bytes(368)],
+                   bytes(376)],
         "events": [event(0), event(1, kind=11), event(2, kind=99), bytes(256)],
     }
 
 
-def page(parts=None, version=1, mark=0x01020304):
+def page(parts=None, version=2, mark=0x01020304):
     """The bytes of a page."""
     parts = parts or records()
     offset = HEADER.size + 24 * len(SECTIONS)

@@ -135,6 +135,43 @@ MS_TEST(a_full_table_keeps_the_biggest_blocks)
     ms_snapshot_cleanup(&snapshot);
 }
 
+/* Calls of read() and its kin that this process has made. */
+static long long count_reads(void)
+{
+    char text[512] = "";
+    FILE *file = fopen("/proc/self/io", "re");
+    if (file == NULL || fread(text, 1, sizeof(text) - 1, file) == 0)
+        ms_test_skip("/proc/self/io cannot be read");
+    fclose(file);
+    const char *found = strstr(text, "syscr: ");
+    CHECK(found != NULL);
+    return atoll(found + strlen("syscr: "));
+}
+
+/* Whoever made it so: reading it ends soon. */
+MS_TEST(a_page_of_half_written_records_does_not_hold_its_reader_up)
+{
+    struct ms_state_header header;
+    const uint64_t odd = 3;
+    page_folder_make();
+    page_start(16 * MIB);
+    const int file = open(page_path(getpid()), O_RDWR | O_CLOEXEC);
+    CHECK_EQ(pread(file, &header, sizeof(header), 0), sizeof(header));
+    const struct ms_state_span *blocks = &header.sections[MS_SECTION_BLOCKS];
+    CHECK(blocks->count > 10000);
+    for (uint64_t i = 0; i < blocks->count; i++)
+        CHECK_EQ(pwrite(file, &odd, sizeof(odd),
+                        (off_t)(blocks->offset + i * blocks->record_bytes)),
+                 sizeof(odd));
+    close(file);
+    const long long before = count_reads();
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK(count_reads() - before < 4 * (long long)blocks->count + 20000); /* and not 600 for each */
+    CHECK_EQ(snapshot.block_count, 0);
+    CHECK(snapshot.torn_records >= blocks->count);
+    ms_snapshot_cleanup(&snapshot);
+}
+
 MS_TEST(a_full_ring_keeps_the_last_events_and_counts_the_others)
 {
     enum { EVENTS = 5000 };

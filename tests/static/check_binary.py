@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_binary.py LIBRARY [--sanitized]: the preloaded object as the dynamic linker sees it.
 
-It needs libc alone, exports dlsym, the wrappers of the entry table and of NCCL, the block observer and metashard.h and
+It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021); exports dlsym, the wrappers of the entry table and of NCCL, the block observer and metashard.h and
 nothing else, and none of
 these under a symbol version (a version would keep dlsym from being interposed).
 """
@@ -12,6 +12,10 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+GLIBC = (2, 34)
+# What the headers of glibc 2.38 and newer make of strtoul and its kin: what is built there does not run on older ones.
+BY_HEADERS = re.compile(r"__isoc23_\w+")
 
 
 def read(*command):
@@ -25,6 +29,12 @@ def main():
     allowed = r"libc\.so\.6|ld-linux-.*" + (r"|lib(a|t|ub)san\.so.*|libm\.so\.6"
                                             if "--sanitized" in sys.argv else "")
     faults += [f"needs {name}" for name in needed if not re.fullmatch(allowed, name)]
+
+    undefined = re.findall(r"(\w+)@+GLIBC_(\d+)\.(\d+)", read("nm", "-D", "--undefined-only", library))
+    if not any(name == "memcpy" for name, _, _ in undefined):
+        faults.append("no memcpy of glibc, that cannot be right")
+    faults += [f"needs {name} of glibc {major}.{minor}" for name, major, minor in undefined
+               if (int(major), int(minor)) > GLIBC and not BY_HEADERS.fullmatch(name)]
 
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
         wanted = set(re.findall(r"^MS_ENTRY\((?:OWN|OBSERVE|SEAL), (\w+),", file.read(), re.M))

@@ -47,12 +47,20 @@ def arithmetic(d, h):
     yield "in place", same(d.clone().mul_(3).add_(1), h.clone().mul_(3).add_(1))
     yield "part in place", same(device[:, :5].mul_(2), host[:, :5].mul_(2))
     yield "sum and product of two", same(d + d, h + h) and same(d * d, h * h)
+    yield "least and most", same(d.max(), h.max()) and same(d.min(), h.min())
+    if d.dtype in FLOATING + [torch.int64]:
+        # Of few bits, so that every order of adding gives the same.
+        yield "sum", same((d > 9).to(d.dtype).sum(), (h > 9).to(h.dtype).sum())
     yield "clamp", same(d.clamp(4, 20), h.clamp(4, 20)) and same(d.clamp(min=4), h.clamp(min=4))
 
 
 def decisions(d, h):
     yield "comparisons", all(same(a, b) for a, b in [(d < 9, h < 9), (d >= 9, h >= 9), (d > 9, h > 9)])
+    yield "comparisons of two", all(same(a, b) for a, b in [
+        (d < d * 2, h < h * 2), (d >= d * 2, h >= h * 2), (d == d * 2, h == h * 2),
+        (d != d * 2, h != h * 2), (d > d, h > h), (d <= d, h <= h)])
     yield "or, any", same((d < 5) | (d > 30), (h < 5) | (h > 30)) and same((d > 90).any(), (h > 90).any())
+    yield "all", same((d < 90).all(), (h < 90).all()) and same((d < 9).all(), (h < 9).all())
     yield "where", same(torch.where(d > 9, d, d * 2), torch.where(h > 9, h, h * 2))
 
 

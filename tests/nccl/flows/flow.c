@@ -17,7 +17,7 @@ struct flow flow = {.bucket_bytes = (size_t)250 << 20, .replicas = 1};
 
 static struct {
     const char *id, *model, *out, *kernels;
-    bool names;
+    bool names, late;
 } options;
 
 static CUfunction copy_kernel, fill_kernel;
@@ -66,35 +66,27 @@ enum option_letter {
     COLUMNS,
     COPIES,
     PER_UNIT,
+    LATE,
     REPLICAS,
     NAMES
 };
 
 static const struct option option_rows[] = {
-    {"rank", required_argument, NULL, RANK},
-    {"ranks", required_argument, NULL, RANKS},
-    {"id", required_argument, NULL, ID},
-    {"model", required_argument, NULL, MODEL},
-    {"out", required_argument, NULL, OUT},
-    {"kernels", required_argument, NULL, KERNELS},
-    {"cat", required_argument, NULL, CAT},
-    {"bucket-bytes", required_argument, NULL, BUCKET},
-    {"keep", no_argument, NULL, KEEP},
-    {"columns", no_argument, NULL, COLUMNS},
-    {"copies", no_argument, NULL, COPIES},
-    {"per-unit", no_argument, NULL, PER_UNIT},
-    {"replicas", required_argument, NULL, REPLICAS},
-    {"names", no_argument, NULL, NAMES},
-    {NULL, 0, NULL, 0},
+    {"rank", required_argument, NULL, RANK}, {"ranks", required_argument, NULL, RANKS},
+    {"id", required_argument, NULL, ID},     {"model", required_argument, NULL, MODEL},
+    {"out", required_argument, NULL, OUT},   {"kernels", required_argument, NULL, KERNELS},
+    {"cat", required_argument, NULL, CAT},   {"bucket-bytes", required_argument, NULL, BUCKET},
+    {"keep", no_argument, NULL, KEEP},       {"columns", no_argument, NULL, COLUMNS},
+    {"copies", no_argument, NULL, COPIES},   {"per-unit", no_argument, NULL, PER_UNIT},
+    {"late", no_argument, NULL, LATE},       {"replicas", required_argument, NULL, REPLICAS},
+    {"names", no_argument, NULL, NAMES},     {NULL, 0, NULL, 0},
 };
 
 static void read_options(int count, char **arguments)
 {
-    bool *const flags[] = {[KEEP] = &flow.keep,
-                           [COLUMNS] = &flow.columns,
-                           [COPIES] = &flow.copies,
-                           [PER_UNIT] = &flow.per_unit,
-                           [NAMES] = &options.names};
+    bool *const flags[] = {
+        [KEEP] = &flow.keep,         [COLUMNS] = &flow.columns, [COPIES] = &flow.copies,
+        [PER_UNIT] = &flow.per_unit, [LATE] = &options.late,    [NAMES] = &options.names};
     int *const numbers[] = {
         [RANK] = &flow.rank, [RANKS] = &flow.ranks, [REPLICAS] = &flow.replicas};
     const char **const texts[] = {[ID] = &options.id,
@@ -227,10 +219,28 @@ CUdeviceptr flow_allocate(size_t bytes)
     return address;
 }
 
+static struct {
+    CUdeviceptr *addresses;
+    size_t count;
+} late;
+
 void flow_free(CUdeviceptr address)
 {
-    if (address != 0)
+    if (address == 0)
+        return;
+    if (!options.late) {
         CU(cuMemFree(address));
+        return;
+    }
+    late.addresses = grown(late.addresses, late.count, sizeof(*late.addresses));
+    late.addresses[late.count++] = address;
+}
+
+static void free_late(void)
+{
+    while (late.count > 0)
+        CU(cuMemFree(late.addresses[--late.count]));
+    free(late.addresses);
 }
 
 void flow_zero(CUdeviceptr address, size_t bytes)
@@ -460,6 +470,7 @@ int flow_close(int ways)
         fail("cannot be opened", options.out);
     CU(cuStreamSynchronize(flow.stream));
     CU(cuStreamSynchronize(flow.transfers));
+    free_late();
     NCCL(ncclCommGetAsyncError(flow.world, &state));
     NCCL(state);
     printf("largest %zu\n", largest_part(ways));

@@ -25,6 +25,7 @@ def llama(dim, layers, vocab):
 
 SHAPES = {
     "llama": llama(256, 4, 8017),
+    "small": llama(256, 1, 4017),
     "large": llama(1024, 8, 32064),
     # Less rows than ranks, one element, and no number that another divides.
     "odd": [("embed", [1001, 33]), ("layers.0.q", [5, 7]), ("layers.0.o_proj", [129, 65]), ("layers.0.norm", [3]),

@@ -39,9 +39,10 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
     if model.name == "odd":  # whoever does not wait is seen
         environment.update(SIMCUDA_DELAY_US="50", SIMNCCL_DELAY_US="300")
     if way.preload:
-        # Settling would make the peak depend on how fast this machine is.
-        environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0",
-                           METASHARD_MIN_BYTES="1" if model.name == "odd" else str(options.granule),
+        # What is not deferred is not scattered.
+        least = 1 if model.name == "odd" else 64 << 10 if "METASHARD_SCATTER" in way.environment else options.granule
+        # Settling, and streams that take long to be idle, would make figures depend on how busy this machine is.
+        environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000", METASHARD_MIN_BYTES=str(least),
                            METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"))
         environment.update(options.shim)
         environment.update(way.environment)
@@ -51,17 +52,17 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
 
 
 def arguments_of(options, case, ranks, way):
-    meant = {"KERNELS": ["--kernels", options.kernels], "CAT": ["--cat", options.cat], "BY_SIZE": [],
+    meant = {"KERNELS": ["--kernels", options.kernels], "CAT": ["--cat", options.cat], "BY_SIZE": [], "UNNAMED": [],
              "BUCKETS": ["--bucket-bytes", str(options.bucket)]}
     out = ["--replicas", str(replicas(case, ranks))]
     for argument in case.arguments:
         out += meant.get(argument, [argument])
-    return out + (["--names"] if way.planned and "BY_SIZE" not in case.arguments else [])
+    return out + (["--names"] if way.planned and not {"BY_SIZE", "UNNAMED"} & set(case.arguments) else [])
 
 
 def start(options, folder, case, rank, ranks, model, way, plan):
     return subprocess.Popen(
-        [os.path.join(options.programs, "flow_" + case.program), "--rank", str(rank), "--ranks", str(ranks), "--id",
+        [*options.wrapper(rank), os.path.join(options.programs, "flow_" + case.program), "--rank", str(rank), "--ranks", str(ranks), "--id",
          os.path.join(folder, "id"), "--model", model.folder, "--out", os.path.join(folder, f"out-{rank}"),
          *arguments_of(options, case, ranks, way)],
         env=environment_of(options, folder, rank, ranks, model, way, plan),

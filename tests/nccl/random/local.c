@@ -60,7 +60,8 @@ static void fill_by_kernel(const struct range *range, CUstream stream)
         launch("uniform32", stream, draw);
 }
 
-/* Anywhere; but in a tensor of the checkpoint, the bytes of other tensors would be theirs, for a plan. */
+/* Anywhere; but in a tensor of the checkpoint, the bytes of other tensors would be theirs, for a plan. (In a gentle program
+ * no other tensor gets any.) */
 static size_t place_in_file(const struct range *range, size_t file_size)
 {
     const size_t anywhere = random_own(file_size - range->bytes + 1);
@@ -96,7 +97,7 @@ void local_fill(const struct range *range)
         }
         /* fall through */
     case 3:
-        if (range->bytes <= file_size) {
+        if (range->bytes <= file_size && (range->tensor->as != NULL || !program.is_gentle)) {
             copy_in(range, file + place_in_file(range, file_size), stream);
             break;
         }

@@ -99,6 +99,10 @@ static ncclResult_t check(const struct call *call)
         nc_say("%s: the communicator was finalized or revoked", call->name);
         return ncclInvalidUsage;
     }
+    if (atomic_load(&call->comm->suspended)) {
+        nc_say("%s: the communicator is suspended", call->name);
+        return ncclInvalidUsage;
+    }
     if (size == 0) {
         nc_say("%s: no such type: %d", call->name, (int)call->type);
         return ncclInvalidArgument;
@@ -228,6 +232,7 @@ ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {
         "ncclAllReduce", NC_ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, comm, stream};
     return enqueue(&call);
@@ -236,6 +241,7 @@ ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
 ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
                            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclBroadcast", NC_BROADCAST, sendbuff, recvbuff, count,
                               datatype,        ncclSum,      root,     comm,     stream};
     return enqueue(&call);
@@ -245,12 +251,14 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
 ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                        cudaStream_t stream)
 {
+    NC_ENTER();
     return ncclBroadcast(buff, buff, count, datatype, root, comm, stream);
 }
 
 ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclReduce", NC_REDUCE, sendbuff, recvbuff, count,
                               datatype,     op,        root,     comm,     stream};
     return enqueue(&call);
@@ -259,6 +267,7 @@ ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, nccl
 ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclAllGather", NC_ALL_GATHER, sendbuff, recvbuff, sendcount,
                               datatype,        ncclSum,       0,        comm,     stream};
     return enqueue(&call);
@@ -268,6 +277,7 @@ ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recv
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclReduceScatter",
                               NC_REDUCE_SCATTER,
                               sendbuff,
@@ -284,6 +294,7 @@ ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recv
 ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclAlltoAll", NC_ALL_TO_ALL, sendbuff, recvbuff, count,
                               datatype,       ncclSum,       0,        comm,     stream};
     return enqueue(&call);
@@ -292,6 +303,7 @@ ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
 ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
                         int root, ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclGather", NC_GATHER, sendbuff, recvbuff, count,
                               datatype,     ncclSum,   root,     comm,     stream};
     return enqueue(&call);
@@ -300,6 +312,7 @@ ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, nccl
 ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count,
                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclScatter", NC_SCATTER, sendbuff, recvbuff, count,
                               datatype,      ncclSum,    root,     comm,     stream};
     return enqueue(&call);
@@ -308,6 +321,7 @@ ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count,
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclSend", NC_SEND, sendbuff, NULL, count,
                               datatype,   ncclSum, peer,     comm, stream};
     return enqueue(&call);
@@ -316,6 +330,7 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
+    NC_ENTER();
     const struct call call = {"ncclRecv", NC_RECV, NULL, recvbuff, count,
                               datatype,   ncclSum, peer, comm,     stream};
     return enqueue(&call);
@@ -341,6 +356,7 @@ static int take_place_locked(struct ncclComm *comm)
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm)
 {
+    NC_ENTER();
     struct nc_operator made = {true, datatype, {.op = ncclSum, .is_scaled = true}};
     NC_TRY(nc_comm_ready(comm, "ncclRedOpCreatePreMulSum"));
     if (op == NULL || scalar == NULL || nc_type_bytes(datatype) == 0)

@@ -32,6 +32,10 @@ NC_API(ncclCommCuDevice);
 NC_API(ncclCommUserRank);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* Later headers make macros of it, unless NCCL's own build says that this is Linux. */
+#undef ncclResetDebugInit
+#undef pncclResetDebugInit
+void ncclResetDebugInit(void);
 NC_API(ncclResetDebugInit);
 
 void ncclResetDebugInit(void)
@@ -51,6 +55,7 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 {
+    NC_ENTER();
     nc_settings();
     return uniqueId == NULL ? ncclInvalidArgument : nc_id_create(uniqueId);
 }
@@ -233,6 +238,7 @@ static ncclResult_t init(ncclComm_t *place, int nranks, const ncclUniqueId *ids,
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
 {
+    NC_ENTER();
     return nc_group_note(init(comm, nranks, &commId, 1, rank, NULL, "ncclCommInitRank"));
 }
 
@@ -248,6 +254,7 @@ static ncclResult_t answer(ncclComm_t *place, ncclResult_t result)
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t *config)
 {
+    NC_ENTER();
     return answer(comm, nc_group_note(init(comm, nranks, &commId, 1, rank, config,
                                            "ncclCommInitRankConfig")));
 }
@@ -255,6 +262,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
                                       ncclUniqueId *commIds, ncclConfig_t *config)
 {
+    NC_ENTER();
     return answer(newcomm, nc_group_note(init(newcomm, nranks, commIds, nId, myrank, config,
                                               "ncclCommInitRankScalable")));
 }
@@ -298,6 +306,7 @@ static ncclResult_t init_all(ncclComm_t *comms, int ndev, const int *devlist)
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 {
+    NC_ENTER();
     CUcontext before;
     if (comm == NULL || ndev < 1)
         return ncclInvalidArgument;
@@ -458,8 +467,12 @@ static struct child_job *make_child_job(ncclComm_t parent, ncclComm_t *place,
     nc_comm_keep(parent);
     job->place = place;
     job->has_config = config != NULL;
-    if (config != NULL)
-        job->config = *config;
+    /* The program may have been built with an older header, whose struct ends earlier, or a newer one. */
+    if (config != NULL) {
+        job->config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
+        memcpy(&job->config, config,
+               config->size < sizeof(job->config) ? config->size : sizeof(job->config));
+    }
     *place = NULL;
     return job;
 }
@@ -480,6 +493,7 @@ static ncclResult_t split(ncclComm_t comm, int color, int key, ncclComm_t *newco
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
+    NC_ENTER();
     return nc_group_note(split(comm, color, key, newcomm, config));
 }
 
@@ -528,6 +542,7 @@ static ncclResult_t shrink(ncclComm_t comm, const int *excluded, int count, nccl
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
                             ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags)
 {
+    NC_ENTER();
     return nc_group_note(
         shrink(comm, excludeRanksList, excludeRanksCount, newcomm, config, shrinkFlags));
 }
@@ -578,6 +593,7 @@ static ncclResult_t finalize(ncclComm_t comm)
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
+    NC_ENTER();
     return answer(&comm, nc_group_note(finalize(comm)));
 }
 
@@ -626,6 +642,7 @@ static void end(struct ncclComm *comm, enum nc_state state)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    NC_ENTER();
     if (comm == NULL)
         return ncclSuccess;
     NC_TRY(nc_comm_check(comm, "ncclCommDestroy"));
@@ -637,6 +654,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    NC_ENTER();
     if (comm == NULL)
         return ncclSuccess;
     NC_TRY(nc_comm_check(comm, "ncclCommAbort"));
@@ -688,6 +706,7 @@ static ncclResult_t ask(ncclComm_t comm, const void *place, const char *call)
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
+    NC_ENTER();
     NC_TRY(ask(comm, count, "ncclCommCount"));
     *count = comm->nranks;
     return ncclSuccess;
@@ -702,6 +721,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
+    NC_ENTER();
     NC_TRY(ask(comm, rank, "ncclCommUserRank"));
     *rank = comm->rank;
     return ncclSuccess;

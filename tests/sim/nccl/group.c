@@ -512,11 +512,13 @@ ncclResult_t nc_group_add_job(struct nc_job *job)
 
 ncclResult_t ncclGroupStart(void)
 {
+    NC_ENTER();
     return nc_group_start_quietly();
 }
 
 ncclResult_t ncclGroupEnd(void)
 {
+    NC_ENTER();
     return nc_group_end_quietly();
 }
 

@@ -48,6 +48,12 @@ const struct nc_settings *nc_settings(void);
 enum nc_fault { NC_FAULT_NONE, NC_FAULT_KILL, NC_FAULT_DELAY, NC_FAULT_ASYNC, NC_FAULT_ERROR };
 enum nc_fault nc_fault_find(const struct ncclComm *comm, uint64_t nth, bool is_call,
                             unsigned *value_out);
+/*
+ * First line of what the shim may call: the error of SIMNCCL_FAULTS=*:..., when this is the call that is meant.
+ */
+ncclResult_t nc_enter(const char *name, const void *return_address);
+#define NC_ENTER() \
+    NC_TRY(nc_enter(__func__, __builtin_extract_return_addr(__builtin_return_address(0))))
 /* One line "simnccl: ..." on stderr, kept for ncclGetLastError. */
 void nc_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *nc_last_words(void);
@@ -184,6 +190,10 @@ struct nc_wait {
 void nc_wait_progress(struct nc_wait *wait);
 /* Notes which processes have ended. */
 void nc_find_dead(struct ncclComm *comm);
+
+/* A descriptor that tells whether that process has ended; -1 with errno: it cannot be watched, or is gone. */
+int nc_watch(int process);
+bool nc_has_ended(int watch);
 /*
  * Sleeps until the bell is not `bell` any more, or a short while. Anything but ncclSuccess: give up;
  * the reason was reported and is the communicator's asynchronous error, if it is one.
@@ -235,13 +245,14 @@ struct ncclComm {
     CUevent event;
     struct nc_segment *segment;
     size_t segment_bytes;
-    int *peers;             /* pidfds, -1: this process */
+    int *peers;             /* of nc_watch, -1: this process */
     atomic_int async_error; /* ncclResult_t */
     atomic_int jobs;        /* running in the background */
-    atomic_int stop;        /* enum nc_stop */
-    uint64_t calls;         /* of operations */
-    uint64_t runs;          /* of operations; of the batch that has its turn */
-    uint64_t launches;      /* of batches with several collectives: for the shuffle */
+    atomic_bool suspended;
+    atomic_int stop;   /* enum nc_stop */
+    uint64_t calls;    /* of operations */
+    uint64_t runs;     /* of operations; of the batch that has its turn */
+    uint64_t launches; /* of batches with several collectives: for the shuffle */
     pthread_mutex_t lock;
     pthread_cond_t turned;
     uint64_t next_ticket, turn; /* of batches, in the order of launching; guarded by lock */
@@ -346,5 +357,7 @@ int nc_op_touches(const struct nc_op *op, struct nc_touch touches_out[2]);
 /* Fills in `registered` and what the addresses are backed by. */
 void nc_registration_apply(struct nc_op *op);
 void nc_registrations_end(struct ncclComm *comm);
+/* The program's address of what a handle registers. */
+ncclResult_t nc_registration_begin(struct ncclComm *comm, const void *handle, void **begin_out);
 
 #endif

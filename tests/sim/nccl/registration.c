@@ -80,6 +80,20 @@ static ncclResult_t take_away(struct ncclComm *comm, const void *handle, const c
     return ncclSuccess;
 }
 
+ncclResult_t nc_registration_begin(struct ncclComm *comm, const void *handle, void **begin_out)
+{
+    ncclResult_t result = ncclInvalidArgument;
+    pthread_mutex_lock(&comm->lock);
+    for (const struct nc_registration *row = comm->registrations; row != NULL; row = row->next) {
+        if (row == handle) {
+            *begin_out = (void *)row->begin;
+            result = ncclSuccess;
+        }
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return result;
+}
+
 void nc_registrations_end(struct ncclComm *comm)
 {
     while (comm->registrations != NULL) {
@@ -149,12 +163,15 @@ static ncclResult_t register_buffer(ncclComm_t comm, void *buffer, size_t size, 
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle)
 {
+    NC_ENTER();
     return register_buffer(comm, buff, size, handle);
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
     NC_TRY(nc_comm_check(comm, "ncclCommDeregister"));
+    if (handle == NULL) /* what NCCL itself gives where it does not register */
+        return ncclSuccess;
     return take_away(comm, handle, "ncclCommDeregister");
 }
 
@@ -246,6 +263,7 @@ static ncclResult_t register_window(ncclComm_t comm, void *buffer, size_t size, 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
                                     int winFlags)
 {
+    NC_ENTER();
     return nc_group_note(register_window(comm, buff, size, win, winFlags));
 }
 

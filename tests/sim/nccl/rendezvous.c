@@ -219,7 +219,7 @@ static ncclResult_t enter(struct ncclComm *comm, const ncclUniqueId *ids, int co
 
 static int watch(int process)
 {
-    return process == getpid() ? -1 : (int)syscall(SYS_pidfd_open, process, 0);
+    return process == getpid() ? -1 : nc_watch(process);
 }
 
 static ncclResult_t find_processes(struct ncclComm *comm)

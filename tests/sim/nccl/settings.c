@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/sim/nccl/internal.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -24,6 +25,10 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct nc_settings settings;
 static struct fault faults[FAULTS_MAX];
 static int faults_count;
+/* SIMNCCL_FAULTS=*:<nth>=error<n>; 0: none. */
+static uint64_t any_nth;
+static unsigned any_value;
+static atomic_ullong any_seen;
 static _Thread_local char last_words[LINE_BYTES];
 
 static size_t end_line(char *line, size_t room, size_t begin, int length)
@@ -138,11 +143,27 @@ static bool read_what(const char *text, struct fault *fault_out)
     return false;
 }
 
+/* *:<nth>=error<n>: the nth call, from 1, that comes from a library with SIMCUDA_FAULT_CALLER in its name. */
+static bool read_any_fault(const char *text)
+{
+    char *end;
+    struct fault fault;
+    const unsigned long long nth = strtoull(text, &end, 10);
+    if (end == text || *end != '=' || nth == 0 || !read_what(end + 1, &fault) ||
+        fault.kind != NC_FAULT_ERROR)
+        return false;
+    any_nth = nth;
+    any_value = fault.value;
+    return true;
+}
+
 /* One of [<comm>.]<rank>:<nth>=<what>. */
 static bool read_fault(const char *text)
 {
     char *end;
     struct fault fault = {.comm = -1};
+    if (strncmp(text, "*:", 2) == 0)
+        return read_any_fault(text + 2);
     long first = strtol(text, &end, 10);
     if (end == text || faults_count == FAULTS_MAX)
         return false;
@@ -207,6 +228,25 @@ enum nc_fault nc_fault_find(const struct ncclComm *comm, uint64_t nth, bool is_c
         }
     }
     return NC_FAULT_NONE;
+}
+
+static bool is_chosen(const void *return_address)
+{
+    Dl_info info;
+    const char *wanted = getenv("SIMCUDA_FAULT_CALLER");
+    if (wanted == NULL || dladdr(return_address, &info) == 0 || info.dli_fname == NULL)
+        return false;
+    const char *name = strrchr(info.dli_fname, '/');
+    return strstr(name != NULL ? name + 1 : info.dli_fname, wanted) != NULL;
+}
+
+ncclResult_t nc_enter(const char *name, const void *return_address)
+{
+    nc_settings();
+    if (any_nth == 0 || !is_chosen(return_address) || atomic_fetch_add(&any_seen, 1) + 1 != any_nth)
+        return ncclSuccess;
+    nc_log("SIMCUDA_FAULT_REPORT", "%s", name);
+    return (ncclResult_t)any_value;
 }
 
 /* --- files */

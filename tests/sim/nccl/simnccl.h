@@ -7,8 +7,11 @@
  * versions, and the library calls its own public functions where NCCL does, through the PLT: Bcast
  * calls Broadcast; whatever needs a communicator that is ready asks GetAsyncError, and InitRankConfig,
  * InitRankScalable, Finalize, Revoke and operations ask it once more when the communicator does not
- * block; InitAll calls GetUniqueId; windows call CommRegister and CommDeregister. The functions of
- * nccl_device.h are not there.
+ * block; InitAll calls GetUniqueId; windows call CommRegister and CommDeregister. Of the functions that
+ * 2.29 and 2.30 added there are those that programs import (later.c): ncclCommSuspend, Resume and
+ * MemStats and ncclWinGetUserPtr work; growing, signals and what kernels use to communicate
+ * (nccl_device.h) are refused with ncclInvalidUsage, as where the machine cannot do it. A config may be
+ * shorter or longer than that of the header this was built with.
  *
  * Rendezvous. An id names a memory file of the process that made it, and works while that lives.
  * All traffic goes through this file; nothing is left behind in the file system.
@@ -47,6 +50,8 @@
  *                               delay<us>: the operation starts so much later
  *                               async<n>: the operation fails with ncclResult_t n, asynchronously
  *                               error<n>: the call returns ncclResult_t n and does nothing
+ *                               *:<nth>=error<n> is the nth call (from 1) that comes from a library with the
+ *                               text of SIMCUDA_FAULT_CALLER in its name; SIMCUDA_FAULT_REPORT gets its name
  *   SIMNCCL_LOG=<path>          one line for every operation that runs; %p in the path is the process id
  *   SIMNCCL_LINKS=<path>        the bytes that this rank sent to each other rank, when a communicator
  *                               is destroyed: "comm <number> from <rank> to <rank> bytes <n>"; %p too

@@ -2,15 +2,29 @@
 /* What goes wrong: differences between ranks, deadlocks, deaths, aborts, wanted errors. */
 #include "tests/sim/nccl/ranks.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/unit/source/deny.h"
+
 enum { COUNT = 1000 };
+
+/* As where there are no pidfds: processes are watched in another way. */
+__attribute__((constructor)) static void be_without_pidfds(void)
+{
+    if (getenv("TEST_WITHOUT_PIDFDS") == NULL)
+        return;
+    deny(SYS_pidfd_open, ENOSYS);
+    CHECK_EQ(syscall(SYS_pidfd_open, getpid(), 0), -1);
+}
 
 /* A communicator, a stream and a buffer. */
 struct bench {

@@ -108,6 +108,27 @@ static double compare(const unsigned char *functor, enum host_type type, const d
                        : in[0] < with;
 }
 
+/* CompareFunctor: {kind, as above}, of two operands */
+static double compare_two(const unsigned char *functor, __attribute__((unused)) enum host_type type,
+                          const double *in)
+{
+    uint32_t kind;
+    memcpy(&kind, functor, sizeof(kind));
+    return kind == 0   ? in[0] >= in[1]
+           : kind == 1 ? in[0] > in[1]
+           : kind == 2 ? in[0] <= in[1]
+                       : in[0] < in[1];
+}
+
+/* BinaryFunctor around CompareEqFunctor: {0 ==, 1 !=} */
+static double equal_two(const unsigned char *functor, __attribute__((unused)) enum host_type type,
+                        const double *in)
+{
+    uint32_t is_not;
+    memcpy(&is_not, functor, sizeof(is_not));
+    return (in[0] == in[1]) != (is_not != 0);
+}
+
 static double bitwise_or(__attribute__((unused)) const unsigned char *functor,
                          __attribute__((unused)) enum host_type type, const double *in)
 {
@@ -128,6 +149,8 @@ static const struct functor functors[] = {
     {"15CUDAFunctor_addI", TYPES_BEHIND, 3, add},
     {"19launch_clamp_scalar", TYPES_LAMBDA, 2, clamp},
     {"21compare_scalar_kernelI", TYPES_COMPARE, 2, compare},
+    {"14CompareFunctorI", TYPES_COMPARE, 3, compare_two},
+    {"16CompareEqFunctorI", TYPES_COMPARE, 3, equal_two},
     {"16BitwiseOrFunctorI", TYPES_BEHIND, 3, bitwise_or},
     {"17where_kernel_impl", TYPES_WHERE, 4, where},
 };
@@ -146,7 +169,9 @@ static const struct functor *find_functor(const char *name)
             return &multiplications[i];
     }
     for (size_t i = 0; i < sizeof(functors) / sizeof(functors[0]); i++) {
-        if (strstr(name, functors[i].name) != NULL)
+        /* With a number for one operand it is another functor's, with the number in it. */
+        if (strstr(name, functors[i].name) != NULL &&
+            (functors[i].run != equal_two || strstr(name, "13BinaryFunctorI") != NULL))
             return &functors[i];
     }
     return NULL;
@@ -165,7 +190,8 @@ static bool read_types(const struct functor *functor, const char *name, enum hos
     }
     if (functor->types == TYPES_WHERE)
         host_parse_type(&at, HOST_NONE); /* bool */
-    *in_out = *out_out = host_parse_type(&at, HOST_NONE);
+    /* Types with long names are named once, here by what is around the functor. */
+    *in_out = *out_out = host_parse_type(&at, host_type_behind(name, "13BinaryFunctorI"));
     if (functor->types == TYPES_COMPARE)
         *out_out = HOST_BOOL;
     if (functor->types == TYPES_TWO)

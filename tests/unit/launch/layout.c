@@ -10,12 +10,14 @@
 /* A driver with two functions, `three` (int, pointer, int) and `unknown`, and a kernel of one int. */
 enum { THREE = 16, UNKNOWN = 32, KERNEL = 48 };
 static int questions, names;
+static int refused; /* the number of the question that fails, from 1; 0: none */
 
 static CUresult func_get_param_info(CUfunction function, size_t index, size_t *offset, size_t *size)
 {
     static const size_t offsets[] = {0, 8, 16};
     static const size_t sizes[] = {4, 8, 4};
-    questions++;
+    if (++questions == refused)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if ((uintptr_t)function != THREE)
         return CUDA_ERROR_INVALID_HANDLE;
     if (index >= 3)
@@ -80,6 +82,20 @@ MS_TEST(a_layout_is_asked_for_once)
     const int asked = questions;
     CHECK(look(THREE) == layout);
     CHECK_EQ(questions, asked);
+}
+
+/* A parameter of which the driver does not tell where it is may be a pointer. */
+MS_TEST(a_question_that_fails_leaves_no_list)
+{
+    for (refused = 1; refused <= 7; refused++) {
+        start();
+        questions = 0;
+        CHECK(!look(THREE)->known);
+        CHECK(questions >= refused);
+        ms_param_layout_forget(NULL);
+    }
+    refused = 0;
+    CHECK(look(THREE)->known);
 }
 
 MS_TEST(not_to_know_is_remembered_too)

@@ -104,3 +104,98 @@ MS_TEST(other_parameters_stay)
     CHECK(ms_strided_clean(layout, &packed, pointers));
     CHECK_EQ(packed.local[calculator + 4 + 12 * 2], 0);
 }
+
+/* --- copies */
+
+static char copy_name[] = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_"
+                          "nocastIZZZNS0_23direct_copy_kernel_cuda"
+                          "ERNS_18TensorIteratorBaseEENKUlvE1_clEvENKUlvE10_"
+                          "clEvEUlN3c108BFloat16EE_EEvS4_RKT_EUliE_EEviT1_";
+static struct ms_call call;
+static struct behind copy;
+static struct ms_row_copy rows;
+
+/* 24 columns of 3 planes of 100 rows of 200 elements, two bytes each. */
+static void start_copy(void)
+{
+    start(sizeof(copy));
+    layout->name = copy_name;
+    copy = (struct behind){.count = 24 * 100 * 3, .pointers = {0x10000, 0x20000}};
+    copy.calculator = (struct calculator){.dims = 3,
+                                          .sizes = {{24}, {100}, {3}},
+                                          .strides = {{2, 2}, {48, 400}, {4800, 40000}}};
+    call = (struct ms_call){.grid = {15, 1, 1}, .block = {128, 1, 1}};
+}
+
+static bool finds(void)
+{
+    memcpy(packed.local, &copy, sizeof(copy));
+    return ms_strided_find(&call, layout, &packed, offsetof(struct behind, pointers), &rows);
+}
+
+MS_TEST(a_copy_of_columns_is_rows)
+{
+    start_copy();
+    CHECK(finds());
+    CHECK_EQ(rows.to, 0x10000);
+    CHECK_EQ(rows.from, 0x20000);
+    CHECK_EQ(rows.width, 48);
+    CHECK_EQ(rows.dims, 2);
+    CHECK_EQ(rows.dim[0].count, 100);
+    CHECK_EQ(rows.dim[0].to_stride, 48);
+    CHECK_EQ(rows.dim[0].from_stride, 400);
+    CHECK_EQ(rows.dim[1].count, 3);
+    CHECK_EQ(rows.dim[1].to_stride, 4800);
+    CHECK_EQ(rows.dim[1].from_stride, 40000);
+}
+
+MS_TEST(only_dense_rows_of_a_whole_launch_are_taken)
+{
+    start_copy();
+    copy.calculator.strides[0][1] = 4; /* every second element */
+    CHECK(!finds());
+    start_copy();
+    copy.calculator.sizes[1][0] = 101; /* not the count */
+    CHECK(!finds());
+    start_copy();
+    copy.calculator.sizes[2][0] = 0;
+    CHECK(!finds());
+    start_copy();
+    copy.calculator.dims = 8;
+    CHECK(!finds());
+    start_copy();
+    copy.calculator.dims = 0;
+    CHECK(!finds());
+    start_copy();
+    call.grid[0] = 14; /* the last elements stay out */
+    CHECK(!finds());
+    start_copy();
+    call.block[0] = 64;
+    CHECK(!finds());
+    start_copy();
+    layout->params[1].bytes -= 16;
+    CHECK(!finds());
+    start_copy();
+    CHECK(finds());
+}
+
+MS_TEST(other_names_and_types_are_left_alone)
+{
+    static const struct {
+        const char *from, *to;
+    } changes[] = {{"_nocastI", "_castedI"}, /* may change the type */
+                   {"direct_copy", "other__copy"},
+                   {"EUlN3c108BFloat16E", "EUlN3c108NewFloatE"},
+                   {"18elementwise", "18selementwis"}};
+    char *original = copy_name;
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++) {
+        char changed[sizeof(copy_name)];
+        start_copy();
+        memcpy(changed, original, sizeof(changed));
+        char *at = strstr(changed, changes[i].from);
+        CHECK(at != NULL);
+        memcpy(at, changes[i].to, strlen(changes[i].to));
+        layout->name = changed;
+        CHECK(!finds());
+    }
+}

@@ -23,6 +23,12 @@ struct byte {
 static struct ms_source *sources[SOURCES];
 static struct ms_step steps[2] = {{.references = 1}, {.references = 1}};
 
+/* Stores without memory: a count of references is what a lineage needs of one. */
+static struct {
+    _Alignas(16) _Atomic uint32_t references;
+    char rest[240];
+} store_of[2] = {{.references = 1}, {.references = 1}};
+
 static void make_sources(void)
 {
     char text[BYTES] = {0};
@@ -43,6 +49,10 @@ static struct byte byte_of(const struct ms_content *content, size_t begin, size_
     }
     if (content->kind == MS_LAUNCHED) {
         byte.source = content->step;
+        byte.offset = content->source_offset + (at - begin);
+    }
+    if (content->kind == MS_STORED) {
+        byte.source = content->store;
         byte.offset = content->source_offset + (at - begin);
     }
     byte.present = content->kind == MS_RESIDENT || content->cached;
@@ -97,6 +107,10 @@ static struct ms_content random_content(void)
     }
     if (content.kind == MS_LAUNCHED) {
         content.step = &steps[rand() % 2];
+        content.source_offset = (uint64_t)(rand() % 8);
+    }
+    if (content.kind == MS_STORED) {
+        content.store = (struct ms_store *)&store_of[rand() % 2];
         content.source_offset = (uint64_t)(rand() % 8);
     }
     if (content.kind == MS_ABSENT)
@@ -169,8 +183,10 @@ MS_TEST(random_writes_match_the_model)
         check_same(&lineage, twin);
     }
     ms_lineage_cleanup(&lineage);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         CHECK_EQ(steps[i].references, 1);
+        CHECK_EQ(store_of[i].references, 1);
+    }
     for (int i = 0; i < SOURCES; i++)
         ms_source_drop(sources[i]);
     CHECK_EQ(ms_source_snapshot_bytes(), 0); /* every reference was given back */

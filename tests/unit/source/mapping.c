@@ -14,6 +14,7 @@
 
 #include "runtime/source/source.h"
 #include "tests/harness/test.h"
+#include "tests/unit/source/deny.h"
 
 enum { BYTES = 256 << 10 };
 
@@ -221,4 +222,148 @@ MS_TEST(a_file_on_an_overlay_is_found)
     ms_source_drop(source);
     if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
         rmdir(folder);
+}
+
+/* --- the two ways to look: asking the kernel for a mapping, and reading its list, which older kernels leave */
+
+enum { PLACES = 64, FILES = 4, PAGE = 4096, SHOTS = 4000 };
+
+struct sight {
+    bool is_found, is_stored_to;
+    struct ms_mapping mapping;
+};
+
+struct visits {
+    size_t count;
+    uint64_t sum; /* of what they say, in their order */
+};
+
+static void add_visit(void *context, const struct ms_mapping *mapping)
+{
+    struct visits *visits = context;
+    const uint64_t facts[] = {mapping->begin, mapping->end, mapping->device, mapping->inode,
+                              (uint64_t)mapping->shared};
+    visits->count++;
+    for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++)
+        visits->sum = visits->sum * 1099511628211u + facts[i];
+    for (const char *at = mapping->path; *at != '\0'; at++)
+        visits->sum = visits->sum * 1099511628211u + (unsigned char)*at;
+}
+
+/* Pages of several files, private and shared, with and without the right to write, some of them written; and of none. */
+static unsigned char *make_zoo(const int *files)
+{
+    unsigned char *zoo =
+        mmap(NULL, (size_t)PLACES * 4 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(zoo != MAP_FAILED);
+    for (size_t i = 0; i < PLACES; i++) {
+        static const int protections[] = {PROT_NONE, PROT_READ, PROT_READ | PROT_WRITE};
+        /* The files but the first are stored to in few places. */
+        const int one = rand() % FILES, protection = protections[rand() % (one == 0 ? 2 : 3)];
+        const int sharing = rand() % 8 == 0 ? MAP_SHARED : MAP_PRIVATE;
+        const int pages = 1 + rand() % 4;
+        unsigned char *place = zoo + i * 4 * PAGE;
+        if (rand() % 5 == 0)
+            continue;
+        CHECK(mmap(place, (size_t)pages * PAGE, protection, sharing | MAP_FIXED, files[one],
+                   (off_t)(rand() % 3) * PAGE) == place);
+        if ((protection & PROT_WRITE) != 0 && sharing == MAP_PRIVATE && rand() % 2 == 0)
+            place[rand() % (pages * PAGE)] = 1;
+    }
+    return zoo;
+}
+
+static void look(unsigned char *zoo, struct sight *sights, struct visits *visits)
+{
+    srand(2);
+    for (size_t i = 0; i < SHOTS; i++) {
+        const size_t at = (size_t)rand() % (PLACES * 4 * PAGE), most = PLACES * 4 * PAGE - at;
+        const size_t wanted = 1 + (size_t)rand() % (rand() % 2 == 0 ? 100 : 5 * PAGE);
+        struct sight *sight = &sights[i];
+        sight->is_found = ms_mapping_find(zoo + at, wanted < most ? wanted : most, &sight->mapping);
+        if (sight->is_found)
+            sight->is_stored_to =
+                ms_mapping_is_stored_to(sight->mapping.device, sight->mapping.inode);
+    }
+    CHECK(ms_mapping_visit(add_visit, visits));
+}
+
+static void check_same_sight(const struct sight *asked, const struct sight *read)
+{
+    CHECK_EQ(asked->is_found, read->is_found);
+    if (!asked->is_found)
+        return;
+    CHECK(!asked->is_stored_to && !read->is_stored_to);
+    CHECK_EQ(asked->mapping.begin, read->mapping.begin);
+    CHECK_EQ(asked->mapping.end, read->mapping.end);
+    CHECK_EQ(asked->mapping.file_offset, read->mapping.file_offset);
+    CHECK_EQ(asked->mapping.device, read->mapping.device);
+    CHECK_EQ(asked->mapping.inode, read->mapping.inode);
+    CHECK_EQ(asked->mapping.shared, read->mapping.shared);
+    CHECK(strcmp(asked->mapping.path, read->mapping.path) == 0);
+}
+
+MS_TEST(asking_and_reading_find_the_same)
+{
+    static struct sight asked[SHOTS], read[SHOTS];
+    struct visits asked_visits = {0}, read_visits = {0};
+    int files[FILES];
+    size_t found = 0;
+    srand(1);
+    for (size_t i = 0; i < FILES; i++) {
+        char name[] = "/tmp/metashard-mapping-XXXXXX";
+        files[i] = mkstemp(name);
+        CHECK(files[i] >= 0 && ftruncate(files[i], 16 * PAGE) == 0);
+        if (i > 0) /* one has a name, and the others have lost it */
+            unlink(name);
+        else
+            strcpy(path, name);
+    }
+    atexit(remove_file);
+    unsigned char *zoo = make_zoo(files);
+    look(zoo, asked, &asked_visits);
+    deny(SYS_ioctl, ENOTTY);
+    look(zoo, read, &read_visits);
+    for (size_t i = 0; i < SHOTS; i++) {
+        check_same_sight(&asked[i], &read[i]);
+        found += asked[i].is_found;
+    }
+    CHECK(found > SHOTS / 50 && found < SHOTS / 2);
+    CHECK(asked_visits.count > 3);
+    CHECK_EQ(asked_visits.count, read_visits.count);
+    CHECK_EQ(asked_visits.sum, read_visits.sum);
+}
+
+/* As with a driver, whose devices and pinned memory are all mapped shared and writable. */
+static void map_many_shared(void)
+{
+    for (int i = 0; i < 200; i++)
+        CHECK(mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) !=
+              MAP_FAILED);
+}
+
+static void check_among_many_shared(void)
+{
+    make_file();
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    struct ms_mapping mapping;
+    CHECK(ms_mapping_find(address, BYTES, &mapping));
+    map_many_shared();
+    CHECK(ms_mapping_find(address, BYTES, &mapping));
+    CHECK(!ms_mapping_is_stored_to(mapping.device, mapping.inode));
+    map(PROT_READ | PROT_WRITE, MAP_SHARED);
+    map_many_shared();
+    CHECK(!ms_mapping_find(address, BYTES, &mapping));
+    CHECK(ms_mapping_is_stored_to(mapping.device, mapping.inode));
+}
+
+MS_TEST(a_file_is_found_among_many_shared_mappings)
+{
+    check_among_many_shared();
+}
+
+MS_TEST(a_file_is_found_among_many_shared_mappings_by_reading)
+{
+    deny(SYS_ioctl, ENOTTY);
+    check_among_many_shared();
 }

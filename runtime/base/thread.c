@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/base/thread.h"
+
+#include <signal.h>
+#include <stddef.h>
+
+/* A plan may be nested deeply, and is parsed by recursion. */
+enum { LEAST_STACK_BYTES = 2 << 20 };
+
+static void choose_stack(pthread_attr_t *attributes)
+{
+    size_t bytes;
+    if (pthread_attr_getstacksize(attributes, &bytes) == 0 && bytes < LEAST_STACK_BYTES)
+        pthread_attr_setstacksize(attributes, LEAST_STACK_BYTES);
+}
+
+int ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
+{
+    sigset_t all, before;
+    pthread_attr_t attributes;
+    int error = pthread_attr_init(&attributes);
+    if (error != 0)
+        return error;
+    choose_stack(&attributes);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(thread_out, &attributes, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}

@@ -1,0 +1,318 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""table.py --folder DIR [--write PAGE] [--run BUILD]: one table of what the benchmarks have printed (keep.py).
+
+--run: all benchmarks first, with meson. --write: a page with the table, for docs/results. What was not run is named, and
+has no figure; figures of PyTorch's flows are those of docs/results/flows-simulated.md, which tests/torch/run made.
+"""
+import argparse
+import datetime
+import os
+import platform
+import re
+import subprocess
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BENCHMARKS = ("quickstart", "main job", "ways", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "state page",
+              "start-up", "calls", "instructions", "plan resolve", "growth")
+WAYS = ["without", "with", "with a plan", "scattered"]
+HEAD = ["what", "ranks", "over", "by hand", *WAYS]
+MIB_HEAD = ["what", "ranks", "shard", *WAYS]
+
+
+def row(what, ranks, over, *figures):
+    return [what, str(ranks), over, *figures, *[""] * (5 - len(figures))]
+
+
+# --- one function for each benchmark: its text to rows
+
+
+def main_job(text):
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) == 10 and words[0].isdigit():
+            what = f"main job, {words[1]} MiB"
+            yield row(f"{what}: peak memory", words[0], "shard", "", words[4], words[3])
+            yield row(f"{what}: bytes copied", words[0], "shard", "", words[6], words[5])
+            yield row(f"{what}: seconds", words[0], "without", "", "1", f"{float(words[7]) / max(float(words[8]), .1):.2f}")
+
+
+def ways(text):
+    seen = {}
+    for line in text.splitlines():
+        match = re.match(r"(.+?)\s+(by hand|without|with)\s+shard MiB\s+\S+\s+peak/shard\s+(\S+)\s+copied/shard\s+(\S+)\s+"
+                         r"instructions M\s+(\S+)", line)
+        if match:
+            seen.setdefault(match[1], {})[match[2]] = match.groups()[2:]
+    for name, by_way in seen.items():
+        for at, what in enumerate(("peak memory", "bytes copied")):
+            yield row(f"{name}: {what}", "1 of 8", "shard", *(by_way[way][at] if way in by_way else ""
+                                                              for way in ("by hand", "without", "with")))
+        base = next(iter(by_way))
+        if by_way[base][2] != "-":
+            yield row(f"{name}: instructions of shim, driver and libc", "1 of 8", base,
+                      *(f"{float(by_way[way][2]) / float(by_way[base][2]):.2f}" if way in by_way else ""
+                        for way in ("by hand", "without", "with")))
+
+
+def from_scratch(text):
+    worst = {}
+    for line in text.splitlines():
+        match = re.match(r"# +(\d+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +[\d.]+ ", line)
+        if match:
+            shard, without, with_shim = (float(word) for word in match.groups()[2:])
+            pair = (without / shard, with_shim / shard)
+            worst[match[1]] = max(worst.get(match[1], (0, 0)), pair, key=lambda one: one[1])
+    for ranks, (without, with_shim) in worst.items():
+        yield row("initialise whole tensors, then shard: peak memory", ranks, "shard", "", f"{without:.3f}",
+                  f"{with_shim:.3f}")
+
+
+def over_shard(figures):
+    """Rows of ratios from what is in MiB: (what, ranks, shard, figures)."""
+    for what, ranks, shard, in_mib in figures:
+        yield row(what, ranks, "shard", "", *(f"{float(one) / float(shard):.3f}" for one in in_mib))
+
+
+def nccl_in_mib(text):
+    lines = [line[2:] for line in text.splitlines() if line.startswith("# ")]
+    heads = [line for line in lines if line.startswith("flow ")]
+    for line in lines:
+        words = re.split(r"\s{2,}", line.strip())
+        if not heads or len(words) != len(re.split(r"\s{2,}", heads[0].strip())) or words[0] == "flow":
+            continue
+        # Figures with slashes between them, or one that is that of all ways; not every flow is run scattered.
+        ways_run = max(3, *(len(word.split(" / ")) for word in words))
+        for at, what in ((3, "peak memory of a rank but 0"), (8, "bytes received by one")):
+            figures = words[at].split(" / ")
+            yield f"{words[0]}: {what}", words[1], words[2], figures * ways_run if len(figures) == 1 else figures
+
+
+def nccl(text):
+    return over_shard(nccl_in_mib(text))
+
+
+def nccl_instructions(text):
+    for line in text.splitlines()[1:]:
+        words = re.split(r"\s{2,}", line.strip())
+        figures = ["" if word == "-" else f"{float(word) / float(words[2]):.2f}" for word in words[2:]]
+        yield row(f"{words[0]}: instructions of shim, driver, NCCL and libc", words[1], "without", "", *figures)
+
+
+def fill(text):
+    for state in re.split(r"^(?=cold|warm)", text, flags=re.M)[1:]:
+        match = re.search(r"fill/read ([\d.]+), fill/\(mmap\+copy\) ([\d.]+)", state)
+        if match:
+            kind = "not in the page cache" if state.startswith("cold") else "in the page cache"
+            yield row(f"filling memory from a file {kind}: bytes a second", "", "best read(), copied nowhere", "", "", match[1])
+            yield row(f"filling memory from a file {kind}: bytes a second", "", "mmap and cuMemcpyHtoD", "", "1", match[2])
+
+
+def state_page(text):
+    for match in re.finditer(r"^  (.+?)\s+with .*ratio ([\d.]+)$", text, flags=re.M):
+        yield row(f"state page, {match[1]}: time", "", "no page", "", "1", match[2])
+
+
+def start_up(text):
+    for match in re.finditer(r"^(\S+), median of \d+ starts: .*ratio ([\d.]+)$", text, flags=re.M):
+        yield row(f"start of {match[1]}: time", "", "without", "", "1", match[2])
+
+
+def calls(text):
+    for match in re.finditer(r"^(.+?)\s+without .*ratio ([\d.]+)$", text, flags=re.M):
+        yield row(f"{match[1]}: time", "", "without", "", "1", match[2])
+
+
+def plan_resolve(text):
+    head = re.match(r"(\d+) tensors, (\d+) ranks; goals: one rank (\d+) ms, all ranks (\d+) s", text)
+    for line in text.splitlines():
+        match = re.match(r"(.+?)\s+((?:[\d.]+\s*){7})$", line)
+        if head and match:
+            words = match[2].split()
+            what = f"plan of {int(head[1]):,} tensors, {match[1]}"
+            yield row(f"{what}: one rank's ranges", f"{int(head[2]):,}", f"{head[3]} ms", "", "", "", words[3])
+            yield row(f"{what}: bytes of all ranks", f"{int(head[2]):,}", f"{head[4]} s", "", "", "", words[5])
+
+
+def torch_in_mib():
+    """PyTorch's, from their page: it takes several GB to run them."""
+    with open(os.path.join(SOURCE, "docs", "results", "flows-simulated.md")) as file:
+        lines = file.read().splitlines()
+    name = ""
+    for line in lines:
+        words = [word.strip().replace("`", "") for word in line.strip("|").split("|")]
+        if len(words) != 8 or not words[1].isdigit():
+            continue
+        name = words[0] or name
+        shard, without, with_shim, sent, sent_with = words[2:7]
+        if float(shard) > 0:
+            yield f"PyTorch, {name}: peak memory", words[1], shard, [without, with_shim]
+            yield f"PyTorch, {name}: bytes copied", words[1], shard, [sent, sent_with]
+
+
+def torch_flows():
+    return over_shard(one for one in torch_in_mib() if float(one[3][0]) > 0)
+
+
+def quickstart(text):
+    """What it prints, but for the line that is for programs."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith("RESULT ")).strip("\n") + "\n"
+
+
+READERS = {"main job": main_job, "ways": ways, "init, then shard": from_scratch, "flows over NCCL": nccl,
+           "instructions over NCCL": nccl_instructions, "fill": fill,
+           "state page": state_page, "start-up": start_up, "calls": calls, "plan resolve": plan_resolve}
+
+
+# --- tables with columns of their own
+
+
+def instructions(text):
+    lines = text.splitlines()
+    if len(lines) < 3:
+        return []
+    return [["call", *lines[1].split()]] + [re.split(r"\s{2,}", line.strip()) for line in lines[2:]]
+
+
+def growth(text):
+    lines = text.splitlines()
+    if len(lines) < 3:
+        return []
+    sizes = lines[1].split()[3:]
+    rows = [["work", "of", "exponent", "of the larger half", *(f"{int(size):,}" for size in sizes)]]
+    for line in lines[2:]:
+        match = re.match(r"(.+?)\s+(all|call)\s+(-?[\d.]+\s.*)$", line)
+        rows.append([match[1], match[2], *match[3].split()])
+    return [cells + [""] * (len(rows[0]) - len(cells)) for cells in rows]
+
+
+def in_mib(kept):
+    rows = [*nccl_in_mib(kept.get("flows over NCCL", "")), *torch_in_mib()]
+    return [MIB_HEAD] + [[what, ranks, shard, *figures, *[""] * (len(WAYS) - len(figures))]
+                         for what, ranks, shard, figures in rows]
+
+
+def show(rows):
+    widths = [max(len(line[column]) for line in rows) for column in range(len(rows[0]))]
+    for line in rows:
+        print("  ".join(word.ljust(width) if column == 0 else word.rjust(width)
+                        for column, (word, width) in enumerate(zip(line, widths))).rstrip())
+
+
+def markdown(rows):
+    return "".join("| " + " | ".join(line) + " |\n" for line in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
+
+
+# --- the page
+
+
+PAGE = """# Benchmarks, simulated driver
+
+Made by `ninja -C build benchmark-results` (`meson test --benchmark`, then `tests/bench/table.py --write`) on {date}:
+{machine}. {settings}The simulated driver and the simulated NCCL are both of this repository; no figure here is one of a GPU, and
+every one is a ratio. Where times or rates are compared, the machine did other work as well: on average {load:.0f} threads
+wanted its cores. What uses several threads, as filling memory does, then looks worse than it is;
+[plans-simulated.md](plans-simulated.md) has that of a machine that did nothing else.
+
+## Against the ideal
+
+*By hand* is the least that a rank can do: it allocates and reads the rows that it keeps, and nothing else. *Without* is what
+people write, as it runs without MetaShard: map the file and copy everything, or initialise everything, and slice. *Over*
+says what figures are divided by; *shard* is what the rank keeps in the end.
+
+{ratios}
+## The quickstart
+
+What `./quickstart` prints where there is no GPU. The README has this, and figures of the next table
+(`tests/static/readme_figures.py`).
+
+{quickstart}
+## In MiB
+
+Of the rows above that are of frameworks: the same figures, before they were divided by the shard.
+
+{mib}
+## Instructions of one call
+
+Instructions that the shim adds to a call on the calling thread, by the number of deferred blocks, none of which it touches;
+the parameters of launches are full of addresses.
+
+{instructions}
+## Growth
+
+Processor time by the number n of things, over that at the smallest n; *of all* of them, or of one *call*. The exponent is that of
+the line with the least squares through the logarithms: 0 does not grow, 1 grows in proportion. Where a cell has "-" that size
+was left out, because it would have taken longer than `GROWTH_SECONDS` allows, by the sizes before: the exponent says how it goes on.
+Where it has "<" it took less than can be told.
+
+{growth}
+{notes}"""
+
+NOTES = """What grows faster than it must, and why it stays so:
+
+- *Blocks of one allocation: return, in any order*: the blocks and the extents of one allocation are sorted arrays, of which the
+  shorter part moves. Upwards or downwards nothing moves, but in any order a quarter of them does, each time. It shows with more than
+  some ten thousand blocks in a single allocation, none of which was written (one that is written in more than 16384 pieces does
+  not stay deferred); segments of a caching allocator have fewer. *Blocks of segments* are the same work as allocators do it.
+- *Mappings of the process: copy a tensor of a file*: the file must not be mapped shared and writable anywhere, and the kernel
+  looks through all mappings for that, at 0.1 us each (PROCMAP_QUERY; before Linux 6.11 its list is read, at 1 us each).
+- *Allocations: look up an address*: a binary search, so the number of steps is the logarithm; but with a million allocations
+  each step waits for memory.
+- *Header of a file: parse*: a million tensors are 100 MB of JSON, and reading that into objects waits for memory.
+
+What cannot run here is not in the table: ranks are processes, and of a million there are only plans; and Linux allows 65530
+mappings. Tensors of a file have 64 KiB each, and are brought into memory 256 at a time.
+"""
+
+
+def write_page(path, ratios, kept, missing):
+    tables = {name: markdown(rows) if rows else "Not run.\n" for name, rows in
+              (("instructions", instructions(kept.get("instructions", ""))), ("growth", growth(kept.get("growth", ""))))}
+    tables["mib"] = markdown(in_mib(kept))
+    tables["quickstart"] = f"```\n{quickstart(kept['quickstart'])}```\n" if "quickstart" in kept else "Not run.\n"
+    with open("/proc/meminfo") as file:
+        gib = round(int(re.search(r"MemTotal:\s+(\d+)", file.read())[1]) / 2 ** 20)
+    today = datetime.date.today()
+    settings = ", ".join(f"`{name}={value}`" for name, value in sorted(os.environ.items())
+                         if name.startswith(("BENCH_", "FILL_", "GROWTH_", "STATE_SCALE", "WAYS_")))
+    with open(path, "w") as page:
+        page.write(PAGE.format(
+            date=f"{today.day} {today:%B %Y}", machine=f"{os.cpu_count()} cores, {gib} GiB of memory, no GPU, Python "
+            f"{platform.python_version()}", load=os.getloadavg()[2], settings=(f"With {settings}. " if settings else "") +
+            (f"Not run: {', '.join(missing)}. " if missing else ""), ratios=markdown([HEAD, *ratios]), notes=NOTES, **tables))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--write")
+    parser.add_argument("--run")
+    options = parser.parse_args()
+    failed = 0
+    if options.run:
+        meson = os.environ.get("MESONINTROSPECT", "meson introspect").rsplit(" ", 1)[0].split()
+        failed = subprocess.run([*meson, "test", "-C", options.run, "--benchmark"], check=False).returncode
+    kept = {}
+    for name in BENCHMARKS:
+        path = os.path.join(options.folder, name)
+        if os.path.exists(path):
+            with open(path) as file:
+                kept[name] = file.read()
+    missing = [name for name in BENCHMARKS if name not in kept]
+    ratios = [line for name, reader in READERS.items() if name in kept for line in reader(kept[name])]
+    ratios += torch_flows()
+    show([HEAD, *ratios])
+    for rows in (instructions(kept.get("instructions", "")), growth(kept.get("growth", ""))):
+        if rows:
+            print()
+            show(rows)
+    for name in missing:
+        print(f"not run, or failed: {name}")
+    if options.write:
+        write_page(options.write, ratios, kept, missing)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of a program came to: its files, its figures, and checks of them as TAP."""
+import json
+import sys
+from collections import namedtuple
+
+MIB = 1 << 20
+SLACK_BYTES = 64 * MIB
+
+Result = namedtuple("Result", "status skip error seconds out stats dump folder")
+
+
+def read_json(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
+
+
+def last_line(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no message"
+
+
+class Report:
+    def __init__(self):
+        self.number = self.failed = 0
+
+    def check(self, good, name, *why):
+        self.number += 1
+        self.failed += not good
+        print(f"{'ok' if good else 'not ok'} {self.number} {name}")
+        if not good:
+            for line in why:
+                print("# " + str(line).replace("\n", "\n# "))
+        sys.stdout.flush()
+
+    def skip(self, name, reason):
+        self.number += 1
+        print(f"ok {self.number} {name} # SKIP {reason}", flush=True)
+
+
+def figures(result, shim):
+    """What one run took, as far as someone counted; None where nobody did."""
+    stats, dump = result.stats, result.dump
+    peak = stats.get("physical_bytes_peak")
+    if peak is None:
+        # A real device: memory behind deferred allocations, or what the caching allocator took.
+        peak = dump.get("backed_bytes_peak") if shim else result.out.get("reserved_bytes_peak")
+    return {"peak_bytes": peak, "h2d_bytes": stats.get("h2d_bytes", dump.get("h2d_bytes")),
+            "file_bytes": dump.get("file_read_bytes"), "seconds": round(result.seconds, 2),
+            "simulated": stats, "shim": {name: value for name, value in dump.items() if name != "blocks"}}
+
+
+def shard_bytes(out):
+    """Bytes of the rank's tensors, and of the largest; tied ones are one."""
+    owners = {tensor["storage"]: tensor["bytes"] for tensor in out.get("tensors", {}).values()}
+    return sum(owners.values()), max(owners.values(), default=0)
+
+
+def differences(alone, under):
+    before, after = alone.out.get("tensors", {}), under.out.get("tensors", {})
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+
+
+def mib(value):
+    return "-" if value is None else f"{value / MIB:.1f}"

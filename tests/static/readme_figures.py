@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""readme_figures.py [--write]: the figures of README.md, from docs/results/benchmarks-simulated.md.
+
+The README's tables stand between marks and are made here, whole. Figures in its sentences are those of SENTENCES. Any other
+number in its text must be one of OTHER_NUMBERS, so that no figure stands there that nothing recorded.
+
+Without --write it compares, and fails when a figure is another one.
+"""
+import os
+import re
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+README = "README.md"
+RESULTS = os.path.join("docs", "results", "benchmarks-simulated.md")
+FLOWS = os.path.join("docs", "results", "flows-simulated.md")
+BEGIN, END = "<!-- Made by tests/static/readme_figures.py --write: {} -->\n", "<!-- until here -->\n"
+RANKS = "8"  # of the tables
+
+# The README's word for a flow, and its rows of PyTorch in the results. Of several the largest figure counts.
+TORCH = (
+    ("from scratch, as above", ["from scratch on the device, then fully_shard"]),
+    ("safetensors, mapped or staged through pinned memory",
+     ["safetensors, from the mapping", "safetensors, staged through pinned memory"]),
+    ("`torch.load(mmap=True)`", ["torch.load(mmap=True), copied into the model", "torch.load(mmap=True), to the device"]),
+    ("one-piece allocation as transformers warms up, safetensors", ["one-piece warm-up as transformers does, safetensors"]),
+    ("tensor parallel with uneven shards, loaded by DCP", ["tensor parallel, uneven, loaded by DCP"]),
+    ("model built on the host", ["model on the host, then fully_shard"]),
+)
+NCCL = (
+    ("FSDP1, `sync_module_states`, coalesced", "FSDP1, coalesced"),
+    ("`set_model_state_dict(broadcast_from_rank0)`", "broadcast_from_rank0"),
+    ("the same, tensor parallel: cut by columns", "broadcast_from_rank0, by columns"),
+    ("accelerate, FSDP2", "accelerate, FSDP2"),
+    ("DeepSpeed, `zero.Init`", "zero.Init"),
+)
+NUMBER = re.compile(r"(?<![\w.-])\d[\d.,]*")
+OTHER_NUMBERS = ("Debian 12 or 13", "imitates 12.9 and 13.0", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends",
+                 "the worst rank but 0", "Apache License 2.0")
+WORDS = {"4": "four", "8": "Eight", "0.50": "half", "0.75": "three quarters", "0.88": "seven eighths"}
+
+
+def read(path):
+    with open(os.path.join(SOURCE, path)) as file:
+        return file.read()
+
+
+class Results:
+    def __init__(self):
+        self.text = read(RESULTS)
+        quickstart = re.search(r"^## The quickstart$.*?^```\n(.*?)^```$", self.text, re.M | re.S)
+        if not quickstart:
+            sys.exit(f"{RESULTS} has no output of the quickstart: run ninja benchmark-results")
+        self.quickstart = quickstart[1]
+        table = re.search(r"^## In MiB$(.*?)^## ", self.text, re.M | re.S)
+        lines = [[word.strip() for word in line.strip("|").split("|")]
+                 for line in (table[1] if table else "").splitlines() if line.startswith("|")]
+        if not lines:
+            sys.exit(f"{RESULTS} has no table in MiB")
+        self.rows = {(line[0], line[1]): dict(zip(lines[0], line)) for line in lines[2:]}
+
+    def figure(self, what, column, ranks=RANKS, may_lack=False):
+        figure = self.rows.get((what, ranks), {}).get(column, "")
+        if not figure and not may_lack:
+            sys.exit(f"{RESULTS} has no figure of {what}, {ranks} ranks, {column}")
+        return figure
+
+    def largest(self, flows, what, column):
+        return max((self.figure(f"PyTorch, {flow}: {what}", column) for flow in flows), key=float)
+
+    def of_quickstart(self, pattern):
+        match = re.search(pattern, self.quickstart, re.M)
+        if not match:
+            sys.exit(f"{RESULTS}: the quickstart's output has nothing like {pattern}")
+        return match
+
+
+def markdown(head, rows):
+    return "".join("| " + " | ".join(line) + " |\n" for line in [head, ["---"] * len(head), *rows])
+
+
+def torch_table(results):
+    peak, sent = "peak memory", "bytes copied"
+    return markdown(["", "peak without", "peak with", "sent without", "sent with", "ideal"], [
+        [name, results.largest(flows, peak, "without"), results.largest(flows, peak, "with"),
+         results.largest(flows, sent, "without"), results.largest(flows, sent, "with"),
+         results.largest(flows, peak, "shard")] for name, flows in TORCH])
+
+
+def nccl_table(results):
+    rows = []
+    for name, flow in NCCL:
+        peak, received = f"{flow}: peak memory of a rank but 0", f"{flow}: bytes received by one"
+        rows.append([name, results.figure(peak, "without"), results.figure(peak, "with a plan"),
+                     results.figure(received, "with a plan"),
+                     results.figure(received, "scattered", may_lack=True)])
+    return markdown(["", "peak without", "peak with a plan", "received", "received, scattered"], rows)
+
+
+PARTS = {"quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
+
+
+def whole(figure):
+    return f"{float(figure):.0f}"
+
+
+def sentences(results):
+    """(pattern, what its groups are): a figure in a sentence. Each pattern is found once, or it is a fault."""
+    shard = whole(results.of_quickstart(r"^ +0 +([\d.]+) ")[1])
+    checkpoint = whole(int(results.of_quickstart(r"^Checkpoint: \d+ tensors, (\d+) bytes")[1]) / 2 ** 20)
+    copied = results.of_quickstart(r"^ +0(?: +[\d.]+){3} +([\d.]+) +([\d.]+) ")
+    cores = re.search(r"^(\d+) cores, \d+ GiB", results.text, re.M)
+    wheel = re.search(r"PyTorch (\d+\.\d+)\.", read(FLOWS))
+    scratch = f"PyTorch, {TORCH[0][1][0]}: peak memory"
+    counts = sorted((int(ranks) for what, ranks in results.rows if what == scratch))
+    size = results.figure(scratch, "shard", "1")
+    wire = "broadcast_from_rank0: bytes received by one"
+    return (
+        (r"checkpoint on disk<br>(\d+) MiB", [checkpoint]),
+        (r"this rank's rows<br>(\d+) MiB", [shard]),
+        (r"On a machine with (\d+) cores", [cores[1]]),
+        (r"what it saves is ([a-z ]+) of the copies", [WORDS[f"{1 - float(copied[2]) / float(copied[1]):.2f}"]]),
+        (r"installs PyTorch ([\d.]+) ", [wheel[1]]),
+        (r"Llama's shape with (\d+) MiB in bfloat16, (\d+) ranks", [whole(size), RANKS]),
+        (r"are the\nsame for (\d[\d, ]* and \d+) ranks", [f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"]),
+        (r"(\w+) ranks that do on the wire", [WORDS[RANKS]]),
+        (r"(\d+) MiB of Llama's shape, on the simulated driver and", [whole(results.figure(wire, "without"))]),
+        (r"in MiB \(its shard: ([\d.]+)\)", [results.figure(wire, "shard")]),
+    )
+
+
+def with_figures(text, results):
+    """(the README with the figures that the results have, faults in its shape)"""
+    faults = []
+    for name, make in PARTS.items():
+        begin = BEGIN.format(name)
+        if text.count(begin) != 1 or END not in text[text.index(begin):]:
+            sys.exit(f"{README}: expected once the lines\n{begin}{END}")
+        head, rest = text.split(begin)
+        text = head + begin + make(results) + rest[rest.index(END):]
+    for pattern, wanted in sentences(results):
+        found = list(re.finditer(pattern, text))
+        if len(found) != 1:
+            faults.append(f"{README}: found {len(found)} times: {pattern}")
+            continue
+        for group in range(len(wanted), 0, -1):
+            text = text[:found[0].start(group)] + wanted[group - 1] + text[found[0].end(group):]
+    return text, faults
+
+
+def other_numbers(text, results):
+    """Faults: numbers in the text that come from nowhere."""
+    for name in PARTS:
+        text = re.sub(re.escape(BEGIN.format(name)) + ".*?" + re.escape(END), "", text, flags=re.S)
+    for pattern, _ in sentences(results):
+        text = re.sub(pattern, "", text)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    text = re.sub(r"`[^`\n]*`|\]\([^)\s]*\)", "", text)
+    faults = []
+    for phrase in OTHER_NUMBERS:
+        if phrase not in text:
+            faults.append(f"{README}: OTHER_NUMBERS has what is not there: {phrase}")
+        text = text.replace(phrase, "")
+    return faults + [f"{README}: a number that is not from the results: "
+                     f"{' '.join(text[max(0, at.start() - 40):at.end() + 20].split())}" for at in NUMBER.finditer(text)]
+
+
+def main():
+    results, text = Results(), read(README)
+    wanted, faults = with_figures(text, results)
+    faults += other_numbers(wanted, results)
+    if "--write" in sys.argv:
+        with open(os.path.join(SOURCE, README), "w") as file:
+            file.write(wanted)
+    else:
+        faults += [f"{README} says\n    {said}\nand {RESULTS}\n    {has}" if said and has else
+                   f"{README}: missing or too much: {said or has}"
+                   for said, has in differences(text, wanted)]
+    if faults and "--write" not in sys.argv:
+        faults.append("tests/static/readme_figures.py --write puts in what the results have")
+    print("\n".join(faults) or f"the figures of {README} are those of {RESULTS}")
+    return len(faults) > 0
+
+
+def differences(text, wanted):
+    said, has = text.splitlines(), wanted.splitlines()
+    if len(said) == len(has):
+        return [pair for pair in zip(said, has) if pair[0] != pair[1]]
+    return [(line, "") for line in said if line not in has] + [("", line) for line in has if line not in said]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

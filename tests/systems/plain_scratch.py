@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a user would rather write: build on the device, initialise, shard. From scratch."""
+import torch
+from torch.distributed.fsdp import fully_shard
+
+from model import build, shape
+from start import start
+
+options, device = start()
+torch.manual_seed(1234)
+model = build(shape(options.scale), device)
+model.init_weights()
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model)
