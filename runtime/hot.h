@@ -31,7 +31,8 @@ struct ms_hot {
     _Atomic uint32_t started;
     _Atomic uint32_t captures; /* stream captures under way */
     _Atomic uint32_t recorded; /* the process keeps a state page (state/state.h) */
-    char rest_of_page[MS_HOT_PAGE - 6 * sizeof(uint32_t)];
+    _Atomic uint32_t marking;  /* threads that are perhaps within cuCtxRecordEvent */
+    char rest_of_page[MS_HOT_PAGE - 7 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;

@@ -9,12 +9,13 @@ static void prepare_capture(void)
 {
     ms_caller = "cuStreamBeginCapture";
     ms_settle_now("a capture begins");
+    ms_note_capture(true);
 }
 
 static CUresult noted(CUresult begun)
 {
-    if (begun == CUDA_SUCCESS)
-        ms_note_capture(true);
+    if (begun != CUDA_SUCCESS)
+        ms_note_capture(false);
     return begun;
 }
 

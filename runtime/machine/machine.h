@@ -158,7 +158,10 @@ CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled);
  */
 void ms_note_gate(void);
 
-/* A stream capture began or ended. While one is under way nothing is deferred. */
+/*
+ * A stream capture is about to begin, or did not begin or ended. While one is under way nothing is deferred, and the
+ * driver is asked nothing that would end it.
+ */
 void ms_note_capture(bool begun);
 
 #endif

@@ -27,6 +27,17 @@ static CUresult poll(CUevent event, bool patient)
     return state;
 }
 
+/* It would end the captures of other threads: none begins meanwhile (ms_note_capture). */
+static CUresult record_context(CUcontext context, CUevent event)
+{
+    atomic_fetch_add(&ms_hot.marking, 1);
+    const CUresult result = atomic_load(&ms_hot.captures) != 0
+                                ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                : ms_driver.ctx_record_event(context, event);
+    atomic_fetch_sub(&ms_hot.marking, 1);
+    return result;
+}
+
 /*
  * CUDA_SUCCESS when what is queued on the stream now, or in the context, is done. An event tells, and a query
  * of the stream does not: it says nothing of the other streams that work on the legacy stream, or on a
@@ -44,8 +55,8 @@ static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
     CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
     if (state != CUDA_SUCCESS)
         return state;
-    state = context != NULL ? ms_driver.ctx_record_event(context, event)
-                            : ms_driver.event_record(event, stream);
+    state =
+        context != NULL ? record_context(context, event) : ms_driver.event_record(event, stream);
     if (state == CUDA_SUCCESS) {
         state = poll(event, !atomic_load(in_vain));
         atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
@@ -62,8 +73,7 @@ static CUresult wait_a_moment(CUstream stream)
 bool ms_context_is_idle(CUcontext context)
 {
     struct ms_driver_scope scope;
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
-        ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
         return false;
     const bool is_idle = wait_a_moment_for(NULL, context) == CUDA_SUCCESS;
     ms_driver_leave(&scope);
@@ -102,6 +112,8 @@ void ms_note_capture(bool begun)
 {
     if (begun) {
         atomic_fetch_add(&ms_hot.captures, 1);
+        while (atomic_load(&ms_hot.marking) != 0)
+            sched_yield();
         return;
     }
     uint32_t now = atomic_load(&ms_hot.captures);

@@ -13,9 +13,7 @@ Made by `tests/faults/run --record FILE` and `tests/faults/page.py`; `tests/faul
 hour and a half on two cores that are busy. What was found was mended on the way, and the rows that it concerned were run again.
 
 A flow is run again and again; in the n-th run the n-th call that the shim makes fails, until a run ends in which none did:
-*all*. *paths*: with `--distinct` the first call of each path fails, which is where in the shim a call is made and where the
-program had called the shim; a path that three runs did not meet, as threads differ, is not counted as failed. How many calls
-there are differs from run to run, since threads ask again as time goes.
+*all*. How many calls there are differs from run to run, since threads ask again as time goes.
 
 *right*: the program noticed nothing. *told*: a call of the program failed with an error, and then all was right, or the
 program ended with a line, as it does at errors. *faults*: anything else, which is a wrong byte, a crash, a hang of more than
@@ -36,6 +34,10 @@ program ended with a line, as it does at errors. *faults*: anything else, which 
 
 """
 
+PATHS = """
+*paths*: with `--distinct` the first call of each path fails, which is where in the shim a call is made and where the program
+had called the shim; a path that three runs did not meet, as threads differ, is not counted as failed.
+"""
 
 KINDS = re.findall(r"^\| ([a-z-]+) \| (?!what)", HEAD, re.M)
 
@@ -73,6 +75,8 @@ def tables(points):
         yield f"| {flow} | {kind} | {calls} | {failed} | {counts['right']} | {counts['told']} | {counts['fault']} |\n"
     total = collections.Counter(point["outcome"] for point in points)
     yield f"| together | | | {len(points)} | {total['right']} | {total['told']} | {total['fault']} |\n"
+    if any("paths" in last for last in lasts.values()):
+        yield PATHS
 
 
 FOUND = """

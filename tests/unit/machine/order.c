@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <unistd.h>
+
+#include "runtime/hot.h"
+#include "runtime/machine/machine.h"
+#include "runtime/machine/record.h"
+#include "runtime/start.h"
+#include "tests/harness/test.h"
+
+#define CONTEXT ((CUcontext)1)
+#define STREAM ((CUstream)7)
+
+/* A driver whose streams and contexts are busy until they are not. */
+static int queries, marks;
+static bool is_busy, knows_marks;
+static void (*on_mark)(void);
+
+static CUresult ctx_get_current(CUcontext *context)
+{
+    *context = CONTEXT;
+    return CUDA_SUCCESS;
+}
+
+static CUresult exchange_capture_mode(CUstreamCaptureMode *mode)
+{
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_create(CUevent *event, unsigned flags)
+{
+    CHECK_EQ(flags, CU_EVENT_DISABLE_TIMING);
+    *event = (CUevent)1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    CHECK(event != NULL);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_record(CUevent event, CUstream stream)
+{
+    CHECK(event != NULL && stream == STREAM);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_query(CUevent event)
+{
+    CHECK(event != NULL);
+    queries++;
+    return is_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static CUresult ctx_record_event(CUcontext context, CUevent event)
+{
+    CHECK(context == CONTEXT && event != NULL);
+    marks++;
+    if (on_mark != NULL)
+        on_mark();
+    return knows_marks ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static void set_up(void)
+{
+    ms_driver = (struct ms_driver){
+        .ctx_get_current = ctx_get_current,
+        .exchange_capture_mode = exchange_capture_mode,
+        .event_create = event_create,
+        .event_destroy = event_destroy,
+        .event_record = event_record,
+        .event_query = event_query,
+        .ctx_record_event = ctx_record_event,
+    };
+    ms_config.idle_ms = 5;
+    atomic_store(&ms_hot.gated, 1);
+    knows_marks = true;
+    is_busy = false;
+    on_mark = NULL;
+    /* What was found idle makes the next waits patient again. */
+    CHECK(ms_context_is_idle(CONTEXT) && ms_may_record(STREAM));
+    queries = marks = 0;
+}
+
+static int queries_of_context(void)
+{
+    queries = 0;
+    CHECK(!ms_context_is_idle(CONTEXT));
+    return queries;
+}
+
+static int queries_of_stream(void)
+{
+    queries = 0;
+    CHECK(!ms_may_record(STREAM));
+    return queries;
+}
+
+MS_TEST(a_wait_is_short_after_one_of_its_own_kind_was_in_vain)
+{
+    set_up();
+    is_busy = true;
+    const int patient = queries_of_context(), hasty = queries_of_context();
+    CHECK(patient > hasty && hasty > 0);
+    CHECK_EQ(queries_of_stream(), patient);
+    CHECK_EQ(queries_of_stream(), hasty);
+    is_busy = false;
+    CHECK(ms_context_is_idle(CONTEXT));
+    is_busy = true;
+    CHECK_EQ(queries_of_context(), patient);
+    CHECK_EQ(queries_of_stream(), hasty);
+}
+
+MS_TEST(where_the_driver_cannot_tell_a_context_is_never_idle)
+{
+    set_up();
+    knows_marks = false;
+    CHECK(!ms_context_is_idle(CONTEXT));
+    CHECK_EQ(marks, 1);
+    CHECK_EQ(queries, 0);
+}
+
+MS_TEST(a_context_with_a_capture_is_not_asked)
+{
+    set_up();
+    ms_note_capture(true);
+    CHECK(!ms_context_is_idle(CONTEXT));
+    CHECK_EQ(marks, 0);
+    ms_note_capture(false);
+    CHECK(ms_context_is_idle(CONTEXT));
+    CHECK_EQ(marks, 1);
+}
+
+/* --- a capture of another thread */
+
+static pthread_t other;
+static _Atomic bool may_begin;
+
+static void *begin_capture(void *unused)
+{
+    ms_note_capture(true);
+    atomic_store(&may_begin, true);
+    return unused;
+}
+
+static void start_other(void)
+{
+    CHECK(pthread_create(&other, NULL, begin_capture, NULL) == 0);
+    for (int i = 0; i < 50 && !atomic_load(&may_begin); i++)
+        usleep(1000);
+    CHECK(!atomic_load(&may_begin));
+}
+
+MS_TEST(a_capture_does_not_begin_while_a_context_is_asked)
+{
+    set_up();
+    on_mark = start_other;
+    CHECK(ms_context_is_idle(CONTEXT));
+    pthread_join(other, NULL);
+    CHECK(atomic_load(&may_begin));
+    ms_note_capture(false);
+    CHECK_EQ(atomic_load(&ms_hot.captures), 0);
+}
