@@ -6,6 +6,8 @@
     "plan"   a plan, for the step "plan"
     "steps"  a list of
         ["load", begin, end]                       a block of its own for these bytes of the file, copied from the mapping
+        ["file", path]                             the file of the loads that follow
+        ["device", number]                         the device of what follows
         ["new", bytes, value]                      a block whose bytes are all set to value, by a copy from the host
         ["reserve", bytes]                         a block that is not written
         ["fill", block, at, bytes, value]          a part of it, by a copy from the host
@@ -59,9 +61,8 @@ class UniqueId(ctypes.Structure):
 class Program:
     def __init__(self, wanted):
         self.plan, self.blocks = wanted.get("plan"), []
-        file = open(wanted["file"], "rb")
-        self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # private, and never written
-        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.maps = []
+        self.do_file(wanted["file"])
         self.cuda, self.metashard = Cuda(), MetaShard()
         self.driver = self.cuda.library
 
@@ -73,6 +74,17 @@ class Program:
 
     def at(self, block, offset):
         return ctypes.c_uint64(self.blocks[block] + offset)
+
+    def do_file(self, path):
+        with open(path, "rb") as file:
+            self.maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))  # private, and never written
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.maps[-1]))
+        return 0, None
+
+    def do_device(self, number):
+        context = ctypes.c_void_p()
+        self.cuda.must(self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number), "cuDevicePrimaryCtxRetain")
+        return self.driver.cuCtxSetCurrent(context), None
 
     def do_load(self, begin, end):
         address = self.allocate(end - begin)

@@ -15,11 +15,11 @@ RANK = 1
 NAMES = ["a", "b"]
 
 
-def make(place):
+def make(place, name="script", shape=(ROWS, ROW // 4)):
     """(path, [begin, end) of the tensors in the file)"""
-    header = json.dumps({name: {"dtype": "F32", "shape": [ROWS, ROW // 4], "data_offsets": [i * SIZE, (i + 1) * SIZE]}
+    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [i * SIZE, (i + 1) * SIZE]}
                          for i, name in enumerate(NAMES)}).encode()
-    path, start = place.path("script.safetensors"), 8 + len(header)
+    path, start = place.path(name + ".safetensors"), 8 + len(header)
     if not os.path.exists(path):
         with open(path, "wb") as file:
             file.write(len(header).to_bytes(8, "little") + header + os.urandom(2 * SIZE))
@@ -33,7 +33,7 @@ def run(place, steps, placements, mode="advise", late=False, **settings):
     environment = {name: value for name, value in os.environ.items()
                    if name not in LAUNCHERS and not name.startswith(("METASHARD", "SIMCUDA_"))}
     environment.update(RANK=str(RANK), WORLD_SIZE="4", SIMCUDA_GRANULE_KIB=str(GRANULE >> 10), SIMCUDA_POISON="2",
-                       **place.without)
+                       SIMCUDA_DEVICES="2", **place.without)
     plan = {"format": FORMAT, "mesh": {"dp": 4}, "tensors": [{"name": "*", "placements": placements}]}
     wanted = json.dumps({"file": path, "plan": plan, "steps": steps})
     dump, outputs = place.path("script.json"), []
@@ -73,6 +73,30 @@ def check_again(place):
     expect(with_ == without, f"{with_}, expected {without}")
     seen = [block["backed_bytes"] for block in dump["blocks"]]
     expect(seen == [OWN] * 4, f"in memory: {seen}, expected {OWN} of each")
+
+
+def check_second_file(place):
+    """A second checkpoint with tensors of the same names and other shapes: of two rows rank 1 has the second."""
+    _, (a, b) = make(place)
+    other, (c, d) = make(place, "other", (2, SIZE // 8))
+    half = SIZE // 2
+    steps = [["load", *a], ["load", *b], ["file", other], ["load", *c], ["load", *d]]
+    reads = [["read", 0, *own()], ["read", 1, *own()], ["read", 2, half, SIZE], ["read", 3, half, SIZE]]
+    with_, without, dump, lines = run(place, steps + reads, [{"shard": 0}], "enforce")
+    expect(with_ == without, f"{with_}, expected {without}; {lines}")
+    seen = [block["backed_bytes"] for block in dump["blocks"]]
+    expect(sorted(seen) == [OWN, OWN, half, half], f"in memory: {seen}, expected {OWN} and {half}")
+
+
+def check_second_device(place):
+    """A program that loads to two devices: the plan is the rank's, whichever device its tensors are on."""
+    _, (a, b) = make(place)
+    steps = [["load", *a], ["device", 1], ["load", *a], ["load", *b], ["read", 2, *own()], ["device", 0],
+             ["read", 0, *own()], ["read", 1, *own()]]
+    with_, without, dump, lines = run(place, steps, [{"shard": 0}], "enforce")
+    expect(with_ == without, f"{with_}, expected {without}; {lines}")
+    seen = [(block["device"], block["backed_bytes"]) for block in dump["blocks"]]
+    expect(sorted(seen) == [(0, OWN), (1, OWN), (1, OWN)], f"in memory: {seen}, expected {OWN} of each")
 
 
 def check_handles(place):
@@ -151,7 +175,8 @@ def check_names_go(place):
     expect(with_ == without, f"{with_}, expected {without}; {lines}")
 
 
-TESTS = [("a plan in the middle of loading", check_midway), ("loading again", check_again), ("handles", check_handles), ("rows copied out", check_copies_out),
+TESTS = [("a plan in the middle of loading", check_midway), ("loading again", check_again),
+         ("a second checkpoint", check_second_file), ("a second device", check_second_device), ("handles", check_handles), ("rows copied out", check_copies_out),
          ("copies refused", check_copies_refused), ("copies counted", check_copies_counted),
          ("columns by rows", check_rows),
          ("names of blocks that are returned", check_names_go)]
