@@ -7,6 +7,7 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -115,20 +116,35 @@ static int count_cached_pages(int descriptor, uint64_t offset)
     return (int)pages.cached;
 }
 
+/* False: it is not cached. Of a file of somebody else's that may not be written the kernel does not tell: true. */
+static bool is_perhaps_cached(int descriptor, uint64_t offset)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned char is_there = 1;
+    void *mapped = mmap(NULL, 1, PROT_READ, MAP_SHARED, descriptor, (off_t)(offset & ~(page - 1)));
+    if (mapped == MAP_FAILED)
+        return true;
+    if (mincore(mapped, 1, &is_there) != 0)
+        is_there = 1;
+    munmap(mapped, 1);
+    return (is_there & 1) != 0;
+}
+
+/* Takes no input; but on a miss the kernel begins to read, this page and some behind it, which may be there at once. */
+static bool can_be_read_at_once(int descriptor, uint64_t offset)
+{
+    char byte;
+    const struct iovec vector = {&byte, 1};
+    return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* Where it cannot be told, the page cache is the place to read from. */
 static bool is_byte_cached(int descriptor, uint64_t offset)
 {
     const int pages = count_cached_pages(descriptor, offset);
     if (pages >= 0)
         return pages > 0;
-    /* A read that takes no input; on a miss the kernel begins to read that one page, and no more when reads are said to
-     * be random. Where it cannot be told, the page cache is the place to read from. */
-    char byte;
-    const struct iovec vector = {&byte, 1};
-    posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);
-    const bool is_there =
-        preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
-    posix_fadvise(descriptor, 0, 0, POSIX_FADV_NORMAL);
-    return is_there;
+    return is_perhaps_cached(descriptor, offset) && can_be_read_at_once(descriptor, offset);
 }
 
 /* As far as its ends tell: pages between them that are missing are only read more slowly. */

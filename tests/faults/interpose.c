@@ -192,8 +192,6 @@ FILE_ROW(EIO, ioctl, (int file, unsigned long request, void *out), (file, reques
 FILE_ROW(EPERM, fchmod, (int file, mode_t mode), (file, mode))
 OPENS(-1, int, eventfd, (unsigned initial, int flags), (initial, flags))
 RETURNS(ENOSPC, posix_fallocate64, (int file, off_t at, off_t bytes), (file, at, bytes))
-RETURNS(EINVAL, posix_fadvise64, (int file, off_t at, off_t bytes, int advice),
-        (file, at, bytes, advice))
 ROW(FILES, ERANGE, NULL, char *, getcwd, (char *text, size_t bytes), (text, bytes))
 FILE_ROW(EINVAL, getrlimit64, (int which, void *out), (which, out))
 FILE_ROW(EPERM, sched_getaffinity, (pid_t process, size_t bytes, cpu_set_t *out),

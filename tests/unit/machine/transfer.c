@@ -478,8 +478,12 @@ MS_TEST(kernels_that_do_not_tell_about_the_page_cache)
     check_whole(&files[0], 4);
     CHECK(!is_cold || !has_direct(&files[0]) || count_cached(&files[0]) < 64);
     check_whole(&files[0], 4);
-    deny(SYS_preadv2, ENOSYS);
     make_cold(&files[0]);
+    deny(SYS_mincore, ENOSYS);
+    check_whole(&files[0], 4);
+    check_whole(&files[0], 0);
+    deny(SYS_preadv2, ENOSYS);
+    CHECK_EQ(posix_fadvise(files[0].descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
     check_whole(&files[0], 4);
     check_whole(&files[0], 0);
 }
