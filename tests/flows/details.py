@@ -106,6 +106,16 @@ class TruncatedNormal(nn.Module):
         nn.init.trunc_normal_(self.linear.weight, std=0.02, a=-0.04, b=0.04)
 
 
+class TruncatedFar(nn.Module):
+    """The same with the bounds that are the default, far out: it looks at the result, and draws once."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(COLUMNS, ROWS, bias=False) for _ in range(8))
+        for layer in self.layers:
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+
+
 class Orthogonal(nn.Module):
     """A factorisation: every element depends on every other."""
 
@@ -116,7 +126,8 @@ class Orthogonal(nn.Module):
 
 
 PARTS = {"tied": Tied, "buffers": Buffers, "padding": Padding, "again": Again, "cast": Cast,
-         "copied": Copied, "rotary": Rotary, "trunc_normal": TruncatedNormal, "orthogonal": Orthogonal}
+         "copied": Copied, "rotary": Rotary, "trunc_normal": TruncatedNormal, "trunc_normal_far": TruncatedFar,
+         "orthogonal": Orthogonal}
 
 
 def main():
