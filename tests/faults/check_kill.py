@@ -20,13 +20,17 @@ import flows  # noqa: E402
 
 
 def killed(flow, dice, folder, seconds):
-    """One run that is ended, somewhere between its start and its end."""
+    """One run that is ended somewhere between its start and its end: (whether it was, how long the next may take)."""
+    began = time.monotonic()
     process = subprocess.Popen(flow.command(folder), env=flow.environment(None, 0, folder), cwd=folder,
                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(dice.random() * seconds)
-    process.kill()
+    try:
+        process.wait(dice.random() * seconds)
+        seconds = min(seconds, 1.2 * (time.monotonic() - began))  # the run before was a slow one
+    except subprocess.TimeoutExpired:
+        process.kill()
     process.stdin.close()
-    return process.wait()
+    return process.wait() == -9, seconds
 
 
 def again(flow, folder):
@@ -56,7 +60,8 @@ def check_flow(flow, options, dice):
     with tempfile.TemporaryDirectory(dir=flow.place.folder) as folder:
         for _ in range(options.runs):
             for _ in range(3):  # several that were killed, and one that was not
-                ended += killed(flow, dice, folder, seconds) == -9
+                was_killed, seconds = killed(flow, dice, folder, seconds)
+                ended += was_killed
             wrong, left = again(flow, folder)
             hidden += left
             if wrong:
