@@ -66,6 +66,11 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
                ms_shard_name(address, bytes, name, &tensor, &fault));
 }
 
+int metashard_unname(uint64_t address, size_t bytes)
+{
+    return end(is_on() && ms_shard_unname(address, bytes, &fault));
+}
+
 int metashard_materialise(void)
 {
     const bool is_good = is_on();

@@ -43,11 +43,17 @@ METASHARD_API int metashard_plan_text(const char *json, size_t bytes);
 /*
  * [address, address + bytes) of device memory is the tensor `name` of the plan. `dtype` as in safetensors
  * ("F32", "BF16", ...), `shape` has `dims` sizes (at most 8), outermost first; together they make `bytes`.
- * Needed only for tensors that are not copied from a checkpoint file. Forgotten when the memory is freed.
- * Fails for memory that is not deferred (METASHARD_MIN_BYTES).
+ * Needed only for tensors that are not copied from a checkpoint file. Forgotten when the memory is freed, and where another name
+ * is given. Fails for memory that is not deferred (METASHARD_MIN_BYTES).
  */
 METASHARD_API int metashard_name(uint64_t address, size_t bytes, const char *name,
                                  const char *dtype, const uint64_t *shape, unsigned dims);
+
+/*
+ * No byte of [address, address + bytes) is a tensor's by name any more: for allocators that use memory again and do not free it
+ * (PyTorch's is known without). What has been received for other ranks stays with them. Fails for memory that is not deferred.
+ */
+METASHARD_API int metashard_unname(uint64_t address, size_t bytes);
 
 /* Materialises everything that is deferred, except what the plan gives to other ranks. What cannot be
  * materialised stays deferred, and is tried again when it is used. */

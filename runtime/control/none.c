@@ -145,6 +145,19 @@ bool ms_shard_name(__attribute__((unused)) CUdeviceptr address,
     return refuse(fault);
 }
 
+bool ms_shard_unname(__attribute__((unused)) CUdeviceptr address,
+                     __attribute__((unused)) size_t bytes, struct ms_fault *fault)
+{
+    return refuse(fault);
+}
+
+bool ms_shard_named_away(__attribute__((unused)) const struct ms_allocation *allocation,
+                         __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end,
+                         __attribute__((unused)) struct ms_ranges *away)
+{
+    return false;
+}
+
 void ms_shard_forget(__attribute__((unused)) const struct ms_allocation *allocation,
                      __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end)
 {

@@ -118,6 +118,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     struct ms_content moved = *content;
     moved.cached = false;
     moved.standing = MS_OPEN;
+    moved.foreign = false;
     moved.pattern = ms_pattern_move(content->pattern, from, to);
     return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &moved)
                ? CUDA_SUCCESS
@@ -194,8 +195,8 @@ static CUresult copy_extents(const struct copy *copy, size_t bytes, bool may_rec
 
 static void set_foreign(struct ms_content *content)
 {
-    if (content->standing == MS_OPEN && !ms_content_is_present(content))
-        content->standing = MS_FOREIGN;
+    if (content->standing != MS_OURS && !ms_content_is_present(content))
+        content->foreign = true;
 }
 
 /* What lies in other ranks' parts of a tensor is not kept, either, when it is received in the copy's place. */

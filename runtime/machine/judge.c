@@ -11,6 +11,7 @@
 #include "runtime/machine/named.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/ranges.h"
+#include "runtime/machine/record.h"
 #include "runtime/machine/shard_internal.h"
 
 /* The tensor whose ranges were gone through last, and how far: a tensor may lie in many extents. */
@@ -129,7 +130,7 @@ static void judge_by_address(struct judging *judging, uint64_t allocation_id,
 
 static bool is_open(const struct ms_content *content)
 {
-    return ms_standing_is_open(content->standing) && content->kind != MS_DEAD &&
+    return content->standing == MS_OPEN && content->kind != MS_DEAD &&
            !ms_content_is_present(content);
 }
 
@@ -151,6 +152,7 @@ static void judge_locked(struct judging *judging, const struct ms_allocation *al
 static void set_ours(struct ms_content *content)
 {
     content->standing = MS_OURS;
+    content->foreign = false;
 }
 
 static void set_away(struct ms_content *content)
@@ -198,6 +200,31 @@ void ms_shard_judge(struct ms_allocation *allocation, size_t begin, size_t end)
     ms_ranges_cleanup(&judging->ours);
     ms_ranges_cleanup(&judging->planned);
     ms_heap_free(judging);
+}
+
+static void set_open(struct ms_content *content)
+{
+    if (content->kind != MS_ABSENT)
+        content->standing = MS_OPEN;
+    content->foreign = false;
+}
+
+bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);
+    bool is_good = fits;
+    if (fits) {
+        const size_t begin = ms_offset(allocation, address);
+        const struct ms_range range = {begin, begin + bytes};
+        ms_shard_forget(allocation, range.begin, range.end);
+        is_good = ms_lineage_change(&allocation->lineage, &range, 1, set_open);
+    }
+    ms_space_release(allocation);
+    if (!fits)
+        return ms_fault_set(fault, "no allocation that the shim defers holds %zu bytes at 0x%llx",
+                            bytes, address);
+    return is_good || ms_fault_set(fault, "memory is out");
 }
 
 /* --- reading what is away */
@@ -285,14 +312,43 @@ static bool is_one_piece_of_file(const struct ms_allocation *allocation, size_t 
     return ms_source_is_file(first.content.source);
 }
 
+/* The name of exactly these bytes; ms_named_count() if there is none. */
+static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    size_t at = 0;
+    for (; at < ms_named_count(); at++) {
+        const struct ms_named *named = ms_named_at(at);
+        if (named->allocation_id == allocation->id && named->begin == begin && named->end == end)
+            break;
+    }
+    return at;
+}
+
+bool ms_shard_named_away(const struct ms_allocation *allocation, size_t begin, size_t end,
+                         struct ms_ranges *away)
+{
+    struct judging judging = {0};
+    pthread_mutex_lock(&ms_shard.lock);
+    const size_t at =
+        ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end) : ms_named_count();
+    const bool is_named = at < ms_named_count();
+    if (is_named)
+        judge_part(&judging, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
+                   (struct ms_range){0, end - begin}, begin);
+    pthread_mutex_unlock(&ms_shard.lock);
+    if (!judging.is_out_of_memory)
+        ms_ranges_subtract(&judging.planned, &judging.ours, away);
+    ms_ranges_cleanup(&judging.ours);
+    ms_ranges_cleanup(&judging.planned);
+    return is_named;
+}
+
 static const char *find_whole_locked(const struct ms_allocation *allocation, size_t begin,
                                      size_t end)
 {
-    for (size_t i = 0; i < ms_named_count(); i++) {
-        const struct ms_named *named = ms_named_at(i);
-        if (named->allocation_id == allocation->id && named->begin == begin && named->end == end)
-            return named->name;
-    }
+    const size_t at = find_named_locked(allocation, begin, end);
+    if (at < ms_named_count())
+        return ms_named_at(at)->name;
     if (!is_one_piece_of_file(allocation, begin, end))
         return NULL;
     const struct ms_content content = ms_lineage_at(&allocation->lineage, begin).content;

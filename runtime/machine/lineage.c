@@ -146,7 +146,8 @@ static bool continues(const struct ms_extent *left, const struct ms_extent *righ
 {
     const struct ms_content *a = &left->content;
     const struct ms_content *b = &right->content;
-    if (a->kind != b->kind || a->cached != b->cached || a->standing != b->standing)
+    if (a->kind != b->kind || a->cached != b->cached || a->standing != b->standing ||
+        a->foreign != b->foreign)
         return false;
     switch (a->kind) {
     case MS_FILL:
@@ -349,6 +350,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
             extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
         if (extent.content.kind != MS_ABSENT)
             extent.content.standing = MS_OPEN;
+        extent.content.foreign = false;
         if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;
@@ -438,7 +440,7 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
                 return false;
             absent += extent->end - extent->begin;
         }
-        if (extent->content.standing == MS_FOREIGN && ms_content_is_present(&extent->content))
+        if (extent->content.foreign && ms_content_is_present(&extent->content))
             return false;
         if (extent->content.standing == MS_AWAY) {
             if (ms_content_is_present(&extent->content))

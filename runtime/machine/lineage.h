@@ -46,21 +46,16 @@ extern const char *const ms_kind_names[MS_KIND_COUNT];
 /* What the sharding plan says of some bytes (shard.h). Bytes that are written anew are open again. */
 enum ms_standing {
     MS_OPEN, /* it was not asked, or says nothing */
-    MS_FOREIGN, /* the same; but what is received in their place is other ranks' (receive.h). Never present. */
     MS_OURS, /* this rank keeps them */
     MS_AWAY  /* other ranks do: they get no memory of the shim's own accord. Never present. */
 };
-
-static inline bool ms_standing_is_open(enum ms_standing standing)
-{
-    return standing == MS_OPEN || standing == MS_FOREIGN;
-}
 
 /* What an extent holds, apart from where it lies. */
 struct ms_content {
     enum ms_kind kind;
     enum ms_standing standing;
-    bool cached;      /* the bytes are in device memory as well; MS_FILL and later kinds */
+    bool cached;  /* the bytes are in device memory as well; MS_FILL and later kinds */
+    bool foreign; /* what is received in their place is other ranks' (receive.h). Never present. */
     uint32_t pattern; /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
         struct ms_source *source; /* MS_SOURCE */

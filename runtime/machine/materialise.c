@@ -219,6 +219,7 @@ static void make_present(struct ms_content *content)
         *content = (struct ms_content){.kind = MS_RESIDENT};
     if (content->standing != MS_OURS)
         content->standing = MS_OPEN; /* read all the same */
+    content->foreign = false;
 }
 
 /* All of [begin, end) is in memory now. */

@@ -296,6 +296,7 @@ static void set_open(struct ms_content *content)
 {
     if (content->kind != MS_ABSENT)
         content->standing = MS_OPEN;
+    content->foreign = false;
 }
 
 /* What the old plan said is forgotten; returns what it has in memory still. */

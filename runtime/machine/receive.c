@@ -24,78 +24,114 @@ static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
     return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
 }
 
-/* What is known to be other ranks' of [begin, end), and, for a tensor that nothing is known of, by size. */
-static bool list_away(const struct ms_allocation *allocation, size_t begin, size_t end,
-                      const struct ms_sequence *sequence, struct ms_ranges *away)
+/* What the extents of a range tell of the tensor that is to be received there. */
+struct told {
+    bool is_cut;  /* it is none in its place */
+    bool is_open; /* nothing */
+    struct ms_ranges away, foreign;
+};
+
+/* What was received for others may have been another tensor's: memory is used again, and this one never written. */
+static bool tells(const struct ms_content *content)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
-    bool is_good = true, is_open = true;
+    return content->kind != MS_ABSENT && content->standing != MS_OPEN;
+}
+
+/* False when memory is out. */
+static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end, struct told *told)
+{
+    bool is_good = true;
+    *told = (struct told){.is_open = true};
     for (size_t i = ms_lineage_index(lineage, begin);
          is_good && i < lineage->count && lineage->extents[i].begin < end; i++) {
         const struct ms_extent *extent = &lineage->extents[i];
-        const enum ms_standing standing = extent->content.standing;
-        is_open &= standing == MS_OPEN;
-        if (is_cut(extent, begin, end)) {
-            away->count = 0;
-            return true;
-        }
-        if (standing == MS_AWAY || standing == MS_FOREIGN)
-            is_good = ms_ranges_add(away, extent->begin > begin ? extent->begin : begin,
-                                    extent->end < end ? extent->end : end);
-    }
-    const size_t first = away->count;
-    if (is_open && ms_sized_away(sequence, away)) {
-        for (size_t i = first; i < away->count; i++) {
-            away->list[i].begin += begin;
-            away->list[i].end += begin;
-        }
+        const struct ms_content *content = &extent->content;
+        const size_t from = extent->begin > begin ? extent->begin : begin;
+        const size_t to = extent->end < end ? extent->end : end;
+        told->is_cut |= is_cut(extent, begin, end);
+        told->is_open &= !tells(content);
+        if (content->foreign)
+            is_good = ms_ranges_add(&told->foreign, from, to);
+        else if (tells(content) && content->standing == MS_AWAY)
+            is_good = ms_ranges_add(&told->away, from, to);
     }
     return is_good;
 }
 
-/* Where a range ends inside of the tensor, it ends with a granule: the rest of that is kept with its neighbour. */
-static struct ms_range cut_to_granules(struct ms_range range, size_t begin, size_t end,
-                                       size_t granule)
+static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct ms_ranges *away)
 {
-    if (range.begin > begin)
-        range.begin = (range.begin + granule - 1) / granule * granule;
-    if (range.end < end)
-        range.end = range.end / granule * granule;
-    return range;
+    const size_t first = away->count;
+    if (!ms_sized_away(sequence, away))
+        return false;
+    for (size_t i = first; i < away->count; i++) {
+        away->list[i].begin += begin;
+        away->list[i].end += begin;
+    }
+    return true;
+}
+
+/* What is in both, which are sorted. */
+static bool add_common(const struct ms_ranges *left, const struct ms_ranges *right,
+                       struct ms_ranges *both)
+{
+    struct ms_ranges only = {0};
+    const bool is_good =
+        ms_ranges_subtract(left, right, &only) && ms_ranges_subtract(left, &only, both);
+    ms_ranges_cleanup(&only);
+    return is_good;
+}
+
+/*
+ * By the tensor's size, unless its content tells what is away; and what was copied here as other ranks'. That may have been another
+ * tensor's that lay here; so what either would keep is kept.
+ */
+static bool add_told(size_t begin, const struct ms_sequence *sequence, struct told *told,
+                     struct ms_ranges *foreign)
+{
+    const bool is_sized = told->is_open && list_sized(begin, sequence, &told->away);
+    if (is_sized && told->foreign.count > 0)
+        return add_common(&told->away, &told->foreign, foreign);
+    const bool is_good =
+        ms_ranges_add_all(foreign, &told->away) && ms_ranges_add_all(foreign, &told->foreign);
+    ms_ranges_sort(foreign);
+    return is_good;
 }
 
 bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
                      const struct ms_sequence *sequence, struct ms_ranges *foreign)
 {
     const struct ms_sequence alone = {.bytes = &bytes, .count = 1};
-    struct ms_ranges away = {0};
+    const size_t end = begin + bytes;
+    struct told told = {0};
     if (!ms_config.receive_parts || !ms_shard_is_active())
         return true;
-    ms_shard_judge(allocation, begin, begin + bytes);
-    bool is_good =
-        list_away(allocation, begin, begin + bytes, sequence != NULL ? sequence : &alone, &away);
-    for (size_t i = 0; i < away.count && is_good; i++) {
-        const struct ms_range range =
-            cut_to_granules(away.list[i], begin, begin + bytes, allocation->backing.granule);
-        if (range.begin < range.end)
-            is_good = ms_ranges_add(foreign, range.begin, range.end);
-    }
-    ms_ranges_cleanup(&away);
+    ms_shard_judge(allocation, begin, end);
+    if (ms_shard_named_away(allocation, begin, end, foreign))
+        return true;
+    bool is_good = look_at(&allocation->lineage, begin, end, &told);
+    if (is_good && !told.is_cut)
+        is_good = add_told(begin, sequence != NULL ? sequence : &alone, &told, foreign);
+    ms_ranges_cleanup(&told.away);
+    ms_ranges_cleanup(&told.foreign);
     return is_good;
 }
 
-/* The whole granules of the ranges that are not backed. */
-static bool list_sinkable(const struct ms_allocation *allocation, const struct ms_ranges *foreign,
-                          struct ms_ranges *sinkable)
+/*
+ * The granules of the ranges that are not backed: the first and the last of [begin, end) too, since what else lies there is not
+ * in memory either, and whoever brings it there waits.
+ */
+static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_ranges *foreign, struct ms_ranges *sinkable)
 {
     const size_t granule = allocation->backing.granule;
     struct ms_ranges backed = {0}, whole = {0};
     bool is_good = true;
     for (size_t i = 0; i < foreign->count && is_good; i++) {
-        const size_t begin = (foreign->list[i].begin + granule - 1) / granule * granule;
-        const size_t end = foreign->list[i].end / granule * granule;
-        if (begin < end)
-            is_good = ms_ranges_add(&whole, begin, end);
+        const struct ms_range range = foreign->list[i];
+        const size_t from = range.begin + (range.begin > begin ? granule - 1 : 0);
+        const size_t to = range.end + (range.end < end ? 0 : granule - 1);
+        if (from / granule < to / granule)
+            is_good = ms_ranges_add(&whole, from / granule * granule, to / granule * granule);
     }
     for (size_t i = 0; i < allocation->backing.count && is_good; i++)
         is_good = ms_ranges_add(&backed, allocation->backing.chunks[i].begin,
@@ -112,21 +148,20 @@ static bool is_passing(const struct ms_allocation *allocation, size_t begin, siz
     const struct ms_lineage *lineage = &allocation->lineage;
     for (size_t i = ms_lineage_index(lineage, begin);
          i < lineage->count && lineage->extents[i].begin < end; i++) {
-        if (lineage->extents[i].content.standing == MS_FOREIGN)
+        if (lineage->extents[i].content.foreign)
             return true;
     }
     return false;
 }
 
-/* The whole granules of [begin, end) that are neither of these nor backed, if a store can lie there. */
+/* The granules of [begin, end) that are neither of these nor backed: a store can lie there. */
 static bool list_storable(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_ranges *sinkable, struct ms_ranges *storable)
 {
     struct ms_ranges whole = {0}, unbacked = {0};
-    const bool is_good =
-        !is_passing(allocation, begin, end) ||
-        (ms_ranges_add(&whole, begin, end) && list_sinkable(allocation, &whole, &unbacked) &&
-         ms_ranges_subtract(&unbacked, sinkable, storable));
+    const bool is_good = ms_ranges_add(&whole, begin, end) &&
+                         list_sinkable(allocation, begin, end, &whole, &unbacked) &&
+                         ms_ranges_subtract(&unbacked, sinkable, storable);
     ms_ranges_cleanup(&whole);
     ms_ranges_cleanup(&unbacked);
     return is_good;
@@ -146,22 +181,31 @@ static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_
     return result;
 }
 
-/* Each range of the store's memory is `content` from its own place in the store on. */
+static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
+{
+    return (struct ms_range){range.begin > begin ? range.begin : begin,
+                             range.end < end ? range.end : end};
+}
+
+/* What of [begin, end) lies in the ranges is gone, or stored: each from its own place in the store on. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
-                             const struct ms_ranges *sunk, const struct ms_ranges *stored,
+                             const struct ms_ranges *gone, const struct ms_ranges *stored,
                              struct ms_store *store)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
     static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
     struct ms_content content = {.kind = MS_STORED, .store = store};
+    uint64_t at = 0;
     bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &resident);
-    for (size_t i = 0; i < sunk->count && is_good; i++)
-        is_good =
-            ms_lineage_set(&allocation->lineage, sunk->list[i].begin, sunk->list[i].end, &absent);
+    for (size_t i = 0; i < gone->count && is_good; i++) {
+        const struct ms_range range = cut_to(gone->list[i], begin, end);
+        is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &absent);
+    }
     for (size_t i = 0; store != NULL && i < stored->count && is_good; i++) {
-        const struct ms_range range = stored->list[i];
+        const struct ms_range range = cut_to(stored->list[i], begin, end);
+        content.source_offset = at + (range.begin - stored->list[i].begin);
         is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &content);
-        content.source_offset += range.end - range.begin;
+        at += stored->list[i].end - stored->list[i].begin;
     }
     return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -213,8 +257,8 @@ static void take_back(struct ms_allocation *allocation, struct ms_receive *recei
 }
 
 static CUresult sink_and_store(struct ms_allocation *allocation, size_t begin, size_t end,
-                               const struct ms_ranges *sinkable, const struct ms_ranges *storable,
-                               struct ms_receive *receive)
+                               const struct ms_ranges *absent, const struct ms_ranges *sinkable,
+                               const struct ms_ranges *storable, struct ms_receive *receive)
 {
     CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS)
@@ -223,10 +267,20 @@ static CUresult sink_and_store(struct ms_allocation *allocation, size_t begin, s
         result = ms_backing_sink_for(&allocation->backing, sinkable->list, sinkable->count,
                                      allocation->context, &receive->sunk);
     if (result == CUDA_SUCCESS)
-        result = set_received(allocation, begin, end, sinkable, storable, receive->store);
+        result = set_received(allocation, begin, end, absent, storable, receive->store);
     if (result != CUDA_SUCCESS)
         take_back(allocation, receive);
     return result;
+}
+
+static uint64_t bytes_within(const struct ms_ranges *ranges, size_t begin, size_t end)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < ranges->count; i++) {
+        const struct ms_range range = cut_to(ranges->list[i], begin, end);
+        bytes += range.end - range.begin;
+    }
+    return bytes;
 }
 
 static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end,
@@ -238,16 +292,19 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
     ms_space_note_use(allocation, begin, end);
+    /* In its place, what comes with the granules of ours may stay; copied on from there, it would take memory again. */
+    const bool passes = is_passing(allocation, begin, end);
     if (!ms_list_foreign(allocation, begin, end - begin, NULL, &foreign) ||
-        !list_sinkable(allocation, &foreign, &sinkable) ||
-        !list_storable(allocation, begin, end, &sinkable, &storable))
+        !list_sinkable(allocation, begin, end, &foreign, &sinkable) ||
+        (passes && !list_storable(allocation, begin, end, &sinkable, &storable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     else if (sinkable.count == 0)
         result = ms_back_for_overwrite(allocation, begin, end);
     else
-        result = sink_and_store(allocation, begin, end, &sinkable, &storable, receive);
+        result = sink_and_store(allocation, begin, end, passes ? &foreign : &sinkable, &sinkable,
+                                &storable, receive);
     if (receive->sunk != NULL) {
-        const uint64_t sunk = ms_ranges_bytes(&sinkable);
+        const uint64_t sunk = bytes_within(&sinkable, begin, end);
         ms_count(MS_COUNT_SUNK_BYTES, sunk);
         ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin - sunk);
         ms_log(MS_DEBUG, "%llu of %zu bytes at 0x%llx that are received go to the sink",

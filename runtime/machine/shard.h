@@ -14,6 +14,7 @@
 #define METASHARD_RUNTIME_MACHINE_SHARD_H
 
 #include "runtime/machine/space.h"
+#include "runtime/machine/ranges.h"
 #include "runtime/plan/plan.h"
 
 /* A plan is in force. One relaxed load. */
@@ -88,6 +89,14 @@ bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size
  * as is known, or its name is longer. */
 bool ms_shard_whole_tensor(const struct ms_allocation *allocation, size_t begin, size_t end,
                            char *name_out, size_t bytes);
+
+/* True when [begin, end) of the allocation is a tensor that has a name, from its first byte to its last; adds what the plan gives
+ * to others, all or, when memory is out, less of it. */
+bool ms_shard_named_away(const struct ms_allocation *allocation, size_t begin, size_t end,
+                         struct ms_ranges *away);
+
+/* No byte of it is a tensor's by name any more, and what names said of it is forgotten. */
+bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
 
 /* Blocks of [begin, end) of the allocation are gone, and their names. Cheap when there are none. */
 void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end);

@@ -5,10 +5,11 @@
     "blocks"  a list of {"bytes", "name"?, "dtype"?, "shape"?}: each is allocated, filled with random bytes from the
               host and, if it has a name, named
     "names"   a list of [block, offset, bytes, name, dtype, shape] for metashard_name, after that
+    "unnames" a list of [block, offset, bytes] for metashard_unname, after that
     "reads"   a list of [block, begin, end], after metashard_materialise
 
 It prints an object: "addresses"; "names", with what metashard_name returned for each of "names" and what
-metashard_error said; "materialise"; "reads", a list of [CUresult, whether the bytes are right].
+metashard_error said; "unnames", what metashard_unname returned; "materialise"; "reads", a list of [CUresult, whether the bytes are right].
 """
 import ctypes
 import json
@@ -41,6 +42,8 @@ def main():
             named.append(name(metashard, addresses[-1], block["bytes"], block["name"], block["dtype"], block["shape"]))
     for number, offset, size, text, dtype, shape in wanted.get("names", []):
         named.append(name(metashard, addresses[number] + offset, size, text, dtype, shape))
+    unnamed = [metashard.library.metashard_unname(ctypes.c_uint64(addresses[number] + offset), ctypes.c_size_t(size))
+               if metashard.is_there else 0 for number, offset, size in wanted.get("unnames", [])]
     materialised = metashard.library.metashard_materialise() if metashard.is_there else 0
     reads = []
     for number, begin, end in wanted["reads"]:
@@ -48,7 +51,7 @@ def main():
         result = cuda.library.cuMemcpyDtoH_v2(data, ctypes.c_uint64(addresses[number] + begin),
                                               ctypes.c_size_t(end - begin))
         reads.append([result, result == 0 and data.raw == contents[number][begin:end]])
-    print(json.dumps({"addresses": addresses, "names": named, "materialise": materialised, "reads": reads}))
+    print(json.dumps({"addresses": addresses, "names": named, "unnames": unnamed, "materialise": materialised, "reads": reads}))
 
 
 if __name__ == "__main__":

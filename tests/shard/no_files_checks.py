@@ -79,6 +79,19 @@ def check_named_enforced(place):
     expect(len(lines) == 3 and all(" a" in line for line in lines), f"expected three lines with 'a', found {lines}")
 
 
+def check_unnamed(place):
+    """What has no name any more is the program's own again, and only that."""
+    plan = plan_of({"name": "a", "placements": SHARD0}, {"name": "b", "placements": SHARD0})
+    wanted = {"blocks": [{"bytes": 2 << 20}],
+              "names": [[0, 0, 1 << 20, "a", "F32", F32_ROWS], [0, 1 << 20, 1 << 20, "b", "F32", F32_ROWS]],
+              "unnames": [[0, 0, 4096], [0, 0, 1 << 30]],
+              "reads": [[0, 0, 1 << 20], [0, 2047 * KIB, 2048 * KIB]]}
+    out, dump, lines = run(place, plan, wanted, "enforce")
+    expect(out["names"] == [[0, ""]] * 2 and out["unnames"] == [0, -1], f"{out}: expected that all but the last succeeds")
+    expect(out["reads"] == [[0, True], [800, False]], f"reads {out['reads']}: expected one that succeeds")
+    expect(dump["plan"]["tensors"] == 1, f"plan.tensors is {dump['plan']['tensors']}, expected 1")
+
+
 def check_wrong_names(place):
     """Wrong names are errors that say why, and do nothing."""
     plan = plan_of({"name": "a", "placements": SHARD0})
@@ -122,5 +135,5 @@ def check_by_order(place):
     expect(dump["plan"]["tensors"] == 3, f"plan.tensors is {dump['plan']['tensors']}, expected 3")
 
 
-TESTS = [("named by the program", check_named), ("a named part, enforced", check_named_enforced),
+TESTS = [("named by the program", check_named), ("a named part, enforced", check_named_enforced), ("without a name again", check_unnamed),
          ("wrong names", check_wrong_names), ("by size", check_by_size), ("by order", check_by_order)]

@@ -71,9 +71,21 @@ FLOWS = [
          ranks=(2,)),
     flow("FSDP1, coalesced, a unit in a bucket, without names", "fsdp1", ["CAT", "--per-unit", "UNNAMED"],
          models.flat_units, ["fsdp1"], HELD, ranks=(2, 8)),
-    # Buckets, tensors and flat parameters keep what memory they took.
+    # Buckets, tensors and flat parameters keep what memory they took. Where tensors are too small to be deferred, those are
+    # granules of each bucket and flat parameter that has some: no variant for granules of 2 MiB.
     flow("FSDP1, coalesced, a unit in a bucket, freed late", "fsdp1", ["CAT", "--per-unit", "--late"],
-         models.flat_units, ["fsdp1"], HELD, ranks=(2, 8)),
+         models.flat_units, ["fsdp1"], HELD, ranks=(8,)),
+    # What is freed is used again, by tensors of other units.
+    flow("FSDP1, coalesced, cached", "fsdp1", ["BUCKETS", "CAT", "CACHED"], models.flat_units, ["fsdp1"], HELD,
+         ranks=(2, 8)),
+    flow("FSDP1, coalesced, a unit in a bucket, cached", "fsdp1", ["CAT", "--per-unit", "CACHED"], models.flat_units,
+         ["fsdp1"], HELD, ranks=(2, 8)),
+    flow("FSDP1, coalesced, cached, unreported", "fsdp1", ["BUCKETS", "CACHED", "--unreported"], models.flat_units,
+         ["fsdp1"], ranks=(8,)),
+    flow("FSDP1, coalesced, a unit in a bucket, cached, unreported", "fsdp1",
+         ["CAT", "--per-unit", "CACHED", "--unreported"], models.flat_units, ["fsdp1"], ranks=(8,)),
+    flow("FSDP1, coalesced, a unit in a bucket, cached, unreported, without names", "fsdp1",
+         ["CAT", "--per-unit", "CACHED", "--unreported", "UNNAMED"], models.flat_units, ["fsdp1"], ranks=(8,)),
     flow("DDP, coalesced, in place", "fsdp1", ["BUCKETS", "--keep"], models.unit_parts, ["fsdp1"]),
     flow("DDP, coalesced, in place, cat by kernel", "fsdp1", ["BUCKETS", "--keep", "CAT"], models.unit_parts, ["fsdp1"],
          ranks=(8,)),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/nccl/flows/flow.h"
+#include "tests/nccl/flows/cache.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -17,7 +18,8 @@ struct flow flow = {.bucket_bytes = (size_t)250 << 20, .replicas = 1};
 
 static struct {
     const char *id, *model, *out, *kernels;
-    bool names, late;
+    bool names, late, unreported;
+    size_t cached;
 } options;
 
 static CUfunction copy_kernel, fill_kernel;
@@ -67,26 +69,42 @@ enum option_letter {
     COPIES,
     PER_UNIT,
     LATE,
+    CACHED,
+    UNREPORTED,
     REPLICAS,
     NAMES
 };
 
 static const struct option option_rows[] = {
-    {"rank", required_argument, NULL, RANK}, {"ranks", required_argument, NULL, RANKS},
-    {"id", required_argument, NULL, ID},     {"model", required_argument, NULL, MODEL},
-    {"out", required_argument, NULL, OUT},   {"kernels", required_argument, NULL, KERNELS},
-    {"cat", required_argument, NULL, CAT},   {"bucket-bytes", required_argument, NULL, BUCKET},
-    {"keep", no_argument, NULL, KEEP},       {"columns", no_argument, NULL, COLUMNS},
-    {"copies", no_argument, NULL, COPIES},   {"per-unit", no_argument, NULL, PER_UNIT},
-    {"late", no_argument, NULL, LATE},       {"replicas", required_argument, NULL, REPLICAS},
-    {"names", no_argument, NULL, NAMES},     {NULL, 0, NULL, 0},
+    {"rank", required_argument, NULL, RANK},
+    {"ranks", required_argument, NULL, RANKS},
+    {"id", required_argument, NULL, ID},
+    {"model", required_argument, NULL, MODEL},
+    {"out", required_argument, NULL, OUT},
+    {"kernels", required_argument, NULL, KERNELS},
+    {"cat", required_argument, NULL, CAT},
+    {"bucket-bytes", required_argument, NULL, BUCKET},
+    {"keep", no_argument, NULL, KEEP},
+    {"columns", no_argument, NULL, COLUMNS},
+    {"copies", no_argument, NULL, COPIES},
+    {"per-unit", no_argument, NULL, PER_UNIT},
+    {"late", no_argument, NULL, LATE},
+    {"replicas", required_argument, NULL, REPLICAS},
+    {"names", no_argument, NULL, NAMES},
+    {"cached", required_argument, NULL, CACHED},
+    {"unreported", no_argument, NULL, UNREPORTED},
+    {NULL, 0, NULL, 0},
 };
 
 static void read_options(int count, char **arguments)
 {
-    bool *const flags[] = {
-        [KEEP] = &flow.keep,         [COLUMNS] = &flow.columns, [COPIES] = &flow.copies,
-        [PER_UNIT] = &flow.per_unit, [LATE] = &options.late,    [NAMES] = &options.names};
+    bool *const flags[] = {[KEEP] = &flow.keep,
+                           [COLUMNS] = &flow.columns,
+                           [COPIES] = &flow.copies,
+                           [PER_UNIT] = &flow.per_unit,
+                           [LATE] = &options.late,
+                           [NAMES] = &options.names,
+                           [UNREPORTED] = &options.unreported};
     int *const numbers[] = {
         [RANK] = &flow.rank, [RANKS] = &flow.ranks, [REPLICAS] = &flow.replicas};
     const char **const texts[] = {[ID] = &options.id,
@@ -97,8 +115,8 @@ static void read_options(int count, char **arguments)
     for (int letter; (letter = getopt_long(count, arguments, "", option_rows, NULL)) != -1;) {
         if (letter == '?')
             exit(2);
-        if (letter == BUCKET)
-            flow.bucket_bytes = strtoull(optarg, NULL, 10);
+        if (letter == BUCKET || letter == CACHED)
+            *(letter == BUCKET ? &flow.bucket_bytes : &options.cached) = strtoull(optarg, NULL, 10);
         else if (optarg == NULL)
             *flags[letter] = true;
         else if (letter == RANK || letter == RANKS || letter == REPLICAS)
@@ -198,6 +216,7 @@ void flow_open(int count, char **arguments)
     ncclUniqueId id;
     read_options(count, arguments);
     read_shapes();
+    cache_start(options.cached, !options.unreported);
     CU(cuInit(0));
     CU(cuDevicePrimaryCtxRetain(&context, 0));
     CU(cuCtxSetCurrent(context));
@@ -214,8 +233,10 @@ void flow_open(int count, char **arguments)
 CUdeviceptr flow_allocate(size_t bytes)
 {
     CUdeviceptr address = 0;
-    if (bytes > 0)
+    if (bytes > 0 && options.cached == 0)
         CU(cuMemAlloc(&address, bytes));
+    else if (bytes > 0 && !cache_allocate(bytes, &address))
+        fail("no memory", "cache");
     return address;
 }
 
@@ -228,6 +249,12 @@ void flow_free(CUdeviceptr address)
 {
     if (address == 0)
         return;
+    if (options.cached > 0) {
+        const size_t bytes = cache_free(address);
+        if (options.names && metashard_unname != NULL)
+            metashard_unname(address, bytes);
+        return;
+    }
     if (!options.late) {
         CU(cuMemFree(address));
         return;
@@ -478,6 +505,7 @@ int flow_close(int ways)
         report(&observed[i], out);
     if (out != NULL && fclose(out) != 0)
         fail("cannot be written", options.out);
+    cache_release();
     NCCL(ncclCommDestroy(flow.world));
     return 0;
 }

@@ -18,7 +18,9 @@
  *   --columns              o_proj and down_proj are cut by columns, as tensor parallelism does
  *   --copies               the root of a scatter sends copies of its rows, not the rows in place
  *   --per-unit             a unit's tensors are made when it is its turn
- *   --late                 what is freed stays until the model is made, as in a caching allocator
+ *   --late                 what is freed stays until the model is made
+ *   --cached BYTES         tensors lie in the segments of a caching allocator (cache.h), whose granule this is
+ *   --unreported           ... of another than PyTorch's, which tells nobody what it takes back
  *   --replicas N           ranks of the mesh's outer dimension
  *   --names                every rank but 0 gives whole tensors their names
  *

@@ -11,8 +11,8 @@ from collections import namedtuple
 MIB = 1 << 20
 DEADLINE_S = 300
 
-# name: as in FLOWS; program: flow_<program>; arguments: its, where KERNELS, CAT and BUCKETS stand for options with a
-# value, and BY_SIZE for a plan without names; parts: (model, rank, ranks) -> [(name, bytes)] that the rank must read;
+# name: as in FLOWS; program: flow_<program>; arguments: its, where KERNELS, CAT, BUCKETS and CACHED stand for options with
+# a value, and BY_SIZE for a plan without names; parts: (model, rank, ranks) -> [(name, bytes)] that the rank must read;
 # strategy: of metashard-plan make, and rules; bounds: what is held of memory and bytes; ranks; models
 Flow = namedtuple("Flow", "name program arguments parts strategy bounds ranks models")
 # How a flow is run: with the preload, with a plan, and more environment.
@@ -42,7 +42,9 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
         # What is not deferred is not scattered.
         least = 1 if model.name == "odd" else 64 << 10 if "METASHARD_SCATTER" in way.environment else options.granule
         # Settling, and streams that take long to be idle, would make figures depend on how busy this machine is.
-        environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000", METASHARD_MIN_BYTES=str(least),
+        # What a caching allocator's blocks may leave behind is 8 granules by default, if they have 2 MiB.
+        environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000",
+                           METASHARD_MIN_BYTES=str(least), METASHARD_LEFTOVER_BYTES=str(8 * options.granule),
                            METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"))
         environment.update(options.shim)
         environment.update(way.environment)
@@ -53,7 +55,7 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
 
 def arguments_of(options, case, ranks, way):
     meant = {"KERNELS": ["--kernels", options.kernels], "CAT": ["--cat", options.cat], "BY_SIZE": [], "UNNAMED": [],
-             "BUCKETS": ["--bucket-bytes", str(options.bucket)]}
+             "BUCKETS": ["--bucket-bytes", str(options.bucket)], "CACHED": ["--cached", str(options.granule)]}
     out = ["--replicas", str(replicas(case, ranks))]
     for argument in case.arguments:
         out += meant.get(argument, [argument])

@@ -124,8 +124,7 @@ static enum ms_standing wanted_standing;
 
 static bool may_stand(enum ms_kind kind, bool present)
 {
-    return kind != MS_ABSENT &&
-           ((wanted_standing != MS_AWAY && wanted_standing != MS_FOREIGN) || !present);
+    return kind != MS_ABSENT && (wanted_standing != MS_AWAY || !present);
 }
 
 static void set_standing(struct ms_content *content)
@@ -139,7 +138,7 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
 {
     struct ms_range ranges[16];
     size_t count = 0;
-    wanted_standing = (enum ms_standing)(rand() % 4);
+    wanted_standing = (enum ms_standing)(rand() % 3);
     for (size_t at = (size_t)rand() % 40; at < BYTES && count < 16;) {
         const size_t end = at + 1 + (size_t)rand() % 30;
         ranges[count++] = (struct ms_range){at, end < BYTES ? end : BYTES};
