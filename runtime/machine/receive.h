@@ -48,8 +48,8 @@ CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct
 void ms_receive_queued(const struct ms_receive *receive, CUstream stream);
 
 /*
- * Adds the parts of [begin, begin + bytes) of a claimed allocation that hold only what other ranks keep,
- * whole granules of it where the plan draws the line. `sequence`: they are one of it; NULL: of none. Nothing with METASHARD_RECEIVE_PARTS=off. False when memory is out.
+ * Adds the parts of [begin, begin + bytes) of a claimed allocation that hold what other ranks keep, to the byte: by name, by what
+ * it holds, or by its size. `sequence`: it is one of it; NULL: of none. Nothing with METASHARD_RECEIVE_PARTS=off. False when memory is out.
  */
 bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
                      const struct ms_sequence *sequence, struct ms_ranges *foreign);
