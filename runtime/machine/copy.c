@@ -4,12 +4,12 @@
 
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
+#include "runtime/machine/foreign.h"
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
-#include "runtime/machine/receive.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"

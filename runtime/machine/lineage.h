@@ -55,7 +55,7 @@ struct ms_content {
     enum ms_kind kind;
     enum ms_standing standing;
     bool cached;  /* the bytes are in device memory as well; MS_FILL and later kinds */
-    bool foreign; /* what is received in their place is other ranks' (receive.h). Never present. */
+    bool foreign; /* what is received in their place is other ranks' (foreign.h). Never present. */
     uint32_t pattern; /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
         struct ms_source *source; /* MS_SOURCE */

@@ -11,14 +11,12 @@
  * Where tensors were put one behind the other to be received together, the memory is that of a store (store.h), and what it
  * brought there is *stored*: the tensors, the flat parameter and the shard that PyTorch makes of it one after the other are
  * copies by lineage, and take its memory once. But not granules that have memory already, or that others share.
- * What is away is known as for every tensor (shard.h), or by the size of what is received (sized.h), or because it was copied from such bytes:
- * PyTorch concatenates tensors, broadcasts that, and copies the parts back.
+ * What is away of a tensor that is received is found in foreign.h.
  */
 #ifndef METASHARD_RUNTIME_MACHINE_RECEIVE_H
 #define METASHARD_RUNTIME_MACHINE_RECEIVE_H
 
 #include "runtime/machine/ranges.h"
-#include "runtime/machine/sequence.h"
 #include "runtime/machine/space.h"
 
 /* One receive, until it is queued. */
@@ -46,12 +44,5 @@ CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct
 
 /* It is queued on stream. Waits until it has run, for METASHARD_RECEIVE_MS at most. */
 void ms_receive_queued(const struct ms_receive *receive, CUstream stream);
-
-/*
- * Adds the parts of [begin, begin + bytes) of a claimed allocation that hold what other ranks keep, to the byte: by name, by what
- * it holds, or by its size. `sequence`: it is one of it; NULL: of none. Nothing with METASHARD_RECEIVE_PARTS=off. False when memory is out.
- */
-bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
-                     const struct ms_sequence *sequence, struct ms_ranges *foreign);
 
 #endif
