@@ -318,6 +318,36 @@ def check_copied_back(folder, preload, start):
         expect(results == expected, f"rank {rank}: {results}, expected {expected}\n{lines}")
 
 
+def check_edges(folder, preload, start):
+    """A tensor that begins and ends within a granule: what is not kept there takes no memory, and what its neighbours have
+    there is as it was, also when it is read before the broadcast has run."""
+    half, refused = GRANULE // 2, 800  # CUDA_ERROR_NOT_PERMITTED
+    plan, rank_of = declared_plan(folder), lambda rank: rank
+    late = {"METASHARD_RECEIVE_MS": "0", "SIMNCCL_DELAY_US": "200000"}
+
+    def steps(reads_neighbours):
+        def steps_of(rank, identity):
+            at, mine = (0, ["load", start, start + SIZE]) if rank == 0 else (half, ["reserve", SIZE + GRANULE])
+            around = [] if rank == 0 else [["fill", 0, 0, half, 7], ["fill", 0, half + SIZE, half, 9]]
+            read = [["read", 0, 0, half], ["read", 0, half + SIZE, SIZE + GRANULE]] if rank > 0 and reads_neighbours else []
+            other = at + (rank + 1) % WORLD * OWN
+            return [["communicator", WORLD, rank, identity], mine, *around, ["broadcast", 0, at, SIZE, 0], *read,
+                    ["read", 0, at + rank * OWN, at + (rank + 1) * OWN], ["read", 0, other, other + OWN]]
+        return steps_of
+    for reads_neighbours, settings in ((False, {}), (True, late)):
+        name = f"edges{reads_neighbours}"
+        without = run(folder, name + "-without", steps(reads_neighbours), None)
+        ended = run(folder, name, steps(reads_neighbours), preload, plan, rank_of, settings=settings)
+        for rank, (results, dump, lines) in enumerate(ended):
+            expected = list(without[rank][0])
+            if rank > 0:
+                expected[-1] = [refused, None]
+                kept = sum(block["backed_bytes"] for block in dump["blocks"])
+                read = (2 if rank < WORLD - 1 else 1) * GRANULE if reads_neighbours else 0  # the last's part ends with one
+                expect(kept == OWN + GRANULE + read, f"{name}, rank {rank}: in memory {kept}")
+            expect(results == expected, f"{name}, rank {rank}: {results}, expected {expected}\n{lines}")
+
+
 def check_linked_in(folder, preload, start):
     """A PyTorch (LIBRARY stands for it) in a process without libnccl has it linked in."""
     def steps(with_nccl):
@@ -344,7 +374,8 @@ def main():
              ("groups", check_groups), ("broadcasts", check_broadcast), ("registered buffers", check_register),
              ("parts of broadcasts", check_parts), ("columns", check_columns),
              ("what cannot be scattered", check_cannot_scatter),
-             ("parts of what is copied back", check_copied_back), ("an NCCL that is linked in", check_linked_in)]
+             ("parts of what is copied back", check_copied_back),
+             ("a tensor's first and last granule", check_edges), ("an NCCL that is linked in", check_linked_in)]
     with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:
         _, start = make_checkpoint(folder)
         for number, (name, test) in enumerate(tests, 1):
