@@ -29,6 +29,7 @@ class MetaShard:
             self.library.metashard_name.argtypes = [
                 ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p,
                 ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint]
+            self.library.metashard_unname.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
             self.library.metashard_error.restype = ctypes.c_char_p
 
     def must(self, status):
@@ -42,6 +43,10 @@ class MetaShard:
     def name(self, address, size, name, dtype, shape):
         dims = (ctypes.c_uint64 * len(shape))(*shape)
         self.must(self.library.metashard_name(address, size, name.encode(), dtype.encode(), dims, len(shape)))
+
+    def unname(self, address, size):
+        """Needed where memory is used again and is not freed."""
+        self.must(self.library.metashard_unname(address, size))
 
     def materialise(self):
         self.must(self.library.metashard_materialise())

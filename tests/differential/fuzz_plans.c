@@ -99,6 +99,13 @@ static void name(void)
         metashard_name(block->at, block->bytes / 16 * 16, "e.weight", "U8", shape, 2);
 }
 
+static void unname(void)
+{
+    const struct fuzz_range range = fuzz_range(FUZZ_BLOCK_MOST, 1);
+    if (metashard_unname != NULL)
+        metashard_unname(range.at, range.bytes);
+}
+
 static void materialise(void)
 {
     if (metashard_materialise != NULL)
@@ -117,6 +124,7 @@ const struct fuzz_operation fuzz_plans[] = {
     {"a plan by a file", plan_by_file, 1},
     {"a plan by the socket", plan_by_socket, 1},
     {"name a block", name, 2},
+    {"take names away", unname, 1},
     {"materialise", materialise, 1},
     {"status", status, 1},
     {NULL, NULL, 0},

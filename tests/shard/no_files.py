@@ -42,8 +42,8 @@ def main():
             named.append(name(metashard, addresses[-1], block["bytes"], block["name"], block["dtype"], block["shape"]))
     for number, offset, size, text, dtype, shape in wanted.get("names", []):
         named.append(name(metashard, addresses[number] + offset, size, text, dtype, shape))
-    unnamed = [metashard.library.metashard_unname(ctypes.c_uint64(addresses[number] + offset), ctypes.c_size_t(size))
-               if metashard.is_there else 0 for number, offset, size in wanted.get("unnames", [])]
+    unnamed = [metashard.library.metashard_unname(addresses[number] + offset, size) if metashard.is_there else 0
+               for number, offset, size in wanted.get("unnames", [])]
     materialised = metashard.library.metashard_materialise() if metashard.is_there else 0
     reads = []
     for number, begin, end in wanted["reads"]:
