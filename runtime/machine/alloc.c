@@ -8,8 +8,10 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/launch/layout.h"
+#include "runtime/machine/buried.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
+#include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
@@ -57,16 +59,11 @@ err_free:
     return NULL;
 }
 
-static void destroy_allocation(struct ms_allocation *allocation)
+static void forget_allocation(struct ms_allocation *allocation)
 {
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_note_gone(allocation);
     ms_space_remove(allocation);
-    ms_backing_release(&allocation->backing);
-    ms_state_sample();
-    ms_lineage_cleanup(&allocation->lineage);
-    ms_room_free(&allocation->blocks.room, allocation->blocks.all);
-    ms_heap_free(allocation);
 }
 
 /* Green contexts by the handle that cuCtxFromGreenCtx gave. They share the memory of their device's
@@ -107,6 +104,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
     CUdevice device;
+    ms_unbury();
     if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
         ms_sizes_hold(&ms_config.excluded, bytes) ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
@@ -140,17 +138,19 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
     return true;
 }
 
-/* Programs rely on cuMemFree waiting for the device; and a granule must not be unmapped under
- * queued work. */
-static CUresult wait_for_device(CUcontext context)
+/*
+ * Programs rely on cuMemFree waiting for the device; and a granule must not be unmapped under queued work. During a capture, of
+ * another thread or one that allows it, the wait would end that.
+ */
+static CUresult wait_for_device(CUcontext context, bool *is_done_out)
 {
-    struct ms_driver_scope scope;
-    CUresult result = ms_driver_enter(context, &scope);
+    *is_done_out = false;
+    CUresult result = ms_capture_allows();
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_driver.ctx_synchronize();
-    ms_driver_leave(&scope);
-    return result;
+    result = ms_context_wait(context);
+    *is_done_out = result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return *is_done_out ? result : CUDA_SUCCESS;
 }
 
 /*
@@ -162,8 +162,10 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     struct ms_block_facts facts;
     if (!ms_space_look_up(address, &facts))
         return false;
-    *result_out =
-        facts.address == address ? wait_for_device(facts.context) : CUDA_ERROR_INVALID_VALUE;
+    ms_unbury();
+    bool is_done;
+    *result_out = facts.address == address ? wait_for_device(facts.context, &is_done)
+                                           : CUDA_ERROR_INVALID_VALUE;
     if (*result_out != CUDA_SUCCESS)
         return true;
     struct ms_allocation *allocation = ms_space_claim(address);
@@ -176,7 +178,11 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
            allocation->backing.backed_bytes);
     ms_note_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
-    destroy_allocation(allocation);
+    forget_allocation(allocation);
+    if (is_done)
+        ms_allocation_destroy(allocation);
+    else
+        ms_bury(allocation);
     ms_count(MS_COUNT_FREES, 1);
     if (!ms_defers_any())
         ms_staging_give_back(facts.context);
@@ -188,13 +194,16 @@ void ms_context_destroyed(CUcontext context)
     ms_fill_stream_forget(context);
     ms_staging_forget(context);
     ms_param_layout_forget(NULL);
+    ms_unbury_context(context);
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
-        if (allocation->context == context)
-            destroy_allocation(allocation);
-        else
+        if (allocation->context == context) {
+            forget_allocation(allocation);
+            ms_allocation_destroy(allocation);
+        } else {
             ms_space_release(allocation);
+        }
     }
 }
 

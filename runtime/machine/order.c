@@ -80,6 +80,43 @@ bool ms_context_is_idle(CUcontext context)
     return is_idle;
 }
 
+/* Not by cuCtxSynchronize, which ends captures that begin meanwhile, if the driver knows another way. */
+static CUresult wait_in(CUcontext context)
+{
+    CUevent event;
+    if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return ms_driver.ctx_synchronize();
+    CUresult result = record_context(context, event);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.event_synchronize(event);
+    else if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        result = ms_driver.ctx_synchronize();
+    ms_driver.event_destroy(event);
+    return result;
+}
+
+CUresult ms_context_wait(CUcontext context)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = wait_in(context);
+    ms_driver_leave(&scope);
+    return result;
+}
+
+CUresult ms_capture_allows(void)
+{
+    CUevent event;
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) == 0 ||
+        ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    const CUresult result = ms_driver.event_query(event);
+    ms_driver.event_destroy(event);
+    return result;
+}
+
 bool ms_may_record(CUstream stream)
 {
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)

@@ -9,6 +9,7 @@
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
+#include "runtime/machine/buried.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/space.h"
@@ -94,12 +95,7 @@ static bool reads_are_queued(void)
 
 static bool wait_for(CUcontext context)
 {
-    struct ms_driver_scope scope;
-    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
-        return false;
-    const CUresult result = ms_driver.ctx_synchronize();
-    ms_driver_leave(&scope);
-    return result == CUDA_SUCCESS;
+    return ms_context_wait(context) == CUDA_SUCCESS;
 }
 
 static bool wait_for_contexts(const struct way *way, const struct candidate *candidates,
@@ -264,12 +260,13 @@ void ms_pressure_trim_one(CUdeviceptr address)
 static bool relieve(void)
 {
     const uint64_t began = ms_state_now();
+    const bool is_unburied = ms_unbury();
     const size_t freed = ms_pressure_evict(evict);
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)
         ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
                freed);
-    return freed > 0;
+    return freed > 0 || is_unburied;
 }
 
 bool ms_try_again(CUresult result, int *attempts)

@@ -30,6 +30,18 @@ bool ms_host_may_change(CUstream stream);
  */
 bool ms_context_is_idle(CUcontext context);
 
+/*
+ * Waits until what is queued in the context now is done, as cuCtxSynchronize does. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED during a
+ * capture, which goes on.
+ */
+CUresult ms_context_wait(CUcontext context);
+
+/*
+ * What the driver says to a call of this thread that captures forbid, such as cuMemFree: cuEventQuery is one. CUDA_SUCCESS when there
+ * is no capture. To be called outside of ms_driver_enter, which would allow it.
+ */
+CUresult ms_capture_allows(void);
+
 /* The range of an allocation that [address, address + bytes) is; the caller has checked that it fits. */
 static inline size_t ms_offset(const struct ms_allocation *allocation, CUdeviceptr address)
 {

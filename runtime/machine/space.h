@@ -68,6 +68,8 @@ struct ms_allocation {
     bool
         uncarvable; /* something was written before the first block was taken: it stays one block */
     bool keeps_dead; /* a captured graph or an exported handle may use what lies in no block */
+
+    struct ms_allocation *next_buried; /* buried.h */
 };
 
 /*

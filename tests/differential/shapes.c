@@ -4,6 +4,7 @@
  * shim and without it.
  */
 #include <cuda.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -166,6 +167,62 @@ MS_TEST(allocating_during_a_capture_is_refused_as_ever)
     CHECK_EQ(cuMemAlloc(&address, 8 * MIB), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     CHECK_EQ(cuMemAlloc(&address, 8 * MIB), CUDA_SUCCESS);
+}
+
+MS_TEST(freeing_during_a_capture_is_refused_as_ever)
+{
+    start();
+    CUstream stream;
+    CUgraph graph = NULL;
+    const CUdeviceptr address = allocate_ramp();
+    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemFree(address), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    read_all(address);
+    CHECK_EQ(seen[77], 77);
+    CHECK_EQ(cuMemFree(address), CUDA_SUCCESS);
+}
+
+static void take_time(void *unused)
+{
+    (void)unused;
+    usleep(50000);
+}
+
+/* Work that is queued for it may still run. */
+static void *free_busy(void *argument)
+{
+    const CUdeviceptr address = *(const CUdeviceptr *)argument;
+    CUstream stream;
+    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_EQ(cuLaunchHostFunc(stream, take_time, NULL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemsetD8Async(address, 1, 4 * MIB, stream), CUDA_SUCCESS);
+    CHECK_EQ(cuMemFree(address), CUDA_SUCCESS);
+    CHECK_EQ(cuMemFree(address), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    return NULL;
+}
+
+MS_TEST(another_thread_frees_while_a_stream_is_captured)
+{
+    start();
+    CUstream stream;
+    CUgraph graph;
+    pthread_t thread;
+    size_t before, after, total;
+    CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CHECK_EQ(cuMemGetInfo(&before, &total), CUDA_SUCCESS);
+    const CUdeviceptr address = allocate_ramp();
+    read_all(address);
+    CHECK_EQ(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    CHECK_EQ(pthread_create(&thread, NULL, free_busy, (void *)&address), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+    CHECK_EQ(cuMemFree(allocate_ramp()), CUDA_SUCCESS);
+    CHECK_EQ(cuMemGetInfo(&after, &total), CUDA_SUCCESS);
+    CHECK_EQ(after, before);
 }
 
 MS_TEST(own_driver_calls_do_not_end_a_capture)

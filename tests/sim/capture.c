@@ -112,6 +112,27 @@ CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context)
     return result;
 }
 
+static bool is_of_context(const struct sim_capture *capture, const struct CUctx_st *context)
+{
+    for (int i = 0; i < capture->streams_count; i++) {
+        if (capture->streams[i] != NULL && capture->streams[i]->context == context)
+            return true;
+    }
+    return false;
+}
+
+CUresult sim_capture_refuse_context_locked(const struct CUctx_st *context)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
+        if (is_of_context(capture, context)) {
+            capture->is_invalid = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    return result;
+}
+
 CUresult sim_capture_refuse_stream_locked(struct CUstream_st *stream)
 {
     if (stream->is_legacy)

@@ -415,7 +415,12 @@ CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 
 static CUresult synchronize(struct CUctx_st *context)
 {
-    const CUresult result = sim_capture_refuse_unsafe();
+    CUresult result = sim_capture_refuse_unsafe();
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&sim_lock);
+    result = sim_capture_refuse_context_locked(context);
+    pthread_mutex_unlock(&sim_lock);
     if (result != CUDA_SUCCESS)
         return result;
     sim_context_drain(context);

@@ -276,6 +276,11 @@ uint64_t sim_now_ns(void);
 CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *work);
 /* Is the legacy stream of the context closed because a blocking stream captures? */
 CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context);
+/*
+ * A call that would wait for the whole context: whatever the mode, and in every thread, it invalidates the captures there
+ * (NVIDIA/TensorRT issue 2888, ggml-org/llama.cpp pull request 14033; cuCtxRecordEvent in cuda.h).
+ */
+CUresult sim_capture_refuse_context_locked(const struct CUctx_st *context);
 /* A call that must not meet a capturing stream: invalidates its capture. */
 CUresult sim_capture_refuse_stream_locked(struct CUstream_st *stream);
 void sim_capture_leave_locked(struct CUstream_st *stream); /* the stream is destroyed */

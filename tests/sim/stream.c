@@ -396,11 +396,9 @@ CUresult sim_stream_wait(CUstream handle, bool per_thread)
 /* On a stream of its own, which is gone again at once; destroyed streams may still have work. */
 CUresult sim_context_mark_locked(struct CUctx_st *context, struct sim_mark **mark_out)
 {
-    for (size_t i = 0; i < streams.count; i++) {
-        const struct CUstream_st *each = (const struct CUstream_st *)streams.rows[i];
-        if (each->context == context && each->capture != NULL)
-            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
+    const CUresult result = sim_capture_refuse_context_locked(context);
+    if (result != CUDA_SUCCESS)
+        return result;
     struct CUstream_st *stream = sim_stream_create_locked(context, CU_STREAM_NON_BLOCKING, 0);
     for (size_t i = 0; i < streams.count; i++) {
         const struct CUstream_st *each = (const struct CUstream_st *)streams.rows[i];

@@ -171,6 +171,16 @@ MS_TEST(relaxed_captures_allow_them)
     OK(cuGraphDestroy(graph));
 }
 
+MS_TEST(waiting_for_the_context_spoils_relaxed_captures_too)
+{
+    const CUcontext context = start();
+    const CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+    CUevent event;
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    SPOILS(RELAXED, cuCtxSynchronize());
+    SPOILS(RELAXED, cuCtxRecordEvent(context, event));
+}
+
 MS_TEST(a_thread_may_relax_itself)
 {
     start();

@@ -12,7 +12,7 @@
 #define STREAM ((CUstream)7)
 
 /* A driver whose streams and contexts are busy until they are not. */
-static int queries, marks;
+static int queries, marks, waits, synchronisations;
 static bool is_busy, knows_marks;
 static void (*on_mark)(void);
 
@@ -63,6 +63,19 @@ static CUresult ctx_record_event(CUcontext context, CUevent event)
     return knows_marks ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
+static CUresult event_synchronize(CUevent event)
+{
+    CHECK(event != NULL);
+    waits++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_synchronize(void)
+{
+    synchronisations++;
+    return CUDA_SUCCESS;
+}
+
 static void set_up(void)
 {
     ms_driver = (struct ms_driver){
@@ -72,7 +85,9 @@ static void set_up(void)
         .event_destroy = event_destroy,
         .event_record = event_record,
         .event_query = event_query,
+        .event_synchronize = event_synchronize,
         .ctx_record_event = ctx_record_event,
+        .ctx_synchronize = ctx_synchronize,
     };
     ms_config.idle_ms = 5;
     atomic_store(&ms_hot.gated, 1);
@@ -81,7 +96,7 @@ static void set_up(void)
     on_mark = NULL;
     /* What was found idle makes the next waits patient again. */
     CHECK(ms_context_is_idle(CONTEXT) && ms_may_record(STREAM));
-    queries = marks = 0;
+    queries = marks = waits = synchronisations = 0;
 }
 
 static int queries_of_context(void)
@@ -133,6 +148,39 @@ MS_TEST(a_context_with_a_capture_is_not_asked)
     CHECK_EQ(marks, 1);
 }
 
+MS_TEST(a_context_is_waited_for_by_an_event_where_the_driver_has_it)
+{
+    set_up();
+    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(waits, 1);
+    CHECK_EQ(synchronisations, 0);
+    knows_marks = false;
+    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(waits, 1);
+    CHECK_EQ(synchronisations, 1);
+}
+
+MS_TEST(a_context_with_a_capture_is_not_waited_for)
+{
+    set_up();
+    ms_note_capture(true);
+    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK_EQ(marks + waits + synchronisations, 0);
+    ms_note_capture(false);
+}
+
+MS_TEST(only_during_a_capture_the_driver_is_asked_what_that_allows)
+{
+    set_up();
+    is_busy = true;
+    CHECK_EQ(ms_capture_allows(), CUDA_SUCCESS);
+    CHECK_EQ(queries, 0);
+    ms_note_capture(true);
+    CHECK_EQ(ms_capture_allows(), CUDA_ERROR_NOT_READY);
+    CHECK_EQ(queries, 1);
+    ms_note_capture(false);
+}
+
 /* --- a capture of another thread */
 
 static pthread_t other;
@@ -151,6 +199,17 @@ static void start_other(void)
     for (int i = 0; i < 50 && !atomic_load(&may_begin); i++)
         usleep(1000);
     CHECK(!atomic_load(&may_begin));
+}
+
+MS_TEST(a_capture_does_not_begin_while_a_context_is_waited_for)
+{
+    set_up();
+    on_mark = start_other;
+    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    pthread_join(other, NULL);
+    CHECK(atomic_load(&may_begin));
+    ms_note_capture(false);
+    atomic_store(&may_begin, false);
 }
 
 MS_TEST(a_capture_does_not_begin_while_a_context_is_asked)

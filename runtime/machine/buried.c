@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/buried.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/diag/counters.h"
+#include "runtime/hot.h"
+#include "runtime/machine/note.h"
+#include "runtime/machine/record.h"
+
+static struct {
+    pthread_mutex_t lock;
+    struct ms_allocation *first;
+    _Atomic bool is_any;
+} buried = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void ms_allocation_destroy(struct ms_allocation *allocation)
+{
+    ms_backing_release(&allocation->backing);
+    ms_state_sample();
+    ms_lineage_cleanup(&allocation->lineage);
+    ms_room_free(&allocation->blocks.room, allocation->blocks.all);
+    ms_heap_free(allocation);
+}
+
+/* It counts as owned, so that calls which may unbury it are not passed by. */
+void ms_bury(struct ms_allocation *allocation)
+{
+    atomic_fetch_add(&ms_hot.owned, 1);
+    pthread_mutex_lock(&buried.lock);
+    allocation->next_buried = buried.first;
+    buried.first = allocation;
+    atomic_store(&buried.is_any, true);
+    pthread_mutex_unlock(&buried.lock);
+}
+
+static struct ms_allocation *take_all(void)
+{
+    /* In a forked child nothing is owned (hot.h). */
+    if (!ms_owns_any() || !atomic_load_explicit(&buried.is_any, memory_order_relaxed))
+        return NULL;
+    pthread_mutex_lock(&buried.lock);
+    struct ms_allocation *first = buried.first;
+    buried.first = NULL;
+    atomic_store(&buried.is_any, false);
+    pthread_mutex_unlock(&buried.lock);
+    return first;
+}
+
+bool ms_unbury(void)
+{
+    bool is_any = false;
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
+         allocation = next) {
+        next = allocation->next_buried;
+        atomic_fetch_sub(&ms_hot.owned, 1);
+        if (ms_context_wait(allocation->context) == CUDA_SUCCESS) {
+            ms_allocation_destroy(allocation);
+            is_any = true;
+        } else {
+            ms_bury(allocation);
+        }
+    }
+    return is_any;
+}
+
+void ms_unbury_context(CUcontext context)
+{
+    for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
+         allocation = next) {
+        next = allocation->next_buried;
+        atomic_fetch_sub(&ms_hot.owned, 1);
+        if (allocation->context == context)
+            ms_allocation_destroy(allocation);
+        else
+            ms_bury(allocation);
+    }
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocations that were freed while a stream was captured. Work that is queued may still use their memory, and waiting for
+ * the context would end the capture; so they keep it until no stream is captured.
+ */
+#ifndef METASHARD_RUNTIME_MACHINE_BURIED_H
+#define METASHARD_RUNTIME_MACHINE_BURIED_H
+
+#include "runtime/machine/space.h"
+
+/* Gives back the memory of an allocation that is in no index, and the allocation. Nothing that is queued uses it. */
+void ms_allocation_destroy(struct ms_allocation *allocation);
+
+/* Takes an allocation that is in no index. */
+void ms_bury(struct ms_allocation *allocation);
+
+/* Waits for the contexts of those that are buried, and destroys them; not during a capture. True when any was. */
+bool ms_unbury(void);
+
+/* The context is gone, and its work. */
+void ms_unbury_context(CUcontext context);
+
+#endif
