@@ -28,7 +28,7 @@ def is_not(value):
     return lambda seen: seen != value
 
 
-WAITING = ["cuMemFree_64_mib", "cuMemFreeHost", "cuCtxSynchronize"]
+WAITING = ["cuMemFree_64_mib", "cuMemFreeHost", "cuCtxSynchronize", "cuEventSynchronize_of_context"]
 NOT_WAITING = ["cuMemAddressReserve", "cuMemCreate_64_mib", "cuMemMap", "cuMemSetAccess",
                "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemGetInfo",
                "cuPointerGetAttribute", "cuMemsetD8Async_other_stream",
@@ -131,6 +131,10 @@ FACTS = {
     "capture.global.cuMemAlloc.capture": "invalidated",
     "capture.global_other_thread.cuMemAlloc.result": is_not(OK),
     "capture.thread_local_other_thread.cuMemAlloc.result": OK,
+    "capture.thread_local_other_thread.cuMemFree.result": OK,
+    "capture.thread_local_other_thread.cuMemFree.capture": "active",
+    "capture.thread_local_other_thread.cuCtxSynchronize.capture": "invalidated",
+    "capture.thread_local_other_thread.cuCtxRecordEvent.capture": "invalidated",
     "capture.relaxed.cuMemAlloc.result": OK,
     "capture.global_relaxed_around.cuMemAlloc.result": OK,
     "capture.global_relaxed_around.cuMemAlloc.capture": "active",

@@ -25,6 +25,10 @@
 
 #define ARRAY_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
+#if CUDA_VERSION < 12050
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
+#endif
+
 /* The driver functions in use, by binary name. A name the driver lacks leaves its slot NULL. */
 #define PROBE_DRIVER(X)                  \
     X(cuInit)                            \
@@ -39,6 +43,7 @@
     X(cuDevicePrimaryCtxRetain)          \
     X(cuCtxSetCurrent)                   \
     X(cuCtxSynchronize)                  \
+    X(cuCtxRecordEvent)                  \
     X(cuMemGetInfo_v2)                   \
     X(cuMemAlloc_v2)                     \
     X(cuMemFree_v2)                      \

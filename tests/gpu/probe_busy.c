@@ -17,6 +17,7 @@ static struct {
     void *pageable, *pinned, *registered, *to_register;
     CUstream busy, other, new_stream;
     CUdeviceptr new_address, new_alloc, async_alloc;
+    CUevent event;
 } it;
 
 static CUresult call_create(void)
@@ -177,6 +178,13 @@ static CUresult call_context_synchronize(void)
     return CU(cuCtxSynchronize);
 }
 
+/* As the shim waits for a context: no capture is ended by the wait. */
+static CUresult call_context_event(void)
+{
+    const CUresult result = CU(cuCtxRecordEvent, probe_context, it.event);
+    return result == CUDA_SUCCESS ? CU(cuEventSynchronize, it.event) : result;
+}
+
 static const struct call {
     const char *name;
     CUresult (*make)(void);
@@ -211,6 +219,7 @@ static const struct call {
     {"cuStreamSynchronize_other_stream", call_other_stream_synchronize},
     {"cuStreamSynchronize_legacy", call_legacy_synchronize},
     {"cuCtxSynchronize", call_context_synchronize},
+    {"cuEventSynchronize_of_context", call_context_event},
 };
 
 static void prepare(void)
@@ -224,6 +233,7 @@ static void prepare(void)
     it.small = probe_alloc(SMALL);
     it.device = probe_alloc(SMALL);
     it.other_device = probe_alloc(SMALL);
+    TRY(cuEventCreate, &it.event, CU_EVENT_DISABLE_TIMING);
     it.pageable = calloc(1, SMALL);
     it.pinned = probe_pinned(SMALL);
     it.to_register = aligned_alloc(4096, SMALL);

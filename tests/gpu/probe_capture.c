@@ -145,6 +145,11 @@ static CUresult call_context_synchronize(void)
     return CU(cuCtxSynchronize);
 }
 
+static CUresult call_context_record(void)
+{
+    return CU(cuCtxRecordEvent, probe_context, it.event);
+}
+
 static CUresult call_stream_create(void)
 {
     CUstream stream;
@@ -192,6 +197,7 @@ static const struct call {
     {"cuEventQuery_other_stream", call_event_query},
     {"cuEventSynchronize_other_stream", call_event_synchronize},
     {"cuCtxSynchronize", call_context_synchronize},
+    {"cuCtxRecordEvent", call_context_record},
     {"cuStreamCreate", call_stream_create},
     {"cuEventCreate", call_event_create},
     {"cuFuncGetParamInfo", call_param_info},
