@@ -104,7 +104,6 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
     CUdevice device;
-    ms_unbury();
     if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
         ms_sizes_hold(&ms_config.excluded, bytes) ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
@@ -162,7 +161,6 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     struct ms_block_facts facts;
     if (!ms_space_look_up(address, &facts))
         return false;
-    ms_unbury();
     bool is_done;
     *result_out = facts.address == address ? wait_for_device(facts.context, &is_done)
                                            : CUDA_ERROR_INVALID_VALUE;
@@ -184,7 +182,8 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     else
         ms_bury(allocation);
     ms_count(MS_COUNT_FREES, 1);
-    if (!ms_defers_any())
+    ms_unbury(facts.context);
+    if (is_done && !ms_defers_any())
         ms_staging_give_back(facts.context);
     return true;
 }
@@ -194,7 +193,7 @@ void ms_context_destroyed(CUcontext context)
     ms_fill_stream_forget(context);
     ms_staging_forget(context);
     ms_param_layout_forget(NULL);
-    ms_unbury_context(context);
+    ms_unbury_gone(context);
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;

@@ -49,16 +49,16 @@ static struct ms_allocation *take_all(void)
     return first;
 }
 
-bool ms_unbury(void)
+/* Of one context, or, with NULL, of all. */
+static bool destroy_done(CUcontext context, bool is_gone)
 {
     bool is_any = false;
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
-        return false;
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
          allocation = next) {
+        const bool is_meant = context == NULL || allocation->context == context;
         next = allocation->next_buried;
         atomic_fetch_sub(&ms_hot.owned, 1);
-        if (ms_context_wait(allocation->context) == CUDA_SUCCESS) {
+        if (is_meant && (is_gone || ms_context_wait(allocation->context) == CUDA_SUCCESS)) {
             ms_allocation_destroy(allocation);
             is_any = true;
         } else {
@@ -68,15 +68,13 @@ bool ms_unbury(void)
     return is_any;
 }
 
-void ms_unbury_context(CUcontext context)
+bool ms_unbury(CUcontext context)
 {
-    for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
-         allocation = next) {
-        next = allocation->next_buried;
-        atomic_fetch_sub(&ms_hot.owned, 1);
-        if (allocation->context == context)
-            ms_allocation_destroy(allocation);
-        else
-            ms_bury(allocation);
-    }
+    return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) == 0 &&
+           destroy_done(context, false);
+}
+
+void ms_unbury_gone(CUcontext context)
+{
+    destroy_done(context, true);
 }

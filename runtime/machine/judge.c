@@ -202,13 +202,6 @@ void ms_shard_judge(struct ms_allocation *allocation, size_t begin, size_t end)
     ms_heap_free(judging);
 }
 
-static void set_open(struct ms_content *content)
-{
-    if (content->kind != MS_ABSENT)
-        content->standing = MS_OPEN;
-    content->foreign = false;
-}
-
 bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
 {
     struct ms_allocation *allocation = ms_space_claim(address);
@@ -218,7 +211,7 @@ bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
         const size_t begin = ms_offset(allocation, address);
         const struct ms_range range = {begin, begin + bytes};
         ms_shard_forget(allocation, range.begin, range.end);
-        is_good = ms_lineage_change(&allocation->lineage, &range, 1, set_open);
+        is_good = ms_lineage_change(&allocation->lineage, &range, 1, ms_content_set_open);
     }
     ms_space_release(allocation);
     if (!fits)

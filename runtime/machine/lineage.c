@@ -348,9 +348,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
         const size_t stop = extent.end < end ? extent.end : end;
         if (extent.content.kind == MS_FILL)
             extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
-        if (extent.content.kind != MS_ABSENT)
-            extent.content.standing = MS_OPEN;
-        extent.content.foreign = false;
+        ms_content_set_open(&extent.content);
         if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;

@@ -77,6 +77,14 @@ static inline bool ms_content_is_present(const struct ms_content *content)
     return content->kind == MS_RESIDENT || content->cached;
 }
 
+/* What the plan said of it is forgotten; but what other ranks alone have stays theirs. */
+static inline void ms_content_set_open(struct ms_content *content)
+{
+    if (content->kind != MS_ABSENT)
+        content->standing = MS_OPEN;
+    content->foreign = false;
+}
+
 struct ms_extent {
     size_t begin, end;
     struct ms_content content;

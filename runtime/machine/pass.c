@@ -292,13 +292,6 @@ static size_t give_back(struct ms_allocation *allocation)
     return freed;
 }
 
-static void set_open(struct ms_content *content)
-{
-    if (content->kind != MS_ABSENT)
-        content->standing = MS_OPEN;
-    content->foreign = false;
-}
-
 /* What the old plan said is forgotten; returns what it has in memory still. */
 static uint64_t reopen(struct ms_allocation *allocation)
 {
@@ -309,7 +302,7 @@ static uint64_t reopen(struct ms_allocation *allocation)
         if (extent->content.standing == MS_OURS && ms_content_is_present(&extent->content))
             kept += extent->end - extent->begin;
     }
-    ms_lineage_change(&allocation->lineage, &all, 1, set_open);
+    ms_lineage_change(&allocation->lineage, &all, 1, ms_content_set_open);
     return kept;
 }
 

@@ -260,7 +260,7 @@ void ms_pressure_trim_one(CUdeviceptr address)
 static bool relieve(void)
 {
     const uint64_t began = ms_state_now();
-    const bool is_unburied = ms_unbury();
+    const bool is_unburied = ms_unbury(NULL);
     const size_t freed = ms_pressure_evict(evict);
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)

@@ -13,8 +13,8 @@
 #ifndef METASHARD_RUNTIME_MACHINE_SHARD_H
 #define METASHARD_RUNTIME_MACHINE_SHARD_H
 
-#include "runtime/machine/space.h"
 #include "runtime/machine/ranges.h"
+#include "runtime/machine/space.h"
 #include "runtime/plan/plan.h"
 
 /* A plan is in force. One relaxed load. */

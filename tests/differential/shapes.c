@@ -5,6 +5,7 @@
  */
 #include <cuda.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -205,6 +206,25 @@ static void *free_busy(void *argument)
     return NULL;
 }
 
+static _Atomic bool is_allocated;
+
+static void wait_for_allocation(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&is_allocated))
+        usleep(1000);
+}
+
+/* cuMemAlloc waits for nothing; cuMemFree for the device. */
+static CUdeviceptr allocate_while_busy(CUstream stream)
+{
+    CUdeviceptr address;
+    CHECK_EQ(cuLaunchHostFunc(stream, wait_for_allocation, NULL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&address, 4 * MIB), CUDA_SUCCESS);
+    atomic_store(&is_allocated, true);
+    return address;
+}
+
 MS_TEST(another_thread_frees_while_a_stream_is_captured)
 {
     start();
@@ -220,7 +240,7 @@ MS_TEST(another_thread_frees_while_a_stream_is_captured)
     CHECK_EQ(pthread_create(&thread, NULL, free_busy, (void *)&address), 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
-    CHECK_EQ(cuMemFree(allocate_ramp()), CUDA_SUCCESS);
+    CHECK_EQ(cuMemFree(allocate_while_busy(stream)), CUDA_SUCCESS);
     CHECK_EQ(cuMemGetInfo(&after, &total), CUDA_SUCCESS);
     CHECK_EQ(after, before);
 }

@@ -89,48 +89,39 @@ CUresult sim_capture_refuse_unsafe(void)
     return result;
 }
 
-/* Does a stream of this capture take part in the order of the context's legacy stream? */
-static bool is_tied_to_legacy(const struct sim_capture *capture, const struct CUctx_st *context)
+static bool has_stream_of(const struct sim_capture *capture, const struct CUctx_st *context,
+                          bool blocking_only)
 {
     for (int i = 0; i < capture->streams_count; i++) {
         const struct CUstream_st *stream = capture->streams[i];
-        if (stream != NULL && stream->context == context && sim_stream_is_blocking(stream))
+        if (stream != NULL && stream->context == context &&
+            (!blocking_only || sim_stream_is_blocking(stream)))
             return true;
     }
     return false;
 }
 
-CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context)
+static CUresult refuse_locked(const struct CUctx_st *context, bool blocking_only, CUresult refusal)
 {
     CUresult result = CUDA_SUCCESS;
     for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
-        if (is_tied_to_legacy(capture, context)) {
+        if (has_stream_of(capture, context, blocking_only)) {
             capture->is_invalid = true;
-            result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+            result = refusal;
         }
     }
     return result;
 }
 
-static bool is_of_context(const struct sim_capture *capture, const struct CUctx_st *context)
+/* Blocking streams take part in the order of the context's legacy stream. */
+CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context)
 {
-    for (int i = 0; i < capture->streams_count; i++) {
-        if (capture->streams[i] != NULL && capture->streams[i]->context == context)
-            return true;
-    }
-    return false;
+    return refuse_locked(context, true, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
 }
 
 CUresult sim_capture_refuse_context_locked(const struct CUctx_st *context)
 {
-    CUresult result = CUDA_SUCCESS;
-    for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
-        if (is_of_context(capture, context)) {
-            capture->is_invalid = true;
-            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
-    }
-    return result;
+    return refuse_locked(context, false, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 CUresult sim_capture_refuse_stream_locked(struct CUstream_st *stream)
@@ -409,7 +400,7 @@ static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *st
     if (result == CUDA_SUCCESS && stream->is_legacy) {
         for (const struct sim_capture *capture = captures; capture != NULL;
              capture = capture->next) {
-            if (is_tied_to_legacy(capture, stream->context))
+            if (has_stream_of(capture, stream->context, true))
                 result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
         }
     }

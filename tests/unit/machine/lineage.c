@@ -18,6 +18,7 @@ struct byte {
     uint64_t offset;     /* in either */
     bool present;
     enum ms_standing standing;
+    bool foreign;
 };
 
 static struct ms_source *sources[SOURCES];
@@ -57,6 +58,7 @@ static struct byte byte_of(const struct ms_content *content, size_t begin, size_
     }
     byte.present = content->kind == MS_RESIDENT || content->cached;
     byte.standing = content->standing;
+    byte.foreign = content->foreign;
     return byte;
 }
 
@@ -77,6 +79,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         CHECK_EQ(seen.offset, twin[at].offset);
         CHECK_EQ(seen.present, twin[at].present);
         CHECK_EQ(seen.standing, twin[at].standing);
+        CHECK_EQ(seen.foreign, twin[at].foreign);
         CHECK_EQ(ms_lineage_has_away(lineage, at, at + 1), seen.standing == MS_AWAY);
         CHECK_EQ(ms_lineage_has_absent(lineage, at, at + 1), seen.kind == MS_ABSENT);
         away += seen.standing == MS_AWAY;
@@ -121,6 +124,7 @@ static struct ms_content random_content(void)
 }
 
 static enum ms_standing wanted_standing;
+static bool wanted_foreign;
 
 static bool may_stand(enum ms_kind kind, bool present)
 {
@@ -131,6 +135,7 @@ static void set_standing(struct ms_content *content)
 {
     if (may_stand(content->kind, ms_content_is_present(content)))
         content->standing = wanted_standing;
+    content->foreign = wanted_foreign && !ms_content_is_present(content);
 }
 
 /* Some ascending ranges, also ones that touch, of the lineage and of its twin. */
@@ -139,6 +144,7 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
     struct ms_range ranges[16];
     size_t count = 0;
     wanted_standing = (enum ms_standing)(rand() % 3);
+    wanted_foreign = rand() % 3 == 0;
     for (size_t at = (size_t)rand() % 40; at < BYTES && count < 16;) {
         const size_t end = at + 1 + (size_t)rand() % 30;
         ranges[count++] = (struct ms_range){at, end < BYTES ? end : BYTES};
@@ -149,6 +155,7 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
         for (size_t at = ranges[i].begin; at < ranges[i].end; at++) {
             if (may_stand(twin[at].kind, twin[at].present))
                 twin[at].standing = wanted_standing;
+            twin[at].foreign = wanted_foreign && !twin[at].present;
         }
     }
 }
