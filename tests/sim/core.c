@@ -335,6 +335,7 @@ static CUresult enter(enum sim_entry entry, const char *note)
         log_call(entry, note);
     if (sim_thread.is_worker)
         return CUDA_ERROR_NOT_PERMITTED;
+    sim_gate_pass(entry);
     return fault_count > 0 ? injected_fault(entry) : CUDA_SUCCESS;
 }
 

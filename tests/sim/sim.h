@@ -74,6 +74,9 @@ CUresult sim_enter_query(enum sim_entry entry);
             return enter_result_;                                           \
     } while (0)
 
+/* Stops here while the gate before this function is closed (gate.c). */
+void sim_gate_pass(enum sim_entry entry);
+
 extern pthread_mutex_t sim_lock;
 
 /* Zeroed memory, or one line and abort(): running out of host memory is no result of a test. */
