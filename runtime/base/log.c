@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/base/launcher.h"
+#include "runtime/base/quiet.h"
 
 enum { LINE_BYTES = 1024 };
 
@@ -60,7 +61,7 @@ static void write_line(const char *word, const char *format, va_list args)
     }
     line[used++] = '\n';
     /* Nobody can be told when the message cannot be written. */
-    const ssize_t ignored = write(log_fd, line, (size_t)used);
+    const ssize_t ignored = ms_quiet_write(log_fd, line, (size_t)used);
     (void)ignored;
 }
 

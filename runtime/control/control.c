@@ -89,6 +89,19 @@ static void *serve(__attribute__((unused)) void *unused)
     }
 }
 
+/*
+ * The thread may wait for an allocation that another thread has for ever: one that waits for a collective whose peer has
+ * died. False: in vain.
+ */
+static bool join_soon(void)
+{
+    enum { PATIENCE_S = 5 };
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE_S;
+    return pthread_timedjoin_np(control.thread, NULL, &until) == 0;
+}
+
 /* Before libcuda ends, since what was registered last runs first. What the thread is filling is given up. */
 static void finish(void)
 {
@@ -96,9 +109,11 @@ static void finish(void)
         return;
     const uint64_t one = 1;
     ms_transfer_cancel();
-    if (write(control.wake, &one, sizeof(one)) == sizeof(one))
-        pthread_join(control.thread, NULL);
-    ms_socket_close();
+    if (write(control.wake, &one, sizeof(one)) != sizeof(one) || join_soon())
+        ms_socket_close();
+    else /* with its socket, which the next process that wants the name replaces */
+        ms_log(MS_WARN, "the thread for plans waits for another thread of the program, and is left "
+                        "behind");
 }
 
 static void start_thread(void)

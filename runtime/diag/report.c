@@ -6,9 +6,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/quiet.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
@@ -147,24 +149,59 @@ static void print_allocation(FILE *file, const struct ms_allocation *allocation)
     fprintf(file, "}");
 }
 
-static uint64_t print_allocations(FILE *file)
+/* What the list of allocations adds up to. */
+struct totals {
+    uint64_t deferred_bytes;
+    unsigned busy;        /* allocations that another thread works on */
+    unsigned patience_ms; /* that is left for all of them together */
+};
+
+/*
+ * Another thread may have it for ever: it waits for a collective whose peer has died, or the program ends within a call. So this
+ * waits a little, and the process ends. NULL: in vain.
+ */
+static struct ms_allocation *claim_soon(CUdeviceptr address, struct totals *totals)
 {
-    uint64_t deferred_bytes = 0;
-    fprintf(file, "  \"blocks\": [");
+    struct ms_allocation *allocation;
+    while ((allocation = ms_space_try_claim(address)) == NULL && totals->patience_ms > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        totals->patience_ms--;
+    }
+    return allocation;
+}
+
+static void print_one(FILE *file, const struct ms_block_facts *block, struct totals *totals)
+{
+    struct ms_allocation *allocation = claim_soon(block->address, totals);
+    if (allocation == NULL) {
+        totals->busy++;
+        fprintf(file,
+                "    {\"id\": %" PRIu64 ", \"address\": \"0x%llx\", \"device\": %d, "
+                "\"bytes\": %zu, \"backed_bytes\": 0, \"busy\": true, \"lineage\": []}",
+                block->id, block->address, block->device, block->bytes);
+        return;
+    }
+    print_allocation(file, allocation);
+    const struct ms_lineage *lineage = &allocation->lineage;
+    totals->deferred_bytes +=
+        lineage->bytes - lineage->resident_bytes - lineage->cached_bytes - lineage->dead_bytes;
+    ms_space_release(allocation);
+}
+
+static struct totals print_allocations(FILE *file)
+{
+    enum { PATIENCE_MS = 1000 };
+    struct totals totals = {.patience_ms = PATIENCE_MS};
+    struct ms_block_facts block;
     const char *separator = "\n";
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+    fprintf(file, "  \"blocks\": [");
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &block); at = block.address + block.bytes) {
         fprintf(file, "%s", separator);
-        print_allocation(file, allocation);
+        print_one(file, &block, &totals);
         separator = ",\n";
-        at = allocation->address + allocation->bytes;
-        const struct ms_lineage *lineage = &allocation->lineage;
-        deferred_bytes +=
-            lineage->bytes - lineage->resident_bytes - lineage->cached_bytes - lineage->dead_bytes;
-        ms_space_release(allocation);
     }
     fprintf(file, "\n  ],\n");
-    return deferred_bytes;
+    return totals;
 }
 
 /* A list that is being printed; long ones are cut. */
@@ -222,7 +259,8 @@ static void print_plan(FILE *file)
     print_culprits(file);
 }
 
-static void print_dump(FILE *file)
+/* Returns how many allocations could not be looked at. */
+static unsigned print_dump(FILE *file)
 {
     fprintf(file,
             "{\n  \"format\": \"metashard-dump/1\",\n  \"version\": \"%s\",\n  \"pid\": %d,\n",
@@ -237,8 +275,10 @@ static void print_dump(FILE *file)
     print_string(file, ms_settle_last_cause());
     fprintf(file, ",\n");
     print_plan(file);
-    const uint64_t deferred_bytes = print_allocations(file);
-    fprintf(file, "  \"deferred_bytes\": %" PRIu64 "\n}\n", deferred_bytes);
+    const struct totals totals = print_allocations(file);
+    fprintf(file, "  \"busy_blocks\": %u,\n  \"deferred_bytes\": %" PRIu64 "\n}\n", totals.busy,
+            totals.deferred_bytes);
+    return totals.busy;
 }
 
 static void write_dump(const char *path)
@@ -246,16 +286,26 @@ static void write_dump(const char *path)
     const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     int error = file == NULL ? errno : 0;
+    unsigned busy = 0;
+    struct ms_quiet quiet;
+    ms_quiet_begin(&quiet);
     if (file != NULL) {
-        print_dump(file);
+        busy = print_dump(file);
         /* What does not fit in the buffer has failed before the end. */
         const bool has_failed = ferror(file) != 0;
         error = fclose(file) != 0 ? errno : has_failed ? EIO : 0;
     } else if (descriptor >= 0) {
         close(descriptor);
     }
+    ms_quiet_end(&quiet, error != 0);
     if (error != 0)
         ms_log(MS_WARN, "METASHARD_DUMP: cannot write all of %s: %s", path, strerror(error));
+    if (busy > 0)
+        ms_log(
+            MS_WARN,
+            "METASHARD_DUMP: %u allocations are busy in other threads, which may wait for ever: %s "
+            "says nothing of their contents",
+            busy, path);
 }
 
 static void explain(__attribute__((unused)) void *context, const struct ms_state_cause *cause)

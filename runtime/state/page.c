@@ -94,7 +94,9 @@ static bool reserve(int file, uint64_t bytes, char text[256])
 {
     struct rlimit limit;
     const bool is_limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes;
-    const int error = is_limited ? EFBIG : posix_fallocate(file, 0, (off_t)bytes);
+    int error = is_limited ? EFBIG : EINTR;
+    while (error == EINTR)
+        error = posix_fallocate(file, 0, (off_t)bytes);
     return error == 0 || fail(text, "%s cannot be reserved: %s", "its size", error);
 }
 

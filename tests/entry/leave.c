@@ -3,6 +3,7 @@
  * leave FILE: a program that ends with deferred memory of every kind: 8 MiB of FILE (its first byte
  * read back), 4 MiB of a pattern, 3 MiB from the heap, of which the last is zeros, and one allocation that it frees.
  * leave FILE pieces: the same, and 5 MiB set and 6 MiB copied in many small pieces.
+ * leave FILE limited: the same, and in the end no file may grow beyond 100 bytes.
  */
 #include <cuda.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #define MIB ((size_t)1 << 20)
 
@@ -56,7 +58,9 @@ int main(int argc, char **argv)
     must(cuMemcpyHtoD(of_heap + 2 * MIB, calloc(1, MIB), MIB));
     must(cuMemcpyDtoH(&byte, of_file, 1));
     must(cuMemFree(freed));
-    if (argc == 3)
+    if (argc == 3 && strcmp(argv[2], "pieces") == 0)
         write_pieces(of_pattern);
+    if (argc == 3 && strcmp(argv[2], "limited") == 0)
+        setrlimit(RLIMIT_FSIZE, &(struct rlimit){100, 100});
     return 0;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""report.py PROGRAM PRELOAD: what a process says of itself: the dump, the summary, complaints."""
+"""report.py PROGRAM BUSY PRELOAD: what a process says of itself: the dump, the summary, complaints."""
 import json
 import os
 import subprocess
@@ -85,11 +85,56 @@ def check_messages(program, preload, folder):
           (errors, os.path.exists(os.path.join(folder, "off"))), ([], False))
 
 
+def check_deaf(program, preload, folder):
+    """Nobody reads what it says, or there is no more room for it: that ends no program."""
+    ends = os.pipe()
+    os.close(ends[0])
+    data = os.path.join(folder, "data")
+    environment = dict(os.environ, LD_PRELOAD=preload, METASHARD_LOG="debug")
+    done = subprocess.run([program, data], env=environment, stderr=ends[1])
+    os.close(ends[1])
+    check("lines to a pipe that nobody reads do not end it", done.returncode, 0)
+
+    dump = os.path.join(folder, "cut")
+    environment.update(METASHARD_LOG=f"info:{folder}/cut.log", METASHARD_DUMP=dump)
+    done = subprocess.run([program, data, "limited"], env=environment)
+    check("nor do files that may not grow", (done.returncode, os.path.getsize(f"{folder}/cut.log"), os.path.getsize(dump)),
+          (0, 100, 100))
+
+
+def run_busy(program, preload, folder, *arguments, **settings):
+    dump = os.path.join(folder, "busy")
+    environment = dict(os.environ, LD_PRELOAD=preload, METASHARD_DUMP=dump, **settings)
+    try:
+        done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return "it does not end", [], []
+    with open(dump) as file:
+        dump = json.load(file)
+    return done.returncode, done.stderr.splitlines(), [dump["busy_blocks"], [
+        (block.get("busy", False), block["lineage"]) for block in dump["blocks"]]]
+
+
+def check_busy(program, preload, folder):
+    busy = [1, [(True, []), (False, [[0, 4 * MIB, "fill", "02020202"]])]]
+    status, errors, seen = run_busy(program, preload, folder)
+    check("it ends while a thread has an allocation for ever", status, 0)
+    check("the dump tells which", seen, busy)
+    check("and so does a line", len([line for line in errors if "1 allocations are busy" in line]), 1)
+    plan = os.path.join(folder, "plan.json")
+    status, errors, seen = run_busy(program, preload, folder, plan, METASHARD_PLAN=plan)
+    check("it ends while the thread for plans waits for that one", status, 0)
+    check("which a line says", len([line for line in errors if "the thread for plans waits" in line]), 1)
+
+
 def main():
+    program, busy, preload = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
-        check_dump(*sys.argv[1:], folder)
-        check_pieces(*sys.argv[1:], folder)
-        check_messages(*sys.argv[1:], folder)
+        check_dump(program, preload, folder)
+        check_pieces(program, preload, folder)
+        check_messages(program, preload, folder)
+        check_deaf(program, preload, folder)
+        check_busy(busy, preload, folder)
     print(f"1..{len(results)}")
     return not all(results)
 
