@@ -4,9 +4,9 @@
 #include "shim/metashard.h"
 
 #include "runtime/control/arrive.h"
-#include "runtime/diag/caller.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
+#include "shim/door.h"
 #include "shim/init.h"
 
 static _Thread_local struct ms_fault fault;
@@ -30,12 +30,14 @@ static bool is_on(void)
 
 int metashard_plan_file(const char *path)
 {
+    MS_ENTER("metashard_plan_file");
     return end(is_on() && (path != NULL || ms_fault_set(&fault, "expected a path")) &&
                ms_arrive_file(path, &fault));
 }
 
 int metashard_plan_text(const char *json, size_t bytes)
 {
+    MS_ENTER("metashard_plan_text");
     return end(is_on() && (json != NULL || ms_fault_set(&fault, "expected a text")) &&
                ms_arrive_text(json, bytes, "metashard_plan_text", &fault));
 }
@@ -59,6 +61,7 @@ static bool make_tensor(struct ms_tensor *tensor, const char *dtype, const uint6
 int metashard_name(uint64_t address, size_t bytes, const char *name, const char *dtype,
                    const uint64_t *shape, unsigned dims)
 {
+    MS_ENTER("metashard_name");
     struct ms_tensor tensor;
     return end(is_on() &&
                ((name != NULL && name[0] != '\0') || ms_fault_set(&fault, "expected a name")) &&
@@ -68,13 +71,14 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
 
 int metashard_unname(uint64_t address, size_t bytes)
 {
+    MS_ENTER("metashard_unname");
     return end(is_on() && ms_shard_unname(address, bytes, &fault));
 }
 
 int metashard_materialise(void)
 {
+    MS_ENTER("metashard_materialise");
     const bool is_good = is_on();
-    ms_caller = "metashard_materialise";
     if (is_good)
         ms_settle_now("the program asked for it");
     return end(is_good);
@@ -82,5 +86,6 @@ int metashard_materialise(void)
 
 size_t metashard_status(char *text, size_t bytes)
 {
+    MS_ENTER("metashard_status");
     return ms_arrive_status(text, bytes);
 }

@@ -27,14 +27,14 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
 
 CUresult cuModuleUnload(CUmodule hmod)
 {
-    ms_caller = "cuModuleUnload";
+    MS_ENTER("cuModuleUnload");
     const CUresult result = ms_is_started() ? ms_prepare_unload(NULL) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : MS_REAL(cuModuleUnload)(hmod);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
-    ms_caller = "cuLibraryUnload";
+    MS_ENTER("cuLibraryUnload");
     const CUresult result = ms_is_started() ? ms_prepare_unload(library) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : MS_REAL(cuLibraryUnload)(library);
 }

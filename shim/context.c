@@ -7,6 +7,7 @@
 #define DESTROY(symbol)                                \
     CUresult symbol(CUcontext ctx)                     \
     {                                                  \
+        MS_INSIDE;                                     \
         const CUresult result = MS_REAL(symbol)(ctx);  \
         if (result == CUDA_SUCCESS && ms_is_started()) \
             ms_context_destroyed(ctx);                 \
@@ -18,6 +19,7 @@ DESTROY(cuCtxDestroy_v2)
 /* The last reference destroys the context. */
 CUresult cuCtxDetach(CUcontext ctx)
 {
+    MS_INSIDE;
     unsigned version;
     const CUresult result = MS_REAL(cuCtxDetach)(ctx);
     if (result == CUDA_SUCCESS && ms_is_started() &&
@@ -48,6 +50,7 @@ static CUcontext primary_context(CUdevice device)
 #define RELEASE_PRIMARY(symbol)                                                   \
     CUresult symbol(CUdevice dev)                                                 \
     {                                                                             \
+        MS_INSIDE;                                                                \
         const CUcontext context = primary_context(dev);                           \
         const CUresult result = MS_REAL(symbol)(dev);                             \
         if (result == CUDA_SUCCESS && context != NULL && !is_primary_active(dev)) \
@@ -89,12 +92,14 @@ static CUresult follow_peer(CUcontext owner, bool enabled)
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
+    MS_INSIDE;
     const CUresult result = MS_REAL(cuCtxEnablePeerAccess)(peerContext, Flags);
     return result != CUDA_SUCCESS ? result : follow_peer(peerContext, true);
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 {
+    MS_INSIDE;
     const CUresult result = MS_REAL(cuCtxDisablePeerAccess)(peerContext);
     return result != CUDA_SUCCESS ? result : follow_peer(peerContext, false);
 }

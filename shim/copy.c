@@ -46,15 +46,20 @@ FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2, CU_STREAM_LEGACY)
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
+/* What a copy within the device reads is held until the driver has it. */
 #define ON_DEVICE(symbol, default_stream)                                                \
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount))    \
     {                                                                                    \
         CUresult result;                                                                 \
-        if (ms_defers_any() &&                                                           \
+        const bool is_looked_at = ms_defers_any();                                       \
+        if (is_looked_at &&                                                              \
             ms_copy_on_device(dstDevice, srcDevice, ByteCount, default_stream, &result)) \
             return result;                                                               \
         ms_note_gate();                                                                  \
-        return MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                         \
+        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                       \
+        if (is_looked_at)                                                                \
+            ms_read_end();                                                               \
+        return result;                                                                   \
     }                                                                                    \
     MS_QUICK(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),   \
              (dstDevice, srcDevice, ByteCount))
@@ -66,11 +71,15 @@ ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
             (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream))  \
     {                                                                                            \
         CUresult result;                                                                         \
-        if (ms_defers_any() && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                \
-                                                 ms_stream(hStream, default_stream), &result))   \
+        const bool is_looked_at = ms_defers_any();                                               \
+        if (is_looked_at && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                   \
+                                              ms_stream(hStream, default_stream), &result))      \
             return result;                                                                       \
         ms_note_gate();                                                                          \
-        return MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                        \
+        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                      \
+        if (is_looked_at)                                                                        \
+            ms_read_end();                                                                       \
+        return result;                                                                           \
     }                                                                                            \
     MS_QUICK(symbol,                                                                             \
              (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), \
@@ -138,15 +147,18 @@ static bool reads_block(CUdeviceptr destination, CUdeviceptr source)
            !ms_is_device_memory(destination);
 }
 
-/* A copy that is not one from a block to the host. */
+/* A copy that is not one from a block to the host. *is_held_out: it is to be forwarded, and ms_read_end follows. */
 static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
-                     bool blocking, CUresult *result_out)
+                     bool blocking, bool *is_held_out, CUresult *result_out)
 {
+    *is_held_out = false;
     if (!ms_defers_any() || bytes == 0)
         return false;
     const bool to_block = ms_is_block(destination);
-    if (ms_is_block(source) || (to_block && !ms_is_host_memory(source)))
-        return ms_copy_on_device(destination, source, bytes, stream, result_out);
+    if (ms_is_block(source) || (to_block && !ms_is_host_memory(source))) {
+        *is_held_out = !ms_copy_on_device(destination, source, bytes, stream, result_out);
+        return !*is_held_out;
+    }
     if (!to_block && !ms_is_device_memory(destination))
         return false;
     if (!ms_is_host_memory(source)) {
@@ -157,50 +169,49 @@ static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, 
                              result_out);
 }
 
-#define ANY(symbol, default_stream)                                             \
-    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount))       \
-    {                                                                           \
-        CUresult result;                                                        \
-        const bool reads = reads_block(dst, src);                               \
-        if (reads)                                                              \
-            result = prepare_read(src, ByteCount);                              \
-        else if (!copy_any(dst, src, ByteCount, default_stream, true, &result)) \
-            result = CUDA_SUCCESS;                                              \
-        else                                                                    \
-            return result;                                                      \
-        ms_note_gate();                                                         \
-        if (result == CUDA_SUCCESS) {                                           \
-            result = MS_REAL(symbol)(dst, src, ByteCount);                      \
-            if (reads)                                                          \
-                ms_read_end();                                                  \
-        }                                                                       \
-        return result;                                                          \
-    }                                                                           \
+/* True: the call is answered. */
+static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
+                        bool blocking, bool *is_held_out, CUresult *result_out)
+{
+    if (!reads_block(destination, source))
+        return copy_any(destination, source, bytes, stream, blocking, is_held_out, result_out);
+    *result_out = prepare_read(source, bytes);
+    *is_held_out = *result_out == CUDA_SUCCESS;
+    return !*is_held_out;
+}
+
+#define ANY(symbol, default_stream)                                                    \
+    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount))              \
+    {                                                                                  \
+        CUresult result;                                                               \
+        bool is_held;                                                                  \
+        if (prepare_any(dst, src, ByteCount, default_stream, true, &is_held, &result)) \
+            return result;                                                             \
+        ms_note_gate();                                                                \
+        result = MS_REAL(symbol)(dst, src, ByteCount);                                 \
+        if (is_held)                                                                   \
+            ms_read_end();                                                             \
+        return result;                                                                 \
+    }                                                                                  \
     MS_QUICK(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount))
 ANY(cuMemcpy, CU_STREAM_LEGACY)
 ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
 
-#define ANY_ASYNC(symbol, default_stream)                                                    \
-    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream))  \
-    {                                                                                        \
-        CUresult result;                                                                     \
-        const bool reads = reads_block(dst, src);                                            \
-        if (reads)                                                                           \
-            result = prepare_read(src, ByteCount);                                           \
-        else if (!copy_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false,   \
-                           &result))                                                         \
-            result = CUDA_SUCCESS;                                                           \
-        else                                                                                 \
-            return result;                                                                   \
-        ms_note_gate();                                                                      \
-        if (result == CUDA_SUCCESS) {                                                        \
-            result = MS_REAL(symbol)(dst, src, ByteCount, hStream);                          \
-            if (reads)                                                                       \
-                ms_read_end();                                                               \
-        }                                                                                    \
-        return result;                                                                       \
-    }                                                                                        \
-    MS_QUICK(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), \
+#define ANY_ASYNC(symbol, default_stream)                                                         \
+    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream))       \
+    {                                                                                             \
+        CUresult result;                                                                          \
+        bool is_held;                                                                             \
+        if (prepare_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false, &is_held, \
+                        &result))                                                                 \
+            return result;                                                                        \
+        ms_note_gate();                                                                           \
+        result = MS_REAL(symbol)(dst, src, ByteCount, hStream);                                   \
+        if (is_held)                                                                              \
+            ms_read_end();                                                                        \
+        return result;                                                                            \
+    }                                                                                             \
+    MS_QUICK(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),      \
              (dst, src, ByteCount, hStream))
 ANY_ASYNC(cuMemcpyAsync, CU_STREAM_LEGACY)
 ANY_ASYNC(cuMemcpyAsync_ptsz, CU_STREAM_PER_THREAD)

@@ -17,6 +17,7 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 
 #include "runtime/diag/caller.h"
 #include "runtime/hot.h"
+#include "shim/door.h"
 
 enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_PASS };
 
@@ -62,20 +63,23 @@ static inline void *ms_real_fast(enum ms_entry entry)
 }
 
 /*
- * An entry that jumps to the driver when nothing is deferred, and otherwise to slow_<symbol>, which is
+ * An entry that jumps to the driver when nothing is deferred, and otherwise goes inside (door.h), to what MS_SLOW has
  * defined before it. Apart, so that the quick way needs no frame.
  */
 #define MS_QUICK(symbol, parameters, arguments)                                                  \
+    static __attribute__((noinline)) CUresult slow_##symbol parameters                           \
+    {                                                                                            \
+        MS_ENTER(#symbol);                                                                       \
+        return inside_##symbol arguments;                                                        \
+    }                                                                                            \
     CUresult symbol parameters                                                                   \
     {                                                                                            \
         const __typeof__(&symbol) real =                                                         \
             (__typeof__(&symbol))__atomic_load_n(&ms_real[MS_ENTRY_##symbol], __ATOMIC_ACQUIRE); \
         if (__builtin_expect(ms_is_quiet() && real != NULL, 1))                                  \
             return real arguments;                                                               \
-        ms_caller = #symbol;                                                                     \
         return slow_##symbol arguments;                                                          \
     }
-#define MS_SLOW(symbol, parameters) \
-    static __attribute__((noinline)) CUresult slow_##symbol parameters
+#define MS_SLOW(symbol, parameters) static CUresult inside_##symbol parameters
 
 #endif

@@ -66,6 +66,7 @@ static void start(void)
 CUresult cuInit(unsigned int Flags)
 {
     const CUresult result = MS_REAL(cuInit)(Flags);
+    MS_INSIDE;
     if (result == CUDA_SUCCESS && !off)
         start();
     return result;

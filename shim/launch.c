@@ -30,7 +30,7 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
                                  void **kernelParams, void **extra)                              \
     {                                                                                            \
         CUresult result;                                                                         \
-        ms_caller = #symbol;                                                                     \
+        MS_ENTER(#symbol);                                                                       \
         struct ms_call call = {.function = f,                                                    \
                                .grid = {gridDimX, gridDimY, gridDimZ},                           \
                                .block = {blockDimX, blockDimY, blockDimZ},                       \
@@ -54,7 +54,7 @@ LAUNCH(cuLaunchKernel_ptsz, CU_STREAM_PER_THREAD)
                                  void **kernelParams)                                            \
     {                                                                                            \
         CUresult result;                                                                         \
-        ms_caller = #symbol;                                                                     \
+        MS_ENTER(#symbol);                                                                       \
         struct ms_call call = {.function = f,                                                    \
                                .grid = {gridDimX, gridDimY, gridDimZ},                           \
                                .block = {blockDimX, blockDimY, blockDimZ},                       \

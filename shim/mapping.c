@@ -71,7 +71,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 /* A handle that holds only a part of the block would be taken for all of it. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
-    ms_caller = "cuMemRetainAllocationHandle";
+    MS_ENTER("cuMemRetainAllocationHandle");
     bool one_handle = true;
     CUresult result = CUDA_SUCCESS;
     if (ms_owns_any())
@@ -89,7 +89,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                        CUmemRangeHandleType handleType, unsigned long long flags)
 {
-    ms_caller = "cuMemGetHandleForAddressRange";
+    MS_ENTER("cuMemGetHandleForAddressRange");
     const CUresult result = ms_owns_any() ? ms_prepare_pin(dptr, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS
                ? result
@@ -99,7 +99,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
                              CUdeviceptr memptr, size_t size, unsigned long long flags)
 {
-    ms_caller = "cuMulticastBindAddr";
+    MS_ENTER("cuMulticastBindAddr");
     const CUresult result = ms_owns_any() ? ms_prepare_pin(memptr, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS
                ? result

@@ -14,7 +14,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     int attempts = 0;
     CUresult result;
-    ms_caller = "cuMemAlloc_v2";
+    MS_ENTER("cuMemAlloc_v2");
     if (ms_is_started() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
         ms_alloc(bytesize, dptr, &result)) {
         ms_observer_expect();
@@ -32,7 +32,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     {                                                  \
         int attempts = 0;                              \
         CUresult result;                               \
-        ms_caller = #symbol;                           \
+        MS_ENTER(#symbol);                             \
         do                                             \
             result = MS_REAL(symbol) arguments;        \
         while (ms_try_again(result, &attempts));       \
@@ -69,7 +69,7 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result;
-    ms_caller = "cuMemFree_v2";
+    MS_ENTER("cuMemFree_v2");
     if (ms_owns_any() && ms_free(dptr, &result))
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);
@@ -83,7 +83,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     CUresult symbol(CUdeviceptr dptr, CUstream hStream) \
     {                                                   \
         CUresult result;                                \
-        ms_caller = #symbol;                            \
+        MS_ENTER(#symbol);                              \
         if (ms_owns_any() && ms_free(dptr, &result))    \
             return result;                              \
         result = MS_REAL(symbol)(dptr, hStream);        \
@@ -112,7 +112,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     CUresult result;
-    ms_caller = "cuPointerGetAttribute";
+    MS_ENTER("cuPointerGetAttribute");
     if (ms_owns_any() && ms_pointer_attribute(data, attribute, ptr, &result))
         return result;
     return MS_REAL(cuPointerGetAttribute)(data, attribute, ptr);

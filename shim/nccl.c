@@ -25,6 +25,7 @@
 #include "runtime/diag/caller.h"
 #include "runtime/hot.h"
 #include "runtime/start.h"
+#include "shim/door.h"
 #include "shim/init.h"
 #include "shim/nccl_real.h"
 
@@ -64,6 +65,7 @@ static struct way find_way(enum ms_nccl_id id, ncclComm_t comm, const void *retu
 
 #define RETURN_ADDRESS __builtin_extract_return_addr(__builtin_return_address(0))
 #define FIND(name, comm)                                                          \
+    MS_INSIDE;                                                                    \
     const struct way way = find_way(MS_NCCL_##name, comm, RETURN_ADDRESS, #name); \
     if (way.real == NULL)                                                         \
     return ncclSystemError
@@ -73,6 +75,16 @@ static ncclResult_t go_on(ncclResult_t result)
 {
     depth--;
     return result;
+}
+
+/* A call that waits for other ranks, and for which nothing is held: cancelling it is between the program and NCCL. */
+#define GO_OUT(name, arguments) \
+    (ms_door_open(&door), depth++, come_back(((__typeof__(&name))way.real)arguments))
+
+static ncclResult_t come_back(ncclResult_t result)
+{
+    ms_door_close();
+    return go_on(result);
 }
 
 /* --- sizes */
@@ -551,7 +563,7 @@ static bool is_made(const struct way *way, ncclResult_t result)
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
 {
     FIND(ncclCommInitRank, NULL);
-    const ncclResult_t result = GO_ON(ncclCommInitRank, (comm, nranks, commId, rank));
+    const ncclResult_t result = GO_OUT(ncclCommInitRank, (comm, nranks, commId, rank));
     const struct ms_communicator self = {nranks, rank, .is_blocking = result == ncclSuccess};
     if (is_made(&way, result))
         note(&way, *comm, &self);
@@ -563,7 +575,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
                                     ncclConfig_t *config)
 {
     FIND(ncclCommInitRankConfig, NULL);
-    const ncclResult_t result = GO_ON(ncclCommInitRankConfig, (comm, nranks, commId, rank, config));
+    const ncclResult_t result =
+        GO_OUT(ncclCommInitRankConfig, (comm, nranks, commId, rank, config));
     const struct ms_communicator self = {nranks, rank, is_blocking(config)};
     if (is_made(&way, result))
         note(&way, *comm, &self);
@@ -576,7 +589,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
 {
     FIND(ncclCommInitRankScalable, NULL);
     const ncclResult_t result =
-        GO_ON(ncclCommInitRankScalable, (newcomm, nranks, myrank, nId, commIds, config));
+        GO_OUT(ncclCommInitRankScalable, (newcomm, nranks, myrank, nId, commIds, config));
     if (is_made(&way, result))
         note(&way, *newcomm, &(struct ms_communicator){nranks, myrank, is_blocking(config)});
     return result;
@@ -586,7 +599,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 {
     FIND(ncclCommInitAll, NULL);
-    const ncclResult_t result = GO_ON(ncclCommInitAll, (comm, ndev, devlist));
+    const ncclResult_t result = GO_OUT(ncclCommInitAll, (comm, ndev, devlist));
     for (int i = 0; is_made(&way, result) && i < ndev; i++)
         ms_nccl_note_comm(comm[i], way.nccl);
     return result;
@@ -612,7 +625,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
                            ncclConfig_t *config)
 {
     FIND(ncclCommSplit, comm);
-    const ncclResult_t result = GO_ON(ncclCommSplit, (comm, color, key, newcomm, config));
+    const ncclResult_t result = GO_OUT(ncclCommSplit, (comm, color, key, newcomm, config));
     note_child(&way, result, comm, config, newcomm);
     return result;
 }
@@ -621,8 +634,8 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
                             ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags)
 {
     FIND(ncclCommShrink, comm);
-    const ncclResult_t result = GO_ON(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
-                                                       newcomm, config, shrinkFlags));
+    const ncclResult_t result = GO_OUT(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
+                                                        newcomm, config, shrinkFlags));
     note_child(&way, result, comm, config, newcomm);
     return result;
 }
@@ -632,7 +645,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqu
 {
     FIND(ncclCommGrow, comm);
     const ncclResult_t result =
-        GO_ON(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
+        GO_OUT(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
     note_child(&way, result, comm, config, newcomm);
     return result;
 }
@@ -640,7 +653,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqu
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     FIND(ncclCommFinalize, comm);
-    return GO_ON(ncclCommFinalize, (comm));
+    return GO_OUT(ncclCommFinalize, (comm));
 }
 
 /* Forgotten before: the next communicator may get the same handle at once. */
@@ -650,7 +663,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
         FIND(name, comm);              \
         if (way.is_ours)               \
             forget(comm);              \
-        return GO_ON(name, (comm));    \
+        return GO_OUT(name, (comm));   \
     }
 END(ncclCommDestroy)
 END(ncclCommAbort)

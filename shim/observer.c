@@ -21,6 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
+#include "shim/door.h"
 #include "shim/nccl.h"
 #include "shim/real.h"
 
@@ -49,7 +50,7 @@ static report_function *find_report(const char *name)
 static void observe(void *block, int64_t size)
 {
     atomic_store_explicit(&has_reported, true, memory_order_relaxed);
-    ms_caller = "the caching allocator";
+    MS_ENTER("the caching allocator");
     if (size > 0)
         ms_block_taken((CUdeviceptr)(uintptr_t)block, (size_t)size);
     else

@@ -14,7 +14,7 @@ struct ms_sealed ms_seal_enter(uint32_t entry)
         sealed.real = ms_real_get((enum ms_entry)entry);
     if (!ms_defers_any())
         return sealed;
-    ms_caller = entry < MS_ENTRY_COUNT ? ms_entries[entry].symbol : "an unknown function";
+    MS_ENTER(entry < MS_ENTRY_COUNT ? ms_entries[entry].symbol : "an unknown function");
     ms_log(MS_DEBUG, "%s is not modelled: everything deferred is materialised", ms_caller);
     sealed.result = ms_prepare_touch_all();
     return sealed;

@@ -7,7 +7,6 @@
 /* What is captured runs again without a call that we see, so the window of deferral ends before it. */
 static void prepare_capture(void)
 {
-    ms_caller = "cuStreamBeginCapture";
     ms_settle_now("a capture begins");
     ms_note_capture(true);
 }
@@ -21,24 +20,28 @@ static CUresult noted(CUresult begun)
 
 CUresult cuStreamBeginCapture(CUstream hStream)
 {
+    MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture)(hStream));
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
 {
+    MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture_ptsz)(hStream));
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
+    MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture_v2)(hStream, mode));
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
+    MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
     return noted(MS_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
 }
@@ -48,6 +51,7 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
                     const CUgraphEdgeData *dependencyData, size_t numDependencies,     \
                     CUstreamCaptureMode mode)                                          \
     {                                                                                  \
+        MS_ENTER("cuStreamBeginCapture");                                              \
         prepare_capture();                                                             \
         return noted(MS_REAL(symbol)(hStream, hGraph, dependencies, dependencyData,    \
                                      numDependencies, mode));                          \
@@ -59,6 +63,7 @@ BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
 #define END_CAPTURE(symbol, is_capturing)                                           \
     CUresult symbol(CUstream hStream, CUgraph *phGraph)                             \
     {                                                                               \
+        MS_INSIDE;                                                                  \
         CUstreamCaptureStatus before, after;                                        \
         const bool known = MS_REAL(is_capturing)(hStream, &before) == CUDA_SUCCESS; \
         const CUresult result = MS_REAL(symbol)(hStream, phGraph);                  \

@@ -119,9 +119,8 @@ static CUresult prepare_scatter_of(const struct ms_operation *operation, CUstrea
 {
     const CUdeviceptr from = address_of(operation->read), to = address_of(operation->written);
     CUresult result = CUDA_SUCCESS;
-    if (operation->written_bytes > 0 && to != from &&
-        !ms_copy_on_device(to, from, operation->read_bytes, stream, &result))
-        result = ms_driver.memcpy_dtod_async(to, from, operation->read_bytes, stream);
+    if (operation->written_bytes > 0 && to != from)
+        result = ms_copy_part(to, from, operation->read_bytes, NULL, stream);
     return result == CUDA_SUCCESS && ms_defers_any() ? prepare_read(operation) : result;
 }
 

@@ -236,17 +236,29 @@ static bool has_absent_source(const struct copy *copy, size_t bytes)
            ms_lineage_has_absent(&copy->source->lineage, begin, begin + bytes);
 }
 
-/* Makes both ranges real, so that the driver's own copy can run. */
+/* Makes both ranges real, so that the driver's own copy can run. The source may be what can be taken away again: on success it
+ * is held, until ms_read_end. */
 static CUresult make_real(const struct copy *copy, size_t bytes)
 {
     CUresult result = CUDA_SUCCESS;
+    ms_read_begin();
     if (copy->source != NULL) {
         const size_t begin = ms_offset(copy->source, copy->source_address);
         result = ms_materialise(copy->source, begin, begin + bytes, MS_READ);
     }
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, 0, bytes);
+    if (result != CUDA_SUCCESS)
+        ms_read_end();
     return result;
+}
+
+/* A copy that is for the driver, of which nothing is ours, is held all the same: whoever makes the call need not know. */
+static bool answered_or_held(bool is_answered)
+{
+    if (!is_answered)
+        ms_read_begin();
+    return is_answered;
 }
 
 static bool has_deferred_source(const struct copy *copy, size_t bytes)
@@ -265,6 +277,7 @@ static void note_use(struct ms_allocation *allocation, CUdeviceptr address, size
     ms_space_note_use(allocation, begin, begin + bytes);
 }
 
+/* True, or it is held for the driver's copy. */
 static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
 {
     if ((copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes)) ||
@@ -303,8 +316,9 @@ static bool claim_and_run(struct copy *copy, size_t bytes, CUresult *result_out)
 {
     ms_space_claim_two(copy->source_address, copy->destination_address, &copy->source,
                        &copy->destination);
-    const bool answered =
-        (copy->source != NULL || copy->destination != NULL) && run(copy, bytes, result_out);
+    const bool answered = copy->source != NULL || copy->destination != NULL
+                              ? run(copy, bytes, result_out)
+                              : answered_or_held(false);
     ms_space_release(copy->source);
     if (copy->destination != copy->source)
         ms_space_release(copy->destination);
@@ -323,39 +337,60 @@ static bool try_copy(struct copy *copy, size_t bytes, CUresult *result_out)
     return answered;
 }
 
-bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
-                       CUresult *result_out)
+/* True, or the caller does the copy and ms_read_end follows. */
+static bool answer(struct copy *copy, size_t bytes, CUresult *result_out)
 {
-    return ms_copy_one_on_device(destination, source, bytes, NULL, stream, result_out);
-}
-
-bool ms_copy_one_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                           const struct ms_sequence *sequence, CUstream stream,
-                           CUresult *result_out)
-{
+    const CUdeviceptr source = copy->source_address;
     if (bytes == 0)
-        return false;
+        return answered_or_held(false);
     if (!ms_is_block(source)) {
         if (ms_is_pinned_memory(source))
-            return ms_copy_from_host(destination, (const void *)(uintptr_t)source, bytes, stream,
-                                     false, result_out);
+            return answered_or_held(ms_copy_from_host(copy->destination_address,
+                                                      (const void *)(uintptr_t)source, bytes,
+                                                      copy->stream, false, result_out));
         *result_out = ms_prepare_foreign(source);
         if (*result_out != CUDA_SUCCESS)
             return true;
     }
+    return try_copy(copy, bytes, result_out);
+}
+
+bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
+                       CUresult *result_out)
+{
+    struct copy copy = {.source_address = source,
+                        .destination_address = destination,
+                        .stream = stream};
+    return answer(&copy, bytes, result_out);
+}
+
+/* What the machine does not do the driver does. */
+static CUresult carry_out(struct copy *copy, size_t bytes)
+{
+    CUresult result;
+    if (answer(copy, bytes, &result))
+        return result;
+    result = ms_driver.memcpy_dtod_async(copy->destination_address, copy->source_address, bytes,
+                                         copy->stream);
+    ms_read_end();
+    return result;
+}
+
+CUresult ms_copy_part(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                      const struct ms_sequence *sequence, CUstream stream)
+{
     struct copy copy = {.source_address = source,
                         .destination_address = destination,
                         .stream = stream,
                         .sequence = sequence};
-    return try_copy(&copy, bytes, result_out);
+    return carry_out(&copy, bytes);
 }
 
-bool ms_copy_row_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                           CUstream stream, CUresult *result_out)
+CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream)
 {
     struct copy copy = {.source_address = source,
                         .destination_address = destination,
                         .stream = stream,
                         .is_row = true};
-    return try_copy(&copy, bytes, result_out);
+    return carry_out(&copy, bytes);
 }

@@ -248,16 +248,6 @@ static void list_sizes(const struct ms_piece *pieces, size_t count, size_t *size
         sizes[i] = pieces[i].bytes;
 }
 
-/* One of the copies that a launch is; the driver does what the machine does not. */
-static CUresult copy_piece(const struct ms_piece *piece, const struct ms_sequence *sequence,
-                           CUstream stream)
-{
-    CUresult result;
-    if (ms_copy_one_on_device(piece->to, piece->from, piece->bytes, sequence, stream, &result))
-        return result;
-    return ms_driver.memcpy_dtod_async(piece->to, piece->from, piece->bytes, stream);
-}
-
 /* The launch is copies, and they are done: then *result_out is what it returns. */
 static bool concatenate(const struct ms_call *call, const struct ms_param_layout *layout,
                         const struct ms_packed *packed, const struct ms_reach *reach,
@@ -277,7 +267,8 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
     *result_out = CUDA_SUCCESS;
     for (size_t i = 0; i < count && *result_out == CUDA_SUCCESS; i++) {
         const struct ms_sequence sequence = {sizes, count, i};
-        *result_out = copy_piece(&pieces[i], &sequence, call->stream);
+        *result_out =
+            ms_copy_part(pieces[i].to, pieces[i].from, pieces[i].bytes, &sequence, call->stream);
     }
     return true;
 }

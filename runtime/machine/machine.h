@@ -47,18 +47,20 @@ bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, 
 bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
                        bool blocking, CUresult *result_out);
 
-/* A copy between device addresses; at least one of them lies in an allocation. */
+/*
+ * A copy between device addresses; at least one of them lies in an allocation. When it is to be forwarded, what it reads is held:
+ * ms_read_end (pressure.h) must follow when the call has been made.
+ */
 bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                        CUresult *result_out);
 
-/* The same, of one of a sequence of tensors that are put one behind the other; NULL: of none. */
-bool ms_copy_one_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                           const struct ms_sequence *sequence, CUstream stream,
-                           CUresult *result_out);
-
-/* The same of one row of many (rows.h), which is no tensor by itself and no event. */
-bool ms_copy_row_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                           CUstream stream, CUresult *result_out);
+/*
+ * Copies that are a part of a call; what the machine does not record the driver does. Of one of a sequence of tensors that
+ * are put one behind the other (NULL: of none); and of one row of many (rows.h), which is no tensor by itself and no event.
+ */
+CUresult ms_copy_part(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                      const struct ms_sequence *sequence, CUstream stream);
+CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream);
 
 /* A launch, which is recorded, or what its parameters reach is materialised. `call` has the stream by
  * its true name. */

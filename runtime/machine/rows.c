@@ -80,22 +80,13 @@ static bool can_copy(const struct extent *to, struct extent *from, size_t width)
     return can;
 }
 
-/* What has changed meanwhile is for the driver. */
-static CUresult copy_row(CUdeviceptr to, CUdeviceptr from, size_t width, CUstream stream)
-{
-    CUresult result;
-    if (ms_copy_row_on_device(to, from, width, stream, &result))
-        return result;
-    return ms_driver.memcpy_dtod_async(to, from, width, stream);
-}
-
-/* The first dimension counts fastest, as rows lie in memory. */
+/* The first dimension counts fastest, as rows lie in memory. What has changed meanwhile is for the driver. */
 static CUresult copy_all(const struct ms_row_copy *rows, CUstream stream)
 {
     size_t at[MS_ROW_DIMS] = {0};
     CUdeviceptr to = rows->to, from = rows->from;
     for (;;) {
-        const CUresult result = copy_row(to, from, rows->width, stream);
+        const CUresult result = ms_copy_row(to, from, rows->width, stream);
         unsigned dim = 0;
         if (result != CUDA_SUCCESS)
             return result;
