@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -122,9 +123,12 @@ MS_TEST(a_thread_that_is_cancelled_ends_its_write_first)
     pthread_t thread;
     void *result;
     CHECK(pipe(ends) == 0);
+    alarm(20);
     CHECK(pthread_create(&thread, NULL, write_and_note, &ends[1]) == 0);
-    usleep(20000);
+    for (int held = 0; held == 0; usleep(10000))
+        CHECK(ioctl(ends[0], FIONREAD, &held) == 0);
     CHECK(pthread_cancel(thread) == 0);
+    usleep(50000);
     size_t got = 0;
     for (ssize_t now; got < sizeof(some); got += (size_t)now) {
         now = read(ends[0], some, sizeof(some));
