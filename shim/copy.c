@@ -97,20 +97,20 @@ static CUresult prepare_host(const void *destination, size_t bytes)
 
 /* What a copy from the device reads; an overrun is the driver's refusal, also where the granule
  * behind the block would let it through. On success, ms_read_end must follow the driver's call. */
-static CUresult prepare_read(CUdeviceptr address, size_t bytes)
+static CUresult prepare_read(CUdeviceptr address, size_t bytes, CUstream stream)
 {
     if (ms_overruns(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    return ms_prepare_read(address, bytes);
+    return ms_prepare_read(address, bytes, stream);
 }
 
-#define TO_HOST(symbol)                                                        \
+#define TO_HOST(symbol, default_stream)                                        \
     MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))  \
     {                                                                          \
         ms_note_gate();                                                        \
         CUresult result = prepare_host(dstHost, ByteCount);                    \
         if (result == CUDA_SUCCESS)                                            \
-            result = prepare_read(srcDevice, ByteCount);                       \
+            result = prepare_read(srcDevice, ByteCount, default_stream);       \
         if (result == CUDA_SUCCESS) {                                          \
             result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);           \
             ms_read_end();                                                     \
@@ -119,16 +119,16 @@ static CUresult prepare_read(CUdeviceptr address, size_t bytes)
     }                                                                          \
     MS_QUICK(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
              (dstHost, srcDevice, ByteCount))
-TO_HOST(cuMemcpyDtoH_v2)
-TO_HOST(cuMemcpyDtoH_v2_ptds)
+TO_HOST(cuMemcpyDtoH_v2, CU_STREAM_LEGACY)
+TO_HOST(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD)
 
-#define TO_HOST_ASYNC(symbol)                                                                    \
+#define TO_HOST_ASYNC(symbol, default_stream)                                                    \
     MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream))  \
     {                                                                                            \
         ms_note_gate();                                                                          \
         CUresult result = prepare_host(dstHost, ByteCount);                                      \
         if (result == CUDA_SUCCESS)                                                              \
-            result = prepare_read(srcDevice, ByteCount);                                         \
+            result = prepare_read(srcDevice, ByteCount, ms_stream(hStream, default_stream));     \
         if (result == CUDA_SUCCESS) {                                                            \
             result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                    \
             ms_read_end();                                                                       \
@@ -137,8 +137,8 @@ TO_HOST(cuMemcpyDtoH_v2_ptds)
     }                                                                                            \
     MS_QUICK(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), \
              (dstHost, srcDevice, ByteCount, hStream))
-TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2)
-TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz)
+TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2, CU_STREAM_LEGACY)
+TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
 /* cuMemcpy finds the kind of copy from the addresses; so must we. */
 static bool reads_block(CUdeviceptr destination, CUdeviceptr source)
@@ -175,7 +175,7 @@ static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t byte
 {
     if (!reads_block(destination, source))
         return copy_any(destination, source, bytes, stream, blocking, is_held_out, result_out);
-    *result_out = prepare_read(source, bytes);
+    *result_out = prepare_read(source, bytes, stream);
     *is_held_out = *result_out == CUDA_SUCCESS;
     return !*is_held_out;
 }

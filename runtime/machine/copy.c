@@ -41,7 +41,8 @@ static CUresult back_destination(const struct copy *copy, size_t at, size_t byte
 static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
 {
     const size_t begin = ms_offset(copy->source, copy->source_address + at);
-    CUresult result = ms_materialise(copy->source, begin, begin + bytes, MS_READ);
+    CUresult result = ms_materialise(copy->source, begin, begin + bytes,
+                                     ms_read_access(copy->source, copy->stream));
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
     if (result == CUDA_SUCCESS)
@@ -244,7 +245,8 @@ static CUresult make_real(const struct copy *copy, size_t bytes)
     ms_read_begin();
     if (copy->source != NULL) {
         const size_t begin = ms_offset(copy->source, copy->source_address);
-        result = ms_materialise(copy->source, begin, begin + bytes, MS_READ);
+        result = ms_materialise(copy->source, begin, begin + bytes,
+                                ms_read_access(copy->source, copy->stream));
     }
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, 0, bytes);

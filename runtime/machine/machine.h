@@ -88,9 +88,9 @@ CUresult ms_prepare_foreign(CUdeviceptr source);
 CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream);
 CUresult ms_prepare_payload_value(uint32_t value, unsigned width);
 
-/* The call will read [address, address + bytes) and write nothing of it. On success, ms_read_end
+/* The call will read [address, address + bytes) in the order of stream and write nothing of it. On success, ms_read_end
  * (pressure.h) must follow when the call has been made. */
-CUresult ms_prepare_read(CUdeviceptr address, size_t bytes);
+CUresult ms_prepare_read(CUdeviceptr address, size_t bytes, CUstream stream);
 
 /* The same for what is sent to other ranks as it is: a plan has nothing against that. */
 CUresult ms_prepare_send(CUdeviceptr address, size_t bytes);

@@ -31,6 +31,21 @@ void ms_read_end(void)
     atomic_fetch_sub(&reads_in_call, 1);
 }
 
+/* NULL: not known. */
+static CUcontext context_of(CUstream stream)
+{
+    CUcontext context;
+    const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    const CUresult result = is_default ? ms_driver.ctx_get_current(&context)
+                                       : ms_driver.stream_get_ctx(stream, &context);
+    return result == CUDA_SUCCESS ? context : NULL;
+}
+
+enum ms_access ms_read_access(const struct ms_allocation *allocation, CUstream stream)
+{
+    return context_of(stream) == allocation->context ? MS_READ : MS_WRITE;
+}
+
 struct candidate {
     CUdeviceptr address;
     uint64_t id, reads, changes;

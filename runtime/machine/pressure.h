@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "runtime/driver.h"
+#include "runtime/machine/materialise.h"
 
 /*
  * True when `result` says that memory is out and another try is worth while: the device was waited for,
@@ -45,5 +46,11 @@ void ms_pressure_trim_one(CUdeviceptr address);
  */
 void ms_read_begin(void);
 void ms_read_end(void);
+
+/*
+ * How a claimed allocation is brought into memory for a read that is queued in stream. Before memory is taken away, the
+ * allocation's own context is waited for, so what is read in another one becomes resident.
+ */
+enum ms_access ms_read_access(const struct ms_allocation *allocation, CUstream stream);
 
 #endif

@@ -13,8 +13,9 @@
 typedef CUresult materialiser(struct ms_allocation *allocation, size_t begin, size_t end,
                               enum ms_access access);
 
+/* reader: the stream in which a range is read that is not written; NULL: it is written, too. */
 static CUresult materialise_range(CUdeviceptr address, size_t bytes, materialiser *materialise,
-                                  enum ms_access access)
+                                  CUstream reader)
 {
     const CUdeviceptr end = bytes <= UINT64_MAX - address ? address + bytes : UINT64_MAX;
     for (CUdeviceptr at = address; at < end;) {
@@ -28,6 +29,8 @@ static CUresult materialise_range(CUdeviceptr address, size_t bytes, materialise
         const size_t to = allocation_end < end ? allocation->bytes : ms_offset(allocation, end);
         if (materialise != ms_materialise_live && materialise != ms_materialise_kept)
             ms_space_note_use(allocation, from, to);
+        const enum ms_access access =
+            reader != NULL ? ms_read_access(allocation, reader) : MS_WRITE;
         const CUresult result = materialise(allocation, from, to, access);
         ms_space_release(allocation);
         if (result != CUDA_SUCCESS)
@@ -42,7 +45,7 @@ static CUresult touch(CUdeviceptr address, size_t bytes, materialiser *materiali
     int attempts = 0;
     CUresult result;
     do
-        result = materialise_range(address, bytes, materialise, MS_WRITE);
+        result = materialise_range(address, bytes, materialise, NULL);
     while (ms_try_bytes_again(result, &attempts));
     return result;
 }
@@ -115,27 +118,28 @@ CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes)
 }
 
 /* What can be taken away again is held for the call; not while we wait for memory ourselves. */
-static CUresult hold(CUdeviceptr address, size_t bytes, materialiser *materialise)
+static CUresult hold(CUdeviceptr address, size_t bytes, materialiser *materialise, CUstream reader)
 {
     int attempts = 0;
     CUresult result;
     do {
         ms_read_begin();
-        result = materialise_range(address, bytes, materialise, MS_READ);
+        result = materialise_range(address, bytes, materialise, reader);
         if (result != CUDA_SUCCESS)
             ms_read_end();
     } while (ms_try_bytes_again(result, &attempts));
     return result;
 }
 
-CUresult ms_prepare_read(CUdeviceptr address, size_t bytes)
+CUresult ms_prepare_read(CUdeviceptr address, size_t bytes, CUstream stream)
 {
-    return hold(address, bytes, ms_materialise);
+    return hold(address, bytes, ms_materialise, stream);
 }
 
+/* A communicator's streams are in the context that is current. */
 CUresult ms_prepare_send(CUdeviceptr address, size_t bytes)
 {
-    return hold(address, bytes, ms_materialise_sent);
+    return hold(address, bytes, ms_materialise_sent, CU_STREAM_LEGACY);
 }
 
 CUresult ms_prepare_send_later(CUdeviceptr address, size_t bytes)

@@ -289,6 +289,44 @@ MS_TEST(what_a_copy_of_any_kind_in_a_busy_stream_reads_stays_until_it_is_queued)
     check_copy_in_stream_held(copy_any_in_stream, "cuMemcpyAsync");
 }
 
+/* What is queued in another context is not waited for, so what that reads is not taken away. */
+static void check_held_by_other_context(bool to_host)
+{
+    setenv("METASHARD_IDLE_MS", "1", 1);
+    start();
+    CUcontext other;
+    CUdeviceptr taken;
+    unsigned char *pinned;
+    const CUdeviceptr from = make_filled(7), to = device_allocate(MIB); /* the driver's */
+    for (size_t at = 0; at < BYTES; at += 4 * MIB)
+        check_filled(from + at, 4 * MIB, 7);
+    CHECK_EQ(cuMemHostAlloc((void **)&pinned, MIB, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxCreate(&other, NULL, 0, 0), CUDA_SUCCESS);
+    const CUstream stream = make_stream(true);
+    if (to_host)
+        CHECK_EQ(cuMemcpyDtoHAsync(pinned, from, MIB, stream), CUDA_SUCCESS);
+    else
+        CHECK_EQ(cuMemcpyDtoDAsync(to, from, MIB, stream), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAllocAsync(&taken, 62 * MIB, CU_STREAM_PER_THREAD), CUDA_ERROR_OUT_OF_MEMORY);
+    atomic_store(&may_go_on, true);
+    CHECK_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+    if (to_host)
+        CHECK_EQ(pinned[MIB - 1], 7);
+    else
+        check_filled(to, MIB, 7);
+}
+
+MS_TEST(what_a_copy_in_another_context_reads_stays)
+{
+    check_held_by_other_context(false);
+}
+
+MS_TEST(what_a_copy_to_the_host_in_another_context_reads_stays)
+{
+    check_held_by_other_context(true);
+}
+
 /* --- captures */
 
 /* The shim's mark in the context would end the capture, which begins after it, therefore. */
