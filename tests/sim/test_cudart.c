@@ -4,6 +4,7 @@
  * start-up and for a launch, by hand.
  */
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,13 @@ static float *read_floats(const void *device, size_t count)
     float *host = malloc(count * sizeof(*host));
     OK(cudaMemcpy(host, device, count * sizeof(*host), cudaMemcpyDeviceToHost));
     return host;
+}
+
+/* Not called here, and yet PyTorch 2.11 is not loaded without them. */
+MS_TEST(what_is_imported_is_there)
+{
+    CHECK(dlsym(RTLD_DEFAULT, "cudaGraphDebugDotPrint") != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "__cudaInitModule") != NULL);
 }
 
 MS_TEST(a_kernel_of_a_fat_binary_runs)

@@ -32,8 +32,15 @@ def copies(d, h):
     targets = [torch.empty_like(d), torch.empty_like(d)]
     torch._foreach_copy_(targets, [d, d.mul(2)])
     yield "foreach copy", same(targets[0], h) and same(targets[1], h.mul(2))
+    three = (2, h.shape[0] // 2, h.shape[1])
+    for dim in (0, 1, 2):
+        yield f"cat of three dimensions in dimension {dim}", same(torch.cat([d.view(three)] * 3, dim),
+                                                                  torch.cat([h.view(three)] * 3, dim))
+    yield "stack and cat", same(torch.cat([torch.stack([d, d]), torch.stack([d, d])], 1),
+                                torch.cat([torch.stack([h, h]), torch.stack([h, h])], 1))
     for other in TYPES[:-1]:
         yield f"to {other}", same(d.to(other), h.to(other))
+        yield f"columns to {other}", same(d[:, 3:9].to(other), h[:, 3:9].to(other))
 
 
 def arithmetic(d, h):

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_wheel.py RULES [LAYOUTS]: what the shim expects of PyTorch, held against the installed wheel. TAP.
+"""check_wheel.py RULES [LAYOUTS [CUDART]]: what the shim expects of PyTorch, held against the installed wheel. TAP.
 
 The block observer: libc10 exports the function that the shim interposes, and libc10_cuda calls it from
 outside. The kernel rules: each names kernels that are there, and their parameters lie where the rule's
-class expects pointers. With LAYOUTS, writes the layouts of all kernels there for the simulated driver.
+class expects pointers. With LAYOUTS, writes the layouts of all kernels there for the simulated driver. CUDART is the
+stand-in for the CUDA runtime: it has all that PyTorch's libraries import.
 """
 import collections
 import fnmatch
+import glob
 import importlib.util
 import os
 import re
@@ -24,6 +26,9 @@ CALCULATOR_OF_TWO = 4 + 25 * 12 + 25 * 2 * 4  # OffsetCalculator<2>: dims, divid
 NEVER = [r"St5arrayIPcLm[3-9]E", r"13reduce_kernelI", r"25multi_tensor_apply_kernelI",
          r"24index_elementwise_kernelI", r"34_scatter_gather_elementwise_"]
 
+
+# Releases name casts differently: 2.11 by what they make, 2.15 by what they do.
+CASTS = ["27converting_copy_kernel_cudaI", "24float16_copy_kernel_cuda", "25bfloat16_copy_kernel_cuda"]
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -90,6 +95,13 @@ def pointers_fit(class_, name, parameters):
     return len(sizes) == 2 and sizes[1] >= CALCULATOR_OF_TWO + 2 * POINTER
 
 
+def casts_named(matched):
+    """Types to which loops over any strides cast float."""
+    loops = [name for names in matched.values() for name in names if "18elementwise_kernelI" in name]
+    found = {"half" for name in loops if CASTS[1] in name or CASTS[0] + "N3c104HalfEf" in name}
+    return found | {"bfloat16" for name in loops if CASTS[2] in name or CASTS[0] + "N3c108BFloat16Ef" in name}
+
+
 def check_observer(tap):
     tap.check("libc10 exports the report of blocks", OBSERVER in symbols("libc10.so", "--defined-only"))
     tap.check("the allocator calls it through its symbol",
@@ -108,6 +120,19 @@ def check_nccl(tap):
               "_ZN4c10d16ProcessGroupNCCL10groupStartEv" in symbols("libtorch_cuda.so", "--defined-only"))
 
 
+def imports(path):
+    listed = subprocess.run(["nm", "-D", "--undefined-only", path], check=True, capture_output=True, text=True)
+    return {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines() if "@libcudart.so" in line}
+
+
+def check_runtime(tap, stand_in):
+    listed = subprocess.run(["nm", "-D", "--defined-only", stand_in], check=True, capture_output=True, text=True)
+    there = {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines()}
+    wanted = set().union(*map(imports, glob.glob(library("*.so"))))
+    tap.check(f"the stand-in for the CUDA runtime has what is imported: {len(wanted)} functions",
+              wanted and wanted <= there, sorted(wanted - there))
+
+
 def check_rules(tap, rules, kernels):
     matched = collections.defaultdict(list)
     for name in kernels:
@@ -116,11 +141,12 @@ def check_rules(tap, rules, kernels):
             matched[number].append(name)
     for number, (class_, pattern) in enumerate(rules):
         names = matched[number]
-        if not names and "6detail5ArrayIPcLi" in pattern:
-            continue  # of older releases
+        if not names and ("6detail5ArrayIPcLi" in pattern or any(cast in pattern for cast in CASTS)):
+            continue  # of other releases
         tap.check(f"{class_} {pattern}: {len(names)} kernels", names, "no kernel has such a name")
         odd = [(name, kernels[name]) for name in names if not pointers_fit(class_, name, kernels[name])]
         tap.check("their parameters are as expected", not odd, odd[:3])
+    tap.check("strided casts to 2-byte types are named", {"bfloat16", "half"} <= casts_named(matched))
     for pattern in NEVER:
         found = [name for names in matched.values() for name in names if re.search(pattern, name)]
         there = any(re.search(pattern, name) for name in kernels)
@@ -135,6 +161,8 @@ def main():
     tap.check(f"{len(kernels)} kernels with layouts", len(kernels) > 10000 and
               sum(not parameters for parameters in kernels.values()) <= 10)
     check_rules(tap, read_rules(sys.argv[1]), kernels)
+    if len(sys.argv) > 3:
+        check_runtime(tap, sys.argv[3])
     if len(sys.argv) > 2:
         fatbin.write_layouts(kernels, sys.argv[2])
     tap.end()

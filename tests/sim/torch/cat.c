@@ -6,8 +6,9 @@
  *      int dimension, uint32 stride of it)
  *
  * The metadata of N inputs: input[N], offset[N], dimSize[N], nElements[N], isContiguous[N], and for strided
- * inputs tensorStride[S] (TensorSizeStride each). In the vectorized variant sizes and strides of the output
- * count vectors of 16 bytes, all else elements.
+ * inputs tensorStride[S] (TensorSizeStride each). The vectorized variant folds the dimensions behind the one of
+ * concatenation into it: sizes and strides of the output count vectors of 16 bytes, and the last parameter is what
+ * those dimensions come to; all else counts elements.
  */
 #include "tests/sim/torch/host.h"
 
@@ -103,8 +104,8 @@ static void copy_input(const struct simcuda_launch *launch, const struct cat *ca
     if (from == NULL)
         return;
     uint32_t size = word(cat, 1, input);
-    if (cat->dimension + 1 == cat->dims)
-        size = (uint32_t)(size * cat->element / cat->unit);
+    if (cat->unit != cat->element)
+        size = (uint32_t)(size * cat->dimension_stride * cat->element / cat->unit);
     const size_t begin = (size_t)word(cat, 0, input) * cat->dimension_stride * cat->element;
     for (size_t i = 0; i < bytes / cat->unit; i++) {
         const size_t source = shape == NULL ? i : place_in(shape, cat->dims, i);

@@ -22,6 +22,8 @@ struct functor {
         TYPES_TWO,     /* in, out behind the name */
         TYPES_COMPARE, /* in behind the name, out is bool */
         TYPES_WHERE,   /* arguments of the lambda: bool, in, in */
+        TYPES_HALF,    /* in is the argument of the innermost lambda, out is half */
+        TYPES_BFLOAT16 /* or bfloat16 */
     } types;
     unsigned operands;
     operation *run; /* NULL: in as it is */
@@ -145,6 +147,8 @@ static const struct functor functors[] = {
     {"11FillFunctorI", TYPES_BEHIND, 1, fill},
     {"23direct_copy_kernel_cuda", TYPES_LAMBDA, 2, NULL},
     {"27converting_copy_kernel_cudaI", TYPES_TWO, 2, NULL},
+    {"24float16_copy_kernel_cuda", TYPES_HALF, 2, NULL}, /* these two of 2.11 */
+    {"25bfloat16_copy_kernel_cuda", TYPES_BFLOAT16, 2, NULL},
     {"21CUDAFunctorOnSelf_addI", TYPES_BEHIND, 2, add_on_self},
     {"15CUDAFunctor_addI", TYPES_BEHIND, 3, add},
     {"19launch_clamp_scalar", TYPES_LAMBDA, 2, clamp},
@@ -182,7 +186,7 @@ static bool read_types(const struct functor *functor, const char *name, enum hos
                        enum host_type *out_out)
 {
     const char *at = strstr(name, functor->name) + strlen(functor->name);
-    if (functor->types == TYPES_LAMBDA || functor->types == TYPES_WHERE) {
+    if (functor->types == TYPES_LAMBDA || functor->types >= TYPES_WHERE) {
         at = strstr(at, "EUl"); /* the lambdas around it are "ENKUlvE" */
         if (at == NULL)
             return false;
@@ -196,6 +200,10 @@ static bool read_types(const struct functor *functor, const char *name, enum hos
         *out_out = HOST_BOOL;
     if (functor->types == TYPES_TWO)
         *out_out = host_parse_type(&at, *in_out);
+    if (functor->types == TYPES_HALF)
+        *out_out = HOST_HALF;
+    if (functor->types == TYPES_BFLOAT16)
+        *out_out = HOST_BFLOAT16;
     return *in_out != HOST_NONE && *out_out != HOST_NONE;
 }
 
@@ -263,6 +271,13 @@ static void vectorized(const struct simcuda_launch *launch, void **args)
     run_loop(launch, &loop);
 }
 
+/* gpu_kernel_impl, where the types are not those of the functor, which captures nothing: they stand behind it. */
+static void read_types_of_closure(struct loop *loop, const unsigned char *bytes)
+{
+    for (unsigned k = 0; k < loop->operands.count; k++)
+        loop->operands.type[k] = host_scalar_type(bytes[k]);
+}
+
 /* LoadWithCast and StoreWithCast: {array<ScalarType (one byte), N>, array<uint32_t, N> sizes} */
 static void read_casts(struct loop *loop, const char *name, void **args)
 {
@@ -293,6 +308,8 @@ static void strided(const struct simcuda_launch *launch, void **args)
     at = (at + 7) / 8 * 8;
     memcpy(loop.operands.address, lambda + at, loop.operands.count * sizeof(CUdeviceptr));
     loop.captured = lambda + at + loop.operands.count * sizeof(CUdeviceptr);
+    if (strstr(launch->name, "15gpu_kernel_implI") != NULL)
+        read_types_of_closure(&loop, loop.captured + 1);
     run_loop(launch, &loop);
 }
 
@@ -313,7 +330,8 @@ simcuda_kernel *host_find_elementwise(const char *name)
         strstr(name, "23TrivialOffsetCalculatorI") != NULL)
         return unrolled;
     if (begins_with(name, "_ZN2at6native18elementwise_kernelI") &&
-        strstr(name, "22gpu_kernel_impl_nocastI") != NULL)
+        (strstr(name, "22gpu_kernel_impl_nocastI") != NULL ||
+         (functor->run == NULL && strstr(name, "15gpu_kernel_implI") != NULL)))
         return strided;
     return NULL;
 }

@@ -2,19 +2,48 @@
 /*
  * multi_tensor_apply_kernel<TensorListMetadata<2>, ..., Copy<in, out>> (MultiTensorApply.cuh): what
  * torch._foreach_copy_ launches. Only whole tensors are copied here, each with the blocks it has in the
- * launch.
+ * launch. Releases that keep the parameters below 4 KiB, as 2.11, have room for fewer tensors.
  */
 #include "tests/sim/torch/host.h"
 
-enum { MAX_TENSORS = 448, MAX_BLOCKS = 2240, CHUNK = 65536 };
+enum { CHUNK = 65536 };
 
 struct metadata {
-    CUdeviceptr addresses[2][MAX_TENSORS]; /* from, to */
-    int64_t numel[MAX_TENSORS];
-    uint16_t block_to_tensor[MAX_BLOCKS];
-    int32_t block_to_chunk[MAX_BLOCKS];
+    CUdeviceptr addresses[2][448]; /* from, to */
+    int64_t numel[448];
+    uint16_t block_to_tensor[2240];
+    int32_t block_to_chunk[2240];
     int32_t start_tensor;
 };
+
+struct small_metadata {
+    CUdeviceptr addresses[2][64];
+    int64_t numel[64];
+    uint8_t block_to_tensor[320];
+    int32_t block_to_chunk[320];
+    int32_t start_tensor;
+};
+
+/* What one block of the launch copies. */
+struct chunk {
+    CUdeviceptr from, to;
+    int64_t numel; /* of the tensor */
+    int32_t number;
+};
+
+static struct chunk chunk_of(const struct simcuda_launch *launch, const void *list, unsigned block)
+{
+    if (launch->args_bytes < sizeof(struct metadata)) {
+        const struct small_metadata *small = list;
+        const unsigned tensor = small->block_to_tensor[block];
+        return (struct chunk){small->addresses[0][tensor], small->addresses[1][tensor],
+                              small->numel[tensor], small->block_to_chunk[block]};
+    }
+    const struct metadata *large = list;
+    const unsigned tensor = large->block_to_tensor[block];
+    return (struct chunk){large->addresses[0][tensor], large->addresses[1][tensor],
+                          large->numel[tensor], large->block_to_chunk[block]};
+}
 
 /* "4CopyI" has the type of the destination first. */
 static bool read_types(const char *name, enum host_type *to_out, enum host_type *from_out)
@@ -28,22 +57,19 @@ static bool read_types(const char *name, enum host_type *to_out, enum host_type 
     return *to_out != HOST_NONE && *from_out != HOST_NONE;
 }
 
-static void copy_chunk(const struct simcuda_launch *launch, const struct metadata *list,
-                       unsigned block, enum host_type to_type, enum host_type from_type)
+static void copy_chunk(const struct simcuda_launch *launch, const struct chunk *chunk,
+                       enum host_type to_type, enum host_type from_type)
 {
-    const unsigned tensor = list->block_to_tensor[block];
-    const size_t begin = (size_t)list->block_to_chunk[block] * CHUNK;
-    size_t count = (size_t)list->numel[tensor] - begin;
+    const size_t begin = (size_t)chunk->number * CHUNK;
+    size_t count = (size_t)chunk->numel - begin;
     if (count > CHUNK)
         count = CHUNK;
     const size_t from_size = host_size(from_type);
     const size_t to_size = host_size(to_type);
     const unsigned char *from =
-        launch->touch(launch, list->addresses[0][tensor] + begin * from_size, count * from_size);
+        launch->touch(launch, chunk->from + begin * from_size, count * from_size);
     unsigned char *to =
-        from == NULL
-            ? NULL
-            : launch->touch(launch, list->addresses[1][tensor] + begin * to_size, count * to_size);
+        from == NULL ? NULL : launch->touch(launch, chunk->to + begin * to_size, count * to_size);
     if (to != NULL && from_type == to_type)
         memcpy(to, from, count * to_size);
     for (size_t i = 0; to != NULL && from_type != to_type && i < count; i++)
@@ -55,8 +81,10 @@ static void run(const struct simcuda_launch *launch, void **args)
     enum host_type to, from;
     if (!read_types(launch->name, &to, &from))
         return;
-    for (unsigned block = 0; block < launch->grid[0]; block++)
-        copy_chunk(launch, args[0], block, to, from);
+    for (unsigned block = 0; block < launch->grid[0]; block++) {
+        const struct chunk chunk = chunk_of(launch, args[0], block);
+        copy_chunk(launch, &chunk, to, from);
+    }
 }
 
 simcuda_kernel *host_find_foreach(const char *name)

@@ -59,6 +59,25 @@ MS_TEST(built_in_rules_know_the_families_of_pytorch)
     CHECK_EQ(ms_rules_match(TORCH_NAME(TORCH_COPY)), MS_RULE_FROM_OTHER);
 }
 
+/* From the wheels of PyTorch 2.15 and 2.11: casts in loops over any strides. */
+MS_TEST(built_in_rules_know_casts)
+{
+#define LOOP "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gpu_kernel_impl_nocastIZNS0_"
+#define BEHIND "_EEvS4_RKT_EUliE_EEviT1_"
+    static const char *const casts[] = {
+        "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastIZNS0_27"
+        "converting_copy_kernel_cudaIN3c108BFloat16EfEEvRNS_18TensorIteratorBaseEEUlS5_E_EEvS7_RKT_"
+        "EUliE_EEviT1_",
+        LOOP "24float16_copy_kernel_cudaERNS_18TensorIteratorBaseEEUlfE" BEHIND,
+        LOOP "25bfloat16_copy_kernel_cudaERNS_18TensorIteratorBaseEEUlfE" BEHIND,
+        LOOP "23float8_copy_kernel_cudaERNS_18TensorIteratorBaseEEUlN3c104HalfEE0" BEHIND};
+    ms_rules_read("");
+    for (size_t i = 0; i < sizeof(casts) / sizeof(casts[0]); i++)
+        CHECK_EQ(ms_rules_match(casts[i]), MS_RULE_FROM_OTHER);
+    CHECK_EQ(ms_rules_match(LOOP "20copysign_kernel_cudaERNS_18TensorIteratorBaseEEUlfE" BEHIND),
+             MS_RULE_RUN);
+}
+
 MS_TEST(other_kernels_run)
 {
     ms_rules_read("");
