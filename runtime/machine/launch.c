@@ -242,10 +242,57 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     return recorded;
 }
 
-static void list_sizes(const struct ms_piece *pieces, size_t count, size_t *sizes)
+/* The inputs of torch.cat that are one piece each, one behind the other; false: there are rows. */
+static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t *count_out)
 {
-    for (size_t i = 0; i < count; i++)
-        sizes[i] = pieces[i].bytes;
+    *count_out = 0;
+    for (size_t i = 0; i < cat->count; i++) {
+        struct ms_row_copy rows;
+        ms_concatenation_input(cat, i, &rows);
+        if (rows.dims > 0)
+            return false;
+        if (rows.width > 0)
+            sizes[(*count_out)++] = rows.width;
+    }
+    return true;
+}
+
+/* Inputs that are rows can be copied so, all of them: else the kernel had better run. */
+static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < cat->count; i++) {
+        struct ms_row_copy rows;
+        ms_concatenation_input(cat, i, &rows);
+        if (rows.dims == 0)
+            continue;
+        count += ms_row_count(&rows);
+        if (count > MS_MAX_ROWS || !ms_may_copy_rows(&rows))
+            return false;
+    }
+    return count == 0 || ms_may_record(stream);
+}
+
+static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
+{
+    size_t sizes[MS_MAX_INPUTS];
+    struct ms_sequence sequence = {.bytes = sizes};
+    const bool is_sequence = list_sizes(cat, sizes, &sequence.count);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < cat->count && result == CUDA_SUCCESS; i++) {
+        struct ms_row_copy rows;
+        ms_concatenation_input(cat, i, &rows);
+        if (rows.width == 0)
+            continue;
+        if (rows.dims > 0) {
+            result = ms_copy_each_row(&rows, stream);
+        } else {
+            result = ms_copy_part(rows.to, rows.from, rows.width, is_sequence ? &sequence : NULL,
+                                  stream);
+            sequence.at++;
+        }
+    }
+    return result;
 }
 
 /* The launch is copies, and they are done: then *result_out is what it returns. */
@@ -253,23 +300,16 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
                         const struct ms_packed *packed, const struct ms_reach *reach,
                         CUresult *result_out)
 {
-    struct ms_piece pieces[MS_MAX_PIECES];
-    size_t sizes[MS_MAX_PIECES], count;
+    struct ms_concatenation cat;
     CUdevice device;
     if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
-        !ms_concatenation_find(call, layout, packed, pieces, &count) ||
+        !ms_concatenation_find(call, layout, packed, &cat) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_launch_may_wait(call, layout, device))
+        !ms_launch_may_wait(call, layout, device) || !may_copy_inputs(&cat, call->stream))
         return false;
-    ms_log(MS_DEBUG, "a launch of %s is %zu copies", layout->name, count);
-    list_sizes(pieces, count, sizes);
-    *result_out = CUDA_SUCCESS;
-    for (size_t i = 0; i < count && *result_out == CUDA_SUCCESS; i++) {
-        const struct ms_sequence sequence = {sizes, count, i};
-        *result_out =
-            ms_copy_part(pieces[i].to, pieces[i].from, pieces[i].bytes, &sequence, call->stream);
-    }
+    ms_log(MS_DEBUG, "a launch of %s is %zu copies", layout->name, cat.count);
+    *result_out = copy_inputs(&cat, call->stream);
     return true;
 }
 

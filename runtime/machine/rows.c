@@ -6,20 +6,19 @@
 #include "runtime/machine/space.h"
 #include "runtime/state/state.h"
 
-/* Lineage must cost less than the bytes: an allocation has 16,384 extents at most (record.h). */
-enum { MAX_ROWS = 8000, MIN_WIDTH = 64 };
+/* Lineage must cost less than the bytes. */
+enum { MIN_WIDTH = 64 };
 
 /* All that lies between the first byte and the last. */
 struct extent {
     CUdeviceptr begin;
     size_t bytes;
-    uint64_t allocation_id;
 };
 
-static size_t count_rows(const struct ms_row_copy *rows)
+size_t ms_row_count(const struct ms_row_copy *rows)
 {
     size_t count = 1;
-    for (unsigned i = 0; i < rows->dims && count <= MAX_ROWS; i++)
+    for (unsigned i = 0; i < rows->dims && count <= MS_MAX_ROWS; i++)
         count *= rows->dim[i].count;
     return count;
 }
@@ -34,16 +33,19 @@ static void measure(const struct ms_row_copy *rows, struct extent *to, struct ex
     }
 }
 
-/* The source is all lineage, and none of it a launch, which would be run for each row. */
-static bool is_worth_it(const struct ms_lineage *lineage, size_t begin, size_t end)
+/* The source is all lineage. A launch in it would be run for each row that has some of it, so of launches there are as many
+ * as rows, or none: rows that are a launch each run none more often. */
+static bool is_worth_it(const struct ms_lineage *lineage, size_t begin, size_t end, size_t rows)
 {
+    size_t launches = 0;
     for (size_t i = ms_lineage_index(lineage, begin);
          i < lineage->count && lineage->extents[i].begin < end; i++) {
         const struct ms_content *content = &lineage->extents[i].content;
-        if (ms_content_is_present(content) || content->kind == MS_LAUNCHED)
+        if (ms_content_is_present(content))
             return false;
+        launches += content->kind == MS_LAUNCHED;
     }
-    return true;
+    return launches == 0 || launches >= rows;
 }
 
 static bool is_missing(const struct ms_allocation *allocation, const struct extent *range)
@@ -55,7 +57,7 @@ static bool is_missing(const struct ms_allocation *allocation, const struct exte
 /* Where some of the source is absent, nothing else can leave that out, whatever the destination. */
 static bool can_copy_claimed(const struct ms_allocation *source,
                              const struct ms_allocation *destination, const struct extent *from,
-                             const struct extent *to, size_t width)
+                             const struct extent *to, const struct ms_row_copy *rows)
 {
     if (source == NULL || !ms_fits(source, from->begin, from->bytes) ||
         (destination != NULL && !ms_fits(destination, to->begin, to->bytes)) ||
@@ -64,16 +66,19 @@ static bool can_copy_claimed(const struct ms_allocation *source,
     const size_t begin = ms_offset(source, from->begin), end = begin + from->bytes;
     if (ms_lineage_has_absent(&source->lineage, begin, end))
         return true;
-    return width >= MIN_WIDTH && destination != NULL && is_missing(destination, to) &&
-           is_worth_it(&source->lineage, begin, end);
+    return rows->width >= MIN_WIDTH && destination != NULL && is_missing(destination, to) &&
+           is_worth_it(&source->lineage, begin, end, ms_row_count(rows));
 }
 
-static bool can_copy(const struct extent *to, struct extent *from, size_t width)
+bool ms_may_copy_rows(const struct ms_row_copy *rows)
 {
     struct ms_allocation *source, *destination;
-    ms_space_claim_two(from->begin, to->begin, &source, &destination);
-    const bool can = can_copy_claimed(source, destination, from, to, width);
-    from->allocation_id = source != NULL ? source->id : 0;
+    struct extent to, from;
+    if (rows->width == 0 || ms_row_count(rows) > MS_MAX_ROWS)
+        return false;
+    measure(rows, &to, &from);
+    ms_space_claim_two(from.begin, to.begin, &source, &destination);
+    const bool can = can_copy_claimed(source, destination, &from, &to, rows);
     ms_space_release(source);
     if (destination != source)
         ms_space_release(destination);
@@ -102,16 +107,22 @@ static CUresult copy_all(const struct ms_row_copy *rows, CUstream stream)
     }
 }
 
+CUresult ms_copy_each_row(const struct ms_row_copy *rows, CUstream stream)
+{
+    struct ms_block_facts source = {0};
+    struct extent to, from;
+    measure(rows, &to, &from);
+    const CUresult result = copy_all(rows, stream);
+    ms_space_look_up(from.begin, &source);
+    ms_state_event(MS_EVENT_RECORD, source.id, from.begin, from.bytes, 0,
+                   "a copy of rows on the device");
+    return result;
+}
+
 bool ms_copy_rows(const struct ms_row_copy *rows, CUstream stream, CUresult *result_out)
 {
-    struct extent to, from;
-    if (rows->width == 0 || count_rows(rows) > MAX_ROWS)
+    if (!ms_may_copy_rows(rows) || !ms_may_record(stream))
         return false;
-    measure(rows, &to, &from);
-    if (!can_copy(&to, &from, rows->width) || !ms_may_record(stream))
-        return false;
-    *result_out = copy_all(rows, stream);
-    ms_state_event(MS_EVENT_RECORD, from.allocation_id, from.begin, from.bytes, 0,
-                   "a copy of rows on the device");
+    *result_out = ms_copy_each_row(rows, stream);
     return true;
 }

@@ -19,8 +19,10 @@
 
 CUresult ms_bound_lineage(struct ms_allocation *allocation)
 {
-    enum { MAX_EXTENTS = 16384 };
-    if (allocation->lineage.count <= MAX_EXTENTS)
+    /* A model's allocation has an extent for each expert's tensor, and perhaps one for what rounds it up. */
+    enum { LEAST_EXTENTS = 16384, BYTES_FOR_ONE = 512 << 10 };
+    if (allocation->lineage.count <= LEAST_EXTENTS ||
+        allocation->lineage.count <= allocation->bytes / BYTES_FOR_ONE)
         return CUDA_SUCCESS;
     const struct ms_why why = ms_why_begin(MS_REASON_PIECES);
     const CUresult result = ms_materialise_kept(allocation, 0, allocation->bytes, MS_WRITE);

@@ -323,7 +323,7 @@ static void measure_blocks(void)
     use_counted_addresses(false);
 }
 
-/* The same in segments, and written: an allocation of more than 16384 pieces does not stay deferred. */
+/* The same in segments, and written: an allocation of more than 16384 small pieces does not stay deferred. */
 static void measure_segments(void)
 {
     enum { BLOCKS = 4096, SEGMENT = BLOCKS * 2 * PIECE };

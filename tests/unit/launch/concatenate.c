@@ -26,7 +26,7 @@ struct parameters {
 static struct parameters good;
 static struct ms_param_layout *layout;
 static struct ms_call call;
-static struct ms_piece pieces[MS_MAX_PIECES];
+static struct ms_row_copy pieces[INPUTS]; /* of inputs that are not empty */
 static size_t count;
 
 static void set_name(const char *name)
@@ -69,7 +69,15 @@ static bool find(const struct parameters *parameters)
 {
     const struct ms_packed packed = {.bytes = (const unsigned char *)parameters,
                                      .count = sizeof(*parameters)};
-    return ms_concatenation_find(&call, layout, &packed, pieces, &count);
+    struct ms_concatenation found;
+    if (!ms_concatenation_find(&call, layout, &packed, &found))
+        return false;
+    count = 0;
+    for (size_t i = 0; i < found.count; i++) {
+        ms_concatenation_input(&found, i, &pieces[count]);
+        count += pieces[count].width > 0;
+    }
+    return true;
 }
 
 MS_TEST(inputs_become_copies)
@@ -79,10 +87,11 @@ MS_TEST(inputs_become_copies)
     CHECK_EQ(count, 2);
     CHECK_EQ(pieces[0].from, 0x20000);
     CHECK_EQ(pieces[0].to, 0x10000);
-    CHECK_EQ(pieces[0].bytes, 40);
+    CHECK_EQ(pieces[0].width, 40);
+    CHECK_EQ(pieces[0].dims, 0);
     CHECK_EQ(pieces[1].from, 0x22000);
     CHECK_EQ(pieces[1].to, 0x10000 + 40);
-    CHECK_EQ(pieces[1].bytes, 120);
+    CHECK_EQ(pieces[1].width, 120);
 }
 
 MS_TEST(rows_are_one_piece)
@@ -102,23 +111,167 @@ MS_TEST(rows_are_one_piece)
     CHECK(find(&rows));
     CHECK_EQ(count, 2);
     CHECK_EQ(pieces[1].to, 0x10000 + 40);
-    CHECK_EQ(pieces[1].bytes, 120);
+    CHECK_EQ(pieces[1].width, 120);
 }
 
-MS_TEST(columns_are_none)
+/* 2 and 6 columns of 5 rows of 8. */
+static struct parameters columns(void)
+{
+    struct parameters parameters = good;
+    set_name(NAME("2"));
+    parameters.size[0] = 5;
+    parameters.size[1] = 8;
+    parameters.stride[0] = 8;
+    parameters.stride[1] = 1;
+    parameters.dimension = 1;
+    parameters.words[0][2] = 2;
+    parameters.words[1][0] = 2;
+    parameters.words[1][2] = 6;
+    return parameters;
+}
+
+MS_TEST(columns_are_rows)
 {
     start();
-    set_name(NAME("2"));
-    struct parameters columns = good;
-    columns.size[0] = 5;
-    columns.size[1] = 8;
-    columns.stride[0] = 8;
-    columns.stride[1] = 1;
-    columns.dimension = 1;
-    CHECK(!find(&columns));
-    columns.dimension = 0;
-    columns.stride[0] = 9; /* rows with gaps */
-    CHECK(!find(&columns));
+    const struct parameters parameters = columns();
+    CHECK(find(&parameters));
+    CHECK_EQ(count, 2);
+    CHECK_EQ(pieces[0].width, 8);
+    CHECK_EQ(pieces[1].to, 0x10000 + 8);
+    CHECK_EQ(pieces[1].from, 0x22000);
+    CHECK_EQ(pieces[1].width, 24);
+    CHECK_EQ(pieces[1].dims, 1);
+    CHECK_EQ(pieces[1].dim[0].count, 5);
+    CHECK_EQ(pieces[1].dim[0].to_stride, 32);
+    CHECK_EQ(pieces[1].dim[0].from_stride, 24);
+}
+
+MS_TEST(the_result_may_have_gaps_and_not_overlap_itself)
+{
+    start();
+    struct parameters parameters = columns();
+    parameters.stride[0] = 9;
+    CHECK(find(&parameters));
+    CHECK_EQ(pieces[1].dim[0].to_stride, 36);
+    CHECK_EQ(pieces[1].dim[0].from_stride, 24);
+    parameters.stride[0] = 7;
+    CHECK(!find(&parameters));
+    parameters = columns();
+    parameters.stride[1] = parameters.dimension_stride = 0;
+    CHECK(!find(&parameters));
+    parameters = columns();
+    parameters.dimension_stride = 2;
+    CHECK(!find(&parameters));
+    parameters = columns();
+    parameters.words[0][2] = 3; /* goes over the edge */
+    CHECK(!find(&parameters));
+    parameters = columns();
+    parameters.dimension = 2;
+    CHECK(!find(&parameters));
+    parameters = columns();
+    parameters.size[0] = 1u << 31;
+    CHECK(!find(&parameters));
+}
+
+/* 4 and 8 rows of 2 columns, in each of 3 planes: a plane is one dimension, of vectors of 4 elements. */
+MS_TEST(vectors_are_elements)
+{
+    static const char name[] = "_ZN2at6native30CatArrayBatchedCopy_vectorizedINS1_10OpaqueType"
+                               "ILj4EEEjLi2ELi4ELi1ELi16ELi4EEEvPc";
+    start();
+    set_name(name);
+    struct parameters vectors = good;
+    vectors.size[0] = 3;
+    vectors.size[1] = 6;
+    vectors.stride[0] = 6;
+    vectors.stride[1] = 1;
+    vectors.dimension = 1;
+    vectors.dimension_stride = 2; /* columns */
+    vectors.words[0][2] = 4;
+    vectors.words[1][0] = 4;
+    vectors.words[1][2] = 8;
+    vectors.words[2][0] = 3 * 8;
+    vectors.words[2][2] = 3 * 16;
+    CHECK(find(&vectors));
+    CHECK_EQ(count, 2);
+    CHECK_EQ(pieces[1].to, 0x10000 + 32);
+    CHECK_EQ(pieces[1].width, 64);
+    CHECK_EQ(pieces[1].dims, 1);
+    CHECK_EQ(pieces[1].dim[0].count, 3);
+    CHECK_EQ(pieces[1].dim[0].to_stride, 96);
+    CHECK_EQ(pieces[1].dim[0].from_stride, 64);
+    struct parameters other = vectors;
+    other.words[0][2] = 5; /* between vectors, and over the edge */
+    CHECK(!find(&other));
+    other = vectors;
+    other.words[0][2] = 3;
+    other.words[1][0] = 3;
+    other.words[2][0] = 3 * 6;
+    CHECK(!find(&other));
+    other = vectors;
+    other.stride[1] = 2;
+    CHECK(!find(&other));
+    set_name("CatArrayBatchedCopy_vectorized10OpaqueTypeILj4EEEjLi2ELi4ELi1ELi16ELi8E");
+    CHECK(!find(&vectors));
+    set_name("CatArrayBatchedCopy_vectorized10OpaqueTypeILj4EEEjLi3ELi4ELi1ELi16ELi4E");
+    CHECK(!find(&vectors)); /* a dimension behind the one of concatenation */
+}
+
+/* Inputs with strides: 4 shapes behind the rest of the metadata. */
+struct strided {
+    uint64_t out;
+    uint64_t input[INPUTS];
+    uint32_t words[3][INPUTS];
+    unsigned char dense[INPUTS];
+    uint32_t shape[INPUTS][8];
+    unsigned char padding[4];
+    uint32_t size[4], stride[4];
+    int32_t dimension;
+    uint32_t dimension_stride;
+};
+
+static bool find_strided(const struct strided *parameters)
+{
+    const struct ms_packed packed = {.bytes = (const unsigned char *)parameters,
+                                     .count = sizeof(*parameters)};
+    struct ms_concatenation found;
+    if (!ms_concatenation_find(&call, layout, &packed, &found))
+        return false;
+    ms_concatenation_input(&found, 0, &pieces[0]);
+    ms_concatenation_input(&found, 1, &pieces[1]);
+    return true;
+}
+
+MS_TEST(inputs_have_strides)
+{
+    static const struct ms_param params[] = {{offsetof(struct strided, out), 8},
+                                             {offsetof(struct strided, input), 216},
+                                             {offsetof(struct strided, size), 32},
+                                             {offsetof(struct strided, dimension), 4},
+                                             {offsetof(struct strided, dimension_stride), 4}};
+    struct strided strided = {.out = 0x10000,
+                              .input = {0x20000, 0x30000},
+                              .words = {{0, 4}, {4, 2}, {20, 10}},
+                              .shape = {{5, 4, 0, 0, 100, 1}, {5, 2, 0, 0, 2, 1}},
+                              .size = {5, 6},
+                              .stride = {6, 1},
+                              .dimension = 1,
+                              .dimension_stride = 1};
+    start();
+    memcpy(layout->params, params, sizeof(params));
+    set_name("CatArrayBatchedCopyI10OpaqueTypeILj4EEEjLi2ELi4ELi4EEE");
+    call.grid[1] = 2;
+    CHECK(find_strided(&strided));
+    CHECK_EQ(pieces[0].width, 16);
+    CHECK_EQ(pieces[0].dim[0].from_stride, 400);
+    CHECK_EQ(pieces[0].dim[0].to_stride, 24);
+    CHECK_EQ(pieces[1].to, 0x10010);
+    CHECK_EQ(pieces[1].dim[0].from_stride, 8);
+    strided.shape[1][0] = 4; /* not the result's */
+    CHECK(!find_strided(&strided));
+    strided.shape[1][0] = 5;
+    strided.out = 0x20000 + 300; /* between the rows of an input */
+    CHECK(!find_strided(&strided));
 }
 
 MS_TEST(what_is_not_dense_is_left_alone)
