@@ -25,8 +25,8 @@ static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
 };
 
 /*
- * In a sentence, %c is the call, %k the kernel (or what else the event's text is), %p a pattern for the kernel in a
- * line of kernel rules.
+ * In a sentence, %c is the call, %k the kernel (or what else the event's text is). No sentence offers a rule for a kernel: its
+ * name and its pointers do not tell whether it reads what it writes, and a wrong rule is silent.
  */
 static const struct {
     const char *text, *sentence; /* NULL: nothing to explain */
@@ -41,11 +41,10 @@ static const struct {
     [MS_REASON_NO_RULE] =
         {"a kernel without a rule",
          "No rule names the kernel %k, so the blocks that it reaches were brought into memory "
-         "whole. If "
-         "every element that it writes depends on its parameters alone, put the line \"write-only "
-         "%p\" into "
-         "a file and name that in METASHARD_KERNEL_RULES (in-place and from-other: see "
-         "kernel-rules.txt)."},
+         "whole. Launch it after the weights are sharded. Nothing here knows whether it may be "
+         "recorded: a kernel that adds to what is there, reduces or mixes elements must not be. "
+         "Who knows its source finds in kernel-rules.txt what a rule in METASHARD_KERNEL_RULES "
+         "promises; a wrong one gives wrong bytes."},
     [MS_REASON_RULE_MISSED] =
         {"a launch that is not as its rule wants it",
          "A rule names the kernel %k, but a launch of it was not recorded: its pointers were not "
@@ -87,9 +86,9 @@ static const struct {
          "straight into memory. Raise METASHARD_SNAPSHOT_BYTES, or load from mapped files "
          "(safetensors, torch.load(mmap=True))."},
     [MS_REASON_PIECES] = {"a block in very many pieces",
-                          "An allocation was written in more than 16384 separate pieces by %c, so "
-                          "it was brought into memory "
-                          "whole. Larger writes keep it deferred; METASHARD_EXCLUDE with its size "
+                          "An allocation was written in more than 16384 separate pieces, more than "
+                          "one for each 512 KiB, by %c, so it was brought into memory whole. "
+                          "Larger writes keep it deferred; METASHARD_EXCLUDE with its size "
                           "leaves it to the driver."},
     [MS_REASON_EXPORT] = {"memory that is exported",
                           "%c wants physical memory, so the whole allocation was brought in, and "
@@ -156,14 +155,14 @@ static void add(struct sentence *sentence, const char *text, size_t length)
     sentence->text[sentence->used] = '\0';
 }
 
-/* A mangled name may be longer than a sentence; its beginning and a * name the same kernels and few more. */
-static void add_name(struct sentence *sentence, const char *name, const char *rest)
+/* A mangled name may be longer than a sentence. */
+static void add_name(struct sentence *sentence, const char *name)
 {
     enum { MOST = 140 };
     const size_t length = strlen(name);
     add(sentence, name, length < MOST ? length : MOST);
     if (length > MOST)
-        add(sentence, rest, strlen(rest));
+        add(sentence, "...", 3);
 }
 
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
@@ -178,16 +177,10 @@ bool ms_explain(enum ms_reason reason, const char *call, const char *text, char 
             add(&sentence, at, 1);
             continue;
         }
-        switch (*++at) {
-        case 'c':
-            add_name(&sentence, call != NULL && call[0] != '\0' ? call : "a call", "...");
-            break;
-        case 'k':
-            add_name(&sentence, name, "...");
-            break;
-        default:
-            add_name(&sentence, name, "*");
-        }
+        if (*++at == 'c')
+            add_name(&sentence, call != NULL && call[0] != '\0' ? call : "a call");
+        else
+            add_name(&sentence, name);
     }
     return true;
 }

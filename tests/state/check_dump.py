@@ -20,6 +20,7 @@ import make_page
 
 DUMP, JOB, KERNELS, PRELOAD, SCHEMA = sys.argv[1:]
 MIB = 1 << 20
+RULE_CLASSES = ["write-only", "in-place", "from-other", "concatenate"]
 results = []
 
 
@@ -89,7 +90,7 @@ def check_killed(folder, job):
             "why a block has memory": r"^  4 .* resident  +resident  backed for cuLaunchKernel of fill32: a kernel "
                                       r"without a rule$",
             "the cause with the most bytes": r"^Causes by bytes\n.*\n +4\.0 MiB +1 .* fallback +cuLaunchKernel, fill32: ",
-            "what can be done about it": r"put\s+the\s+line\s+\"write-only\s+fill32\"\s+into\s+a\s+file",
+            "what can be done about it": r"fill32,\s+so\s+the\s+blocks\s[^\"]*Launch\s+it\s+after\s+the\s+weights\s+are\s+sharded",
             "the last event": r"record +3\.0 MiB +5  cuMemsetD8_v2, a fill\n\Z"}.items():
         check(f"of it: {name}", re.search(wanted, out, re.M) is not None or out)
 
@@ -153,7 +154,9 @@ def check_sealed(folder, data):
     check("METASHARD_EXPLAIN tells each once", (done.returncode, len(lines)), (0, 2))
     check("in the form of the log", all(re.match(r"metashard\[pid \d+\] explain: ", line) for line in lines))
     check("which call", any("cuMemcpy3DPeer is not modelled" in line for line in lines))
-    check("which kernel and which rule", any('"write-only fill32"' in line for line in lines))
+    check("which kernel, and where rules are described", any("the kernel fill32" in line and "kernel-rules.txt" in line
+                                                             for line in lines))
+    check("no rule is offered for a kernel that may reduce", any(offer in done.stderr for offer in RULE_CLASSES), False)
     done = subprocess.run([JOB, data, KERNELS], capture_output=True, text=True,
                           env=job_environment("", JOB_SEALS="1", METASHARD_EXPLAIN="1"))
     check("and without a page too", done.stderr.count(" explain: "), 2)

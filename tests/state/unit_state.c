@@ -12,6 +12,7 @@
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/start.h"
+#include "runtime/state/explain.h"
 #include "tests/state/page_folder.h"
 
 #define MIB ((uint64_t)1 << 20)
@@ -190,6 +191,20 @@ MS_TEST(a_full_ring_keeps_the_last_events_and_counts_the_others)
         CHECK(strcmp(event->text, "a text") == 0);
     }
     ms_snapshot_cleanup(&snapshot);
+}
+
+/* A kernel's name and pointers do not tell whether it reads what it writes. */
+MS_TEST(no_sentence_offers_a_rule)
+{
+    static const char *const classes[] = {"write-only", "in-place", "from-other", "concatenate"};
+    char sentence[4096];
+    for (int reason = 0; reason < MS_REASON_COUNT; reason++) {
+        if (!ms_explain((enum ms_reason)reason, "cuLaunchKernel", "_Z6reducePf", sentence,
+                        sizeof(sentence)))
+            continue;
+        for (size_t i = 0; i < sizeof(classes) / sizeof(classes[0]); i++)
+            CHECK(strstr(sentence, classes[i]) == NULL);
+    }
 }
 
 MS_TEST(causes_are_added_up_and_the_rest_is_together)
