@@ -6,7 +6,7 @@ KIND: safetensors (a folder with several files and an index), torch (one file), 
 tensor_parallel.py --variant wide), dcp_small (for --variant small), dcp_even and dcp_model (folders, of the model
 of the other kinds: its tensors, and those below "model"), pretrained (transformers' Llama of that shape, as
 save_pretrained() leaves it: sorted by name), pretrained_torch (the same model's state as one file of torch.save(), in
-the order of its modules).
+the order of its modules), pretrained_mixture (transformers' Qwen2-MoE: a tensor for each expert).
 """
 import argparse
 import json
@@ -45,14 +45,15 @@ def save_safetensors(state, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=["safetensors", "torch", "dcp", "dcp_small", "dcp_even", "dcp_model",
-                                         "pretrained", "pretrained_torch"])
+                                         "pretrained", "pretrained_torch", "pretrained_mixture"])
     parser.add_argument("path")
     parser.add_argument("--scale", type=float, default=1)
     options = parser.parse_args()
     if options.kind.startswith("pretrained"):
         sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "systems"))
         import hub
-        hub.save_pretrained(options.scale, options.path, as_state=options.kind == "pretrained_torch")
+        hub.save_pretrained(options.scale, options.path, as_state=options.kind == "pretrained_torch",
+                            mixture=options.kind == "pretrained_mixture")
         return
     # Not the seeds of the programs: a tensor that was not loaded must not look as if it were.
     torch.manual_seed(4321)

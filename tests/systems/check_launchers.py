@@ -27,15 +27,17 @@ def check(name, seen, wanted=True):
 
 
 def environment_of(options, folder):
+    torch, nccl = subprocess.run([options.python, os.path.join(HERE, "..", "torch", "release.py")], capture_output=True,
+                                 text=True, check=True).stdout.split()
     sim = os.path.join(os.path.abspath(options.build), "tests", "sim")
     libraries = [os.path.join(os.path.abspath(options.build), "shim", "libmetashard.so"),
                  os.path.join(sim, "cudart", "libcudart.so.13"), os.path.join(sim, "nccl", "libnccl.so.2")]
     common = {name: value for name, value in os.environ.items()
               if not name.startswith(("METASHARD", "SIMCUDA_", "SIMNCCL_", "LD_"))}
     return dict(common, LD_PRELOAD=":".join(libraries), LD_LIBRARY_PATH=":".join([sim, *map(os.path.dirname, libraries[1:])]),
-                SIMCUDA_FATBIN_LAYOUTS=os.path.join(options.build, "torch-layouts"),
+                SIMCUDA_FATBIN_LAYOUTS=os.path.join(options.build, "torch-layouts-" + torch),
                 SIMCUDA_FATBIN_KERNELS=os.path.join(sim, "torch", "torch_host.so"), SIMCUDA_DEVICES=str(RANKS),
-                SIMNCCL_VERSION="23007", METASHARD_LOG=f"info:{folder}/log-%p", METASHARD_DUMP=f"{folder}/dump-%p",
+                SIMNCCL_VERSION=nccl, METASHARD_LOG=f"info:{folder}/log-%p", METASHARD_DUMP=f"{folder}/dump-%p",
                 METASHARD_STATE_DIR=f"{folder}/state")
 
 

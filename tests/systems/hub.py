@@ -31,15 +31,26 @@ def config(scale):
                        dtype="bfloat16")
 
 
-def save_pretrained(scale, path, as_state=False):
+def mixture_config(scale):
+    """Of transformers: a mixture of experts in the shape of Qwen2-MoE, with 3 layers of 64 experts."""
+    from transformers import Qwen2MoeConfig
+    dim = max(round(1024 * scale / 128), 1) * 128
+    return Qwen2MoeConfig(hidden_size=dim, intermediate_size=dim, num_hidden_layers=3, num_experts=64,
+                          moe_intermediate_size=dim // 2, shared_expert_intermediate_size=dim,
+                          vocab_size=max(round(16032 * scale / 32), 1) * 32, num_attention_heads=dim // HEAD_DIM,
+                          num_key_value_heads=dim // HEAD_DIM, tie_word_embeddings=False, dtype="bfloat16")
+
+
+def save_pretrained(scale, path, as_state=False, mixture=False):
     """A checkpoint as the hub has them, in several files; or the same model's state in one."""
     import torch
     from transformers import AutoModelForCausalLM
     torch.manual_seed(4321)
-    model = AutoModelForCausalLM.from_config(config(scale), dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config((mixture_config if mixture else config)(scale), dtype=torch.bfloat16)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
+    # save_pretrained() writes each expert's tensors by themselves, as the hub has them.
     total = sum(parameter.nbytes for parameter in model.parameters())
     if as_state:
         torch.save(model.state_dict(), path)
