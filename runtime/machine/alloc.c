@@ -11,6 +11,7 @@
 #include "runtime/machine/buried.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
+#include "runtime/machine/promise.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
@@ -89,17 +90,6 @@ static bool is_green(CUcontext context)
     return count > MAX_GREEN;
 }
 
-/* A program that allocates until it fails must fail. */
-static bool is_overcommitted(CUdevice device, size_t bytes)
-{
-    size_t total;
-    if (ms_driver.device_total_mem(&total, device) != CUDA_SUCCESS)
-        return false;
-    const uint64_t live = ms_space_live_bytes(device);
-    return bytes > UINT64_MAX - live ||
-           (live + bytes) / (ms_config.overcommit > 0 ? ms_config.overcommit : 1) > total;
-}
-
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
@@ -113,11 +103,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
         !can_map_memory(device))
         return false;
 
-    if (is_overcommitted(device, bytes)) {
-        ms_log(MS_INFO,
-               "an allocation of %zu bytes is refused: with it, the program would have more than "
-               "%llu times the device's memory (METASHARD_OVERCOMMIT)",
-               bytes, (unsigned long long)ms_config.overcommit);
+    if (!ms_promise_memory(device, bytes)) {
         ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;

@@ -11,6 +11,21 @@
 /* Bit p of peers[d]: device p may reach memory of device d. */
 static _Atomic uint64_t peers[MS_MAX_DEVICES];
 
+/* Device memory that the shim has: under allocations, stores and as sinks. */
+static _Atomic int64_t backed[MS_MAX_DEVICES];
+
+uint64_t ms_backing_device_bytes(CUdevice device)
+{
+    const int64_t bytes = atomic_load(&backed[device]);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+static void count_backed(CUdevice device, int64_t change)
+{
+    atomic_fetch_add(&backed[device], change);
+    ms_count_backed(change);
+}
+
 static bool has(CUdevice device, CUdevice_attribute attribute)
 {
     int value = 0;
@@ -30,6 +45,17 @@ static CUmemAllocationProp memory_properties(CUdevice device)
     prop.allocFlags.gpuDirectRDMACapable =
         has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
     return prop;
+}
+
+size_t ms_backing_rounded(CUdevice device, size_t bytes)
+{
+    const CUmemAllocationProp prop = memory_properties(device);
+    size_t granule;
+    if (ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
+            CUDA_SUCCESS ||
+        bytes > SIZE_MAX - granule)
+        return bytes;
+    return (bytes + granule - 1) / granule * granule;
 }
 
 CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes)
@@ -176,7 +202,7 @@ void ms_backing_release(struct ms_backing *backing)
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
     }
     free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
-    ms_count_backed(-(int64_t)backing->backed_bytes);
+    count_backed(backing->device, -(int64_t)backing->backed_bytes);
     ms_heap_free(backing->chunks);
     *backing = (struct ms_backing){0};
 }
@@ -249,7 +275,7 @@ static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk
     backing->chunks[at] = chunk;
     backing->count++;
     backing->backed_bytes += chunk.end - chunk.begin;
-    ms_count_backed((int64_t)(chunk.end - chunk.begin));
+    count_backed(backing->device, (int64_t)(chunk.end - chunk.begin));
     return CUDA_SUCCESS;
 }
 
@@ -306,16 +332,54 @@ size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
     }
     backing->count = kept;
     backing->backed_bytes -= freed;
-    ms_count_backed(-(int64_t)freed);
+    count_backed(backing->device, -(int64_t)freed);
     return freed;
 }
 
-/* One throw-away granule a device, made when it is first needed and kept. */
-static _Atomic CUmemGenericAllocationHandle sinks[MS_MAX_DEVICES];
+/*
+ * One throw-away granule a device, made when it is first needed and kept until memory is short. It is given back
+ * only while nobody is about to map it; users is DROPPING for the moment in which that is made sure.
+ */
+static struct {
+    _Atomic CUmemGenericAllocationHandle handle;
+    _Atomic size_t bytes;
+    _Atomic uint32_t users;
+} sinks[MS_MAX_DEVICES];
 
+enum { DROPPING = 1 << 30 };
+
+static void use_sink(CUdevice device)
+{
+    uint32_t users = atomic_load(&sinks[device].users);
+    while (users >= DROPPING ||
+           !atomic_compare_exchange_weak(&sinks[device].users, &users, users + 1))
+        users = atomic_load(&sinks[device].users);
+}
+
+static void put_sink(CUdevice device)
+{
+    atomic_fetch_sub(&sinks[device].users, 1);
+}
+
+bool ms_backing_drop_sink(CUdevice device)
+{
+    uint32_t users = 0;
+    if (atomic_load(&sinks[device].handle) == 0 ||
+        !atomic_compare_exchange_strong(&sinks[device].users, &users, DROPPING))
+        return false;
+    const CUmemGenericAllocationHandle handle = atomic_exchange(&sinks[device].handle, 0);
+    atomic_store(&sinks[device].users, 0);
+    if (handle == 0)
+        return false;
+    atomic_fetch_sub(&backed[device], (int64_t)atomic_load(&sinks[device].bytes));
+    release(handle);
+    return true;
+}
+
+/* The caller uses the sink. */
 static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocationHandle *sink_out)
 {
-    *sink_out = atomic_load(&sinks[backing->device]);
+    *sink_out = atomic_load(&sinks[backing->device].handle);
     if (*sink_out != 0)
         return CUDA_SUCCESS;
     const CUmemAllocationProp prop = memory_properties(backing->device);
@@ -323,7 +387,10 @@ static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocatio
     if (result != CUDA_SUCCESS)
         return result;
     CUmemGenericAllocationHandle none = 0;
-    if (!atomic_compare_exchange_strong(&sinks[backing->device], &none, *sink_out)) {
+    atomic_store(&sinks[backing->device].bytes, backing->granule);
+    if (atomic_compare_exchange_strong(&sinks[backing->device].handle, &none, *sink_out)) {
+        atomic_fetch_add(&backed[backing->device], (int64_t)backing->granule);
+    } else {
         release(*sink_out);
         *sink_out = none;
     }
@@ -390,6 +457,7 @@ CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end)
     CUresult result = ms_backing_unsink_done(backing, from, stop);
     if (result != CUDA_SUCCESS || !next_gap(backing, from, stop, &gap, &gap_end))
         return result;
+    use_sink(backing->device);
     result = get_sink(backing, &sink);
     for (gap_end = from;
          result == CUDA_SUCCESS && next_gap(backing, gap_end, stop, &gap, &gap_end);) {
@@ -397,6 +465,7 @@ CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end)
         if (result != CUDA_SUCCESS)
             unsink_granules(backing, from, gap);
     }
+    put_sink(backing->device);
     return result;
 }
 
@@ -418,12 +487,14 @@ CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *
     struct ms_sunk *sunk = create_sunk(backing, ranges, count, context);
     if (sunk == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    use_sink(backing->device);
     CUresult result = get_sink(backing, &sink);
     size_t done = 0;
     while (done < count && result == CUDA_SUCCESS) {
         result = sink_granules(backing, sink, ranges[done].begin, ranges[done].end);
         done += result == CUDA_SUCCESS;
     }
+    put_sink(backing->device);
     if (result == CUDA_SUCCESS) {
         *sunk_out = backing->sunk = sunk;
         return CUDA_SUCCESS;

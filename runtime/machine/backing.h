@@ -51,6 +51,9 @@ struct ms_backing {
 /* Reserves addresses for `bytes` bytes on device. Nothing is backed. */
 CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes);
 
+/* What so many bytes take: whole granules. */
+size_t ms_backing_rounded(CUdevice device, size_t bytes);
+
 /* Unmaps everything and gives the addresses back. The device must be done with them. */
 void ms_backing_release(struct ms_backing *backing);
 
@@ -94,6 +97,13 @@ CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t
 
 /* Takes away what is sunk or lent for work that was not queued after all. NULL: nothing. */
 void ms_backing_unsink_now(struct ms_backing *backing, const struct ms_sunk *sunk);
+
+/* Gives the device's throw-away granule back, which is made again when it is needed. False: there is none, or it is being
+ * mapped. */
+bool ms_backing_drop_sink(CUdevice device);
+
+/* The memory of the device that the shim has, behind whatever it is. */
+uint64_t ms_backing_device_bytes(CUdevice device);
 
 /* True when one chunk holds the whole block. */
 bool ms_backing_is_one_chunk(const struct ms_backing *backing);

@@ -19,6 +19,7 @@
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/pressure.h"
+#include "runtime/machine/promise.h"
 #include "runtime/machine/query.h"
 #include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
@@ -373,11 +374,21 @@ static enum ms_reason why_unbounded(const struct ms_packed *packed, const struct
     return ms_host_has_globals() ? MS_REASON_GLOBALS : MS_REASON_CALL;
 }
 
+/* What was materialised since `before` was so for a kernel. */
+static void note_used(CUdevice device, uint64_t before)
+{
+    ms_promise_used(device, ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);
+}
+
 static CUresult touch_all(enum ms_reason reason)
 {
+    CUdevice device;
+    const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
     const struct ms_why why = ms_why_begin(reason);
     const CUresult result = ms_prepare_touch_all();
     ms_why_end(why);
+    if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS)
+        note_used(device, before);
     return result;
 }
 
@@ -397,7 +408,9 @@ static CUresult touch_reached(const struct ms_param_layout *layout, const struct
         const struct ms_block_facts *block = &reach->hits[i].block;
         ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
                block->address);
+        const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
         result = ms_prepare_reach(block->address, block->bytes);
+        note_used(block->device, before);
     }
     ms_why_end(why);
     return result;

@@ -11,6 +11,7 @@
 #include "runtime/hot.h"
 #include "runtime/machine/buried.h"
 #include "runtime/machine/note.h"
+#include "runtime/machine/promise.h"
 #include "runtime/machine/record.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/step.h"
@@ -272,16 +273,25 @@ void ms_pressure_trim_one(CUdeviceptr address)
     atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
 }
 
+static bool drop_sinks(void)
+{
+    bool any = false;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
+        any = ms_backing_drop_sink(device) || any;
+    return any;
+}
+
 static bool relieve(void)
 {
     const uint64_t began = ms_state_now();
     const bool is_unburied = ms_unbury(NULL);
+    const bool is_dropped = drop_sinks();
     const size_t freed = ms_pressure_evict(evict);
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)
         ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
                freed);
-    return freed > 0 || is_unburied;
+    return freed > 0 || is_unburied || is_dropped;
 }
 
 bool ms_try_again(CUresult result, int *attempts)
@@ -299,8 +309,10 @@ bool ms_try_bytes_again(CUresult result, int *attempts)
 {
     if (ms_try_again(result, attempts))
         return true;
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
-               ms_caller != NULL ? ms_caller : "a call");
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return false;
+    ms_promise_broken();
+    ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
+           ms_caller != NULL ? ms_caller : "a call");
     return false;
 }

@@ -98,8 +98,9 @@ size_t ms_free_memory(size_t free_bytes)
     CUdevice device;
     if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return free_bytes;
-    const uint64_t unbacked = ms_space_unbacked_bytes(device);
-    return unbacked < free_bytes ? free_bytes - unbacked : 0;
+    const uint64_t left = free_bytes + ms_backing_device_bytes(device);
+    const uint64_t promised = ms_space_reserved_bytes(device);
+    return promised < left ? left - promised : 0;
 }
 
 bool ms_is_block(CUdeviceptr address)

@@ -12,6 +12,7 @@
 #include "runtime/machine/machine.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/pass.h"
+#include "runtime/machine/promise.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 #include "runtime/start.h"
@@ -98,6 +99,7 @@ void ms_settle_now(const char *why)
     atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
     atomic_store(&is_settled, true);
+    ms_promise_settled();
     if (settle(why))
         return;
     /* What a plan gives to other ranks stays. */

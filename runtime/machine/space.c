@@ -22,7 +22,7 @@ static struct {
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
     _Atomic uint64_t leftover_bytes;
-    _Atomic uint64_t live_bytes[MS_MAX_DEVICES];
+    _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
     _Atomic CUdeviceptr begin, end; /* around all allocations and their guards */
 } space = {.lock = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER};
 
@@ -122,6 +122,7 @@ bool ms_space_add(struct ms_allocation *allocation)
     allocation->counted_unbacked = 0;
     count_unbacked_locked(allocation);
     atomic_fetch_add(&space.live_bytes[allocation->device], allocation->bytes);
+    atomic_fetch_add(&space.reserved_bytes[allocation->device], allocation->backing.bytes);
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
@@ -139,6 +140,7 @@ void ms_space_remove(struct ms_allocation *allocation)
     space.gap--;
     space.count--;
     atomic_fetch_sub(&space.live_bytes[allocation->device], allocation->bytes);
+    atomic_fetch_sub(&space.reserved_bytes[allocation->device], allocation->backing.bytes);
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)allocation->counted_unbacked);
@@ -411,6 +413,11 @@ bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
 uint64_t ms_space_live_bytes(CUdevice device)
 {
     return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.live_bytes[device]) : 0;
+}
+
+uint64_t ms_space_reserved_bytes(CUdevice device)
+{
+    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.reserved_bytes[device]) : 0;
 }
 
 void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes)

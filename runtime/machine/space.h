@@ -142,6 +142,9 @@ uint64_t ms_space_leftover_bytes(void);
 /* Bytes of the device's allocations, as the program asked. */
 uint64_t ms_space_live_bytes(CUdevice device);
 
+/* The same in whole granules: what they would take if all of them had memory. */
+uint64_t ms_space_reserved_bytes(CUdevice device);
+
 /* Bytes of the device's allocations that have no memory behind them. */
 uint64_t ms_space_unbacked_bytes(CUdevice device);
 

@@ -105,7 +105,8 @@ static const struct {
         {"too much was promised",
          "An allocation was refused, because with it the program would have more than "
          "METASHARD_OVERCOMMIT "
-         "times the device's memory; raise METASHARD_OVERCOMMIT if most of it is never used."},
+         "times the device's memory, or, as it computes already, more than the device has. Raise "
+         "METASHARD_OVERCOMMIT if most of it is never used."},
     [MS_REASON_NO_MEMORY] =
         {"device memory is out",
          "%c failed: what it needs does not fit into device memory, and nothing was left that "

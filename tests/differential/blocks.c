@@ -305,6 +305,9 @@ static void captured(void)
     CUgraphExec exec;
     const CUdeviceptr whole = allocate(16 * MIB);
     const CUdeviceptr kept = allocate(4 * MIB);
+    /* There may be no room for it beside the others; nothing of it is in a block while the capture begins. */
+    const CUdeviceptr other = allocate(58 * MIB);
+    give(take(other, 2 * MIB), 2 * MIB);
     OK(cuStreamCreate(&captured_stream, CU_STREAM_NON_BLOCKING));
     uniform(take(whole, 2 * MIB), MIB / 2, 1);
     take(kept, 4 * MIB);
@@ -316,8 +319,6 @@ static void captured(void)
     give(whole + 8 * MIB, 4 * MIB);
     OK(cuStreamEndCapture(captured_stream, &graph));
     OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    const CUdeviceptr other =
-        allocate(58 * MIB); /* there may be no room for it beside the others */
     const CUresult result = try_add(take(other, 58 * MIB), 9, 58 * MIB / 4);
     printf("%s\n", result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? "full" : "?");
     give(other, 58 * MIB);

@@ -231,10 +231,13 @@ MS_TEST(out_of_memory_while_materialising)
     CHECK_EQ(cuMemcpyDtoH(seen, large + 100 * MIB + 1, 3), CUDA_SUCCESS);
     CHECK_EQ(seen[0], 2);
     CHECK_EQ(seen[2], 4);
-    const CUdeviceptr second = device_allocate(40 * MIB);
+    /* From now on it is told where it asks. */
+    CUdeviceptr second;
+    CHECK_EQ(cuMemAlloc(&second, 40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(cuMemFree(large), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc(&second, 40 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD8(second, 5, 40 * MIB), CUDA_SUCCESS);
     CHECK_EQ(read_byte(second), 5);
-    CHECK_EQ(cuMemFree(large), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoH(seen, second, 40 * MIB), CUDA_SUCCESS);
     CHECK_EQ(seen[40 * MIB - 1], 5);
 }

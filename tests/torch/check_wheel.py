@@ -3,9 +3,9 @@
 """check_wheel.py RULES [LAYOUTS [CUDART]]: what the shim expects of PyTorch, held against the installed wheel. TAP.
 
 The block observer: libc10 exports the function that the shim interposes, and libc10_cuda calls it from
-outside. The kernel rules: each names kernels that are there, and their parameters lie where the rule's
-class expects pointers. With LAYOUTS, writes the layouts of all kernels there for the simulated driver. CUDART is the
-stand-in for the CUDA runtime: it has all that PyTorch's libraries import.
+outside. So it is with the check of CUDA's results. The kernel rules: each names kernels that are there, and their
+parameters lie where the rule's class expects pointers. With LAYOUTS, writes the layouts of all kernels there for the
+simulated driver. CUDART is the stand-in for the CUDA runtime: it has all that PyTorch's libraries import.
 """
 import collections
 import fnmatch
@@ -109,6 +109,17 @@ def check_observer(tap):
     tap.check("it defines none of its own", OBSERVER not in symbols("libc10_cuda.so", "--defined-only"))
 
 
+def check_errors(tap):
+    """The check of CUDA's results, and the allocator that is asked to throw (shim/torch_errors.c)."""
+    with open(os.path.join(SOURCE, "shim", "torch_errors.c"), encoding="utf-8") as file:
+        names = set(re.findall(r"^#define CHECK\w* (\w+)$", file.read(), flags=re.M))
+    hooked = names & symbols("libc10_cuda.so", "--defined-only")
+    tap.check("libc10_cuda exports the check of results", len(hooked) == 1, sorted(names))
+    tap.check("libtorch_cuda calls it through its symbol", hooked <= symbols("libtorch_cuda.so", "--undefined-only"))
+    tap.check("libc10 exports the way to an allocator",
+              "_ZN3c1012GetAllocatorERKNS_10DeviceTypeE" in symbols("libc10.so", "--defined-only"))
+
+
 def check_nccl(tap):
     """libtorch_cuda calls NCCL through its symbols, from a library of its own."""
     with open(os.path.join(SOURCE, "shim", "nccl.def"), encoding="utf-8") as file:
@@ -156,6 +167,7 @@ def check_rules(tap, rules, kernels):
 def main():
     tap = Tap()
     check_observer(tap)
+    check_errors(tap)
     check_nccl(tap)
     kernels = fatbin.kernels(library("libtorch_cuda.so"))
     tap.check(f"{len(kernels)} kernels with layouts", len(kernels) > 10000 and

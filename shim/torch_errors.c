@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PyTorch's out-of-memory. Deferred bytes get memory in the call that needs them, a copy or a launch. When there is none left
+ * that call fails, and PyTorch makes a torch.AcceleratorError of it, which no program expects from a shortage: they
+ * wait for torch.OutOfMemoryError, from its caching allocator. PyTorch checks each result by a function of libc10_cuda
+ * that it calls through the PLT (c10/cuda/CUDAException.cpp):
+ *
+ *     void c10::cuda::c10_cuda_check_implementation(int32_t error, const char *file, const char *function, uint32_t line,
+ *                                                   bool include_device_assertions [, CUDAErrorLogCapture *])
+ *
+ * This definition is found first. When the error is the shim's shortage it lets PyTorch's allocator throw its own
+ * exception, by asking it for more than any device has: it refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp,
+ * malloc), and touches nothing. In every other case it goes on to libc10_cuda's own.
+ */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/base/log.h"
+#include "runtime/driver.h"
+#include "runtime/machine/promise.h"
+#include "shim/real.h"
+
+typedef void check_function(int32_t error, const char *file, const char *function, uint32_t line,
+                            bool with_assertions, void *log);
+
+/* Of PyTorch 2.15; and of 2.1 to 2.11, without the last parameter, which is then not looked at. */
+#define CHECK _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jbPNS0_19CUDAErrorLogCaptureE
+#define CHECK_OF_2_11 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb
+
+check_function CHECK, CHECK_OF_2_11;
+
+static void *find(const char *library_name, const char *name)
+{
+    void *library = dlopen(library_name, RTLD_LAZY | RTLD_NOLOAD);
+    return library != NULL ? ms_libc_dlsym()(library, name) : NULL;
+}
+
+/* As much of c10::Allocator as is needed: its third virtual function is DataPtr allocate(size_t). */
+struct data_ptr {
+    void *words[8]; /* larger than a c10::DataPtr; returned in memory, as that is */
+};
+struct allocator {
+    const struct {
+        void *destroy[2];
+        struct data_ptr (*allocate)(struct allocator *self, size_t bytes);
+    } * functions;
+};
+
+/* Does not return, unless this PyTorch is another one than those that are known. */
+static void throw_out_of_memory(void)
+{
+    static const int8_t cuda = 1; /* c10::DeviceType */
+    static const size_t exbibyte = (size_t)1 << 60;
+    struct allocator *(*get_allocator)(const int8_t *) = (struct allocator * (*)(const int8_t *))
+        find("libc10.so", "_ZN3c1012GetAllocatorERKNS_10DeviceTypeE");
+    int (*forget_error)(void) = (int (*)(void))find("libc10_cuda.so", "cudaGetLastError");
+    struct allocator *allocator = get_allocator != NULL ? get_allocator(&cuda) : NULL;
+    if (allocator == NULL || forget_error == NULL)
+        return;
+    forget_error();
+    ms_log(MS_INFO, "PyTorch is told by its allocator, which is asked for more than there is");
+    allocator->functions->allocate(allocator, exbibyte);
+}
+
+#define DEFINE_CHECK(symbol, name)                                                     \
+    void symbol(int32_t error, const char *file, const char *function, uint32_t line,  \
+                bool with_assertions, void *log)                                       \
+    {                                                                                  \
+        static _Atomic(check_function *) original;                                     \
+        check_function *go_on = atomic_load_explicit(&original, memory_order_relaxed); \
+        if (go_on == NULL) {                                                           \
+            go_on = (check_function *)find("libc10_cuda.so", name);                    \
+            atomic_store_explicit(&original, go_on, memory_order_relaxed);             \
+        }                                                                              \
+        if (error == CUDA_ERROR_OUT_OF_MEMORY && ms_promise_take_broken())             \
+            throw_out_of_memory();                                                     \
+        if (go_on != NULL)                                                             \
+            go_on(error, file, function, line, with_assertions, log);                  \
+    }
+DEFINE_CHECK(CHECK,
+             "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jbPNS0_19CUDAErrorLogCaptureE")
+DEFINE_CHECK(CHECK_OF_2_11, "_ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb")

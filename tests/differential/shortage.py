@@ -1,0 +1,24 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""shortage.py PROGRAM KERNELS SHIM: where a program meets an out-of-memory, without and with the shim."""
+from scenarios import SMALL, main
+
+LARGE = {"SIMCUDA_MEMORY_MIB": "256"}
+
+
+def all_scenarios(test):
+    for scenario in "batch_search", "model_in_search", "optimizer_state", "settled", "just_fits":
+        seen, dump = test.both(scenario, SMALL)
+        test.check(f"{scenario}: nothing fails but allocations", "fails" not in seen.stderr, seen.stderr)
+        test.check(f"{scenario}: something was deferred", dump["recorded_launches"] > 0, dump)
+    for scenario in "larger_model", "larger_model_with_helpers", "next_model":
+        seen, dump = test.run(scenario, SMALL)
+        alone, _ = test.run(scenario, LARGE, with_shim=False)
+        told = [line for line in seen.stdout.splitlines() if line.startswith("part")]
+        wanted = [line for line in alone.stdout.splitlines() if line.startswith("part")]
+        test.check(f"{scenario}: more than the device is promised while it is made",
+                   seen.returncode == 0 and told == wanted, f"{alone.stdout}{seen.stdout}{seen.stderr}")
+        test.check(f"{scenario}: and no longer once it is used", "too much: 2" in seen.stdout, seen.stdout)
+
+
+main(all_scenarios)
