@@ -249,6 +249,60 @@ static void just_fits(void)
     }
 }
 
+/* Memory comes in granules. The device has an odd number of MiB. */
+static void rounded(void)
+{
+    struct blocks blocks = {.count = 0};
+    size_t free, total;
+    OK(take(&blocks, 40 * MIB));
+    OK(use(blocks.all[0], 40 * MIB));
+    OK(cuMemGetInfo(&free, &total));
+    printf("all that is free: %d\n", (int)take(&blocks, free));
+    printf("all granules of it: %d\n", (int)take(&blocks, free / (2 * MIB) * 2 * MIB));
+    OK(use(blocks.all[blocks.count - 1], 2 * MIB));
+    give_all(&blocks);
+}
+
+/* What a recorded copy reads needs room of its own while it is replayed; there is none left in the end. */
+static void recorded_copy(void)
+{
+    struct blocks blocks = {.count = 0};
+    size_t free, total;
+    const CUdeviceptr source = allocate(6 * MIB), cast = allocate(6 * MIB);
+    uint64_t count = 6 * MIB / 4;
+    void *params[] = {(void *)&cast, (void *)&source, &count};
+    uniform(source, count, 5);
+    OK(cuLaunchKernel(function("copy32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    OK(cuMemFree(source));
+    while (cuMemGetInfo(&free, &total) == CUDA_SUCCESS && free > 0) {
+        OK(take(&blocks, 2 * MIB));
+        OK(use(blocks.all[blocks.count - 1], 2 * MIB));
+    }
+    OK(use(cast, 6 * MIB));
+    print_bytes("cast", cast, 6 * MIB);
+    give_all(&blocks);
+    OK(cuMemFree(cast));
+}
+
+/* A launch that finds no memory is a sign, too. */
+static void after_a_launch(void)
+{
+    struct blocks blocks = {.count = 0};
+    make_model(&blocks, 2, 16 * MIB);
+    OK(cuMemFree(blocks.all[--blocks.count]));
+    const CUresult first = take(&blocks, 60 * MIB); /* without the shim it fails here */
+    const CUresult second =
+        first == CUDA_SUCCESS ? use(blocks.all[1], 60 * MIB) : CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult third =
+        second == CUDA_SUCCESS ? use(blocks.all[0], 16 * MIB) : CUDA_ERROR_OUT_OF_MEMORY;
+    printf("no room: %d\n", (int)third);
+    if (first == CUDA_SUCCESS)
+        OK(cuMemFree(blocks.all[--blocks.count]));
+    printf("then: %d\n", (int)take(&blocks, 60 * MIB));
+    printf("less: %d\n", (int)take(&blocks, 48 * MIB));
+    give_all(&blocks);
+}
+
 const struct scenario scenarios[] = {
     {"batch_search", batch_search},
     {"model_in_search", model_in_search},
@@ -258,5 +312,8 @@ const struct scenario scenarios[] = {
     {"larger_model_with_helpers", larger_model_with_helpers},
     {"next_model", next_model},
     {"just_fits", just_fits},
+    {"rounded", rounded},
+    {"recorded_copy", recorded_copy},
+    {"after_a_launch", after_a_launch},
     {NULL, NULL},
 };

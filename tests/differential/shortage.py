@@ -7,10 +7,13 @@ LARGE = {"SIMCUDA_MEMORY_MIB": "256"}
 
 
 def all_scenarios(test):
-    for scenario in "batch_search", "model_in_search", "optimizer_state", "settled", "just_fits":
+    for scenario in ("batch_search", "model_in_search", "optimizer_state", "settled", "just_fits",
+                     "recorded_copy"):
         seen, dump = test.both(scenario, SMALL)
         test.check(f"{scenario}: nothing fails but allocations", "fails" not in seen.stderr, seen.stderr)
         test.check(f"{scenario}: something was deferred", dump["recorded_launches"] > 0, dump)
+    test.both("after_a_launch", SMALL)
+    test.both("rounded", {"SIMCUDA_MEMORY_MIB": "65"})
     for scenario in "larger_model", "larger_model_with_helpers", "next_model":
         seen, dump = test.run(scenario, SMALL)
         alone, _ = test.run(scenario, LARGE, with_shim=False)

@@ -130,6 +130,15 @@ def check_small_device(place, checkpoints):
     check_memory(run, ranges)
 
 
+def check_more(place, checkpoints):
+    """A program that computes, with more than the device: what the plan gives to others is not in the way of more."""
+    for more, result in ((1 << 20, 0), (3 << 20, 2)):
+        run = place.run(checkpoints["one file"], 1, 4, ["--settle", place.kernels, "--more", more],
+                        METASHARD_PLAN=place.write(SHARD0), METASHARD_SETTLE_MS=20, SIMCUDA_MEMORY_MIB=4)
+        expect(run.out["more"] == result, f"{more} more bytes: CUDA error {run.out['more']}\n{run.said}")
+        run.is_silent()
+
+
 # --- when a plan comes
 
 
@@ -618,6 +627,7 @@ def tests_of(place, checkpoints, arguments):
               ("files without an index", lambda: check_no_index(place)),
               ("granules of 2 MiB", lambda: check_big_granules(place)),
               ("a device with room for the shards alone", lambda: check_small_device(place, checkpoints)),
+              ("more, on a device with room for the shards", lambda: check_more(place, checkpoints)),
               ("settling", lambda: check_settling(place, checkpoints))]
     for how in ("file", "socket", "api", "text"):
         tests.append((f"a plan that comes late: {how}", lambda how=how: check_plan_comes(place, checkpoints, how)))

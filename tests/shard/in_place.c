@@ -22,12 +22,13 @@
  *   --reload              copies all tensors once more, to the same memory, and reads the same again
  *   --free NAME           frees the tensor's memory when all is read
  *   --outside NAME B E    reads these bytes too, last; may be given several times
+ *   --more BYTES          allocates so much, once all is read
  *   --copy-outside        reads these with cuMemcpyDtoH, whatever the others are read with
  *
  * Prints one JSON object: "tensors", a list of the name, address and bytes of each that was loaded, twice
  * with --twice; "ranges" and "outside", in the order read, each with name, begin, end, the CUresult, a hash of the
  * bytes read and one of the same bytes of the file, both null if the read failed; "api", what the function of the
- * preloaded object returned and said, or null.
+ * preloaded object returned and said, or null; "more", the CUresult of that allocation, 0 if there was none.
  */
 #include "tests/demo/device.h"
 
@@ -51,7 +52,7 @@ struct range {
 
 static struct {
     bool carve, staged, fork, wait, twice, reload, copy_outside;
-    uint64_t pieces, chunk;
+    uint64_t pieces, chunk, more;
     const char *skip, *ranges, *kernel, *settle, *api, *text, *free;
     struct range scribble, slice, outside[MAX_OUTSIDE];
     size_t outside_count;
@@ -65,25 +66,16 @@ static const struct {
     enum kind kind;
     void *value;
 } option_rows[] = {
-    {"--carve", FLAG, &options.carve},
-    {"--pieces", NUMBER, &options.pieces},
-    {"--chunk", NUMBER, &options.chunk},
-    {"--staged", FLAG, &options.staged},
-    {"--skip", TEXT, &options.skip},
-    {"--ranges", TEXT, &options.ranges},
-    {"--kernel", TEXT, &options.kernel},
-    {"--api", TEXT, &options.api},
-    {"--text", TEXT, &options.text},
-    {"--fork", FLAG, &options.fork},
-    {"--wait", FLAG, &options.wait},
-    {"--settle", TEXT, &options.settle},
-    {"--scribble", RANGE, &options.scribble},
-    {"--slice", RANGE, &options.slice},
-    {"--twice", FLAG, &options.twice},
-    {"--reload", FLAG, &options.reload},
-    {"--free", TEXT, &options.free},
-    {"--outside", RANGES, &options.outside},
-    {"--copy-outside", FLAG, &options.copy_outside},
+    {"--carve", FLAG, &options.carve},        {"--pieces", NUMBER, &options.pieces},
+    {"--chunk", NUMBER, &options.chunk},      {"--staged", FLAG, &options.staged},
+    {"--skip", TEXT, &options.skip},          {"--ranges", TEXT, &options.ranges},
+    {"--kernel", TEXT, &options.kernel},      {"--api", TEXT, &options.api},
+    {"--text", TEXT, &options.text},          {"--fork", FLAG, &options.fork},
+    {"--wait", FLAG, &options.wait},          {"--settle", TEXT, &options.settle},
+    {"--scribble", RANGE, &options.scribble}, {"--slice", RANGE, &options.slice},
+    {"--twice", FLAG, &options.twice},        {"--reload", FLAG, &options.reload},
+    {"--more", NUMBER, &options.more},        {"--free", TEXT, &options.free},
+    {"--outside", RANGES, &options.outside},  {"--copy-outside", FLAG, &options.copy_outside},
 };
 
 /* Where each tensor is; 0 if it was not loaded. */
@@ -406,10 +398,12 @@ static void run(void)
         options.kernel = NULL;
     for (size_t i = 0; i < options.outside_count; i++)
         read_range(&set, &options.outside[i], outside_out);
+    CUdeviceptr more;
+    const CUresult result = options.more > 0 ? device.allocate(&more, options.more) : CUDA_SUCCESS;
     free(set.addresses);
     free(second.addresses);
-    json_t *out = json_pack("{s:o, s:o, s:o, s:o}", "tensors", tensors_out, "ranges", ranges_out,
-                            "outside", outside_out, "api", said);
+    json_t *out = json_pack("{s:o, s:o, s:o, s:o, s:i}", "tensors", tensors_out, "ranges",
+                            ranges_out, "outside", outside_out, "api", said, "more", (int)result);
     json_dumpf(out, stdout, JSON_COMPACT);
     putchar('\n');
     json_decref(out);

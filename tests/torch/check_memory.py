@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """check_memory.py SHIM [HOW...]: programs that find out how much fits (memory_program.py), without and with the shim: the same
-number of tries, the same batch, the same sums and parameters. On a simulated device of 256 MiB. TAP.
+number of tries, the same batch, the same sums and parameters. On a simulated device of 128 MiB. TAP.
 
 accelerate is in the environment of tests/systems/venv.sh ($SYSTEMS_VENV); it is skipped where that is not there.
 """
@@ -15,7 +15,7 @@ from check_wheel import Tap
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "memory_program.py")
 SYSTEMS = os.environ.get("SYSTEMS_VENV") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "metashard", "systems")
-BATCH = {"halve": 16, "first": 56, "inside": 8, "accelerate": 6, "info": 0, "fraction": 8, "whole": 8}
+BATCH = {"halve": 16, "first": 40, "inside": 8, "accelerate": 6, "info": 0, "fraction": 8, "whole": 8}
 
 
 def python_of(how):
@@ -32,12 +32,12 @@ def run(how, shim, memory_mib):
 def both(how, shim):
     """(good, what to show when it is not). A model larger than the device cannot be made without the shim."""
     if how == "whole":
-        alone, seen = run(how, "", 1024), run(how, shim, 256)
+        alone, seen = run(how, "", 1024), run(how, shim, 128)
         same = alone.stdout.splitlines()[-1:] == seen.stdout.splitlines()[-1:]
         tried = any("out of memory" in line for line in seen.stdout.splitlines())
         good = seen.returncode == 0 and same and tried
     else:
-        alone, seen = run(how, "", 256), run(how, shim, 256)
+        alone, seen = run(how, "", 128), run(how, shim, 128)
         good = alone.returncode == 0 and (seen.returncode, seen.stdout) == (0, alone.stdout)
     return good, f"{alone.stdout}{alone.stderr[-600:]}\n{seen.stdout}{seen.stderr[-1200:]}"
 

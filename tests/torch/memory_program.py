@@ -17,9 +17,8 @@ import sys
 import torch
 from torch import nn
 
-COLUMNS = 1 << 20  # elements of a row: 4 MiB
-LAYERS = 4
-MIB = 1 << 20
+COLUMNS = 1 << 19  # elements of a row: 2 MiB
+LAYERS = 3
 
 
 class Gate(nn.Module):
@@ -123,7 +122,7 @@ def with_fraction():
 def make_whole():
     """Ten times what is kept, and more than there is; not until all of it is there."""
     torch.manual_seed(3)
-    whole = [torch.empty(10, COLUMNS, device="cuda").normal_() for _ in range(LAYERS * 2)]
+    whole = [torch.empty(10, COLUMNS, device="cuda").normal_() for _ in range(LAYERS * 2)]  # 120 MiB
     model = make_model()
     with torch.no_grad():
         for parameter, tensor in zip(model.parameters(), whole):
