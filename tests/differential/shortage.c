@@ -268,8 +268,9 @@ static void recorded_copy(void)
 {
     struct blocks blocks = {.count = 0};
     size_t free, total;
-    const CUdeviceptr source = allocate(6 * MIB), cast = allocate(6 * MIB);
-    uint64_t count = 6 * MIB / 4;
+    const size_t bytes = 6 * MIB;
+    const CUdeviceptr source = allocate(bytes), cast = allocate(bytes);
+    uint64_t count = bytes / 4;
     void *params[] = {(void *)&cast, (void *)&source, &count};
     uniform(source, count, 5);
     OK(cuLaunchKernel(function("copy32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
@@ -278,8 +279,8 @@ static void recorded_copy(void)
         OK(take(&blocks, 2 * MIB));
         OK(use(blocks.all[blocks.count - 1], 2 * MIB));
     }
-    OK(use(cast, 6 * MIB));
-    print_bytes("cast", cast, 6 * MIB);
+    OK(use(cast, bytes));
+    print_bytes("cast", cast, bytes);
     give_all(&blocks);
     OK(cuMemFree(cast));
 }
@@ -288,18 +289,15 @@ static void recorded_copy(void)
 static void after_a_launch(void)
 {
     struct blocks blocks = {.count = 0};
-    make_model(&blocks, 2, 16 * MIB);
-    OK(cuMemFree(blocks.all[--blocks.count]));
-    const CUresult first = take(&blocks, 60 * MIB); /* without the shim it fails here */
-    const CUresult second =
-        first == CUDA_SUCCESS ? use(blocks.all[1], 60 * MIB) : CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult third =
-        second == CUDA_SUCCESS ? use(blocks.all[0], 16 * MIB) : CUDA_ERROR_OUT_OF_MEMORY;
-    printf("no room: %d\n", (int)third);
-    if (first == CUDA_SUCCESS)
+    make_model(&blocks, 1, 16 * MIB);
+    CUresult result = take(&blocks, 70 * MIB); /* without the shim it fails here */
+    if (result == CUDA_SUCCESS) {
+        result = use(blocks.all[1], 70 * MIB);
         OK(cuMemFree(blocks.all[--blocks.count]));
-    printf("then: %d\n", (int)take(&blocks, 60 * MIB));
-    printf("less: %d\n", (int)take(&blocks, 48 * MIB));
+    }
+    printf("no room: %d\n", (int)result);
+    printf("then: %d\n", (int)take(&blocks, 70 * MIB));
+    printf("less: %d\n", (int)take(&blocks, 40 * MIB));
     give_all(&blocks);
 }
 

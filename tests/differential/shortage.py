@@ -1,14 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """shortage.py PROGRAM KERNELS SHIM: where a program meets an out-of-memory, without and with the shim."""
-from scenarios import SMALL, main
+import os
+
+from scenarios import SMALL as SMALL_DEVICE
+from scenarios import main
+
+SMALL = dict(SMALL_DEVICE, METASHARD_IDLE_MS="5000")  # however busy the machine is
 
 LARGE = {"SIMCUDA_MEMORY_MIB": "256"}
 
 
+def recorded_copy(test):
+    rules = os.path.join(test.folder, "copies")
+    with open(rules, "w") as file:
+        file.write("write-only uniform32\nfrom-other copy32\n")
+    seen, dump = test.both("recorded_copy", dict(SMALL, METASHARD_KERNEL_RULES=rules))
+    test.check("the copy was recorded, and found room", dump["recorded_launches"] == 2 and
+               "fails" not in seen.stderr, f"{dump}{seen.stderr}")
+
+
 def all_scenarios(test):
-    for scenario in ("batch_search", "model_in_search", "optimizer_state", "settled", "just_fits",
-                     "recorded_copy"):
+    recorded_copy(test)
+    for scenario in "batch_search", "model_in_search", "optimizer_state", "settled", "just_fits":
         seen, dump = test.both(scenario, SMALL)
         test.check(f"{scenario}: nothing fails but allocations", "fails" not in seen.stderr, seen.stderr)
         test.check(f"{scenario}: something was deferred", dump["recorded_launches"] > 0, dump)
