@@ -3,8 +3,8 @@
 
 #include <fcntl.h>
 #include <glob.h>
-#include <jansson.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,35 +51,144 @@ static uint64_t element_bytes(const char *path, const char *type)
     } types[] = {{"BF16", 2}, {"F16", 2}, {"F32", 4}, {"F64", 8}, {"I8", 1},
                  {"U8", 1},   {"I32", 4}, {"I64", 8}, {"BOOL", 1}};
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        if (type != NULL && strcmp(types[i].name, type) == 0)
+        if (strcmp(types[i].name, type) == 0)
             return types[i].bytes;
     }
-    damaged(path, "unknown dtype %s", type != NULL ? type : "(none)");
+    damaged(path, "unknown dtype %s", type);
 }
 
-static struct tensor read_tensor(const char *path, const char *name, json_t *entry,
-                                 const unsigned char *data, uint64_t data_bytes)
+/* Where reading of a header is. What it reads is the JSON of safetensors and no more: no escapes, no fractions. */
+struct header {
+    const char *path, *begin, *at, *end;
+};
+
+static _Noreturn void expected(const struct header *header, const char *what)
 {
-    json_t *offsets = json_object_get(entry, "data_offsets");
-    json_t *shape = json_object_get(entry, "shape");
-    const uint64_t begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
-    const uint64_t end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
-    if (json_array_size(offsets) != 2 || begin > end || end > data_bytes)
-        damaged(path, "tensor %s: expected data_offsets within the %llu bytes of data", name,
-                (unsigned long long)data_bytes);
+    damaged(header->path, "byte %zu: expected %s", 8 + (size_t)(header->at - header->begin), what);
+}
+
+static void skip_space(struct header *header)
+{
+    while (header->at < header->end && memchr(" \t\r\n", *header->at, 4) != NULL)
+        header->at++;
+}
+
+static bool accept(struct header *header, char sign)
+{
+    skip_space(header);
+    if (header->at == header->end || *header->at != sign)
+        return false;
+    header->at++;
+    return true;
+}
+
+static void expect(struct header *header, char sign)
+{
+    if (!accept(header, sign))
+        expected(header, (char[]){'\'', sign, '\'', '\0'});
+}
+
+/* Of the caller. */
+static char *read_string(struct header *header)
+{
+    expect(header, '"');
+    const char *const begin = header->at;
+    while (header->at < header->end && *header->at != '"' && *header->at != '\\')
+        header->at++;
+    char *text = strndup(begin, (size_t)(header->at - begin));
+    expect(header, '"');
+    if (text == NULL)
+        abort();
+    return text;
+}
+
+/* The numbers of a list; returns how many. */
+static size_t read_list(struct header *header, uint64_t *numbers, size_t most)
+{
+    size_t count = 0;
+    expect(header, '[');
+    if (accept(header, ']'))
+        return 0;
+    do {
+        skip_space(header);
+        const char *const begin = header->at;
+        uint64_t number = 0;
+        for (; header->at < header->end && *header->at >= '0' && *header->at <= '9'; header->at++)
+            number = number * 10 + (uint64_t)(*header->at - '0');
+        if (header->at == begin || header->at - begin > 18 || count == most)
+            expected(header, "at most 8 integers");
+        numbers[count++] = number;
+    } while (accept(header, ','));
+    expect(header, ']');
+    return count;
+}
+
+enum { DIMENSIONS_MOST = 8 };
+
+/* What the header says of a tensor. */
+struct entry {
+    char *dtype;
+    uint64_t shape[DIMENSIONS_MOST], offsets[2];
+    size_t dimensions, offset_count;
+};
+
+static struct entry read_entry(struct header *header)
+{
+    struct entry entry = {0};
+    expect(header, '{');
+    do {
+        char *key = read_string(header);
+        expect(header, ':');
+        if (strcmp(key, "dtype") == 0 && entry.dtype == NULL)
+            entry.dtype = read_string(header);
+        else if (strcmp(key, "shape") == 0)
+            entry.dimensions = read_list(header, entry.shape, DIMENSIONS_MOST);
+        else if (strcmp(key, "data_offsets") == 0)
+            entry.offset_count = read_list(header, entry.offsets, 2);
+        else
+            expected(header, "dtype, shape or data_offsets before this");
+        free(key);
+    } while (accept(header, ','));
+    expect(header, '}');
+    if (entry.dtype == NULL || entry.offset_count != 2)
+        expected(header, "dtype, shape and two data_offsets before this");
+    return entry;
+}
+
+static void skip_metadata(struct header *header)
+{
+    expect(header, '{');
+    if (accept(header, '}'))
+        return;
+    do {
+        free(read_string(header));
+        expect(header, ':');
+        free(read_string(header));
+    } while (accept(header, ','));
+    expect(header, '}');
+}
+
+static struct tensor read_tensor(struct header *header, char *name, const unsigned char *data,
+                                 uint64_t data_bytes)
+{
+    const struct entry entry = read_entry(header);
+    const uint64_t begin = entry.offsets[0], end = entry.offsets[1];
+    if (begin > end || end > data_bytes)
+        damaged(header->path, "tensor %s: expected data_offsets within the %llu bytes of data",
+                name, (unsigned long long)data_bytes);
     struct tensor tensor = {
-        .name = strdup(name),
+        .name = name,
         .data = data + begin,
-        .rows =
-            json_array_size(shape) > 0 ? (uint64_t)json_integer_value(json_array_get(shape, 0)) : 1,
-        .row_bytes = element_bytes(path, json_string_value(json_object_get(entry, "dtype"))),
+        .rows = entry.dimensions > 0 ? entry.shape[0] : 1,
+        .row_bytes = element_bytes(header->path, entry.dtype),
     };
-    for (size_t i = 1; i < json_array_size(shape); i++)
-        tensor.row_bytes *= (uint64_t)json_integer_value(json_array_get(shape, i));
+    for (size_t i = 1; i < entry.dimensions; i++)
+        tensor.row_bytes *= entry.shape[i];
     if (tensor.rows * tensor.row_bytes != end - begin)
-        damaged(path, "tensor %s: expected %llu bytes for its shape, found %llu", name,
+        damaged(header->path, "tensor %s: expected %llu bytes for its shape, found %llu", name,
                 (unsigned long long)(tensor.rows * tensor.row_bytes),
                 (unsigned long long)(end - begin));
+    free(entry.dtype);
     return tensor;
 }
 
@@ -104,22 +213,24 @@ static void open_file(struct checkpoint *checkpoint, const char *path)
     if (header_bytes > bytes - 8)
         damaged(path, "byte 0: the header's length is %llu, expected at most %llu",
                 (unsigned long long)header_bytes, (unsigned long long)(bytes - 8));
-    json_error_t error;
-    json_t *header = json_loadb((const char *)mapping + 8, header_bytes, 0, &error);
-    if (!json_is_object(header))
-        damaged(path, "byte %d: expected a JSON object as header: %s", 8 + error.position,
-                error.text);
-    const char *name;
-    json_t *entry;
-    json_object_foreach(header, name, entry)
-    {
-        if (strcmp(name, "__metadata__") == 0)
-            continue;
-        const struct tensor tensor =
-            read_tensor(path, name, entry, mapping + 8 + header_bytes, bytes - 8 - header_bytes);
-        add(checkpoint, &tensor);
-    }
-    json_decref(header);
+    const char *const text = (const char *)mapping + 8;
+    struct header header = {path, text, text, text + header_bytes};
+    expect(&header, '{');
+    if (accept(&header, '}'))
+        return;
+    do {
+        char *name = read_string(&header);
+        expect(&header, ':');
+        if (strcmp(name, "__metadata__") == 0) {
+            skip_metadata(&header);
+            free(name);
+        } else {
+            const struct tensor tensor =
+                read_tensor(&header, name, mapping + 8 + header_bytes, bytes - 8 - header_bytes);
+            add(checkpoint, &tensor);
+        }
+    } while (accept(&header, ','));
+    expect(&header, '}');
 }
 
 static int by_place(const void *a, const void *b)

@@ -12,18 +12,36 @@ die() {
     exit 1
 }
 
+# Those who source this file set $usage.
+# shellcheck disable=SC2154
+say_usage() {
+    printf '%s\n' "$usage"
+    exit 0
+}
+
+wrong_usage() {
+    say "${0##*/}: $*"
+    say "${usage%%$'\n'*}"
+    exit 2
+}
+
 case $PWD in
 *[[:space:]:]*) die "LD_PRELOAD cannot name a file in $PWD: move the project to a path without spaces and colons" ;;
 esac
 
 # Packages by what shows that they are there: "package test-command". The commands are evaluated
-# later, one by one; the lists are used by those who source this file.
-# shellcheck disable=SC2016,SC2034
-base_packages='
+# later, one by one; the lists are used by those who source this file. Without the first nothing can be built.
+# Of the second ninja and jansson are fetched from elsewhere where they cannot be installed, and the others are
+# done without.
+# shellcheck disable=SC2016
+needed_packages='
 gcc            command -v cc
 libc6-dev      test -e /usr/include/stdio.h
 binutils       command -v objcopy
 python3        command -v python3
+'
+# shellcheck disable=SC2016
+wanted_packages='
 ca-certificates python3 -c "import ssl, sys; sys.exit(ssl.get_default_verify_paths().cafile is None)"
 ninja-build    command -v ninja
 pkg-config     command -v pkg-config
@@ -61,58 +79,84 @@ missing_packages() { # LIST
 }
 
 # A person at a terminal may be asked for a password.
+can_install() {
+    command -v apt-get >/dev/null &&
+        { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null &&
+            { sudo -n true 2>/dev/null || { [ -t 2 ] && [ -z "${CI-}" ]; }; }; }; }
+}
+
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
-    elif command -v sudo >/dev/null &&
-        { sudo -n true 2>/dev/null || { [ -t 2 ] && [ -z "${CI-}" ]; }; }; then
-        sudo "$@"
     else
-        return 1
+        sudo "$@"
     fi
 }
 
+# One that this distribution does not have must not keep the others away.
+known_packages() { # PACKAGE...
+    local package
+    for package in "$@"; do
+        ! apt-cache show --no-all-versions "$package" >/dev/null 2>&1 || printf '%s ' "$package"
+    done
+}
+
 install_packages() { # PACKAGE...
-    command -v apt-get >/dev/null || return 1
-    say "installing: $*"
     local log
     log=$(mktemp)
+    say "installing with apt-get: $*"
+    # shellcheck disable=SC2046 # a list of names
     if { as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q &&
         as_root env DEBIAN_FRONTEND=noninteractive \
-            apt-get install -q -y --no-install-recommends "$@"; } >"$log" 2>&1 </dev/null; then
+            apt-get install -q -y --no-install-recommends $(known_packages "$@"); } >"$log" 2>&1 </dev/null; then
         rm -f "$log"
     else
         grep '^E:' "$log" >&2 || tail -5 "$log" >&2
         rm -f "$log"
-        return 1
     fi
 }
 
-require_packages() { # LIST
+# Who calls looks afterwards what is there.
+try_packages() { # LIST
     local missing
     missing=$(missing_packages "$1")
     # shellcheck disable=SC2086 # a list of names
-    if [ -n "$missing" ] && ! install_packages $missing; then
+    [ -z "$missing" ] || ! can_install || install_packages $missing
+}
+
+# What quickstart and check need before they configure.
+prepare_build() {
+    local missing
+    try_packages "$needed_packages$wanted_packages"
+    missing=$(missing_packages "$needed_packages")
+    [ -z "$missing" ] ||
         die "packages are missing; please install them, and try again: apt-get install $missing"
-    fi
+    missing=$(missing_packages "$wanted_packages")
+    [ -z "$missing" ] || say "not installed, and done without: $missing"
+    find_ninja
+    find_meson
+    find_cuda_headers
 }
 
 # Tests whose program is not there are skipped, and say so.
 want_packages() { # LIST
-    local missing package
+    local missing
+    try_packages "$1"
     missing=$(missing_packages "$1")
-    # shellcheck disable=SC2086
-    if [ -z "$missing" ] || install_packages $missing; then
-        return
-    fi
-    # One that this distribution does not have must not keep the others away.
-    if [ "$missing" != "${missing%% *} " ]; then
-        for package in $missing; do
-            install_packages "$package" || true
-        done
-        missing=$(missing_packages "$1")
-    fi
     [ -z "$missing" ] || say "not installed, tests that need it will be skipped: $missing"
+}
+
+# The system's, or one from PyPI in .tools/. meson asks for it by its name as well.
+find_ninja() {
+    command -v ninja >/dev/null && return
+    local version=1.13.0 fetched
+    fetched=.tools/ninja-$version.data/scripts
+    if [ ! -x $fetched/ninja ]; then
+        say 'fetching ninja from PyPI'
+        python3 tests/setup/fetch_wheel.py ninja $version .tools || die 'ninja is needed: please install it'
+        chmod +x $fetched/ninja
+    fi
+    PATH=$PATH:$PWD/$fetched
 }
 
 # meson 1.0 or newer: the system's, the distribution's, or one from PyPI in .tools/.
@@ -121,7 +165,7 @@ find_meson() {
     meson=meson
     version=$(meson --version 2>/dev/null || true)
     if [ -z "$version" ] && [ ! -d .tools/mesonbuild ]; then
-        install_packages meson || true
+        try_packages 'meson command -v meson'
         version=$(meson --version 2>/dev/null || true)
     fi
     case $version in
@@ -130,7 +174,7 @@ find_meson() {
     esac
     if [ ! -d .tools/mesonbuild ]; then
         say 'fetching meson from PyPI'
-        python3 tests/setup/fetch_wheel.py meson 1.0.1 .tools
+        python3 tests/setup/fetch_wheel.py meson 1.0.1 .tools || die 'meson 1.0 is needed: please install it'
     fi
     meson="env PYTHONPATH=$PWD/.tools python3 -m mesonbuild.mesonmain"
 }
@@ -145,12 +189,21 @@ find_cuda_headers() {
             return
         fi
     done
-    say 'fetching the CUDA headers (nvidia-cuda-runtime) from PyPI'
-    # The header of the CUDA runtime includes one of the compiler's; only tests want it.
-    {
-        python3 tests/setup/fetch_wheel.py nvidia-cuda-crt 13.0.88 .headers &&
-            python3 tests/setup/fetch_wheel.py nvidia-cuda-runtime 13.0.96 .headers
-    } || die 'CUDA 13 headers are needed: install the CUDA toolkit, or nvidia-cuda-runtime with pip'
+    fetch_cuda_headers || die 'CUDA 13 headers are needed: install the CUDA toolkit, or nvidia-cuda-runtime with pip'
+}
+
+# Those in .headers/. The header of the CUDA runtime includes one of the compiler's; only tests want it.
+fetch_cuda_headers() {
+    local folder=.headers/nvidia/cu13/include
+    [ -e $folder/cuda.h ] && [ -e $folder/crt/host_defines.h ] && return
+    say 'fetching the CUDA headers (nvidia-cuda-runtime, nvidia-cuda-crt) from PyPI'
+    python3 tests/setup/fetch_wheel.py nvidia-cuda-crt 13.0.88 .headers &&
+        python3 tests/setup/fetch_wheel.py nvidia-cuda-runtime 13.0.96 .headers
+}
+
+# A check compiles with them alone, so they are fetched where a toolkit is installed as well.
+want_fetched_headers() {
+    fetch_cuda_headers || say 'not found, the test that needs them will be skipped: the CUDA headers from PyPI'
 }
 
 # nccl.h, for tests only: without it the simulated NCCL and its tests are not built.
@@ -178,6 +231,23 @@ want_old_cuda_headers() {
     }
 }
 
+# Prints how far ninja is: on a terminal in one line, else every ten seconds; and its output into a log.
+show_progress() { # FOLDER LOG
+    local folder=$1 log=$2 line said=$((SECONDS - 10)) is_line_open=no
+    while IFS= read -r line; do
+        printf '%s\n' "$line" >>"$log"
+        [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+        if [ -t 2 ]; then
+            printf '\rbuilding %s: %s of %s ' "$folder" "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" >&2
+            is_line_open=yes
+        elif ((SECONDS - said >= 10)); then
+            say "building $folder: ${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}"
+            said=$SECONDS
+        fi
+    done
+    [ $is_line_open = no ] || say ''
+}
+
 # setup_only in the environment: options that an existing build folder does not take again.
 build() { # FOLDER [MESON OPTION...]
     local folder=$1 log
@@ -185,6 +255,7 @@ build() { # FOLDER [MESON OPTION...]
     log=$(mktemp)
     # shellcheck disable=SC2086 # $meson may be a command with arguments
     if [ ! -e "$folder/build.ninja" ]; then
+        say "configuring $folder"
         $meson setup "$folder" ${setup_only-} "$@" >"$log" 2>&1 </dev/null || {
             tail -20 "$log" >&2
             die "cannot configure $folder"
@@ -195,7 +266,8 @@ build() { # FOLDER [MESON OPTION...]
             die "cannot configure $folder; remove it and try again"
         }
     fi
-    ninja -C "$folder" >"$log" 2>&1 </dev/null || {
+    : >"$log"
+    NINJA_STATUS='[%f/%t] ' ninja -C "$folder" 2>&1 </dev/null | show_progress "$folder" "$log" || {
         tail -40 "$log" >&2
         die "cannot build $folder"
     }

@@ -52,7 +52,7 @@ def is_for_here(file_name, package, version):
     parts = file_name[:-len(".whl")].split("-")
     return (file_name.endswith(".whl") and len(parts) == 5 and
             parts[:3] == [package.replace("-", "_"), version, "py3"] and
-            (parts[4] == "any" or "linux" in parts[4] and parts[4].endswith(platform.machine())))
+            (parts[4] == "any" or "manylinux" in parts[4] and parts[4].endswith(platform.machine())))
 
 
 def download_directly(package, version, folder):

@@ -11,9 +11,12 @@
 #define METASHARD_TESTS_SIM_CUDART_CUDART_H
 
 #include <cuda.h>
-#include <cudaProfiler.h>
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
+
+/* Of cudaProfiler.h, which a toolkit has and the wheels of the headers have not. */
+CUresult CUDAAPI cuProfilerStart(void);
+CUresult CUDAAPI cuProfilerStop(void);
 
 /* The driver's functions, complete when rt_enter has succeeded. */
 struct rt_driver {

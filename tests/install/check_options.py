@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_options.py --meson 'COMMAND introspect' --cuda DIR: what configuring makes of a machine's packages. TAP.
+
+A compiler that does not find the archives of jemalloc and jansson stands for a machine where nobody installs them.
+Nothing is fetched; that jansson can be built here as well is seen by tests/setup/bare_machines.
+"""
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+COMPILER = """#!/bin/sh
+case " $* " in
+*" -print-file-name=libjemalloc_pic.a "* | *" -print-file-name=libjansson.a "*) echo "${1#*=}" ;;
+*) exec %s "$@" ;;
+esac
+"""
+results = []
+
+
+def check(name, holds, detail=""):
+    results.append(bool(holds))
+    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}")
+    if not holds:
+        print("\n".join("# " + line for line in str(detail).splitlines()[-30:]))
+
+
+class Machine:
+    def __init__(self, folder, meson, cuda):
+        self.folder, self.meson = folder, meson
+        self.options = ["-Dtests=false", f"-Dcuda-headers={cuda}"]
+        # Where a jansson was fetched before, it would be found: a copy of the sources has none.
+        self.source = os.path.join(folder, "source")
+        shutil.copytree(SOURCE, self.source, ignore=lambda place, names: [
+            name for name in names if place == SOURCE and (name.startswith((".", "build"))) or
+            place == os.path.join(SOURCE, "subprojects") and os.path.isdir(os.path.join(place, name)) and
+            name != "packagefiles"])
+        self.compiler = os.path.join(folder, "cc")
+        with open(self.compiler, "w", encoding="utf-8") as file:
+            file.write(COMPILER % shutil.which("cc"))
+        os.chmod(self.compiler, 0o755)
+
+    def configure(self, *options):
+        """(exit status, output, names of the targets)"""
+        build = tempfile.mkdtemp(dir=self.folder)
+        done = subprocess.run([*self.meson, "setup", build, self.source, "--wrap-mode=nodownload", *self.options, *options],
+                              env=dict(os.environ, CC=self.compiler, CFLAGS="", LDFLAGS=""), capture_output=True,
+                              text=True, check=False)
+        targets = []
+        if done.returncode == 0:
+            text = subprocess.run([*self.meson, "introspect", build, "--targets"], capture_output=True, text=True,
+                                  check=True).stdout
+            targets = [target["name"] for target in json.loads(text)]
+        return done.returncode, done.stdout + done.stderr, targets
+
+
+def summary_of(text, key):
+    found = re.search(rf"^ +{key} *: (.*)$", text, re.M)
+    return found[1] if found else "(nothing)"
+
+
+def check_without_packages(machine):
+    status, text, targets = machine.configure()
+    check("without the packages of jemalloc and jansson it is configured", status == 0, text)
+    check("the heap is libc's, and the summary says why",
+          summary_of(text, "heap").startswith("libc: libjemalloc_pic.a was not found"), text)
+    check("there are no plans, and the summary says why",
+          summary_of(text, "plans").startswith("no: jansson was neither found nor fetched"), text)
+    check("metashard-plan is not built, metashard-dump is",
+          "metashard-plan" not in targets and "metashard-dump" in targets, targets)
+    status, text, _ = machine.configure("-Dplans=enabled")
+    check("plans that are asked for and cannot be had are an error", status != 0 and "subproject" in text, text)
+    status, text, _ = machine.configure("-Dheap=jemalloc")
+    check("so is a heap", status != 0 and "libjemalloc_pic.a was not found" in text, text)
+
+
+def check_switched_off(machine):
+    status, text, targets = machine.configure("-Dplans=disabled", "-Dheap=libc")
+    check("plans and jemalloc can be switched off", status == 0 and summary_of(text, "plans") == "no" and
+          summary_of(text, "heap") == "libc" and "metashard-plan" not in targets, text)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--meson", required=True)
+    parser.add_argument("--cuda", required=True)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Machine(folder, shlex.split(options.meson)[:-1], options.cuda)
+        check_without_packages(machine)
+        check_switched_off(machine)
+    print(f"1..{len(results)}")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

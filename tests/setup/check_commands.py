@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_commands.py: what ./quickstart and ./check say, before and while they install and build. TAP.
+
+Wrong arguments are answered by a shell that finds no other program: nothing can be installed or built by then. Building
+is that of tests/setup/common.sh, with a ninja that only talks, on no terminal.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BASH = shutil.which("bash")
+WRONG = {"quickstart": [["--rank"], ["--ranks"], ["--ranks", "0"], ["--ranks", "two"], ["--ranks=65"], ["--size-mib", "7"],
+                        ["--size-mib", "65537"], ["--folder", "/nowhere"], ["16"], ["--build", "build"]],
+         "check": [["--quick"], ["--fast", "--long"], ["fast"]]}
+results = []
+
+
+def check(name, holds, detail=""):
+    results.append(holds)
+    print(f"{'ok' if holds else 'not ok'} {len(results)} {name}")
+    if not holds:
+        print("\n".join("# " + line for line in str(detail).splitlines()[-20:]))
+
+
+def run(*command, path="/nowhere", **settings):
+    return subprocess.run([BASH, *command], cwd=SOURCE, env={"PATH": path, **settings}, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def check_arguments(script, arguments):
+    done = run(f"./{script}", *arguments)
+    lines = done.stderr.splitlines()
+    check(f"./{script} {' '.join(arguments)} is refused at once",
+          done.returncode == 2 and done.stdout == "" and len(lines) == 2 and lines[0].startswith(f"{script}: ") and
+          lines[1].startswith(f"usage: ./{script} "), f"{done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def options_in(text):
+    return set(re.findall(r"--[a-z][a-z-]*", text))
+
+
+def check_help():
+    for script in WRONG:
+        done = run(f"./{script}", "--help")
+        check(f"./{script} --help answers at once",
+              done.returncode == 0 and done.stderr == "" and done.stdout.startswith(f"usage: ./{script} "),
+              f"{done.returncode}\n{done.stdout}{done.stderr}")
+        if script == "quickstart":
+            program = subprocess.run([sys.executable, os.path.join(SOURCE, "tests", "demo", "quickstart.py"), "--help"],
+                                     capture_output=True, text=True, check=True).stdout
+            check("it has the options of the program that it starts",
+                  options_in(done.stdout) == options_in(program) - {"--build"}, (done.stdout, program))
+
+
+def build_with(folder, ninja, built="build"):
+    """./quickstart's build of a folder that is configured already, with a ninja of our own."""
+    path = os.path.join(folder, "ninja")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"#!{BASH}\n{ninja}\n")
+    os.chmod(path, 0o755)
+    os.makedirs(os.path.join(folder, built), exist_ok=True)
+    if built != "fresh":
+        open(os.path.join(folder, built, "build.ninja"), "w", encoding="utf-8").close()
+    return run("-c", f". tests/setup/common.sh; set -euo pipefail; meson=true; build {folder}/{built}",
+               path=f"{folder}:{os.environ['PATH']}")
+
+
+def check_progress():
+    with tempfile.TemporaryDirectory() as folder:
+        first = "echo '[1/30] Compiling'; sleep 11; for i in {2..30}; do echo \"[$i/30] Compiling\"; done"
+        lines = build_with(folder, first, "fresh").stderr.splitlines()
+        check("a first build says what it does, and how far it is, in lines and not many",
+              lines == [f"configuring {folder}/fresh", f"building {folder}/fresh: 1 of 30",
+                        f"building {folder}/fresh: 2 of 30"], lines)
+        done = build_with(folder, "echo 'ninja: no work to do.'")
+        check("a build with nothing to do says nothing", done.returncode == 0 and done.stderr == "", done.stderr)
+        done = build_with(folder, "echo '[1/2] Compiling'; echo 'x.c:1: error: what'; exit 1")
+        check("a build that fails shows the compiler's words",
+              done.returncode == 1 and "x.c:1: error: what" in done.stderr and
+              f"cannot build {folder}/build" in done.stderr, done.stderr)
+
+
+def main():
+    for script, cases in WRONG.items():
+        for arguments in cases:
+            check_arguments(script, arguments)
+    check_help()
+    check_progress()
+    print(f"1..{len(results)}")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
