@@ -248,7 +248,7 @@ show_progress() { # FOLDER LOG
     [ $is_line_open = no ] || say ''
 }
 
-# setup_only in the environment: options that an existing build folder does not take again.
+# In the environment: setup_only, options that an existing build folder does not take again; targets (all).
 build() { # FOLDER [MESON OPTION...]
     local folder=$1 log
     shift
@@ -267,7 +267,8 @@ build() { # FOLDER [MESON OPTION...]
         }
     fi
     : >"$log"
-    NINJA_STATUS='[%f/%t] ' ninja -C "$folder" 2>&1 </dev/null | show_progress "$folder" "$log" || {
+    # shellcheck disable=SC2086 # a list of names
+    NINJA_STATUS='[%f/%t] ' ninja -C "$folder" ${targets-} 2>&1 </dev/null | show_progress "$folder" "$log" || {
         tail -40 "$log" >&2
         die "cannot build $folder"
     }
