@@ -174,7 +174,7 @@ find_meson() {
     esac
     if [ ! -d .tools/mesonbuild ]; then
         say 'fetching meson from PyPI'
-        python3 tests/setup/fetch_wheel.py meson 1.0.1 .tools || die 'meson 1.0 is needed: please install it'
+        python3 tests/setup/fetch_wheel.py meson 1.7.0 .tools || die 'meson 1.0 is needed: please install it'
     fi
     meson="env PYTHONPATH=$PWD/.tools python3 -m mesonbuild.mesonmain"
 }

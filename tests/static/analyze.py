@@ -5,7 +5,7 @@
 TOOL is clang-tidy (checks in .clang-tidy, where each one that is left out has its reason), cppcheck (suppressions in
 tests/static/cppcheck.txt) or gcc (-fanalyzer). Each file is analyzed as the build folder compiles it. Any finding is a
 failure. A file that has not changed since it was found clean, with all that it includes, is left out (--all: not); what is known
-of that is in the build folder. Without the tool the exit status is 77.
+of that is in the build folder. Without the tool, or with another version of it than the one that decides, the exit status is 77.
 """
 import argparse
 import hashlib
@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = ("shim/", "runtime/", "tools/")
+# The versions that decide: another one has other findings of C that is right.
+VERSIONS = {"clang-tidy": "LLVM version 14.", "cppcheck": "Cppcheck 2.10", "gcc": " 12."}
 SUPPRESSIONS = os.path.join(SOURCE, "tests", "static", "cppcheck.txt")
 # What gcc 12's analyzer says of C that is right, by file.
 GCC_OFF = {
@@ -109,6 +111,9 @@ def main():
         print(f"skipped: {options.tool} is not installed")
         return 77
     version = subprocess.run([options.tool, "--version"], capture_output=True, text=True, check=True).stdout
+    if VERSIONS[options.tool] not in version:
+        print(f"skipped: only {options.tool} of version {VERSIONS[options.tool].strip()} decides; this is\n{version}")
+        return 77
     sources = compilations(options.build)
     if options.tool == "gcc" and not any("gcc" in arguments[0] or arguments[0] in ("cc", "ccache")
                                          for _, arguments in sources.values()):
