@@ -66,6 +66,13 @@ static inline bool ms_is_quiet(void)
                                                                            << (8 * MS_HOT_GATED);
 }
 
+/* No allocation is ours, and the gate flag is set: a copy may go straight to the driver. Of what is ours the driver knows
+ * no bounds. */
+static inline bool ms_is_quiet_for_copies(void)
+{
+    return !ms_owns_any() && ms_is_gated();
+}
+
 static inline bool ms_defers_any(void)
 {
     return atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) != 0;

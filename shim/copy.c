@@ -3,6 +3,9 @@
  * Linear copies. Those to the device and within it are the machine's; those from the device materialise
  * what they read. Each macro is one entry point and its per-thread twin has the other default stream.
  *
+ * A range that strays (ms_strays) is refused by the driver, which gets no address for it; then the other address is
+ * of no matter.
+ *
  * Whatever the driver queues sets the gate: any of these may write host memory, from which a later copy
  * reads, since an address of either side may be one of pinned memory.
  */
@@ -17,73 +20,82 @@
     MS_SLOW(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount))          \
     {                                                                                        \
         CUresult result;                                                                     \
+        if (ms_strays(dstDevice, ByteCount))                                                 \
+            return MS_REAL(symbol)(MS_NOWHERE, srcHost, ByteCount);                          \
         if (ms_defers_any() &&                                                               \
             ms_copy_from_host(dstDevice, srcHost, ByteCount, default_stream, true, &result)) \
             return result;                                                                   \
         ms_note_gate();                                                                      \
         return MS_REAL(symbol)(dstDevice, srcHost, ByteCount);                               \
     }                                                                                        \
-    MS_QUICK(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),         \
-             (dstDevice, srcHost, ByteCount))
+    MS_QUICK_COPY(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),    \
+                  (dstDevice, srcHost, ByteCount))
 FROM_HOST(cuMemcpyHtoD_v2, CU_STREAM_LEGACY)
 FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
 
-#define FROM_HOST_ASYNC(symbol, default_stream)                                                  \
-    MS_SLOW(symbol,                                                                              \
-            (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream))    \
-    {                                                                                            \
-        CUresult result;                                                                         \
-        if (ms_defers_any() &&                                                                   \
-            ms_copy_from_host(dstDevice, srcHost, ByteCount, ms_stream(hStream, default_stream), \
-                              false, &result))                                                   \
-            return result;                                                                       \
-        ms_note_gate();                                                                          \
-        return MS_REAL(symbol)(dstDevice, srcHost, ByteCount, hStream);                          \
-    }                                                                                            \
-    MS_QUICK(symbol,                                                                             \
-             (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),   \
-             (dstDevice, srcHost, ByteCount, hStream))
+#define FROM_HOST_ASYNC(symbol, default_stream)                                                   \
+    MS_SLOW(symbol,                                                                               \
+            (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream))     \
+    {                                                                                             \
+        CUresult result;                                                                          \
+        if (ms_strays(dstDevice, ByteCount))                                                      \
+            return MS_REAL(symbol)(MS_NOWHERE, srcHost, ByteCount, hStream);                      \
+        if (ms_defers_any() &&                                                                    \
+            ms_copy_from_host(dstDevice, srcHost, ByteCount, ms_stream(hStream, default_stream),  \
+                              false, &result))                                                    \
+            return result;                                                                        \
+        ms_note_gate();                                                                           \
+        return MS_REAL(symbol)(dstDevice, srcHost, ByteCount, hStream);                           \
+    }                                                                                             \
+    MS_QUICK_COPY(                                                                                \
+        symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream), \
+        (dstDevice, srcHost, ByteCount, hStream))
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2, CU_STREAM_LEGACY)
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
 /* What a copy within the device reads is held until the driver has it. */
-#define ON_DEVICE(symbol, default_stream)                                                \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount))    \
-    {                                                                                    \
-        CUresult result;                                                                 \
-        const bool is_looked_at = ms_defers_any();                                       \
-        if (is_looked_at &&                                                              \
-            ms_copy_on_device(dstDevice, srcDevice, ByteCount, default_stream, &result)) \
-            return result;                                                               \
-        ms_note_gate();                                                                  \
-        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                       \
-        if (is_looked_at)                                                                \
-            ms_read_end();                                                               \
-        return result;                                                                   \
-    }                                                                                    \
-    MS_QUICK(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),   \
-             (dstDevice, srcDevice, ByteCount))
+#define ON_DEVICE(symbol, default_stream)                                                   \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount))       \
+    {                                                                                       \
+        CUresult result;                                                                    \
+        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))             \
+            return MS_REAL(symbol)(MS_NOWHERE, srcDevice, ByteCount);                       \
+        const bool is_looked_at = ms_defers_any();                                          \
+        if (is_looked_at &&                                                                 \
+            ms_copy_on_device(dstDevice, srcDevice, ByteCount, default_stream, &result))    \
+            return result;                                                                  \
+        ms_note_gate();                                                                     \
+        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                          \
+        if (is_looked_at)                                                                   \
+            ms_read_end();                                                                  \
+        return result;                                                                      \
+    }                                                                                       \
+    MS_QUICK_COPY(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), \
+                  (dstDevice, srcDevice, ByteCount))
 ON_DEVICE(cuMemcpyDtoD_v2, CU_STREAM_LEGACY)
 ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
 
-#define ON_DEVICE_ASYNC(symbol, default_stream)                                                  \
-    MS_SLOW(symbol,                                                                              \
-            (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream))  \
-    {                                                                                            \
-        CUresult result;                                                                         \
-        const bool is_looked_at = ms_defers_any();                                               \
-        if (is_looked_at && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                   \
-                                              ms_stream(hStream, default_stream), &result))      \
-            return result;                                                                       \
-        ms_note_gate();                                                                          \
-        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                      \
-        if (is_looked_at)                                                                        \
-            ms_read_end();                                                                       \
-        return result;                                                                           \
-    }                                                                                            \
-    MS_QUICK(symbol,                                                                             \
-             (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), \
-             (dstDevice, srcDevice, ByteCount, hStream))
+#define ON_DEVICE_ASYNC(symbol, default_stream)                                                 \
+    MS_SLOW(symbol,                                                                             \
+            (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)) \
+    {                                                                                           \
+        CUresult result;                                                                        \
+        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))                 \
+            return MS_REAL(symbol)(MS_NOWHERE, srcDevice, ByteCount, hStream);                  \
+        const bool is_looked_at = ms_defers_any();                                              \
+        if (is_looked_at && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                  \
+                                              ms_stream(hStream, default_stream), &result))     \
+            return result;                                                                      \
+        ms_note_gate();                                                                         \
+        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                     \
+        if (is_looked_at)                                                                       \
+            ms_read_end();                                                                      \
+        return result;                                                                          \
+    }                                                                                           \
+    MS_QUICK_COPY(symbol,                                                                       \
+                  (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,              \
+                   CUstream hStream),                                                           \
+                  (dstDevice, srcDevice, ByteCount, hStream))
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2, CU_STREAM_LEGACY)
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
@@ -95,48 +107,48 @@ static CUresult prepare_host(const void *destination, size_t bytes)
     return ms_is_block(address) ? ms_prepare_touch(address, bytes) : CUDA_SUCCESS;
 }
 
-/* What a copy from the device reads; an overrun is the driver's refusal, also where the granule
- * behind the block would let it through. On success, ms_read_end must follow the driver's call. */
-static CUresult prepare_read(CUdeviceptr address, size_t bytes, CUstream stream)
-{
-    if (ms_overruns(address, bytes))
-        return CUDA_ERROR_INVALID_VALUE;
-    return ms_prepare_read(address, bytes, stream);
-}
-
-#define TO_HOST(symbol, default_stream)                                        \
-    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))  \
-    {                                                                          \
-        ms_note_gate();                                                        \
-        CUresult result = prepare_host(dstHost, ByteCount);                    \
-        if (result == CUDA_SUCCESS)                                            \
-            result = prepare_read(srcDevice, ByteCount, default_stream);       \
-        if (result == CUDA_SUCCESS) {                                          \
-            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);           \
-            ms_read_end();                                                     \
-        }                                                                      \
-        return result;                                                         \
-    }                                                                          \
-    MS_QUICK(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
-             (dstHost, srcDevice, ByteCount))
+#define TO_HOST(symbol, default_stream)                                             \
+    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))       \
+    {                                                                               \
+        ms_note_gate();                                                             \
+        if (ms_strays(srcDevice, ByteCount))                                        \
+            return MS_REAL(symbol)(dstHost, MS_NOWHERE, ByteCount);                 \
+        if (!ms_defers_any())                                                       \
+            return MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                  \
+        CUresult result = prepare_host(dstHost, ByteCount);                         \
+        if (result == CUDA_SUCCESS)                                                 \
+            result = ms_prepare_read(srcDevice, ByteCount, default_stream);         \
+        if (result == CUDA_SUCCESS) {                                               \
+            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                \
+            ms_read_end();                                                          \
+        }                                                                           \
+        return result;                                                              \
+    }                                                                               \
+    MS_QUICK_COPY(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
+                  (dstHost, srcDevice, ByteCount))
 TO_HOST(cuMemcpyDtoH_v2, CU_STREAM_LEGACY)
 TO_HOST(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD)
 
-#define TO_HOST_ASYNC(symbol, default_stream)                                                    \
-    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream))  \
-    {                                                                                            \
-        ms_note_gate();                                                                          \
-        CUresult result = prepare_host(dstHost, ByteCount);                                      \
-        if (result == CUDA_SUCCESS)                                                              \
-            result = prepare_read(srcDevice, ByteCount, ms_stream(hStream, default_stream));     \
-        if (result == CUDA_SUCCESS) {                                                            \
-            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                    \
-            ms_read_end();                                                                       \
-        }                                                                                        \
-        return result;                                                                           \
-    }                                                                                            \
-    MS_QUICK(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), \
-             (dstHost, srcDevice, ByteCount, hStream))
+#define TO_HOST_ASYNC(symbol, default_stream)                                                   \
+    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)) \
+    {                                                                                           \
+        ms_note_gate();                                                                         \
+        if (ms_strays(srcDevice, ByteCount))                                                    \
+            return MS_REAL(symbol)(dstHost, MS_NOWHERE, ByteCount, hStream);                    \
+        if (!ms_defers_any())                                                                   \
+            return MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                     \
+        CUresult result = prepare_host(dstHost, ByteCount);                                     \
+        if (result == CUDA_SUCCESS)                                                             \
+            result = ms_prepare_read(srcDevice, ByteCount, ms_stream(hStream, default_stream)); \
+        if (result == CUDA_SUCCESS) {                                                           \
+            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                   \
+            ms_read_end();                                                                      \
+        }                                                                                       \
+        return result;                                                                          \
+    }                                                                                           \
+    MS_QUICK_COPY(symbol,                                                                       \
+                  (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),   \
+                  (dstHost, srcDevice, ByteCount, hStream))
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2, CU_STREAM_LEGACY)
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
@@ -175,7 +187,7 @@ static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t byte
 {
     if (!reads_block(destination, source))
         return copy_any(destination, source, bytes, stream, blocking, is_held_out, result_out);
-    *result_out = prepare_read(source, bytes, stream);
+    *result_out = ms_prepare_read(source, bytes, stream);
     *is_held_out = *result_out == CUDA_SUCCESS;
     return !*is_held_out;
 }
@@ -185,6 +197,8 @@ static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t byte
     {                                                                                  \
         CUresult result;                                                               \
         bool is_held;                                                                  \
+        if (ms_strays(dst, ByteCount) || ms_strays(src, ByteCount))                    \
+            return MS_REAL(symbol)(MS_NOWHERE, src, ByteCount);                        \
         if (prepare_any(dst, src, ByteCount, default_stream, true, &is_held, &result)) \
             return result;                                                             \
         ms_note_gate();                                                                \
@@ -193,7 +207,8 @@ static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t byte
             ms_read_end();                                                             \
         return result;                                                                 \
     }                                                                                  \
-    MS_QUICK(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount))
+    MS_QUICK_COPY(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount),        \
+                  (dst, src, ByteCount))
 ANY(cuMemcpy, CU_STREAM_LEGACY)
 ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
 
@@ -202,6 +217,8 @@ ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
     {                                                                                             \
         CUresult result;                                                                          \
         bool is_held;                                                                             \
+        if (ms_strays(dst, ByteCount) || ms_strays(src, ByteCount))                               \
+            return MS_REAL(symbol)(MS_NOWHERE, src, ByteCount, hStream);                          \
         if (prepare_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false, &is_held, \
                         &result))                                                                 \
             return result;                                                                        \
@@ -211,7 +228,7 @@ ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
             ms_read_end();                                                                        \
         return result;                                                                            \
     }                                                                                             \
-    MS_QUICK(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream),      \
-             (dst, src, ByteCount, hStream))
+    MS_QUICK_COPY(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), \
+                  (dst, src, ByteCount, hStream))
 ANY_ASYNC(cuMemcpyAsync, CU_STREAM_LEGACY)
 ANY_ASYNC(cuMemcpyAsync_ptsz, CU_STREAM_PER_THREAD)

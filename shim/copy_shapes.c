@@ -21,22 +21,29 @@ static size_t row_pitch(const struct side *side, size_t width)
     return side->pitch != 0 ? side->pitch : side->x_bytes + width;
 }
 
-static CUresult prepare_side(const struct side *side, size_t width, size_t height, size_t depth)
+/* The rows of a side in device memory; false: of another, or of no bytes. */
+static bool find_rows(const struct side *side, size_t width, size_t height, size_t depth,
+                      struct ms_rows *rows_out)
 {
     if (side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED)
-        return CUDA_SUCCESS;
-    if (width == 0 || height == 0 || depth == 0)
-        return CUDA_SUCCESS;
+        return false;
     const size_t pitch = row_pitch(side, width);
     const size_t slice = pitch * (side->height != 0 ? side->height : height);
-    const struct ms_rows rows = {.begin = side->device + side->z * slice + side->y * pitch +
-                                          side->x_bytes,
-                                 .width = width,
-                                 .height = height,
-                                 .depth = depth,
-                                 .pitch = pitch,
-                                 .slice = slice};
-    return ms_prepare_touch_rows(&rows);
+    *rows_out =
+        (struct ms_rows){.begin = side->device + side->z * slice + side->y * pitch + side->x_bytes,
+                         .width = width,
+                         .height = height,
+                         .depth = depth,
+                         .pitch = pitch,
+                         .slice = slice};
+    return width != 0 && height != 0 && depth != 0;
+}
+
+static CUresult prepare_side(const struct side *side, size_t width, size_t height, size_t depth)
+{
+    struct ms_rows rows;
+    return find_rows(side, width, height, depth, &rows) ? ms_prepare_touch_rows(&rows)
+                                                        : CUDA_SUCCESS;
 }
 
 /* What the bytes of a host side point to. */
@@ -123,72 +130,152 @@ static CUresult prepare_box(const CUDA_MEMCPY3D *copy, CUstream stream)
     return prepare_side(&destination, copy->WidthInBytes, copy->Height, copy->Depth);
 }
 
-static CUresult prepare_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool *is_done_out)
+static bool side_strays(const struct side *side, const CUDA_MEMCPY3D *copy)
 {
-    *is_done_out = false;
-    return ms_defers_any() && copy != NULL ? prepare_box(copy, stream) : CUDA_SUCCESS;
+    struct ms_rows rows;
+    return find_rows(side, copy->WidthInBytes, copy->Height, copy->Depth, &rows) &&
+           ms_rows_stray(&rows);
 }
 
-/* A plane is a box of depth one. *is_done_out: it was copied, and there is nothing left to do for the driver. */
-static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool *is_done_out)
+static bool strays_3d(const CUDA_MEMCPY3D *copy)
 {
-    CUresult result;
-    *is_done_out = false;
-    if (!ms_defers_any() || copy == NULL)
-        return CUDA_SUCCESS;
+    const struct side source = source_of(copy), destination = destination_of(copy);
+    return side_strays(&source, copy) || side_strays(&destination, copy);
+}
+
+/* A plane is a box of depth one. */
+static CUDA_MEMCPY3D box_of(const CUDA_MEMCPY2D *copy)
+{
+    return (CUDA_MEMCPY3D){.srcMemoryType = copy->srcMemoryType,
+                           .srcDevice = copy->srcDevice,
+                           .srcHost = copy->srcHost,
+                           .srcXInBytes = copy->srcXInBytes,
+                           .srcY = copy->srcY,
+                           .srcPitch = copy->srcPitch,
+                           .dstMemoryType = copy->dstMemoryType,
+                           .dstDevice = copy->dstDevice,
+                           .dstXInBytes = copy->dstXInBytes,
+                           .dstY = copy->dstY,
+                           .dstPitch = copy->dstPitch,
+                           .WidthInBytes = copy->WidthInBytes,
+                           .Height = copy->Height,
+                           .Depth = 1};
+}
+
+static bool strays_2d(const CUDA_MEMCPY2D *copy)
+{
+    const CUDA_MEMCPY3D box = box_of(copy);
+    return strays_3d(&box);
+}
+
+/* Between contexts; what is asked here does not depend on them. */
+static bool strays_peer(const CUDA_MEMCPY3D_PEER *copy)
+{
     const CUDA_MEMCPY3D box = {.srcMemoryType = copy->srcMemoryType,
                                .srcDevice = copy->srcDevice,
-                               .srcHost = copy->srcHost,
                                .srcXInBytes = copy->srcXInBytes,
                                .srcY = copy->srcY,
+                               .srcZ = copy->srcZ,
                                .srcPitch = copy->srcPitch,
+                               .srcHeight = copy->srcHeight,
                                .dstMemoryType = copy->dstMemoryType,
                                .dstDevice = copy->dstDevice,
                                .dstXInBytes = copy->dstXInBytes,
                                .dstY = copy->dstY,
+                               .dstZ = copy->dstZ,
                                .dstPitch = copy->dstPitch,
+                               .dstHeight = copy->dstHeight,
                                .WidthInBytes = copy->WidthInBytes,
                                .Height = copy->Height,
-                               .Depth = 1};
+                               .Depth = copy->Depth};
+    return strays_3d(&box);
+}
+
+static CUresult prepare_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool *is_done_out)
+{
+    *is_done_out = false;
+    return ms_defers_any() ? prepare_box(copy, stream) : CUDA_SUCCESS;
+}
+
+/* *is_done_out: it was copied, and there is nothing left to do for the driver. */
+static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool *is_done_out)
+{
+    CUresult result;
+    *is_done_out = false;
+    if (!ms_defers_any())
+        return CUDA_SUCCESS;
+    const CUDA_MEMCPY3D box = box_of(copy);
     const struct side source = source_of(&box), destination = destination_of(&box);
     *is_done_out =
         copy_rows(&source, &destination, copy->WidthInBytes, copy->Height, stream, &result);
     return *is_done_out ? result : prepare_box(&box, stream);
 }
 
-#define SHAPED(symbol, prepare, type, default_stream)                     \
-    MS_SLOW(symbol, (const type *pCopy))                                  \
-    {                                                                     \
-        bool is_done;                                                     \
-        const CUresult result = prepare(pCopy, default_stream, &is_done); \
-        if (is_done || result != CUDA_SUCCESS)                            \
-            return result;                                                \
-        ms_note_gate();                                                   \
-        return MS_REAL(symbol)(pCopy);                                    \
-    }                                                                     \
-    MS_QUICK(symbol, (const type *pCopy), (pCopy))
-SHAPED(cuMemcpy2D_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
-SHAPED(cuMemcpy2D_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
-SHAPED(cuMemcpy2DUnaligned_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
-SHAPED(cuMemcpy2DUnaligned_v2_ptds, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
-SHAPED(cuMemcpy3D_v2, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
-SHAPED(cuMemcpy3D_v2_ptds, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
+/* Not modelled. */
+static CUresult prepare_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream, bool *is_done_out)
+{
+    (void)copy, (void)stream;
+    *is_done_out = false;
+    return ms_defers_any() ? ms_prepare_touch_all() : CUDA_SUCCESS;
+}
 
-#define SHAPED_ASYNC(symbol, prepare, type, default_stream)                                   \
-    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                                    \
-    {                                                                                         \
-        bool is_done;                                                                         \
-        const CUresult result = prepare(pCopy, ms_stream(hStream, default_stream), &is_done); \
-        if (is_done || result != CUDA_SUCCESS)                                                \
-            return result;                                                                    \
-        ms_note_gate();                                                                       \
-        return MS_REAL(symbol)(pCopy, hStream);                                               \
-    }                                                                                         \
-    MS_QUICK(symbol, (const type *pCopy, CUstream hStream), (pCopy, hStream))
-SHAPED_ASYNC(cuMemcpy2DAsync_v2, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
-SHAPED_ASYNC(cuMemcpy2DAsync_v2_ptsz, prepare_2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
-SHAPED_ASYNC(cuMemcpy3DAsync_v2, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
-SHAPED_ASYNC(cuMemcpy3DAsync_v2_ptsz, prepare_3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
+/* `nowhere` is the same copy to nowhere. */
+#define TO_NOWHERE(type, pCopy)                   \
+    type nowhere = *(pCopy);                      \
+    nowhere.dstMemoryType = CU_MEMORYTYPE_DEVICE; \
+    nowhere.dstDevice = MS_NOWHERE;               \
+    nowhere.dstXInBytes = nowhere.dstY = 0
+
+#define SHAPED(symbol, shape, type, default_stream)                               \
+    MS_SLOW(symbol, (const type *pCopy))                                          \
+    {                                                                             \
+        bool is_done;                                                             \
+        if (pCopy == NULL)                                                        \
+            return MS_REAL(symbol)(pCopy);                                        \
+        if (strays_##shape(pCopy)) {                                              \
+            TO_NOWHERE(type, pCopy);                                              \
+            return MS_REAL(symbol)(&nowhere);                                     \
+        }                                                                         \
+        const CUresult result = prepare_##shape(pCopy, default_stream, &is_done); \
+        if (is_done || result != CUDA_SUCCESS)                                    \
+            return result;                                                        \
+        ms_note_gate();                                                           \
+        return MS_REAL(symbol)(pCopy);                                            \
+    }                                                                             \
+    MS_QUICK_COPY(symbol, (const type *pCopy), (pCopy))
+SHAPED(cuMemcpy2D_v2, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy2D_v2_ptds, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy2DUnaligned_v2, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy2DUnaligned_v2_ptds, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy3D_v2, 3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy3D_v2_ptds, 3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy3DPeer, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy3DPeer_ptds, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_PER_THREAD)
+
+#define SHAPED_ASYNC(symbol, shape, type, default_stream)                         \
+    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                        \
+    {                                                                             \
+        bool is_done;                                                             \
+        if (pCopy == NULL)                                                        \
+            return MS_REAL(symbol)(pCopy, hStream);                               \
+        if (strays_##shape(pCopy)) {                                              \
+            TO_NOWHERE(type, pCopy);                                              \
+            return MS_REAL(symbol)(&nowhere, hStream);                            \
+        }                                                                         \
+        const CUresult result =                                                   \
+            prepare_##shape(pCopy, ms_stream(hStream, default_stream), &is_done); \
+        if (is_done || result != CUDA_SUCCESS)                                    \
+            return result;                                                        \
+        ms_note_gate();                                                           \
+        return MS_REAL(symbol)(pCopy, hStream);                                   \
+    }                                                                             \
+    MS_QUICK_COPY(symbol, (const type *pCopy, CUstream hStream), (pCopy, hStream))
+SHAPED_ASYNC(cuMemcpy2DAsync_v2, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED_ASYNC(cuMemcpy2DAsync_v2_ptsz, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED_ASYNC(cuMemcpy3DAsync_v2, 3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
+SHAPED_ASYNC(cuMemcpy3DAsync_v2_ptsz, 3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
+SHAPED_ASYNC(cuMemcpy3DPeerAsync, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_LEGACY)
+SHAPED_ASYNC(cuMemcpy3DPeerAsync_ptsz, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_PER_THREAD)
 
 /* Two linear ranges. */
 static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t bytes)
@@ -205,32 +292,37 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
                      CUcontext srcContext, size_t ByteCount))                                  \
     {                                                                                          \
         ms_note_gate();                                                                        \
+        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))                \
+            return MS_REAL(symbol)(MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount);  \
         const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);                 \
         return result != CUDA_SUCCESS                                                          \
                    ? result                                                                    \
                    : MS_REAL(symbol)(dstDevice, dstContext, srcDevice, srcContext, ByteCount); \
     }                                                                                          \
-    MS_QUICK(symbol,                                                                           \
-             (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,              \
-              CUcontext srcContext, size_t ByteCount),                                         \
-             (dstDevice, dstContext, srcDevice, srcContext, ByteCount))
+    MS_QUICK_COPY(symbol,                                                                      \
+                  (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,         \
+                   CUcontext srcContext, size_t ByteCount),                                    \
+                  (dstDevice, dstContext, srcDevice, srcContext, ByteCount))
 PEER(cuMemcpyPeer)
 PEER(cuMemcpyPeer_ptds)
 
-#define PEER_ASYNC(symbol)                                                                \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,  \
-                     CUcontext srcContext, size_t ByteCount, CUstream hStream))           \
-    {                                                                                     \
-        ms_note_gate();                                                                   \
-        const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);            \
-        return result != CUDA_SUCCESS ? result                                            \
-                                      : MS_REAL(symbol)(dstDevice, dstContext, srcDevice, \
-                                                        srcContext, ByteCount, hStream);  \
-    }                                                                                     \
-    MS_QUICK(symbol,                                                                      \
-             (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,         \
-              CUcontext srcContext, size_t ByteCount, CUstream hStream),                  \
-             (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream))
+#define PEER_ASYNC(symbol)                                                                   \
+    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,     \
+                     CUcontext srcContext, size_t ByteCount, CUstream hStream))              \
+    {                                                                                        \
+        ms_note_gate();                                                                      \
+        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))              \
+            return MS_REAL(symbol)(MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount, \
+                                   hStream);                                                 \
+        const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);               \
+        return result != CUDA_SUCCESS ? result                                               \
+                                      : MS_REAL(symbol)(dstDevice, dstContext, srcDevice,    \
+                                                        srcContext, ByteCount, hStream);     \
+    }                                                                                        \
+    MS_QUICK_COPY(symbol,                                                                    \
+                  (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,       \
+                   CUcontext srcContext, size_t ByteCount, CUstream hStream),                \
+                  (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream))
 PEER_ASYNC(cuMemcpyPeerAsync)
 PEER_ASYNC(cuMemcpyPeerAsync_ptsz)
 
@@ -238,14 +330,16 @@ PEER_ASYNC(cuMemcpyPeerAsync_ptsz)
     MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)) \
     {                                                                                              \
         ms_note_gate();                                                                            \
+        if (ms_strays(srcDevice, ByteCount))                                                       \
+            return MS_REAL(symbol)(dstArray, dstOffset, MS_NOWHERE, ByteCount);                    \
         const CUresult result = prepare_both(srcDevice, srcDevice, ByteCount);                     \
         return result != CUDA_SUCCESS                                                              \
                    ? result                                                                        \
                    : MS_REAL(symbol)(dstArray, dstOffset, srcDevice, ByteCount);                   \
     }                                                                                              \
-    MS_QUICK(symbol,                                                                               \
-             (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount),        \
-             (dstArray, dstOffset, srcDevice, ByteCount))
+    MS_QUICK_COPY(symbol,                                                                          \
+                  (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount),   \
+                  (dstArray, dstOffset, srcDevice, ByteCount))
 TO_ARRAY(cuMemcpyDtoA_v2)
 TO_ARRAY(cuMemcpyDtoA_v2_ptds)
 
@@ -253,14 +347,16 @@ TO_ARRAY(cuMemcpyDtoA_v2_ptds)
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)) \
     {                                                                                              \
         ms_note_gate();                                                                            \
+        if (ms_strays(dstDevice, ByteCount))                                                       \
+            return MS_REAL(symbol)(MS_NOWHERE, srcArray, srcOffset, ByteCount);                    \
         const CUresult result = prepare_both(dstDevice, dstDevice, ByteCount);                     \
         return result != CUDA_SUCCESS                                                              \
                    ? result                                                                        \
                    : MS_REAL(symbol)(dstDevice, srcArray, srcOffset, ByteCount);                   \
     }                                                                                              \
-    MS_QUICK(symbol,                                                                               \
-             (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount),        \
-             (dstDevice, srcArray, srcOffset, ByteCount))
+    MS_QUICK_COPY(symbol,                                                                          \
+                  (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount),   \
+                  (dstDevice, srcArray, srcOffset, ByteCount))
 FROM_ARRAY(cuMemcpyAtoD_v2)
 FROM_ARRAY(cuMemcpyAtoD_v2_ptds)
 
@@ -300,35 +396,40 @@ HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2, CU_STREAM_LEGACY)
 HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
 /* A pitched memset of `height` rows. */
-static CUresult prepare_rows(CUdeviceptr address, size_t pitch, uint32_t value, unsigned width,
-                             size_t count, size_t height)
+static struct ms_rows rows_of(CUdeviceptr address, size_t pitch, unsigned width, size_t count,
+                              size_t height)
 {
-    const size_t width_bytes = count * width;
-    if (!ms_defers_any() || width_bytes == 0 || height == 0)
-        return CUDA_SUCCESS;
-    const CUresult result = ms_prepare_payload_value(value, width);
-    return result != CUDA_SUCCESS ? result
-                                  : ms_prepare_touch_rows(&(struct ms_rows){.begin = address,
-                                                                            .width = width_bytes,
-                                                                            .height = height,
-                                                                            .depth = 1,
-                                                                            .pitch = pitch});
+    size_t bytes;
+    if (__builtin_mul_overflow(count, width, &bytes))
+        bytes = SIZE_MAX;
+    return (struct ms_rows){
+        .begin = address, .width = bytes, .height = height, .depth = 1, .pitch = pitch};
 }
 
-#define SET_ROWS(symbol, type)                                                                  \
-    MS_SLOW(symbol,                                                                             \
-            (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height))  \
-    {                                                                                           \
-        ms_note_gate();                                                                         \
-        const CUresult result =                                                                 \
-            prepare_rows(dstDevice, dstPitch, value, sizeof(type), Width, Height);              \
-        return result != CUDA_SUCCESS                                                           \
-                   ? result                                                                     \
-                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height);                \
-    }                                                                                           \
-    MS_QUICK(symbol,                                                                            \
-             (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height), \
-             (dstDevice, dstPitch, value, Width, Height))
+static CUresult prepare_rows(const struct ms_rows *rows, uint32_t value, unsigned width)
+{
+    if (!ms_defers_any() || rows->width == 0 || rows->height == 0)
+        return CUDA_SUCCESS;
+    const CUresult result = ms_prepare_payload_value(value, width);
+    return result != CUDA_SUCCESS ? result : ms_prepare_touch_rows(rows);
+}
+
+#define SET_ROWS(symbol, type)                                                                     \
+    MS_SLOW(symbol,                                                                                \
+            (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height))     \
+    {                                                                                              \
+        const struct ms_rows rows = rows_of(dstDevice, dstPitch, sizeof(type), Width, Height);     \
+        ms_note_gate();                                                                            \
+        if (ms_rows_stray(&rows))                                                                  \
+            return MS_REAL(symbol)(MS_NOWHERE, dstPitch, value, Width, Height);                    \
+        const CUresult result = prepare_rows(&rows, value, sizeof(type));                          \
+        return result != CUDA_SUCCESS                                                              \
+                   ? result                                                                        \
+                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height);                   \
+    }                                                                                              \
+    MS_QUICK_COPY(                                                                                 \
+        symbol, (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height), \
+        (dstDevice, dstPitch, value, Width, Height))
 SET_ROWS(cuMemsetD2D8_v2, unsigned char)
 SET_ROWS(cuMemsetD2D8_v2_ptds, unsigned char)
 SET_ROWS(cuMemsetD2D16_v2, unsigned short)
@@ -340,17 +441,19 @@ SET_ROWS(cuMemsetD2D32_v2_ptds, unsigned int)
     MS_SLOW(symbol, (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,         \
                      size_t Height, CUstream hStream))                                         \
     {                                                                                          \
+        const struct ms_rows rows = rows_of(dstDevice, dstPitch, sizeof(type), Width, Height); \
         ms_note_gate();                                                                        \
-        const CUresult result =                                                                \
-            prepare_rows(dstDevice, dstPitch, value, sizeof(type), Width, Height);             \
+        if (ms_rows_stray(&rows))                                                              \
+            return MS_REAL(symbol)(MS_NOWHERE, dstPitch, value, Width, Height, hStream);       \
+        const CUresult result = prepare_rows(&rows, value, sizeof(type));                      \
         return result != CUDA_SUCCESS                                                          \
                    ? result                                                                    \
                    : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height, hStream);      \
     }                                                                                          \
-    MS_QUICK(symbol,                                                                           \
-             (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height, \
-              CUstream hStream),                                                               \
-             (dstDevice, dstPitch, value, Width, Height, hStream))
+    MS_QUICK_COPY(symbol,                                                                      \
+                  (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,           \
+                   size_t Height, CUstream hStream),                                           \
+                  (dstDevice, dstPitch, value, Width, Height, hStream))
 SET_ROWS_ASYNC(cuMemsetD2D8Async, unsigned char)
 SET_ROWS_ASYNC(cuMemsetD2D8Async_ptsz, unsigned char)
 SET_ROWS_ASYNC(cuMemsetD2D16Async, unsigned short)

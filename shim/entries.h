@@ -63,10 +63,14 @@ static inline void *ms_real_fast(enum ms_entry entry)
 }
 
 /*
- * An entry that jumps to the driver when nothing is deferred, and otherwise goes inside (door.h), to what MS_SLOW has
- * defined before it. Apart, so that the quick way needs no frame.
+ * An entry that jumps to the driver when nothing is deferred (a copy or set: when nothing is ours), and otherwise goes inside
+ * (door.h), to what MS_SLOW has defined before it. Apart, so that the quick way needs no frame.
  */
-#define MS_QUICK(symbol, parameters, arguments)                                                  \
+#define MS_QUICK(symbol, parameters, arguments) \
+    MS_QUICK_WHEN(ms_is_quiet(), symbol, parameters, arguments)
+#define MS_QUICK_COPY(symbol, parameters, arguments) \
+    MS_QUICK_WHEN(ms_is_quiet_for_copies(), symbol, parameters, arguments)
+#define MS_QUICK_WHEN(is_quiet, symbol, parameters, arguments)                                   \
     static __attribute__((noinline)) CUresult slow_##symbol parameters                           \
     {                                                                                            \
         MS_ENTER(#symbol);                                                                       \
@@ -76,10 +80,14 @@ static inline void *ms_real_fast(enum ms_entry entry)
     {                                                                                            \
         const __typeof__(&symbol) real =                                                         \
             (__typeof__(&symbol))__atomic_load_n(&ms_real[MS_ENTRY_##symbol], __ATOMIC_ACQUIRE); \
-        if (__builtin_expect(ms_is_quiet() && real != NULL, 1))                                  \
+        if (__builtin_expect((is_quiet) && real != NULL, 1))                                     \
             return real arguments;                                                               \
         return slow_##symbol arguments;                                                          \
     }
 #define MS_SLOW(symbol, parameters) static CUresult inside_##symbol parameters
+
+/* No memory of any kind. The driver refuses a copy or set there, after what it looks at first: so it is called with
+ * this address instead of one that strays (ms_strays). */
+#define MS_NOWHERE ((CUdeviceptr)0)
 
 #endif

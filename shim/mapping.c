@@ -10,6 +10,7 @@
 #include "runtime/machine/machine.h"
 #include "runtime/machine/query.h"
 #include "shim/entries.h"
+#include "shim/nccl.h"
 
 static bool meets_block(CUdeviceptr address, size_t bytes)
 {
@@ -68,14 +69,13 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     return MS_REAL(cuMemGetAccess)(flags, location, ptr);
 }
 
-/* A handle that holds only a part of the block would be taken for all of it. */
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+/* For NCCL, which registers what the program gives it. A handle that holds only a part of the block would be taken for all
+ * of it. */
+static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr)
 {
     MS_ENTER("cuMemRetainAllocationHandle");
     bool one_handle = true;
-    CUresult result = CUDA_SUCCESS;
-    if (ms_owns_any())
-        result = ms_prepare_export((CUdeviceptr)(uintptr_t)addr, &one_handle);
+    CUresult result = ms_prepare_export((CUdeviceptr)(uintptr_t)addr, &one_handle);
     if (result == CUDA_SUCCESS && !one_handle) {
         ms_log(MS_WARN,
                "the allocation at %p lies in several physical handles and cannot be "
@@ -84,6 +84,16 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
         result = CUDA_ERROR_INVALID_VALUE;
     }
     return result != CUDA_SUCCESS ? result : MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
+}
+
+/* Memory of cuMemAlloc has no handle that the program could have. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+    if (meets_block((CUdeviceptr)(uintptr_t)addr, 1))
+        return ms_nccl_is_inside(__builtin_return_address(0))
+                   ? retain_for_nccl(handle, addr)
+                   : MS_REAL(cuMemRetainAllocationHandle)(handle, NULL);
+    return MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
 }
 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
@@ -113,7 +123,6 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
                "cuIpcGetMemHandle: the allocation at 0x%llx is mapped memory and cannot be "
                "shared this way; METASHARD_EXCLUDE with its size leaves it to the driver",
                dptr);
-        return CUDA_ERROR_INVALID_VALUE;
     }
     return MS_REAL(cuIpcGetMemHandle)(pHandle, dptr);
 }

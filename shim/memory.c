@@ -78,21 +78,24 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     return result;
 }
 
-/* In no order but after everything: the free of cuMemFree is one that the program cannot tell apart. */
-#define FREE_ASYNC(symbol)                              \
-    CUresult symbol(CUdeviceptr dptr, CUstream hStream) \
-    {                                                   \
-        CUresult result;                                \
-        MS_ENTER(#symbol);                              \
-        if (ms_owns_any() && ms_free(dptr, &result))    \
-            return result;                              \
-        result = MS_REAL(symbol)(dptr, hStream);        \
-        if (result == CUDA_SUCCESS)                     \
-            ms_host_forget(dptr);                       \
-        return result;                                  \
+/* In no order but after everything: the free of cuMemFree is one that the program cannot tell apart. Of the stream no more
+ * is wanted than that there is one. */
+#define FREE_ASYNC(symbol, get_flags)                                                      \
+    CUresult symbol(CUdeviceptr dptr, CUstream hStream)                                    \
+    {                                                                                      \
+        CUresult result;                                                                   \
+        unsigned flags;                                                                    \
+        MS_ENTER(#symbol);                                                                 \
+        if (ms_owns_any() && ms_is_block(dptr) &&                                          \
+            MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS && ms_free(dptr, &result)) \
+            return result;                                                                 \
+        result = MS_REAL(symbol)(dptr, hStream);                                           \
+        if (result == CUDA_SUCCESS)                                                        \
+            ms_host_forget(dptr);                                                          \
+        return result;                                                                     \
     }
-FREE_ASYNC(cuMemFreeAsync)
-FREE_ASYNC(cuMemFreeAsync_ptsz)
+FREE_ASYNC(cuMemFreeAsync, cuStreamGetFlags)
+FREE_ASYNC(cuMemFreeAsync_ptsz, cuStreamGetFlags_ptsz)
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
@@ -102,11 +105,17 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return result;
 }
 
+/* To the driver the addresses around an allocation are a part of something. To the program they are nothing. */
+static CUdeviceptr known(CUdeviceptr address)
+{
+    return ms_strays(address, 1) ? MS_NOWHERE : address;
+}
+
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     if (ms_owns_any() && ms_address_range(dptr, pbase, psize))
         return CUDA_SUCCESS;
-    return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, dptr);
+    return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, known(dptr));
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
@@ -115,7 +124,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     MS_ENTER("cuPointerGetAttribute");
     if (ms_owns_any() && ms_pointer_attribute(data, attribute, ptr, &result))
         return result;
-    return MS_REAL(cuPointerGetAttribute)(data, attribute, ptr);
+    return MS_REAL(cuPointerGetAttribute)(data, attribute, known(ptr));
 }
 
 /* The driver leaves an attribute that does not apply zeroed, and succeeds; for those of a block it
@@ -124,7 +133,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
                                 void **data, CUdeviceptr ptr)
 {
     if (!ms_owns_any() || !ms_is_block(ptr) || attributes == NULL || data == NULL)
-        return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, ptr);
+        return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, known(ptr));
     for (unsigned i = 0; i < numAttributes; i++) {
         CUresult result;
         if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {

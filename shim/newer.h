@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the entry table has and an older cuda.h does not; 12.4 is the oldest that will do. All of these are sealed: their
- * thunks (trampoline_*.S) hand on any parameters, so the name is enough. Functions with a body need their prototype, and
- * are in every cuda.h from 12.4 on.
+ * What the entry table has and an older cuda.h does not; 12.4 is the oldest that will do. Of those that are sealed the name
+ * is enough: their thunks (trampoline_*.S) hand on any parameters. Functions with a body need their prototype, and its
+ * types.
  */
 #ifndef METASHARD_SHIM_NEWER_H
 #define METASHARD_SHIM_NEWER_H
@@ -18,20 +18,62 @@ MS_NEWER(cuCheckpointProcessLock);
 MS_NEWER(cuCheckpointProcessRestore);
 MS_NEWER(cuMemBatchDecompressAsync);
 MS_NEWER(cuMemBatchDecompressAsync_ptsz);
-MS_NEWER(cuMemcpy3DBatchAsync);
-MS_NEWER(cuMemcpy3DBatchAsync_ptsz);
-MS_NEWER(cuMemcpyBatchAsync);
-MS_NEWER(cuMemcpyBatchAsync_ptsz);
 MS_NEWER(cuTensorMapEncodeIm2colWide);
 #endif
 
-#if CUDA_VERSION < 13000
-MS_NEWER(cuMemcpy3DBatchAsync_v2);
-MS_NEWER(cuMemcpy3DBatchAsync_v2_ptsz);
-MS_NEWER(cuMemcpyBatchAsync_v2);
-MS_NEWER(cuMemcpyBatchAsync_v2_ptsz);
+#undef MS_NEWER
+
+/* As in cuda.h of 12.8; what nobody here looks into has no members. */
+#if CUDA_VERSION < 12080
+typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
+typedef enum {
+    CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
+    CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
+} CUmemcpy3DOperandType;
+typedef struct {
+    CUmemcpy3DOperandType type;
+    union {
+        struct {
+            CUdeviceptr ptr;
+            size_t rowLength, layerHeight; /* in elements */
+            CUmemLocation locHint;
+        } ptr;
+        struct {
+            CUarray array;
+            size_t offset[3];
+        } array;
+    } op;
+} CUmemcpy3DOperand;
+typedef struct {
+    CUmemcpy3DOperand src, dst;
+    struct {
+        size_t width, height, depth;
+    } extent;
+    unsigned srcAccessOrder, flags;
+} CUDA_MEMCPY3D_BATCH_OP;
 #endif
 
-#undef MS_NEWER
+#define MS_BATCH(symbol, ...)                                                          \
+    CUresult symbol(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count, \
+                    CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, __VA_ARGS__)
+#define MS_BATCH_3D(symbol, ...) \
+    CUresult symbol(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, __VA_ARGS__)
+
+#if CUDA_VERSION < 12080
+MS_BATCH(cuMemcpyBatchAsync, size_t *failIdx, CUstream hStream);
+MS_BATCH(cuMemcpyBatchAsync_ptsz, size_t *failIdx, CUstream hStream);
+MS_BATCH_3D(cuMemcpy3DBatchAsync, size_t *failIdx, unsigned long long flags, CUstream hStream);
+MS_BATCH_3D(cuMemcpy3DBatchAsync_ptsz, size_t *failIdx, unsigned long long flags, CUstream hStream);
+#endif
+
+#if CUDA_VERSION < 13000
+MS_BATCH(cuMemcpyBatchAsync_v2, CUstream hStream);
+MS_BATCH(cuMemcpyBatchAsync_v2_ptsz, CUstream hStream);
+MS_BATCH_3D(cuMemcpy3DBatchAsync_v2, unsigned long long flags, CUstream hStream);
+MS_BATCH_3D(cuMemcpy3DBatchAsync_v2_ptsz, unsigned long long flags, CUstream hStream);
+#endif
+
+#undef MS_BATCH_3D
+#undef MS_BATCH
 
 #endif

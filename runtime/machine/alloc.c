@@ -144,8 +144,10 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
  */
 bool ms_free(CUdeviceptr address, CUresult *result_out)
 {
+    CUdevice current;
     struct ms_block_facts facts;
-    if (!ms_space_look_up(address, &facts))
+    /* A thread without a context may free nothing: the driver says why. */
+    if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&current) != CUDA_SUCCESS)
         return false;
     bool is_done;
     *result_out = facts.address == address ? wait_for_device(facts.context, &is_done)

@@ -248,8 +248,10 @@ static CUresult make_real(const struct copy *copy, size_t bytes)
         result = ms_materialise(copy->source, begin, begin + bytes,
                                 ms_read_access(copy->source, copy->stream));
     }
-    if (result == CUDA_SUCCESS)
-        result = back_destination(copy, 0, bytes);
+    if (result == CUDA_SUCCESS && copy->destination != NULL) {
+        const size_t begin = ms_offset(copy->destination, copy->destination_address);
+        result = ms_back_for_call(copy->destination, begin, begin + bytes, copy->stream);
+    }
     if (result != CUDA_SUCCESS)
         ms_read_end();
     return result;

@@ -26,7 +26,8 @@
  * memory; *address_out is then the address of the allocation. */
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
 
-/* Frees the allocation that starts at address, after waiting for the device as cuMemFree does. */
+/* Frees the allocation that starts at address, after waiting for the device as cuMemFree does. For the driver too where the
+ * thread has no context. */
 bool ms_free(CUdeviceptr address, CUresult *result_out);
 
 /*
@@ -141,8 +142,14 @@ CUresult ms_prepare_pin(CUdeviceptr address, size_t bytes);
  */
 CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out);
 
-/* A copy whose range overruns its allocation: the driver would refuse it, so it must not be deferred. */
-bool ms_overruns(CUdeviceptr address, size_t bytes);
+/*
+ * [address, address + bytes) begins in an allocation, or in the addresses around one that are nobody's, and is not all
+ * in the allocation. The driver would refuse it. Now it knows the whole reservation instead, and the last granule
+ * is in memory to its end.
+ */
+bool ms_strays(CUdeviceptr address, size_t bytes);
+bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width);
+bool ms_rows_stray(const struct ms_rows *rows); /* from the first byte to the last */
 
 /* Everything of a context is gone (the driver has destroyed it). */
 void ms_context_destroyed(CUcontext context);

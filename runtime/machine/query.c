@@ -9,8 +9,9 @@
 
 bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out)
 {
+    CUdevice device;
     struct ms_block_facts facts;
-    if (!ms_space_look_up(address, &facts))
+    if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return false;
     if (base_out != NULL)
         *base_out = facts.address;
@@ -25,6 +26,19 @@ static int device_has(CUdevice device, CUdevice_attribute attribute)
     if (ms_driver.device_get_attribute(&value, attribute, device) != CUDA_SUCCESS)
         value = 0;
     return value != 0;
+}
+
+static bool is_current(CUdevice device)
+{
+    CUdevice current;
+    return ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device;
+}
+
+/* Something about the physical memory: it must exist before the driver can tell. */
+static bool ask_driver(CUdeviceptr address, CUresult *result_out)
+{
+    *result_out = ms_prepare_touch(address, 1);
+    return *result_out != CUDA_SUCCESS;
 }
 
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
@@ -69,11 +83,7 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
         *(unsigned *)value_out = 1;
         return true;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(unsigned long long *)value_out =
-            device_has(facts.device,
-                       CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
-                ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-                : CU_MEM_HANDLE_TYPE_NONE;
+        *(unsigned long long *)value_out = CU_MEM_HANDLE_TYPE_NONE;
         return true;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *(unsigned *)value_out =
@@ -82,14 +92,12 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
         return true;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         *(unsigned *)value_out = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
-        return true;
+        return is_current(facts.device) || ask_driver(address, result_out);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
         *(CUmemoryPool *)value_out = NULL;
         return true;
     default:
-        /* Something about the physical memory: it must exist before the driver can tell. */
-        *result_out = ms_prepare_touch(address, 1);
-        return *result_out != CUDA_SUCCESS;
+        return ask_driver(address, result_out);
     }
 }
 
@@ -154,4 +162,30 @@ bool ms_meets_block(CUdeviceptr address, size_t bytes)
 {
     struct ms_block_facts facts;
     return ms_space_first_behind(address, &facts) && facts.address < address + bytes;
+}
+
+bool ms_strays(CUdeviceptr address, size_t bytes)
+{
+    CUdeviceptr begin, end;
+    ms_space_bounds(&begin, &end);
+    return address >= begin && address < end && bytes > 0 && ms_space_strays(address, bytes);
+}
+
+bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width)
+{
+    size_t bytes;
+    return ms_strays(address, __builtin_mul_overflow(count, width, &bytes) ? SIZE_MAX : bytes);
+}
+
+bool ms_rows_stray(const struct ms_rows *rows)
+{
+    size_t planes, lines, bytes;
+    if (rows->width == 0 || rows->height == 0 || rows->depth == 0)
+        return false;
+    if (__builtin_mul_overflow(rows->depth - 1, rows->slice, &planes) ||
+        __builtin_mul_overflow(rows->height - 1, rows->pitch, &lines) ||
+        __builtin_add_overflow(planes, lines, &bytes) ||
+        __builtin_add_overflow(bytes, rows->width, &bytes))
+        bytes = SIZE_MAX;
+    return ms_strays(rows->begin, bytes);
 }

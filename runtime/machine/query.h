@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the driver's query functions say about blocks: as for memory of cuMemAlloc, except where
- * the memory behind a block really is different (it cannot be shared by cuIpcGetMemHandle, and has
- * shareable handles instead).
+ * the memory behind a block really is different (it cannot be shared by cuIpcGetMemHandle).
  */
 #ifndef METASHARD_RUNTIME_MACHINE_QUERY_H
 #define METASHARD_RUNTIME_MACHINE_QUERY_H
@@ -12,7 +11,7 @@
 
 #include "runtime/driver.h"
 
-/* cuMemGetAddressRange; either output may be NULL. False: not ours. */
+/* cuMemGetAddressRange; either output may be NULL. False: not ours, or the driver refuses the thread. */
 bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out);
 
 /*

@@ -21,6 +21,13 @@ bool ms_may_record(CUstream stream);
  */
 CUresult ms_bound_lineage(struct ms_allocation *allocation);
 
+/*
+ * Backs a range that the call overwrites, on that stream. What it held is played all the same when the driver may refuse the call,
+ * which then changes nothing: for the stream is gone, the thread has no context, or a capture forbids it.
+ */
+CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
+                          CUstream stream);
+
 /* True when work of the stream may still write the host memory that a call is about to read. */
 bool ms_host_may_change(CUstream stream);
 

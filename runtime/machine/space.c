@@ -385,20 +385,37 @@ void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out)
     *end_out = atomic_load_explicit(&space.end, memory_order_relaxed);
 }
 
-/* The guards of neighbours do not overlap, so at most one of two allocations is meant. */
+/* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most one. */
+static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
+{
+    size_t at = lower_bound_locked(address);
+    if (at > 0 && address < reach_end(at_locked(at - 1)))
+        at--;
+    const struct ms_allocation *near = at < space.count ? at_locked(at) : NULL;
+    return near != NULL && address >= reach_begin(near) && address < reach_end(near) ? near : NULL;
+}
+
+bool ms_space_strays(CUdeviceptr address, size_t bytes)
+{
+    if (is_empty())
+        return false;
+    pthread_mutex_lock(&space.lock);
+    const struct ms_allocation *found = find_reservation_locked(address);
+    const bool strays =
+        found != NULL && (address < found->address || address - found->address > found->bytes ||
+                          bytes > found->bytes - (address - found->address));
+    pthread_mutex_unlock(&space.lock);
+    return strays;
+}
+
 bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
 {
     if (is_empty())
         return false;
     pthread_mutex_lock(&space.lock);
-    const struct ms_allocation *found = NULL;
-    size_t at = lower_bound_locked(pointer);
-    if (at > 0 && pointer < reach_end(at_locked(at - 1)))
-        at--;
-    const struct ms_allocation *near = at < space.count ? at_locked(at) : NULL;
-    if (near != NULL && pointer >= reach_begin(near) && pointer < reach_end(near) &&
-        near->counted_deferred)
-        found = near;
+    const struct ms_allocation *found = find_reservation_locked(pointer);
+    if (found != NULL && !found->counted_deferred)
+        found = NULL;
     struct ms_range range = {0, 0};
     if (found != NULL) {
         range = reach_locked(found, (int64_t)(pointer - found->address));

@@ -127,6 +127,9 @@ bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out
  */
 void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out);
 
+/* [address, address + bytes) begins within the reservation of an allocation and is not all in the allocation. */
+bool ms_space_strays(CUdeviceptr address, size_t bytes);
+
 /*
  * The block that a pointer means. It may lie a little before a block, and in the guards of an allocation
  * that is one block. A pointer into what is dead means nothing: parameters have stale addresses in their

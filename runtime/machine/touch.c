@@ -193,9 +193,3 @@ CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out)
     ms_why_end(why);
     return result;
 }
-
-bool ms_overruns(CUdeviceptr address, size_t bytes)
-{
-    struct ms_block_facts facts;
-    return ms_space_look_up(address, &facts) && bytes > facts.bytes - (address - facts.address);
-}

@@ -4,6 +4,7 @@
 #include "runtime/machine/machine.h"
 
 #include "runtime/diag/counters.h"
+#include "runtime/hot.h"
 #include "runtime/machine/host.h"
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/note.h"
@@ -28,6 +29,22 @@ CUresult ms_bound_lineage(struct ms_allocation *allocation)
     const CUresult result = ms_materialise_kept(allocation, 0, allocation->bytes, MS_WRITE);
     ms_why_end(why);
     return result;
+}
+
+/* A query of a stream that captures would end the capture. */
+static bool takes_work(CUstream stream)
+{
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    const CUresult state = ms_driver.stream_query(stream);
+    return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
+}
+
+CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
+                          CUstream stream)
+{
+    return takes_work(stream) ? ms_back_for_overwrite(allocation, begin, end)
+                              : ms_materialise(allocation, begin, end, MS_WRITE);
 }
 
 /*
@@ -95,6 +112,13 @@ static uint32_t widen(uint32_t value, unsigned width)
     return value;
 }
 
+/* Of another device than the current one, which may have no access: the driver says. */
+static bool is_far(const struct ms_allocation *allocation)
+{
+    CUdevice current;
+    return ms_driver.ctx_get_device(&current) != CUDA_SUCCESS || current != allocation->device;
+}
+
 static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
                  CUresult *result_out)
 {
@@ -115,14 +139,14 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
 
     const size_t begin = ms_offset(allocation, address);
     bool answered = true;
-    if (ms_may_record(stream)) {
+    if (!is_far(allocation) && ms_may_record(stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
         *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
         ms_settle_postpone();
     } else {
-        *result_out = ms_back_for_overwrite(allocation, begin, begin + bytes);
+        *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
         answered = *result_out != CUDA_SUCCESS;
     }
     ms_space_release(allocation);
@@ -255,7 +279,7 @@ static bool back_for_copy(CUdeviceptr destination, const void *source, size_t by
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
     const size_t begin = ms_offset(allocation, destination);
-    *result_out = ms_back_for_overwrite(allocation, begin, begin + bytes);
+    *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
     ms_space_release(allocation);
     return *result_out != CUDA_SUCCESS;
 }

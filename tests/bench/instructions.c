@@ -93,6 +93,11 @@ static void materialise(CUdeviceptr address)
     must(cuMemcpyDtoH(bytes, address, sizeof(bytes)));
 }
 
+static CUresult copy_into_block(void)
+{
+    return cuMemcpyHtoDAsync(blocks[block_count / 2] + 64, host, sizeof(host), NULL);
+}
+
 /* Every kind of call finds the blocks in the same state, whatever the one before it did: a call
  * materialises all of them or none. */
 static void renew_blocks(void)
@@ -159,6 +164,8 @@ int main(int argc, char **argv)
     report("cuMemcpyHtoDAsync_v2", copy_from_host);
     report("cuMemcpyDtoDAsync_v2", copy_on_device);
     report("cuMemsetD8Async", set);
+    if (resident)
+        report("cuMemcpyHtoDAsync_v2, into a block", copy_into_block);
     report_launches(module, "cuLaunchKernel", launch);
     report_launches(module, "cuLaunchKernelEx", launch_ex);
     return 0;

@@ -279,6 +279,135 @@ static void between_peers_async(void)
     print_device("to", to, BLOCK_BYTES);
 }
 
+static CUDA_MEMCPY3D_PEER peer_box(CUdeviceptr to, CUdeviceptr from)
+{
+    CUDA_MEMCPY3D_PEER copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                               .srcDevice = from,
+                               .srcY = 3,
+                               .srcPitch = 8192,
+                               .srcHeight = 128,
+                               .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                               .dstDevice = to,
+                               .dstXInBytes = 64,
+                               .dstPitch = 4096,
+                               .dstHeight = 100,
+                               .WidthInBytes = 3000,
+                               .Height = 90,
+                               .Depth = 5};
+    MUST(cuCtxGetCurrent(&copy.srcContext));
+    copy.dstContext = copy.srcContext;
+    return copy;
+}
+
+static void box_between_peers(void)
+{
+    const CUdeviceptr from = make_block(1), to = make_block(2);
+    const CUDA_MEMCPY3D_PEER copy = peer_box(to, from);
+    SEEN(TESTED(cuMemcpy3DPeer)(&copy));
+    print_device("to", to, BLOCK_BYTES);
+}
+
+static void box_between_peers_async(void)
+{
+    const CUdeviceptr from = make_block(1), to = make_block(2);
+    const CUDA_MEMCPY3D_PEER copy = peer_box(to, from);
+    SEEN(TESTED(cuMemcpy3DPeerAsync)(&copy, NULL));
+    print_device("to", to, BLOCK_BYTES);
+}
+
+/* A stream that was made: a batch takes no other. */
+static CUstream make_stream(void)
+{
+    CUstream stream;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuCtxSynchronize());
+    return stream;
+}
+
+/* Two copies, and then two of which the second ends a byte behind its block. */
+struct batch {
+    CUdeviceptr to[2], from[2];
+    size_t sizes[2], starts[1], failed;
+    CUmemcpyAttributes attributes[1];
+};
+
+static struct batch make_batch(void)
+{
+    const CUdeviceptr to = make_block(1), from = make_block(2);
+    return (struct batch){.to = {to + MIB, to + 4 * MIB},
+                          .from = {from, from + MIB + 1},
+                          .sizes = {MIB, 4 * MIB},
+                          .attributes = {{.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM}}};
+}
+
+static void batch(void)
+{
+    struct batch of = make_batch();
+    const CUstream stream = make_stream();
+    for (int i = 0; i < 2; i++, of.sizes[1]++) {
+        SEEN(TESTED(cuMemcpyBatchAsync)(of.to, of.from, of.sizes, 2, of.attributes, of.starts, 1,
+                                        &of.failed, stream));
+        printf("failed: %zd\n", (ssize_t)of.failed);
+    }
+    print_device("to", of.to[0] - MIB, BLOCK_BYTES);
+}
+
+static void batch_2(void)
+{
+    struct batch of = make_batch();
+    const CUstream stream = make_stream();
+    for (int i = 0; i < 2; i++, of.sizes[1]++)
+        SEEN(TESTED(cuMemcpyBatchAsync_v2)(of.to, of.from, of.sizes, 2, of.attributes, of.starts, 1,
+                                           stream));
+    print_device("to", of.to[0] - MIB, BLOCK_BYTES);
+}
+
+/* The same of boxes. */
+struct boxes {
+    CUDA_MEMCPY3D_BATCH_OP all[2];
+    CUdeviceptr to;
+    size_t failed;
+};
+
+static CUDA_MEMCPY3D_BATCH_OP make_box(CUdeviceptr to, CUdeviceptr from)
+{
+    return (CUDA_MEMCPY3D_BATCH_OP){
+        .src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER,
+                .op.ptr = {.ptr = from, .rowLength = 4096, .layerHeight = 256}},
+        .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER,
+                .op.ptr = {.ptr = to, .rowLength = 4096, .layerHeight = 256}},
+        .extent = {1000, 256, 2},
+        .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+}
+
+static struct boxes make_boxes(void)
+{
+    const CUdeviceptr to = make_block(1), from = make_block(2);
+    /* The last row of the second ends at the end of the block. */
+    const CUdeviceptr last = to + BLOCK_BYTES - 2 * MIB + 3096;
+    return (struct boxes){.all = {make_box(to, from), make_box(last, from + MIB)}, .to = to};
+}
+
+static void batch_of_boxes(void)
+{
+    struct boxes of = make_boxes();
+    const CUstream stream = make_stream();
+    for (int i = 0; i < 2; i++, of.all[1].extent.width++) {
+        SEEN(TESTED(cuMemcpy3DBatchAsync)(2, of.all, &of.failed, 0, stream));
+        printf("failed: %zd\n", (ssize_t)of.failed);
+    }
+    print_device("to", of.to, BLOCK_BYTES);
+}
+
+static void batch_of_boxes_2(void)
+{
+    struct boxes of = make_boxes();
+    const CUstream stream = make_stream();
+    for (int i = 0; i < 2; i++, of.all[1].extent.width++)
+        SEEN(TESTED(cuMemcpy3DBatchAsync_v2)(2, of.all, 0, stream));
+    print_device("to", of.to, BLOCK_BYTES);
+}
+
 const struct scenario copy_scenarios[] = {
     {"cuMemcpyHtoD_v2", from_host, NULL},
     {"cuMemcpyHtoD_v2_ptds", from_host, NULL},
@@ -338,5 +467,17 @@ const struct scenario copy_scenarios[] = {
     {"cuMemcpyPeer_ptds", between_peers, NULL},
     {"cuMemcpyPeerAsync", between_peers_async, NULL},
     {"cuMemcpyPeerAsync_ptsz", between_peers_async, NULL},
+    {"cuMemcpy3DPeer", box_between_peers, NULL},
+    {"cuMemcpy3DPeer_ptds", box_between_peers, NULL},
+    {"cuMemcpy3DPeerAsync", box_between_peers_async, NULL},
+    {"cuMemcpy3DPeerAsync_ptsz", box_between_peers_async, NULL},
+    {"cuMemcpyBatchAsync", batch, NULL},
+    {"cuMemcpyBatchAsync_ptsz", batch, NULL},
+    {"cuMemcpyBatchAsync_v2", batch_2, NULL},
+    {"cuMemcpyBatchAsync_v2_ptsz", batch_2, NULL},
+    {"cuMemcpy3DBatchAsync", batch_of_boxes, NULL},
+    {"cuMemcpy3DBatchAsync_ptsz", batch_of_boxes, NULL},
+    {"cuMemcpy3DBatchAsync_v2", batch_of_boxes_2, NULL},
+    {"cuMemcpy3DBatchAsync_v2_ptsz", batch_of_boxes_2, NULL},
     {NULL, NULL, NULL},
 };

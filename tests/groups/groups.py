@@ -18,8 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 MIB = 1 << 20
 
 # What the shim answers otherwise, on purpose (docs/design.md): memory behind a block is mapped memory.
-OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemRetainAllocationHandle",
-             "cuMemGetHandleForAddressRange", "cuMulticastBindAddr"}
+OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr"}
 
 # Without the hook more memory is needed, and nothing else is different.
 SAVES = {"cuMemAlloc_v2", "cuInit", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuMemFreeHost",

@@ -142,6 +142,7 @@ static void retained(void)
 {
     CUmemGenericAllocationHandle handle;
     const CUdeviceptr block = make_block(1);
+    print_device("in memory", block, BLOCK_BYTES);
     SEEN(TESTED(cuMemRetainAllocationHandle)(&handle, (void *)(uintptr_t)block));
 }
 

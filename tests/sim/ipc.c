@@ -40,8 +40,10 @@ static struct opened *all_opened;
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
     SIM_ENTER(cuIpcGetMemHandle);
-    if (pHandle == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    CUdevice device;
+    const CUresult result = sim_current_device(&device);
+    if (result != CUDA_SUCCESS || pHandle == NULL)
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     struct ticket ticket = {.magic = MAGIC, .process = (int32_t)getpid()};
     pthread_mutex_lock(&sim_lock);
     const struct sim_memory *memory = sim_memory_find_locked(dptr);

@@ -1,0 +1,21 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""refused.py PROGRAM KERNELS SHIM: what the driver refuses is refused with the shim, whatever is in memory."""
+from scenarios import main
+
+TWO = {"SIMCUDA_DEVICES": "2"}
+
+
+def refused(test):
+    for scenario in ("no_context", "no_context_resident", "destroyed_context", "destroyed_stream"):
+        test.both(scenario)
+    for scenario in ("far_set", "far_set_resident", "far_set_async", "far_set_by_peer"):
+        test.both(scenario, TWO)
+    test.both("overruns")
+    _, dump = test.both("overruns_resident")
+    test.check("and no more was brought into memory than there is", dump["seals"] == 0, dump)
+    test.both("beside")
+    test.both("retained")
+
+
+main(refused)
