@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/config/allocator.h"
 #include "runtime/control/control.h"
 #include "runtime/diag/report.h"
 #include "runtime/driver.h"
@@ -38,6 +39,7 @@ static void start(void)
     /* Where the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
+    ms_allocator_warn(start_environment);
     ms_state_start(&ms_config);
     ms_source_start();
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);

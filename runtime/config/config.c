@@ -144,8 +144,7 @@ static const char *parse_LOG(const char *text, ms_type_LOG *value_out)
     return "error, warn, info, debug or trace, optionally followed by :file";
 }
 
-/* The value of NAME in the environment given, or NULL. */
-static const char *lookup(char **environment, const char *name)
+const char *ms_environment_find(char **environment, const char *name)
 {
     const size_t length = strlen(name);
     for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
@@ -184,7 +183,7 @@ static void warn_about_unknown_names(char **environment)
 
 static void read_runtime_dir(struct ms_config *config, char **environment)
 {
-    const char *text = lookup(environment, "XDG_RUNTIME_DIR");
+    const char *text = ms_environment_find(environment, "XDG_RUNTIME_DIR");
     if (text != NULL && strlen(text) < sizeof(config->runtime_dir))
         memcpy(config->runtime_dir, text, strlen(text) + 1);
 }
@@ -196,10 +195,10 @@ void ms_config_read_quietly(struct ms_config *config, char **environment)
         environment = NULL;
     *config = (struct ms_config){0};
     read_runtime_dir(config, environment);
-#define MS_OPTION(type, field, variable, default_, unit, description) \
-    parse_##type(default_, &config->field);                           \
-    const char *text_##field = lookup(environment, #variable);        \
-    if (text_##field != NULL)                                         \
+#define MS_OPTION(type, field, variable, default_, unit, description)       \
+    parse_##type(default_, &config->field);                                 \
+    const char *text_##field = ms_environment_find(environment, #variable); \
+    if (text_##field != NULL)                                               \
         parse_##type(text_##field, &config->field);
 #include "runtime/config/options.def"
 #undef MS_OPTION
@@ -214,7 +213,7 @@ void ms_config_read(struct ms_config *config, char **environment)
         return;
 #define MS_OPTION(type, field, variable, default_, unit, description)                              \
     ms_type_##type ignored_##field;                                                                \
-    const char *text_##field = lookup(environment, #variable);                                     \
+    const char *text_##field = ms_environment_find(environment, #variable);                        \
     const char *expected_##field =                                                                 \
         text_##field == NULL ? NULL : parse_##type(text_##field, &ignored_##field);                \
     if (expected_##field != NULL)                                                                  \

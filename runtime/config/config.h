@@ -56,6 +56,9 @@ void ms_config_read(struct ms_config *config, char **environment);
 /* The same without a word and without a log: for tools. */
 void ms_config_read_quietly(struct ms_config *config, char **environment);
 
+/* The value of a variable of `environment` (as environ(7)), or NULL. */
+const char *ms_environment_find(char **environment, const char *name);
+
 /* Calls visit with each variable and its value, as text. */
 typedef void ms_config_visitor(void *context, const char *variable, const char *value);
 void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, void *context);

@@ -102,6 +102,17 @@ static bool join_soon(void)
     return pthread_timedjoin_np(control.thread, NULL, &until) == 0;
 }
 
+/* Nothing else in the process tells a plan that was never there from one that is followed. */
+static void warn_if_unread(void)
+{
+    struct stat now;
+    if (control.path[0] == '\0' || control.read.st_ino != 0)
+        return;
+    const char *why = stat(control.path, &now) != 0 ? strerror(errno) : "it came too late";
+    ms_log(MS_WARN, "METASHARD_PLAN: no plan was read from %s before the process ended: %s",
+           control.path, why);
+}
+
 /* Before libcuda ends, since what was registered last runs first. What the thread is filling is given up. */
 static void finish(void)
 {
@@ -114,6 +125,7 @@ static void finish(void)
     else /* with its socket, which the next process that wants the name replaces */
         ms_log(MS_WARN, "the thread for plans waits for another thread of the program, and is left "
                         "behind");
+    warn_if_unread();
 }
 
 static void start_thread(void)
