@@ -47,8 +47,19 @@ static CUresult play_fill(uint32_t pattern, size_t offset, CUdeviceptr address, 
     return result;
 }
 
-/* The driver has taken pageable host bytes when its asynchronous copy returns, so one bounce buffer
- * serves all pieces. */
+/* One piece, waited for: nothing says that the driver has taken pageable bytes before its asynchronous copy has run, and
+ * then they are used otherwise, or go. */
+static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, CUstream stream)
+{
+    CUresult result = ms_driver.memcpy_htod_async(address, host, bytes, stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver_wait(stream);
+    if (result == CUDA_SUCCESS)
+        ms_count(MS_COUNT_H2D_BYTES, bytes);
+    return result;
+}
+
 static CUresult play_source(const struct ms_content *content, CUdeviceptr address, size_t bytes,
                             CUstream stream)
 {
@@ -66,9 +77,7 @@ static CUresult play_source(const struct ms_content *content, CUdeviceptr addres
         const void *host;
         result = ms_source_read(content->source, content->source_offset + done, bounce, now, &host);
         if (result == CUDA_SUCCESS)
-            result = ms_driver.memcpy_htod_async(address + done, host, now, stream);
-        if (result == CUDA_SUCCESS)
-            ms_count(MS_COUNT_H2D_BYTES, now);
+            result = copy_piece(address + done, host, now, stream);
     }
     ms_heap_free(bounce);
     return result;

@@ -10,9 +10,9 @@
 
 /*
  * Writes `bytes` bytes of `content` (a fill, a source or a store) to address, in the order of stream. Offset
- * is the content's first byte in its block; it says where a pattern starts. Returns when the work
- * is queued; nothing on the host is needed afterwards, but a store is until the stream is done. Wants a current
- * context that owns stream.
+ * is the content's first byte in its block; it says where a pattern starts. Nothing on the host is needed afterwards, for
+ * which this waits for the stream; a fill or a store is only queued, and the store needed until the stream is done. Wants a
+ * current context that owns stream.
  */
 CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr address, size_t bytes,
                  CUstream stream);

@@ -217,7 +217,8 @@ CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, bool per_
     }
     const bool is_between_devices = job->to.is_device && job->from.is_device;
     bool waits = !copy->is_async ? !is_between_devices : job->to.is_pageable;
-    if (!waits && job->from.is_pageable && !is_capturing && !copy->reads_in_order) {
+    if (!waits && job->from.is_pageable && !is_capturing && !copy->reads_in_order &&
+        !sim_config.reads_late) {
         if (copy->width * copy->height * copy->depth <= STAGING_MAX_BYTES)
             stage(job);
         waits = job->staging == NULL;

@@ -210,6 +210,7 @@ static void configure(void)
     sim_config.poison = (unsigned)setting("SIMCUDA_POISON", 0, 2, 0);
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);
     sim_config.eager = setting("SIMCUDA_EAGER", 0, 1, 0) == 1;
+    sim_config.reads_late = setting("SIMCUDA_LATE", 0, 1, 0) == 1;
     sim_config.has_switch = setting("SIMCUDA_MULTICAST", 0, 1, 0) == 1;
     read_faults();
     if (expand_path("SIMCUDA_LOG", path)) {

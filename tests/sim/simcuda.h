@@ -21,6 +21,10 @@
  *                              makes missing synchronisation visible; default 0
  *   SIMCUDA_EAGER=1            a device that is done at once: what nothing in a stream is before runs before the
  *                              call that queues it returns; host functions still run on threads of their own
+ *   SIMCUDA_LATE=1             asynchronous copies read pageable memory when the stream gets there, not before they return.
+ *                              "If pageable memory must first be staged to pinned memory, the driver may synchronize with
+ *                              the stream and stage the copy": may, and "undocumented behavior should not be relied upon"
+ *                              (CUDA driver API, API synchronization behavior)
  *   SIMCUDA_MULTICAST=1        the devices have a switch between them: multicast objects (else not supported)
  *   SIMCUDA_PROFILE=12|13      12 hides the functions that CUDA 13 added from cuGetProcAddress;
  *                              default 13. The library in profile12/ does not export them either
@@ -58,7 +62,7 @@
  * Order. The legacy default stream, per-thread default streams and non-blocking streams order
  * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not:
  * unmapping under queued work is a race, reported and counted. Copies from pageable memory read it
- * before the call returns, copies from pinned memory when the stream gets there. Copies to pageable
+ * before the call returns (but SIMCUDA_LATE), copies from pinned memory when the stream gets there. Copies to pageable
  * memory are synchronous. Driver calls from host functions give CUDA_ERROR_NOT_PERMITTED.
  *
  * Capture. All modes, with streams that join through events; calls that may synchronise, and the

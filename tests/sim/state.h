@@ -28,6 +28,7 @@ struct sim_config {
     unsigned delay_us;
     bool has_switch; /* multicast objects */
     bool eager;      /* work that nothing is before runs on the thread that queues it */
+    bool reads_late; /* pageable sources of asynchronous copies, when the stream gets there */
 };
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)
