@@ -148,12 +148,20 @@ static void current(CUdevice device)
     OK(cuCtxSetCurrent(context));
 }
 
+/* Set, and done: another device's work does not wait for it. */
+static CUdeviceptr make_set(size_t bytes)
+{
+    const CUdeviceptr block = allocate(bytes);
+    OK(cuMemsetD8(block, 1, bytes));
+    OK(cuCtxSynchronize());
+    return block;
+}
+
 /* Without access of one device to the other. The error is sticky, so there is one call in a run. */
 static void far_access(bool resident)
 {
     unsigned long long flags = 7;
-    const CUdeviceptr block = allocate(8 * MIB);
-    OK(cuMemsetD8(block, 1, 8 * MIB));
+    const CUdeviceptr block = make_set(8 * MIB);
     if (resident)
         make_resident(block, 8 * MIB);
     current(1);
@@ -175,8 +183,7 @@ static void far_set_resident(void)
 
 static void far_set_async(void)
 {
-    const CUdeviceptr block = allocate(8 * MIB);
-    OK(cuMemsetD8(block, 1, 8 * MIB));
+    const CUdeviceptr block = make_set(8 * MIB);
     current(1);
     SEE(cuMemsetD32Async(block, 2, MIB, NULL));
     SEE(cuCtxSynchronize());
@@ -186,8 +193,7 @@ static void far_set_async(void)
 static void far_set_by_peer(void)
 {
     CUcontext owner;
-    const CUdeviceptr block = allocate(8 * MIB);
-    OK(cuMemsetD8(block, 1, 8 * MIB));
+    const CUdeviceptr block = make_set(8 * MIB);
     OK(cuCtxGetCurrent(&owner));
     current(1);
     OK(cuCtxEnablePeerAccess(owner, 0));

@@ -503,7 +503,7 @@ def check_bad_settings(place, checkpoints):
     ranges = ranges_of(SHARD0, checkpoint, 1)
     listed = ["--ranges", place.write_ranges(ranges)]
     for settings, lines in (({"METASHARD_PLAN": place.write(SHARD0), "METASHARD_PLAN_MODE": "force"}, 1),
-                            ({"METASHARD_PLAN": place.path("never-there.json")}, 0),
+                            ({"METASHARD_PLAN": place.path("never-there.json")}, 1),
                             ({"METASHARD_PLAN": place.path("no-folder/plan.json")}, None),
                             ({"METASHARD_PLAN": place.folder}, None)):
         run = place.run(checkpoint, 1, 4, listed, **settings)
