@@ -8,6 +8,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/source/file_thread.h"
 
 struct ms_known_file {
     struct stat stat;
@@ -179,6 +180,30 @@ static bool holds_file(const struct ms_checkpoint *checkpoint, const struct stat
     return false;
 }
 
+struct headers {
+    const char *path;
+    struct ms_checkpoint *checkpoint;
+    struct ms_fault *fault;
+    bool is_read;
+};
+
+static void read_headers_there(void *argument)
+{
+    struct headers *headers = argument;
+    headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);
+}
+
+/* In the file thread: the program may hold locks on its checkpoint. */
+static bool read_headers(const char *path, struct ms_checkpoint **checkpoint_out,
+                         struct ms_fault *fault)
+{
+    struct headers headers = {.path = path, .fault = fault};
+    fault->text[0] = '\0';
+    ms_file_thread_call(read_headers_there, &headers);
+    *checkpoint_out = headers.checkpoint;
+    return headers.is_read;
+}
+
 /* Through its index where it has one; that failing, the file by itself. */
 static struct ms_checkpoint *open_checkpoint(const char *path, const struct stat *wanted)
 {
@@ -186,14 +211,14 @@ static struct ms_checkpoint *open_checkpoint(const char *path, const struct stat
     struct ms_checkpoint *checkpoint;
     struct ms_fault fault;
     if (find_index(path, index, sizeof(index))) {
-        if (!ms_checkpoint_open(index, &checkpoint, &fault))
+        if (!read_headers(index, &checkpoint, &fault))
             ms_log(MS_INFO, "%s", fault.text);
         else if (holds_file(checkpoint, wanted))
             return checkpoint;
         else
             ms_checkpoint_close(checkpoint);
     }
-    if (!ms_checkpoint_open(path, &checkpoint, &fault)) {
+    if (!read_headers(path, &checkpoint, &fault)) {
         ms_log(MS_DEBUG, "not a checkpoint: %s", fault.text);
         return NULL;
     }

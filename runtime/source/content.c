@@ -2,11 +2,11 @@
 #include "runtime/source/content.h"
 
 #include <ctype.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
 
 /* The format allows headers of 100 MB. */
@@ -28,9 +28,13 @@ struct file {
     size_t last; /* the one that matched last: mostly, the next one is next */
 };
 
-/* Guards the list. Held over reads of files, never over a driver call. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct file *files;
+static struct file *files; /* the file thread's own */
+
+static bool peek(const struct file *file, uint64_t offset, void *buffer, size_t bytes)
+{
+    struct ms_source_failure failure;
+    return ms_source_read_now(file->source, offset, buffer, bytes, &failure);
+}
 
 static void destroy(struct file *file)
 {
@@ -95,7 +99,7 @@ static void read_file(struct file *file)
     unsigned char start[9];
     uint64_t length;
     const uint64_t file_bytes = ms_source_file_bytes(file->source);
-    if (file_bytes < sizeof(start) || !ms_source_peek(file->source, 0, start, sizeof(start)))
+    if (file_bytes < sizeof(start) || !peek(file, 0, start, sizeof(start)))
         return;
     memcpy(&length, start, sizeof(length)); /* little-endian, as this machine */
     if (start[8] != '{' || length > MAX_HEADER_BYTES || length > file_bytes - 8)
@@ -103,7 +107,7 @@ static void read_file(struct file *file)
     char *header = ms_heap_alloc(length + 1);
     if (header == NULL)
         return;
-    if (ms_source_peek(file->source, 8, header, length)) {
+    if (peek(file, 8, header, length)) {
         header[length] = '\0';
         read_header(file, header, 8 + length);
     }
@@ -163,7 +167,7 @@ static bool holds(const struct file *file, const struct tensor *tensor, const ch
         const uint64_t wanted = done == 0 ? PROBED_BYTES : COMPARED_BYTES;
         const uint64_t left = tensor->bytes - done;
         const size_t now = (size_t)(left < wanted ? left : wanted);
-        if (!ms_source_peek(file->source, tensor->offset + done, buffer, now) ||
+        if (!peek(file, tensor->offset + done, buffer, now) ||
             memcmp(buffer, bytes + done, now) != 0)
             return false;
         done += now;
@@ -186,24 +190,36 @@ static const struct tensor *find_tensor(struct file *file, const void *address, 
     return NULL;
 }
 
-struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out)
+struct wanted {
+    const void *address;
+    size_t bytes;
+    uint64_t offset;
+    struct ms_source *found;
+};
+
+static void find_content(void *argument)
 {
-    struct ms_source *found = NULL;
+    struct wanted *wanted = argument;
     char *buffer = ms_heap_alloc(COMPARED_BYTES);
     if (buffer == NULL)
-        return NULL;
-    pthread_mutex_lock(&lock);
+        return;
     if (ms_mapping_visit(visit, NULL))
         forget_unmapped();
-    for (struct file *file = files; file != NULL && found == NULL; file = file->next) {
+    for (struct file *file = files; file != NULL && wanted->found == NULL; file = file->next) {
         const struct tensor *tensor =
-            file->source != NULL ? find_tensor(file, address, bytes, buffer) : NULL;
+            file->source != NULL ? find_tensor(file, wanted->address, wanted->bytes, buffer) : NULL;
         if (tensor == NULL)
             continue;
-        *offset_out = tensor->offset;
-        found = ms_source_take(file->source);
+        wanted->offset = tensor->offset;
+        wanted->found = ms_source_take(file->source);
     }
-    pthread_mutex_unlock(&lock);
     ms_heap_free(buffer);
-    return found;
+}
+
+struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out)
+{
+    struct wanted wanted = {.address = address, .bytes = bytes};
+    ms_file_thread_call(find_content, &wanted);
+    *offset_out = wanted.offset;
+    return wanted.found;
 }

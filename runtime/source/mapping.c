@@ -13,6 +13,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "runtime/source/descriptor.h"
+
 /* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. */
 #define PAGE_PRESENT (1ULL << 63)
 #define PAGE_SWAPPED (1ULL << 62)
@@ -44,7 +46,7 @@ enum answer { NO, YES, UNKNOWN };
 
 static int open_maps(void)
 {
-    return open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    return ms_file_open("/proc/self/maps", O_RDONLY);
 }
 
 /* `name` may be NULL. NO: there is no such mapping. UNKNOWN: this kernel cannot be asked, or not this. */
@@ -59,7 +61,7 @@ static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, 
                                 .address = address,
                                 .name_bytes = (uint32_t)name_bytes,
                                 .name = (uintptr_t)name};
-    if (ioctl(maps, _IOWR('f', 17, struct query), query_out) == 0)
+    if (syscall(SYS_ioctl, maps, _IOWR('f', 17, struct query), query_out) == 0)
         return YES;
     if (errno == ENOENT)
         return NO;
@@ -217,7 +219,7 @@ static bool walk_maps(void (*visit)(void *context, char *text), void *context)
     char text[MAPS_CHUNK + 1];
     size_t kept = 0;
     ssize_t got;
-    while ((got = read(descriptor, text + kept, MAPS_CHUNK - kept)) > 0 ||
+    while ((got = syscall(SYS_read, descriptor, text + kept, MAPS_CHUNK - kept)) > 0 ||
            (got < 0 && errno == EINTR)) {
         if (got < 0)
             continue;
@@ -233,7 +235,7 @@ static bool walk_maps(void (*visit)(void *context, char *text), void *context)
         if (kept == MAPS_CHUNK) /* a line longer than the buffer: no mapping of ours */
             kept = 0;
     }
-    close(descriptor);
+    ms_file_close(descriptor);
     return got == 0;
 }
 
@@ -258,7 +260,7 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode)
     const int maps = open_maps();
     const enum answer answer = ask_for_stores(maps, device, inode);
     if (maps >= 0)
-        close(maps);
+        ms_file_close(maps);
     if (answer != UNKNOWN)
         return answer == YES;
     struct stores stores = {.device = device, .inode = inode};
@@ -302,7 +304,7 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     const int maps = open_maps();
     const enum answer answer = ask_for_all(maps, visit, context);
     if (maps >= 0)
-        close(maps);
+        ms_file_close(maps);
     return answer != UNKNOWN || walk_maps(visit_line, &visitor);
 }
 
@@ -310,7 +312,7 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 static bool are_pages_clean(uintptr_t begin, uintptr_t end)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const int descriptor = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    const int descriptor = ms_file_open("/proc/self/pagemap", O_RDONLY);
     if (descriptor < 0)
         return false;
 
@@ -321,8 +323,8 @@ static bool are_pages_clean(uintptr_t begin, uintptr_t end)
         size_t wanted = last - page + 1;
         if (wanted > sizeof(entries) / sizeof(entries[0]))
             wanted = sizeof(entries) / sizeof(entries[0]);
-        const ssize_t got = pread(descriptor, entries, wanted * sizeof(entries[0]),
-                                  (off_t)(page * sizeof(entries[0])));
+        const ssize_t got = ms_file_read(descriptor, entries, wanted * sizeof(entries[0]),
+                                         page * sizeof(entries[0]));
         if (got < (ssize_t)sizeof(entries[0])) {
             clean = false;
             break;
@@ -335,7 +337,7 @@ static bool are_pages_clean(uintptr_t begin, uintptr_t end)
         }
         page += count;
     }
-    close(descriptor);
+    ms_file_close(descriptor);
     return clean;
 }
 
@@ -356,7 +358,7 @@ static bool find_trusted(uintptr_t begin, uintptr_t end, struct ms_mapping *mapp
     if (found == YES)
         stores = ask_for_stores(maps, mapping_out->device, mapping_out->inode);
     if (maps >= 0)
-        close(maps);
+        ms_file_close(maps);
     if (found == NO || stores != UNKNOWN)
         return found == YES && stores == NO;
     struct search search;
@@ -377,7 +379,7 @@ static bool find_any(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_
     const enum answer found = ask_for_mapping(maps, begin, end, mapping_out);
     struct search search;
     if (maps >= 0)
-        close(maps);
+        ms_file_close(maps);
     return found == UNKNOWN ? search_maps(begin, end, mapping_out, &search) : found == YES;
 }
 
@@ -387,28 +389,43 @@ static bool find_any(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_
  */
 static bool maps_like(int descriptor, const struct ms_mapping *mapping)
 {
-    void *page = mmap(NULL, 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (page == MAP_FAILED)
+    const long page = syscall(SYS_mmap, NULL, 1, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (page == -1)
         return false;
     struct ms_mapping own;
     const uintptr_t begin = (uintptr_t)page;
     const bool same = find_any(begin, begin + 1, &own) && own.device == mapping->device &&
                       own.inode == mapping->inode;
-    munmap(page, 1);
+    munmap((void *)begin, 1);
     return same;
+}
+
+/* What the path leads to now is looked at before it is opened: opening a device or a pipe does something. */
+static int open_regular(const char *path, struct stat *stat_out)
+{
+    char link[40];
+    int descriptor = -1;
+    const int found = ms_file_open(path, O_PATH);
+    if (found < 0)
+        return -1;
+    if (ms_file_stat(found, stat_out) && S_ISREG(stat_out->st_mode)) {
+        snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
+        descriptor = ms_file_open(link, O_RDONLY | O_NONBLOCK);
+    }
+    ms_file_close(found);
+    return descriptor;
 }
 
 static int open_verified(const char *path, const struct ms_mapping *mapping)
 {
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    struct stat stat;
+    const int descriptor = open_regular(path, &stat);
     if (descriptor < 0)
         return -1;
-    struct stat stat;
-    if (fstat(descriptor, &stat) == 0 && S_ISREG(stat.st_mode) &&
-        ((stat.st_ino == mapping->inode && stat.st_dev == mapping->device) ||
-         maps_like(descriptor, mapping)))
+    if ((stat.st_ino == mapping->inode && stat.st_dev == mapping->device) ||
+        maps_like(descriptor, mapping))
         return descriptor;
-    close(descriptor);
+    ms_file_close(descriptor);
     return -1;
 }
 

@@ -3,6 +3,7 @@
  * File mappings of this process, as /proc/self/maps and /proc/self/pagemap tell (proc(5)). Holds no
  * state; every call looks again, because a program may map and unmap at any time. Linux 6.11 and newer is asked for
  * the mapping; of older ones the whole list is read, which costs about a microsecond for each mapping.
+ * To be called in the file thread (file_thread.h), as descriptors are opened and closed.
  */
 #ifndef METASHARD_RUNTIME_SOURCE_MAPPING_H
 #define METASHARD_RUNTIME_SOURCE_MAPPING_H

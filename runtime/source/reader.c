@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/base/log.h"
-#include "runtime/base/thread.h"
 #include "runtime/diag/counters.h"
+#include "runtime/source/descriptor.h"
+#include "runtime/source/file_thread.h"
 
 enum {
     BLOCK = MS_READER_BLOCK,
@@ -39,7 +39,6 @@ struct ms_reader {
     struct ms_reading what; /* immutable, as are files and file_count */
     struct direct_file *files;
     size_t file_count;
-    _Atomic bool is_told; /* a failure; it is logged once */
 
     pthread_t threads[MAX_THREADS];
     unsigned thread_count; /* immutable after ms_reader_create */
@@ -54,7 +53,9 @@ struct ms_reader {
     struct ms_read_done *done;
     size_t done_count;
     CUresult failed; /* CUDA_SUCCESS: not */
-    bool is_over;    /* nothing more shall be read */
+    struct ms_source_failure failure;
+    bool is_told; /* of the failure, in the log */
+    bool is_over; /* nothing more shall be read */
 };
 
 static uint64_t block_down(uint64_t offset)
@@ -121,12 +122,13 @@ static bool is_perhaps_cached(int descriptor, uint64_t offset)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     unsigned char is_there = 1;
-    void *mapped = mmap(NULL, 1, PROT_READ, MAP_SHARED, descriptor, (off_t)(offset & ~(page - 1)));
-    if (mapped == MAP_FAILED)
+    const long mapped =
+        syscall(SYS_mmap, NULL, 1, PROT_READ, MAP_SHARED, descriptor, offset & ~(page - 1));
+    if (mapped == -1)
         return true;
-    if (mincore(mapped, 1, &is_there) != 0)
+    if (mincore((void *)mapped, 1, &is_there) != 0)
         is_there = 1;
-    munmap(mapped, 1);
+    munmap((void *)mapped, 1);
     return (is_there & 1) != 0;
 }
 
@@ -171,12 +173,12 @@ static bool fits_alignment(int descriptor)
 static int open_direct(const struct ms_source *source)
 {
     char path[40];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", ms_source_descriptor(source));
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+    snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", ms_source_descriptor(source));
+    const int descriptor = ms_file_open(path, O_RDONLY | O_DIRECT);
     if (descriptor >= 0 && fits_alignment(descriptor))
         return descriptor;
     if (descriptor >= 0)
-        close(descriptor);
+        ms_file_close(descriptor);
     return REFUSED;
 }
 
@@ -197,7 +199,7 @@ static int get_direct(struct direct_file *file)
     if (atomic_compare_exchange_strong(&file->descriptor, &descriptor, opened))
         return opened;
     if (opened >= 0)
-        close(opened); /* another thread was faster */
+        ms_file_close(opened); /* another thread was faster */
     return descriptor;
 }
 
@@ -213,7 +215,7 @@ static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t e
     to -= begin - block_down(begin);
     uint64_t at = block_down(begin);
     while (descriptor >= 0 && at < end) {
-        const ssize_t got = pread(descriptor, to, (size_t)(stop - at), (off_t)at);
+        const ssize_t got = ms_file_read(descriptor, to, (size_t)(stop - at), at);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -229,30 +231,6 @@ static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t e
 }
 
 /* --- a part, a batch */
-
-static bool tells_first(struct ms_reader *reader)
-{
-    return !atomic_exchange(&reader->is_told, true);
-}
-
-static CUresult read_cached(struct ms_reader *reader, const struct ms_source *source,
-                            uint64_t begin, uint64_t end, unsigned char *to)
-{
-    while (begin < end) {
-        const ssize_t got =
-            pread(ms_source_descriptor(source), to, (size_t)(end - begin), (off_t)begin);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            if (tells_first(reader))
-                ms_source_log_unreadable(source, begin, (size_t)(end - begin), got < 0 ? errno : 0);
-            return CUDA_ERROR_OPERATING_SYSTEM;
-        }
-        to += got;
-        begin += (uint64_t)got;
-    }
-    return CUDA_SUCCESS;
-}
 
 static uint64_t stretch_end(const struct ms_read_part *part, uint64_t begin)
 {
@@ -277,57 +255,57 @@ static uint64_t find_alike(const struct ms_read_part *part, uint64_t begin, bool
     return at;
 }
 
-static CUresult read_large(struct ms_reader *reader, const struct ms_read_part *part,
-                           unsigned char *to)
+static bool read_large(struct ms_reader *reader, const struct ms_read_part *part, unsigned char *to,
+                       struct ms_source_failure *failure_out)
 {
     struct direct_file *file = find_file(reader, part->source);
     const uint64_t end = part->offset + part->bytes;
-    CUresult result = CUDA_SUCCESS;
-    for (uint64_t at = part->offset; at < end && result == CUDA_SUCCESS;) {
+    bool is_read = true;
+    for (uint64_t at = part->offset; at < end && is_read;) {
         bool cached = true;
         const uint64_t stop =
             atomic_load(&file->descriptor) != REFUSED ? find_alike(part, at, &cached) : end;
         const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - part->offset));
         while (sem_wait(&reader->cores) != 0) /* EINTR */
             ;
-        result = read_cached(reader, part->source, done, stop, to + (done - part->offset));
+        is_read = ms_source_read_now(part->source, done, to + (done - part->offset),
+                                     (size_t)(stop - done), failure_out);
         sem_post(&reader->cores);
         at = stop;
     }
-    return result;
+    return is_read;
 }
 
-static CUresult check(struct ms_reader *reader, const struct ms_source *source)
+static bool check(const struct ms_source *source, struct ms_source_failure *failure_out)
 {
     /* Asked twice: a question that fails once is no change of the file. */
-    if (ms_source_is_current(source) || ms_source_is_current(source))
-        return CUDA_SUCCESS;
-    return tells_first(reader) ? ms_source_check(source) : CUDA_ERROR_OPERATING_SYSTEM;
+    return ms_source_check(source, failure_out) || ms_source_check(source, failure_out);
 }
 
-static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot)
+static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
+                           struct ms_source_failure *failure_out)
 {
     const struct ms_read_batch *batch = &reader->what.batches[number];
     const struct ms_read_part *part = &reader->what.parts[batch->first];
     unsigned char *memory = reader->what.slots + slot * reader->what.slot_bytes;
     size_t bytes = 0;
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < batch->count && result == CUDA_SUCCESS; i++, part++) {
+    bool is_read = true;
+    for (size_t i = 0; i < batch->count && is_read; i++, part++) {
         if (atomic_load_explicit(reader->what.cancelled, memory_order_relaxed))
             return CUDA_ERROR_DEINITIALIZED;
-        result = part->bytes < LARGE_BYTES
-                     ? read_cached(reader, part->source, part->offset, part->offset + part->bytes,
-                                   memory + part->place)
-                     : read_large(reader, part, memory + part->place);
+        is_read = part->bytes < LARGE_BYTES
+                      ? ms_source_read_now(part->source, part->offset, memory + part->place,
+                                           part->bytes, failure_out)
+                      : read_large(reader, part, memory + part->place, failure_out);
         /* Checked after the read: what was written before it shows in the times. */
         const bool is_last = i + 1 == batch->count || part[1].source != part->source;
-        if (result == CUDA_SUCCESS && is_last)
-            result = check(reader, part->source);
+        if (is_read && is_last)
+            is_read = check(part->source, failure_out);
         bytes += part->bytes;
     }
-    if (result == CUDA_SUCCESS)
+    if (is_read)
         ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
-    return result;
+    return is_read ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
 /* --- threads */
@@ -340,14 +318,17 @@ static bool read_next_locked(struct ms_reader *reader)
         return false;
     const struct ms_read_done done = {reader->next_batch++,
                                       reader->free_slots[--reader->free_count]};
+    struct ms_source_failure failure = {0};
     pthread_mutex_unlock(&reader->lock);
-    const CUresult result = read_batch(reader, done.batch, done.slot);
+    const CUresult result = read_batch(reader, done.batch, done.slot, &failure);
     pthread_mutex_lock(&reader->lock);
     if (result == CUDA_SUCCESS) {
         reader->done[reader->done_count++] = done;
     } else {
-        if (reader->failed == CUDA_SUCCESS)
+        if (reader->failed == CUDA_SUCCESS) {
             reader->failed = result;
+            reader->failure = failure;
+        }
         reader->is_over = true;
         pthread_cond_broadcast(&reader->more_room);
     }
@@ -368,7 +349,6 @@ static void *read_many(void *argument)
     return NULL;
 }
 
-/* A signal of the program's must not run its handler here. */
 /* A thread that is alone in reading from the page cache gains nothing over the caller. Only where that can be
  * asked without a read: one would bring in more than it asks for. */
 static bool is_for_caller(const struct ms_reading *what)
@@ -382,12 +362,13 @@ static bool is_for_caller(const struct ms_reading *what)
                               last_part->offset + last_part->bytes - 1) > 0;
 }
 
-static void start_threads(struct ms_reader *reader)
+static void start_threads(void *argument)
 {
+    struct ms_reader *reader = argument;
     if (is_for_caller(&reader->what))
         return;
     while (reader->thread_count < reader->what.threads && reader->thread_count < MAX_THREADS &&
-           ms_thread_create(&reader->threads[reader->thread_count], read_many, reader) == 0)
+           ms_file_thread_create(&reader->threads[reader->thread_count], read_many, reader) == 0)
         reader->thread_count++;
 }
 
@@ -415,12 +396,18 @@ static bool list_files(struct ms_reader *reader)
     return true;
 }
 
-static void free_reader(struct ms_reader *reader)
+static void close_direct(void *argument)
 {
+    const struct ms_reader *reader = argument;
     for (size_t i = 0; i < reader->file_count; i++) {
         if (atomic_load(&reader->files[i].descriptor) >= 0)
-            close(atomic_load(&reader->files[i].descriptor));
+            ms_file_close(atomic_load(&reader->files[i].descriptor));
     }
+}
+
+static void free_reader(struct ms_reader *reader)
+{
+    ms_file_thread_call(close_direct, reader);
     sem_destroy(&reader->cores);
     pthread_cond_destroy(&reader->more_done);
     pthread_cond_destroy(&reader->more_room);
@@ -460,7 +447,7 @@ struct ms_reader *ms_reader_create(const struct ms_reading *reading)
         reader->free_slots[reader->free_count] = reading->slot_count - 1 - reader->free_count;
         reader->free_count++;
     }
-    start_threads(reader);
+    ms_file_thread_call(start_threads, reader);
     return reader;
 }
 
@@ -474,25 +461,42 @@ static struct timespec time_after(uint64_t wait_ns)
     return time;
 }
 
+static void read_here(void *argument)
+{
+    struct ms_reader *reader = argument;
+    pthread_mutex_lock(&reader->lock);
+    read_next_locked(reader);
+    pthread_mutex_unlock(&reader->lock);
+}
+
+/* One line for all that fails: what comes after it is of the same cause, mostly. */
+static void tell_failure(struct ms_reader *reader)
+{
+    if (reader->failed == CUDA_ERROR_OPERATING_SYSTEM && !reader->is_told)
+        ms_source_log_failure(&reader->failure);
+    reader->is_told = true;
+}
+
 CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out)
 {
     const struct timespec deadline = time_after(wait_ns);
-    CUresult result = CUDA_ERROR_NOT_READY;
+    CUresult result;
     int waited = 0;
-    pthread_mutex_lock(&reader->lock);
     if (reader->thread_count == 0 && reader->done_count == 0)
-        read_next_locked(reader);
+        ms_file_thread_call(read_here, reader);
+    pthread_mutex_lock(&reader->lock);
     /* With nothing being read, nothing comes. */
     while (waited == 0 && reader->failed == CUDA_SUCCESS && reader->done_count == 0 &&
            reader->thread_count > 0)
         waited = pthread_cond_timedwait(&reader->more_done, &reader->lock, &deadline);
-    if (reader->failed != CUDA_SUCCESS) {
-        result = reader->failed;
-    } else if (reader->done_count > 0) {
+    result = reader->failed;
+    if (result == CUDA_SUCCESS && reader->done_count > 0)
         *done_out = reader->done[--reader->done_count];
-        result = CUDA_SUCCESS;
-    }
+    else if (result == CUDA_SUCCESS)
+        result = CUDA_ERROR_NOT_READY;
     pthread_mutex_unlock(&reader->lock);
+    if (result == CUDA_ERROR_OPERATING_SYSTEM)
+        tell_failure(reader);
     return result;
 }
 

@@ -14,8 +14,8 @@
  * A file is compared with what was recorded after every read of it, as in source.h: the reader
  * delivers no byte of a batch before that was found unchanged.
  *
- * Knows nothing of CUDA's calls. One thread uses a reader; the threads that it starts call only the
- * kernel, block all signals, and are joined before ms_reader_destroy returns.
+ * Knows nothing of CUDA's calls. One thread uses a reader; the threads that it starts share the file thread's
+ * table (file_thread.h), call only the kernel, block all signals, and are joined before ms_reader_destroy returns.
  */
 #ifndef METASHARD_RUNTIME_SOURCE_READER_H
 #define METASHARD_RUNTIME_SOURCE_READER_H
@@ -58,7 +58,7 @@ struct ms_reading {
     unsigned char *slots; /* slot_count times slot_bytes */
     size_t slot_bytes;
     size_t slot_count;
-    unsigned threads;              /* to start; 0: ms_reader_next reads */
+    unsigned threads;              /* to start; 0: the file thread reads */
     unsigned busy_threads;         /* of these read at a time what the page cache has: that takes a
                                       core, where the disk only takes patience; at least 1 */
     const _Atomic bool *cancelled; /* by someone: no read is begun any more */
@@ -66,7 +66,7 @@ struct ms_reading {
 
 struct ms_reader;
 
-/* Starts to read. When no thread can be started, ms_reader_next reads. NULL when memory is out. */
+/* Starts to read. When no thread can be started, the file thread reads what ms_reader_next asks for. NULL when memory is out. */
 struct ms_reader *ms_reader_create(const struct ms_reading *reading);
 
 /* A batch that was read whole. The slot is the caller's until it is given back. */

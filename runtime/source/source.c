@@ -14,6 +14,8 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
+#include "runtime/source/descriptor.h"
+#include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
 
 struct ms_source {
@@ -71,7 +73,7 @@ static bool wait_for_distinct_time(int descriptor, struct stat *seen)
         if (age_ns > TICK_NS || age_ns < -10LL * TICK_NS)
             return true;
         nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
-        if (fstat(descriptor, seen) != 0)
+        if (!ms_file_stat(descriptor, seen))
             return false;
     }
     return false;
@@ -108,7 +110,7 @@ static struct ms_source *take_file(int descriptor, const char *path, uint64_t en
     struct stat stat;
     struct ms_source *file = NULL;
     bool known = false;
-    if (fstat(descriptor, &stat) == 0 && (uint64_t)stat.st_size >= end &&
+    if (ms_file_stat(descriptor, &stat) && (uint64_t)stat.st_size >= end &&
         wait_for_distinct_time(descriptor, &stat)) {
         pthread_mutex_lock(&files_lock);
         file = find_file_locked(&stat);
@@ -118,23 +120,54 @@ static struct ms_source *take_file(int descriptor, const char *path, uint64_t en
         pthread_mutex_unlock(&files_lock);
     }
     if (known || file == NULL)
-        close(descriptor);
+        ms_file_close(descriptor);
     return file;
+}
+
+struct wanted_file {
+    const struct ms_mapping *mapping;
+    uint64_t end;
+    struct ms_source *found;
+};
+
+static void find_by_mapping(void *argument)
+{
+    struct wanted_file *wanted = argument;
+    const int descriptor = ms_mapping_open(wanted->mapping);
+    if (descriptor >= 0)
+        wanted->found = take_file(descriptor, wanted->mapping->path, wanted->end);
 }
 
 struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end)
 {
-    const int descriptor = ms_mapping_open(mapping);
-    return descriptor >= 0 ? take_file(descriptor, mapping->path, end) : NULL;
+    struct wanted_file wanted = {.mapping = mapping, .end = end};
+    ms_file_thread_call(find_by_mapping, &wanted);
+    return wanted.found;
+}
+
+struct wanted_range {
+    const void *address;
+    size_t bytes;
+    uint64_t offset;
+    struct ms_source *found;
+};
+
+static void find_by_range(void *argument)
+{
+    struct wanted_range *wanted = argument;
+    struct ms_mapping mapping;
+    if (!ms_mapping_find(wanted->address, wanted->bytes, &mapping))
+        return;
+    wanted->offset = mapping.file_offset;
+    wanted->found = ms_source_from_file(&mapping, mapping.file_offset + wanted->bytes);
 }
 
 struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
 {
-    struct ms_mapping mapping;
-    if (!ms_mapping_find(address, bytes, &mapping))
-        return NULL;
-    *offset_out = mapping.file_offset;
-    return ms_source_from_file(&mapping, mapping.file_offset + bytes);
+    struct wanted_range wanted = {.address = address, .bytes = bytes};
+    ms_file_thread_call(find_by_range, &wanted);
+    *offset_out = wanted.offset;
+    return wanted.found;
 }
 
 struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
@@ -161,6 +194,12 @@ struct ms_source *ms_source_take(struct ms_source *source)
     return source;
 }
 
+static void close_file(void *argument)
+{
+    struct ms_source *file = argument;
+    ms_file_close(file->descriptor);
+}
+
 static void drop_file(struct ms_source *file)
 {
     pthread_mutex_lock(&files_lock);
@@ -173,7 +212,7 @@ static void drop_file(struct ms_source *file)
     }
     pthread_mutex_unlock(&files_lock);
     if (last) {
-        close(file->descriptor);
+        ms_file_thread_call(close_file, file);
         ms_heap_free(file);
     }
 }
@@ -189,48 +228,91 @@ void ms_source_drop(struct ms_source *source)
     }
 }
 
-CUresult ms_source_check(const struct ms_source *file)
+/* --- reading, in the file thread and in the reader's */
+
+bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
-    struct stat now;
-    if (fstat(file->descriptor, &now) != 0) {
-        ms_log(MS_ERROR, "%s: the descriptor kept for it is gone (%s); its bytes are still needed",
-               file->path, strerror(errno));
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    if (!ms_file_stat(file->descriptor, &failure_out->now)) {
+        failure_out->error = errno;
+        return false;
     }
-    if (!is_unchanged(&file->recorded, &now)) {
-        ms_log(MS_ERROR,
-               "%s: changed after the program copied it to the device and before it was needed "
-               "(size %lld, was %lld); the copied bytes are lost",
-               file->path, (long long)now.st_size, (long long)file->recorded.st_size);
-        return CUDA_ERROR_OPERATING_SYSTEM;
-    }
-    return CUDA_SUCCESS;
+    failure_out->kind = MS_SOURCE_CHANGED;
+    return is_unchanged(&file->recorded, &failure_out->now);
 }
 
-void ms_source_log_unreadable(const struct ms_source *file, uint64_t offset, size_t bytes,
-                              int error)
-{
-    ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, bytes,
-           (unsigned long long)offset, error != 0 ? strerror(error) : "the file ends before them");
-}
-
-static CUresult read_file(const struct ms_source *file, uint64_t offset, unsigned char *buffer,
-                          size_t bytes)
+bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+                        struct ms_source_failure *failure_out)
 {
     for (size_t done = 0; done < bytes;) {
-        const ssize_t got =
-            pread(file->descriptor, buffer + done, bytes - done, (off_t)(offset + done));
+        const ssize_t got = ms_file_read(file->descriptor, (unsigned char *)buffer + done,
+                                         bytes - done, offset + done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
-            ms_source_log_unreadable(file, offset + done, bytes - done, got < 0 ? errno : 0);
-            return CUDA_ERROR_OPERATING_SYSTEM;
+            *failure_out = (struct ms_source_failure){.file = file,
+                                                      .kind = MS_SOURCE_UNREADABLE,
+                                                      .offset = offset + done,
+                                                      .bytes = bytes - done,
+                                                      .error = got < 0 ? errno : 0};
+            return false;
         }
         done += (size_t)got;
     }
+    return true;
+}
+
+void ms_source_log_failure(const struct ms_source_failure *failure)
+{
+    const struct ms_source *file = failure->file;
+    switch (failure->kind) {
+    case MS_SOURCE_LOST:
+        ms_log(MS_ERROR, "%s: the descriptor kept for it is gone (%s); its bytes are still needed",
+               file->path, strerror(failure->error));
+        return;
+    case MS_SOURCE_CHANGED:
+        ms_log(MS_ERROR,
+               "%s: changed after the program copied it to the device and before it was needed "
+               "(size %lld, was %lld); the copied bytes are lost",
+               file->path, (long long)failure->now.st_size, (long long)file->recorded.st_size);
+        return;
+    case MS_SOURCE_UNREADABLE:
+        ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, failure->bytes,
+               (unsigned long long)failure->offset,
+               failure->error != 0 ? strerror(failure->error) : "the file ends before them");
+        return;
+    }
+}
+
+struct wanted_bytes {
+    const struct ms_source *file;
+    uint64_t offset;
+    void *buffer;
+    size_t bytes;
+    bool is_read;
+    struct ms_source_failure failure;
+};
+
+/* Checked after the read: what was written before it shows in the times. */
+static void read_bytes(void *argument)
+{
+    struct wanted_bytes *wanted = argument;
+    wanted->is_read = ms_source_read_now(wanted->file, wanted->offset, wanted->buffer,
+                                         wanted->bytes, &wanted->failure) &&
+                      ms_source_check(wanted->file, &wanted->failure);
+}
+
+static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)
+{
+    struct wanted_bytes wanted = {.file = file, .offset = offset, .buffer = buffer, .bytes = bytes};
+    wanted.failure = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    ms_file_thread_call(read_bytes, &wanted);
+    if (!wanted.is_read) {
+        ms_source_log_failure(&wanted.failure);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
     ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
-    /* Checked after the read: what was written before it shows in the times. */
-    return ms_source_check(file);
+    return CUDA_SUCCESS;
 }
 
 CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
@@ -242,11 +324,6 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
     }
     *bytes_out = buffer;
     return read_file(source, offset, buffer, bytes);
-}
-
-bool ms_source_peek(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)
-{
-    return pread(file->descriptor, buffer, bytes, (off_t)offset) == (ssize_t)bytes;
 }
 
 uint64_t ms_source_file_bytes(const struct ms_source *file)
@@ -269,11 +346,25 @@ bool ms_source_is_file(const struct ms_source *source)
     return source->is_file;
 }
 
+struct question {
+    const struct ms_source *file;
+    bool is_current;
+};
+
+static void look_whether_current(void *argument)
+{
+    struct question *question = argument;
+    struct ms_source_failure failure;
+    question->is_current = ms_source_check(question->file, &failure);
+}
+
 bool ms_source_is_current(const struct ms_source *source)
 {
-    struct stat now;
-    return !source->is_file ||
-           (fstat(source->descriptor, &now) == 0 && is_unchanged(&source->recorded, &now));
+    struct question question = {.file = source, .is_current = false};
+    if (!source->is_file)
+        return true;
+    ms_file_thread_call(look_whether_current, &question);
+    return question.is_current;
 }
 
 static struct timespec started; /* written once, before any source exists */

@@ -4,7 +4,8 @@
  * a *file* the program had mapped, or a *snapshot*: a host copy taken because the program may
  * change its buffer. Owned by reference count; immutable after creation; usable from any thread.
  *
- * A file source keeps a descriptor of its own, so unlinking the file does no harm. It is compared
+ * A file source keeps a descriptor of its own, in the file thread's table (file_thread.h), so unlinking the file does no
+ * harm, and the program's own descriptors and locks of that file are not touched. It is compared
  * at every read with what was recorded: other size, other times, other inode means that the bytes
  * are no longer those the program copied, and the read fails loudly.
  */
@@ -14,11 +15,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "runtime/driver.h"
 
 struct ms_source;
-struct stat;
 
 /*
  * The file behind the host range [address, address + bytes), if these bytes are certainly the
@@ -32,8 +33,6 @@ struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint
 struct ms_mapping;
 struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end);
 
-/* Bytes of a file source as they are now, without checks and without counting; and its size. */
-bool ms_source_peek(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes);
 uint64_t ms_source_file_bytes(const struct ms_source *file);
 
 /* The file as it was when the program copied from it. */
@@ -58,15 +57,30 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
 
 bool ms_source_is_file(const struct ms_source *source);
 
-/*
- * For reading a file in another way (reader.h): the descriptor, which stays the source's; after each
- * read, CUDA_ERROR_OPERATING_SYSTEM when the file has changed, which is logged; and the line for bytes
- * that cannot be read (error 0: the file ends before them).
- */
+/* --- for the file thread, and those that it starts. Nothing is logged there: a failure is handed to whoever waits. */
+
+struct ms_source_failure {
+    const struct ms_source *file;
+    enum { MS_SOURCE_LOST, MS_SOURCE_CHANGED, MS_SOURCE_UNREADABLE } kind;
+    uint64_t offset; /* from there on it cannot be read */
+    size_t bytes;
+    int error; /* of the system; 0: the file ends before these bytes */
+    struct stat now;
+};
+
 int ms_source_descriptor(const struct ms_source *file);
-CUresult ms_source_check(const struct ms_source *file);
-void ms_source_log_unreadable(const struct ms_source *file, uint64_t offset, size_t bytes,
-                              int error);
+
+/* Bytes of a file as they are now, whatever was recorded. */
+bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+                        struct ms_source_failure *failure_out);
+
+/* Whether the file is unchanged: to be asked after each read. */
+bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out);
+
+/* One line. Not in the file thread. */
+void ms_source_log_failure(const struct ms_source_failure *failure);
+
+/* --- for all threads */
 
 /* True while the bytes of a file are certainly what they were. */
 bool ms_source_is_current(const struct ms_source *source);

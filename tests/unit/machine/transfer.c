@@ -759,18 +759,16 @@ static void *transfer_for_ever(void *unused)
 
 MS_TEST(the_process_may_end_meanwhile)
 {
-    start_trouble(NULL, 4);
     for (int i = 0; i < 10; i++) {
         fflush(NULL);
         const pid_t child = fork();
         if (child == 0) {
             pthread_t thread;
+            start_trouble(NULL, 4);
             atexit(ms_transfer_cancel);
             pthread_create(&thread, NULL, transfer_for_ever, NULL);
             pthread_detach(thread);
             nanosleep(&(struct timespec){.tv_nsec = 3 * 1000 * 1000 * (i + 1)}, NULL);
-            memset(test_files, 0, sizeof(test_files));
-            log_path[0] = '\0';
             exit(0);
         }
         int status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* System calls that a kernel or a file system may lack, made to fail (seccomp(2)). For good, in this process. */
+/* System calls that a kernel or a file system may lack, made to fail (seccomp(2)). For good, in all threads of this process. */
 #ifndef METASHARD_TESTS_UNIT_SOURCE_DENY_H
 #define METASHARD_TESTS_UNIT_SOURCE_DENY_H
 
@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tests/harness/test.h"
 
@@ -16,7 +17,7 @@ static inline void add_filter(struct sock_filter *code, size_t lines)
 {
     const struct sock_fprog program = {(unsigned short)lines, code};
     CHECK_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) != 0)
         ms_test_skip("no seccomp filters here");
 }
 

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/file_thread.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "runtime/base/thread.h"
+#include "runtime/source/descriptor.h"
+
+#ifndef SYS_close_range
+#define SYS_close_range 436 /* since Linux 5.9; the same number everywhere */
+#endif
+enum { UNSHARE = 1 << 1 }; /* CLOSE_RANGE_UNSHARE */
+
+/* Sanitizers report to descriptor 2, whatever thread they meet something in. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define SANITIZED 0
+#endif
+enum { FIRST_CLOSED = SANITIZED ? 3 : 0 };
+
+struct request {
+    struct request *next;
+    ms_file_call *call;
+    void *argument;
+    bool is_done;
+    pthread_cond_t done;
+};
+
+static struct {
+    pthread_mutex_t
+        lock; /* guards what follows up to `last`; held across nothing but the thread's start */
+    pthread_cond_t more; /* there is a request */
+    bool is_running;
+    _Atomic pid_t process; /* that it runs in: a forked child has no copy of it */
+    struct request *first, **last;
+
+    /* The file thread's own. */
+    bool has_own_table; /* immutable once the thread serves */
+    void (*look)(void);
+    unsigned period_ms;
+} server = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &server.first};
+
+/* In the file thread and in those that it starts. */
+static _Thread_local bool is_inside __attribute__((tls_model("initial-exec")));
+
+/* --- a table of its own */
+
+/* Without the program's heap, which opendir takes from. */
+static bool close_all_copies(void)
+{
+    char entries[2048];
+    const int folder = ms_file_open("/proc/thread-self/fd", O_RDONLY | O_DIRECTORY);
+    if (folder < 0)
+        return false;
+    long got;
+    while ((got = syscall(SYS_getdents64, folder, entries, sizeof(entries))) > 0) {
+        for (long at = 0; at < got;) {
+            const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+            const int descriptor =
+                entry->d_name[0] == '.' ? -1 : (int)strtoull(entry->d_name, NULL, 10);
+            if (descriptor >= FIRST_CLOSED && descriptor != folder)
+                syscall(SYS_close, descriptor);
+            at += entry->d_reclen;
+        }
+    }
+    syscall(SYS_close, folder);
+    return got == 0;
+}
+
+/* Linux 5.9 makes no copy of what it closes. Before, copies are closed: pipes and sockets of the program must not be
+ * held open. A copy that could not be closed is the table's only fault. */
+static bool take_own_table(void)
+{
+    if (syscall(SYS_close_range, (unsigned)FIRST_CLOSED, ~0U, (unsigned)UNSHARE) == 0)
+        return true;
+    if (syscall(SYS_unshare, CLONE_FILES) != 0)
+        return false;
+    close_all_copies();
+    return true;
+}
+
+/* What libc writes to descriptor 2 when it finds its heap broken must not go to a file of ours. */
+static void fill_standard_places(void)
+{
+    int descriptor = FIRST_CLOSED;
+    while (descriptor >= 0 && descriptor < 3)
+        descriptor = ms_file_open("/dev/null", O_RDWR);
+    if (descriptor >= 3)
+        syscall(SYS_close, descriptor);
+}
+
+/* --- the thread */
+
+static struct timespec time_after_ms(unsigned ms)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    const long ns = time.tv_nsec + (long)(ms % 1000) * 1000000;
+    time.tv_sec += (time_t)(ms / 1000) + ns / 1000000000;
+    time.tv_nsec = ns % 1000000000;
+    return time;
+}
+
+/* The one place where the thread waits: for a request, or for the time to look. */
+static void wait_locked(void)
+{
+    if (server.period_ms == 0) {
+        pthread_cond_wait(&server.more, &server.lock);
+    } else {
+        const struct timespec until = time_after_ms(server.period_ms);
+        pthread_cond_timedwait(&server.more, &server.lock, &until);
+    }
+}
+
+static struct request *take_request_locked(void)
+{
+    struct request *request = server.first;
+    if (request == NULL)
+        return NULL;
+    server.first = request->next;
+    if (server.first == NULL)
+        server.last = &server.first;
+    return request;
+}
+
+/* The request is its caller's again, and gone, once the lock is released after is_done. */
+static void serve_locked(struct request *request)
+{
+    pthread_mutex_unlock(&server.lock);
+    request->call(request->argument);
+    pthread_mutex_lock(&server.lock);
+    request->is_done = true;
+    pthread_cond_signal(&request->done);
+}
+
+static void look_locked(void)
+{
+    void (*look)(void) = server.look;
+    if (server.period_ms == 0)
+        return;
+    pthread_mutex_unlock(&server.lock);
+    look();
+    pthread_mutex_lock(&server.lock);
+}
+
+static void *serve(__attribute__((unused)) void *argument)
+{
+    pthread_setname_np(pthread_self(), "metashard-file");
+    is_inside = true;
+    server.has_own_table = take_own_table();
+    if (server.has_own_table)
+        fill_standard_places();
+    pthread_mutex_lock(&server.lock);
+    for (;;) {
+        struct request *request = take_request_locked();
+        if (request != NULL)
+            serve_locked(request);
+        else
+            wait_locked();
+        look_locked();
+    }
+    return NULL;
+}
+
+static bool start_locked(void)
+{
+    pthread_t thread;
+    if (!server.is_running && ms_thread_create(&thread, serve, NULL) == 0) {
+        pthread_detach(thread);
+        server.is_running = true;
+        atomic_store_explicit(&server.process, getpid(), memory_order_relaxed);
+    }
+    return server.is_running;
+}
+
+/* In a forked child the lock may be held for ever, by nobody. The shim is inert there, but the program's exit handlers may
+ * get here. */
+static bool is_of_parent(void)
+{
+    const pid_t process = atomic_load_explicit(&server.process, memory_order_relaxed);
+    return process != 0 && process != getpid();
+}
+
+bool ms_file_thread_call(ms_file_call *call, void *argument)
+{
+    struct request request = {.call = call, .argument = argument, .done = PTHREAD_COND_INITIALIZER};
+    int cancellable;
+    if (is_inside) {
+        call(argument);
+        return true;
+    }
+    if (is_of_parent())
+        return false;
+    /* The request lies on this stack. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
+    pthread_mutex_lock(&server.lock);
+    const bool is_served = start_locked();
+    if (is_served) {
+        *server.last = &request;
+        server.last = &request.next;
+        pthread_cond_signal(&server.more);
+        while (!request.is_done)
+            pthread_cond_wait(&request.done, &server.lock);
+    }
+    pthread_mutex_unlock(&server.lock);
+    pthread_cond_destroy(&request.done);
+    pthread_setcancelstate(cancellable, NULL);
+    return is_served;
+}
+
+/* --- threads that share its table */
+
+struct start {
+    pthread_t *thread_out;
+    void *(*run)(void *);
+    void *argument;
+    int error;
+    pthread_mutex_t lock;
+    pthread_cond_t taken;
+    bool is_taken; /* what the new thread needs of this */
+};
+
+static void *run_inside(void *argument)
+{
+    struct start *start = argument;
+    void *(*run)(void *) = start->run;
+    void *its_argument = start->argument;
+    pthread_mutex_lock(&start->lock);
+    start->is_taken = true;
+    pthread_cond_signal(&start->taken);
+    pthread_mutex_unlock(&start->lock);
+    is_inside = true;
+    return run(its_argument);
+}
+
+static void start_inside(void *argument)
+{
+    struct start *start = argument;
+    start->error = ms_thread_create(start->thread_out, run_inside, start);
+    pthread_mutex_lock(&start->lock);
+    while (start->error == 0 && !start->is_taken)
+        pthread_cond_wait(&start->taken, &start->lock);
+    pthread_mutex_unlock(&start->lock);
+}
+
+int ms_file_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
+{
+    struct start start = {.thread_out = thread_out,
+                          .run = run,
+                          .argument = argument,
+                          .error = -1,
+                          .lock = PTHREAD_MUTEX_INITIALIZER,
+                          .taken = PTHREAD_COND_INITIALIZER};
+    ms_file_thread_call(start_inside, &start);
+    pthread_cond_destroy(&start.taken);
+    pthread_mutex_destroy(&start.lock);
+    return start.error;
+}
+
+bool ms_file_thread_has_own_table(void)
+{
+    return server.has_own_table;
+}
+
+void ms_file_thread_watch(void (*look)(void), unsigned period_ms)
+{
+    server.look = look;
+    server.period_ms = period_ms;
+}
