@@ -4,15 +4,8 @@
 #include <signal.h>
 #include <stddef.h>
 
-/* A plan may be nested deeply, and is parsed by recursion. */
-enum { LEAST_STACK_BYTES = 2 << 20 };
-
-static void choose_stack(pthread_attr_t *attributes)
-{
-    size_t bytes;
-    if (pthread_attr_getstacksize(attributes, &bytes) == 0 && bytes < LEAST_STACK_BYTES)
-        pthread_attr_setstacksize(attributes, LEAST_STACK_BYTES);
-}
+/* A plan may be nested deeply, and is parsed by recursion. More would be the program's address space, which may be short. */
+enum { STACK_BYTES = 2 << 20 };
 
 int ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
 {
@@ -21,7 +14,7 @@ int ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument
     int error = pthread_attr_init(&attributes);
     if (error != 0)
         return error;
-    choose_stack(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(thread_out, &attributes, run, argument);
