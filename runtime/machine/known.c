@@ -9,6 +9,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/trust.h"
 
 struct ms_known_file {
     struct stat stat;
@@ -181,6 +182,7 @@ static bool holds_file(const struct ms_checkpoint *checkpoint, const struct stat
 }
 
 struct headers {
+    const struct ms_source *source;
     const char *path;
     struct ms_checkpoint *checkpoint;
     struct ms_fault *fault;
@@ -190,14 +192,18 @@ struct headers {
 static void read_headers_there(void *argument)
 {
     struct headers *headers = argument;
-    headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);
+    if (!ms_file_thread_has_own_table() &&
+        ms_trust_is_locked(ms_source_descriptor(headers->source)))
+        ms_fault_set(headers->fault, "%s: somebody has a lock on it", headers->path);
+    else
+        headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);
 }
 
 /* In the file thread: the program may hold locks on its checkpoint. */
-static bool read_headers(const char *path, struct ms_checkpoint **checkpoint_out,
-                         struct ms_fault *fault)
+static bool read_headers(const struct ms_source *source, const char *path,
+                         struct ms_checkpoint **checkpoint_out, struct ms_fault *fault)
 {
-    struct headers headers = {.path = path, .fault = fault};
+    struct headers headers = {.source = source, .path = path, .fault = fault};
     fault->text[0] = '\0';
     ms_file_thread_call(read_headers_there, &headers);
     *checkpoint_out = headers.checkpoint;
@@ -205,20 +211,22 @@ static bool read_headers(const char *path, struct ms_checkpoint **checkpoint_out
 }
 
 /* Through its index where it has one; that failing, the file by itself. */
-static struct ms_checkpoint *open_checkpoint(const char *path, const struct stat *wanted)
+static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
 {
+    const char *path = ms_source_path(source);
+    const struct stat *wanted = ms_source_stat(source);
     char index[4096];
     struct ms_checkpoint *checkpoint;
     struct ms_fault fault;
     if (find_index(path, index, sizeof(index))) {
-        if (!read_headers(index, &checkpoint, &fault))
+        if (!read_headers(source, index, &checkpoint, &fault))
             ms_log(MS_INFO, "%s", fault.text);
         else if (holds_file(checkpoint, wanted))
             return checkpoint;
         else
             ms_checkpoint_close(checkpoint);
     }
-    if (!read_headers(path, &checkpoint, &fault)) {
+    if (!read_headers(source, path, &checkpoint, &fault)) {
         ms_log(MS_DEBUG, "not a checkpoint: %s", fault.text);
         return NULL;
     }
@@ -234,7 +242,7 @@ const struct ms_known_file *ms_known_find(const struct ms_source *source)
     const struct stat *stat = ms_source_stat(source);
     const struct ms_known_file *file = find_file(stat);
     if (file == NULL) {
-        struct ms_checkpoint *checkpoint = open_checkpoint(ms_source_path(source), stat);
+        struct ms_checkpoint *checkpoint = open_checkpoint(source);
         if (checkpoint != NULL && !add_checkpoint(checkpoint))
             ms_log(MS_WARN, "memory is out: not all tensors of %s are known",
                    ms_source_path(source));

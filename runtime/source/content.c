@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/source/file_thread.h"
@@ -22,7 +23,8 @@ struct file {
     dev_t device;
     ino_t inode;
     bool is_mapped;           /* seen in the present walk */
-    struct ms_source *source; /* NULL: no checkpoint */
+    bool is_tried;            /* it looked like a checkpoint, and was opened */
+    struct ms_source *source; /* NULL: no checkpoint, or none that can be trusted now */
     struct tensor *tensors;
     size_t count;
     size_t last; /* the one that matched last: mostly, the next one is next */
@@ -94,15 +96,32 @@ static void read_header(struct file *file, const char *header, uint64_t data_at)
 }
 
 /* 8 bytes of length, and an object in JSON. */
+enum { START_BYTES = 9 };
+
+static bool is_start(const unsigned char *start, uint64_t *length_out)
+{
+    memcpy(length_out, start, sizeof(*length_out)); /* little-endian, as this machine */
+    return start[8] == '{' && *length_out >= 2 && *length_out <= MAX_HEADER_BYTES;
+}
+
+/* As it is mapped, which opens nothing: a file that is no checkpoint is not touched. */
+static bool looks_like_checkpoint(const struct ms_mapping *mapping)
+{
+    unsigned char start[START_BYTES];
+    uint64_t length;
+    struct stat found;
+    return stat(mapping->path, &found) == 0 && S_ISREG(found.st_mode) &&
+           ms_mapping_peek((const void *)mapping->begin, start, sizeof(start)) &&
+           is_start(start, &length);
+}
+
 static void read_file(struct file *file)
 {
-    unsigned char start[9];
+    unsigned char start[START_BYTES];
     uint64_t length;
     const uint64_t file_bytes = ms_source_file_bytes(file->source);
-    if (file_bytes < sizeof(start) || !peek(file, 0, start, sizeof(start)))
-        return;
-    memcpy(&length, start, sizeof(length)); /* little-endian, as this machine */
-    if (start[8] != '{' || length > MAX_HEADER_BYTES || length > file_bytes - 8)
+    if (file_bytes < sizeof(start) || !peek(file, 0, start, sizeof(start)) ||
+        !is_start(start, &length) || length > file_bytes - 8)
         return;
     char *header = ms_heap_alloc(length + 1);
     if (header == NULL)
@@ -121,19 +140,26 @@ static struct file *add_file(const struct ms_mapping *mapping)
         return NULL;
     file->device = mapping->device;
     file->inode = mapping->inode;
-    file->source = ms_source_from_file(mapping, 0);
+    file->is_tried = looks_like_checkpoint(mapping);
+    file->source = file->is_tried ? ms_source_from_file(mapping, 0) : NULL;
     if (file->source != NULL)
         read_file(file);
     if (file->source != NULL && file->count == 0) {
         ms_source_drop(file->source);
         file->source = NULL;
+        file->is_tried = false;
     }
     file->next = files;
     files = file;
     return file;
 }
 
-/* What was mapped and has changed since is looked at again. */
+/* What has changed since is looked at again, and what could not be a source then: it may have been too young. */
+static bool is_as_before(const struct file *file)
+{
+    return file->source != NULL ? ms_source_is_current(file->source) : !file->is_tried;
+}
+
 static void visit(__attribute__((unused)) void *context, const struct ms_mapping *mapping)
 {
     struct file *file = files;
@@ -142,7 +168,7 @@ static void visit(__attribute__((unused)) void *context, const struct ms_mapping
     if (file == NULL)
         file = add_file(mapping);
     if (file != NULL)
-        file->is_mapped = file->source == NULL || ms_source_is_current(file->source);
+        file->is_mapped = is_as_before(file);
 }
 
 static void forget_unmapped(void)

@@ -96,7 +96,7 @@ static void fill_standard_places(void)
 {
     int descriptor = FIRST_CLOSED;
     while (descriptor >= 0 && descriptor < 3)
-        descriptor = ms_file_open("/dev/null", O_RDWR);
+        descriptor = ms_file_open("/dev/null", O_RDONLY);
     if (descriptor >= 3)
         syscall(SYS_close, descriptor);
 }

@@ -10,8 +10,8 @@
  * - No dup2, closefrom or limit of the program meets a descriptor of ours, and no child inherits one.
  * - Nothing of the program is held open here: its copies are not made, or closed at once.
  *
- * Where no table of its own can be had (see ms_file_thread_has_own_table) all is done here all the same, with
- * descriptors among the program's.
+ * Where no table of its own can be had (unshare(2) is denied) all is done here all the same, with descriptors among the
+ * program's: high ones, and not closed while anybody has a lock on the file (ms_trust_close).
  *
  * The thread starts with the first call, and lasts. All its signals are blocked. A forked child has none, as
  * everything of the shim is inert there. Nothing may be logged in it: the log's descriptor is the program's. Nor may

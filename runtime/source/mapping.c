@@ -11,16 +11,26 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "runtime/source/descriptor.h"
+#include "runtime/source/file_thread.h"
+#include "runtime/source/trust.h"
 
 /* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. */
 #define PAGE_PRESENT (1ULL << 63)
 #define PAGE_SWAPPED (1ULL << 62)
 #define PAGE_OF_FILE (1ULL << 61)
 
-enum { MAPS_CHUNK = 8192, MAX_SHARED_FILES = 64 };
+enum { MAPS_CHUNK = 8192, MAX_SHARED_FILES = 64, MAX_KEPT = 64 };
+
+/* Files that are open in the program's table for good. The file thread's own. */
+static struct {
+    dev_t device;
+    ino_t inode;
+} held[MAX_KEPT];
+static size_t held_count;
 
 /* --- asking for one mapping: PROCMAP_QUERY, Linux 6.11 and newer. Headers of older ones lack it. */
 
@@ -400,6 +410,50 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
     return same;
 }
 
+static bool peek_by_file(const void *address, void *buffer, size_t bytes)
+{
+    const int memory = ms_file_open("/proc/self/mem", O_RDONLY);
+    if (memory < 0)
+        return false;
+    const bool is_read = ms_file_read(memory, buffer, bytes, (uintptr_t)address) == (ssize_t)bytes;
+    ms_file_close(memory);
+    return is_read;
+}
+
+/* The call is denied in some containers; the file gives memory of devices, too, so it is for those of regular files. */
+bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
+{
+    const struct iovec to = {buffer, bytes}, from = {(void *)(uintptr_t)address, bytes};
+    const long got = syscall(SYS_process_vm_readv, getpid(), &to, 1UL, &from, 1UL, 0UL);
+    if (got < 0 && (errno == EPERM || errno == ENOSYS))
+        return peek_by_file(address, buffer, bytes);
+    return got == (long)bytes;
+}
+
+/* In the program's table. What is locked stays open where it is, and is not opened again. */
+static int move_up(int descriptor, const struct stat *stat)
+{
+    enum { HIGH = 512 };
+    if (ms_trust_is_locked(descriptor)) {
+        held[held_count].device = stat->st_dev;
+        held[held_count++].inode = stat->st_ino;
+        return -1;
+    }
+    const int high = (int)syscall(SYS_fcntl, descriptor, F_DUPFD_CLOEXEC, HIGH);
+    if (high < 0)
+        return descriptor;
+    ms_file_close(descriptor);
+    return high;
+}
+
+static bool may_be_opened(const struct stat *stat)
+{
+    size_t i = 0;
+    while (i < held_count && (held[i].device != stat->st_dev || held[i].inode != stat->st_ino))
+        i++;
+    return i == held_count && held_count < MAX_KEPT;
+}
+
 /* What the path leads to now is looked at before it is opened: opening a device or a pipe does something. */
 static int open_regular(const char *path, struct stat *stat_out)
 {
@@ -408,9 +462,11 @@ static int open_regular(const char *path, struct stat *stat_out)
     const int found = ms_file_open(path, O_PATH);
     if (found < 0)
         return -1;
-    if (ms_file_stat(found, stat_out) && S_ISREG(stat_out->st_mode)) {
+    if (ms_file_stat(found, stat_out) && S_ISREG(stat_out->st_mode) && may_be_opened(stat_out)) {
         snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
         descriptor = ms_file_open(link, O_RDONLY | O_NONBLOCK);
+        if (descriptor >= 0 && !ms_file_thread_has_own_table())
+            descriptor = move_up(descriptor, stat_out);
     }
     ms_file_close(found);
     return descriptor;
@@ -425,7 +481,7 @@ static int open_verified(const char *path, const struct ms_mapping *mapping)
     if ((stat.st_ino == mapping->inode && stat.st_dev == mapping->device) ||
         maps_like(descriptor, mapping))
         return descriptor;
-    ms_file_close(descriptor);
+    ms_trust_close(descriptor);
     return -1;
 }
 

@@ -39,6 +39,10 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context);
 /* True when that file is mapped shared and writable somewhere in this process, or nobody can tell. */
 bool ms_mapping_is_stored_to(dev_t device, ino_t inode);
 
+/* Bytes of this process, where a mapping may have lost its pages by now (a file that was truncated): then false, and no
+ * signal. Memory of devices is not read. */
+bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
+
 /* A read-only descriptor of the mapped file, verified by device and inode; -1 when there is no way
  * to open it. */
 int ms_mapping_open(const struct ms_mapping *mapping);

@@ -173,6 +173,8 @@ static bool fits_alignment(int descriptor)
 static int open_direct(const struct ms_source *source)
 {
     char path[40];
+    if (!ms_file_thread_has_own_table()) /* closing it would end locks */
+        return REFUSED;
     snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", ms_source_descriptor(source));
     const int descriptor = ms_file_open(path, O_RDONLY | O_DIRECT);
     if (descriptor >= 0 && fits_alignment(descriptor))

@@ -17,6 +17,8 @@
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/trust.h"
+#include "runtime/source/writers.h"
 
 struct ms_source {
     _Atomic uint32_t references;
@@ -24,7 +26,11 @@ struct ms_source {
 
     /* file */
     int descriptor;
+    bool hides_stores; /* ms_trust_hides_stores; then it is watched, for closed writers */
+    int watch;         /* -1: it cannot be */
+    bool was_writable; /* since it was recorded, for somebody; guarded by files_lock */
     struct stat recorded;
+    struct stat *last, own_last; /* as it was at the last look, which files_lock guards */
     char path[MS_PATH_BYTES];
     struct ms_source *next; /* in the list of open files, guarded by files_lock */
 
@@ -33,63 +39,31 @@ struct ms_source {
     unsigned char data[];
 };
 
-/* Guards the list of open files and the last drop of a file source. Held over open and close only. */
+/* Guards the list of open files and the last drop of a file source. Held across nothing that waits. */
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ms_source *files;
 
 static _Atomic uint64_t snapshot_bytes;
 static _Atomic uint64_t snapshot_limit = UINT64_MAX;
 
-static bool same_time(struct timespec a, struct timespec b)
-{
-    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
-/*
- * True when the file's content cannot have changed since `then`, as far as the file system tells.
- * The change time catches a modification time that was set back; a new link count (unlink) is the
- * one innocent reason for a new change time.
- */
-static bool is_unchanged(const struct stat *then, const struct stat *now)
-{
-    return then->st_dev == now->st_dev && then->st_ino == now->st_ino &&
-           then->st_size == now->st_size && same_time(then->st_mtim, now->st_mtim) &&
-           (same_time(then->st_ctim, now->st_ctim) || then->st_nlink != now->st_nlink);
-}
-
-/*
- * File times may come from a coarse clock. A file written within its last tick could be written
- * again without a visible change, so wait until a later write must show. A time far in the future
- * (a copied file, another machine's clock) is as good as one in the past.
- */
-static bool wait_for_distinct_time(int descriptor, struct stat *seen)
-{
-    enum { TICK_NS = 20 * 1000 * 1000 };
-    for (int attempt = 0; attempt < 5; attempt++) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        const long long age_ns = (now.tv_sec - seen->st_mtim.tv_sec) * 1000000000LL +
-                                 (now.tv_nsec - seen->st_mtim.tv_nsec);
-        if (age_ns > TICK_NS || age_ns < -10LL * TICK_NS)
-            return true;
-        nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
-        if (!ms_file_stat(descriptor, seen))
-            return false;
-    }
-    return false;
-}
-
 static struct ms_source *find_file_locked(const struct stat *stat)
 {
     for (struct ms_source *file = files; file != NULL; file = file->next) {
-        if (is_unchanged(&file->recorded, stat))
+        if (ms_trust_is_unchanged(file->last, stat))
             return ms_source_take(file);
     }
     return NULL;
 }
 
-static struct ms_source *create_file_locked(int descriptor, const struct stat *stat,
-                                            const char *path)
+static struct ms_source *find_file(const struct stat *stat)
+{
+    pthread_mutex_lock(&files_lock);
+    struct ms_source *file = find_file_locked(stat);
+    pthread_mutex_unlock(&files_lock);
+    return file;
+}
+
+static struct ms_source *create_file(int descriptor, const struct stat *stat, const char *path)
 {
     struct ms_source *file = ms_heap_zalloc(sizeof(*file));
     if (file == NULL)
@@ -98,29 +72,38 @@ static struct ms_source *create_file_locked(int descriptor, const struct stat *s
     file->is_file = true;
     file->descriptor = descriptor;
     file->recorded = *stat;
+    file->own_last = *stat;
+    file->last = &file->own_last;
+    file->hides_stores = ms_trust_hides_stores(descriptor);
     snprintf(file->path, sizeof(file->path), "%s", path);
+    pthread_mutex_lock(&files_lock);
+    file->watch = file->hides_stores ? ms_writers_watch(descriptor) : -1;
     file->next = files;
     files = file;
+    pthread_mutex_unlock(&files_lock);
     return file;
 }
 
-/* Takes the descriptor, also when it fails. */
+/* Takes the descriptor, also when it fails. Files are only added in this thread. */
 static struct ms_source *take_file(int descriptor, const char *path, uint64_t end)
 {
     struct stat stat;
     struct ms_source *file = NULL;
     bool known = false;
     if (ms_file_stat(descriptor, &stat) && (uint64_t)stat.st_size >= end &&
-        wait_for_distinct_time(descriptor, &stat)) {
-        pthread_mutex_lock(&files_lock);
-        file = find_file_locked(&stat);
+        ms_trust_wait(descriptor, &stat)) {
+        file = find_file(&stat);
         known = file != NULL;
-        if (!known)
-            file = create_file_locked(descriptor, &stat, path);
-        pthread_mutex_unlock(&files_lock);
+        if (!known && !ms_trust_is_in_use(descriptor, &stat))
+            file = create_file(descriptor, &stat, path);
     }
     if (known || file == NULL)
-        ms_file_close(descriptor);
+        ms_trust_close(descriptor);
+    /* Whoever could store to it before it was watched shows here. */
+    if (file != NULL && (known || file->hides_stores) && !ms_source_is_current(file)) {
+        ms_source_drop(file);
+        file = NULL;
+    }
     return file;
 }
 
@@ -152,6 +135,31 @@ struct wanted_range {
     struct ms_source *found;
 };
 
+enum { COMPARED_BYTES = 64 << 10 };
+
+/* Through the mapping, and by the descriptor. */
+static bool has_same_bytes(const struct ms_source *file, const struct wanted_range *wanted)
+{
+    static unsigned char mapped[COMPARED_BYTES], opened[COMPARED_BYTES]; /* the file thread's own */
+    struct ms_source_failure failure;
+    for (size_t done = 0; done < wanted->bytes;) {
+        const size_t left = wanted->bytes - done;
+        const size_t now = left < sizeof(mapped) ? left : sizeof(mapped);
+        if (!ms_mapping_peek((const char *)wanted->address + done, mapped, now) ||
+            !ms_source_read_now(file, wanted->offset + done, opened, now, &failure) ||
+            memcmp(mapped, opened, now) != 0)
+            return false;
+        done += now;
+    }
+    return ms_source_check(file, &failure);
+}
+
+/* What lies at the mapped address is what the descriptor reads. */
+static bool is_mapped(const struct ms_source *file, const struct wanted_range *wanted)
+{
+    return !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
+}
+
 static void find_by_range(void *argument)
 {
     struct wanted_range *wanted = argument;
@@ -160,6 +168,10 @@ static void find_by_range(void *argument)
         return;
     wanted->offset = mapping.file_offset;
     wanted->found = ms_source_from_file(&mapping, mapping.file_offset + wanted->bytes);
+    if (wanted->found != NULL && !is_mapped(wanted->found, wanted)) {
+        ms_source_drop(wanted->found);
+        wanted->found = NULL;
+    }
 }
 
 struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
@@ -194,10 +206,22 @@ struct ms_source *ms_source_take(struct ms_source *source)
     return source;
 }
 
+static bool is_watched_for_another_locked(const struct ms_source *file)
+{
+    const struct ms_source *other = files;
+    while (other != NULL && (other == file || other->watch != file->watch))
+        other = other->next;
+    return other != NULL;
+}
+
 static void close_file(void *argument)
 {
-    struct ms_source *file = argument;
-    ms_file_close(file->descriptor);
+    const struct ms_source *file = argument;
+    pthread_mutex_lock(&files_lock);
+    if (file->watch >= 0 && !is_watched_for_another_locked(file))
+        ms_writers_unwatch(file->watch);
+    pthread_mutex_unlock(&files_lock);
+    ms_trust_close(file->descriptor);
 }
 
 static void drop_file(struct ms_source *file)
@@ -230,6 +254,35 @@ void ms_source_drop(struct ms_source *source)
 
 /* --- reading, in the file thread and in the reader's */
 
+/* A new change time for a new link count is innocent once; the next one must have a reason of its own. */
+static bool is_unchanged(const struct ms_source *file, const struct stat *now)
+{
+    pthread_mutex_lock(&files_lock);
+    const bool is_same = ms_trust_is_unchanged(file->last, now);
+    if (is_same)
+        *file->last = *now;
+    pthread_mutex_unlock(&files_lock);
+    return is_same;
+}
+
+static void note_closed_writer(int watch)
+{
+    for (struct ms_source *file = files; file != NULL; file = file->next) {
+        if (file->hides_stores && (file->watch == watch || watch < 0))
+            file->was_writable = true;
+    }
+}
+
+/* By who has gone again, or is still there. */
+static bool could_be_stored_to(const struct ms_source *file)
+{
+    pthread_mutex_lock(&files_lock);
+    ms_writers_look(note_closed_writer);
+    const bool was_writable = file->was_writable;
+    pthread_mutex_unlock(&files_lock);
+    return was_writable || ms_trust_has_writer(file->descriptor);
+}
+
 bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
     *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
@@ -238,7 +291,10 @@ bool ms_source_check(const struct ms_source *file, struct ms_source_failure *fai
         return false;
     }
     failure_out->kind = MS_SOURCE_CHANGED;
-    return is_unchanged(&file->recorded, &failure_out->now);
+    if (!is_unchanged(file, &failure_out->now))
+        return false;
+    failure_out->kind = MS_SOURCE_WRITTEN;
+    return !file->hides_stores || !could_be_stored_to(file);
 }
 
 bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
@@ -275,6 +331,13 @@ void ms_source_log_failure(const struct ms_source_failure *failure)
                "%s: changed after the program copied it to the device and before it was needed "
                "(size %lld, was %lld); the copied bytes are lost",
                file->path, (long long)failure->now.st_size, (long long)file->recorded.st_size);
+        return;
+    case MS_SOURCE_WRITTEN:
+        ms_log(MS_ERROR,
+               "%s: open for writing somewhere, in memory, where a store does not show, after the "
+               "program copied it "
+               "to the device and before it was needed; the copied bytes may be lost",
+               file->path);
         return;
     case MS_SOURCE_UNREADABLE:
         ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, failure->bytes,

@@ -61,7 +61,7 @@ bool ms_source_is_file(const struct ms_source *source);
 
 struct ms_source_failure {
     const struct ms_source *file;
-    enum { MS_SOURCE_LOST, MS_SOURCE_CHANGED, MS_SOURCE_UNREADABLE } kind;
+    enum { MS_SOURCE_LOST, MS_SOURCE_CHANGED, MS_SOURCE_WRITTEN, MS_SOURCE_UNREADABLE } kind;
     uint64_t offset; /* from there on it cannot be read */
     size_t bytes;
     int error; /* of the system; 0: the file ends before these bytes */

@@ -551,16 +551,23 @@ MS_TEST(staging_is_kept_until_it_is_given_back)
 static struct test_file *victim;
 static int copies_left;
 
+static void write_byte(const struct test_file *file)
+{
+    const int writer = open(file->path, O_WRONLY);
+    CHECK_EQ(pwrite(writer, "x", 1, 5), 1);
+    close(writer);
+}
+
 static void change_file(void)
 {
     if (copies_left-- == 0)
-        CHECK_EQ(pwrite(victim->descriptor, "x", 1, 5), 1);
+        write_byte(victim);
 }
 
 static void truncate_file(void)
 {
     if (copies_left-- == 0)
-        CHECK_EQ(ftruncate(victim->descriptor, (off_t)(victim->bytes / 4)), 0);
+        CHECK_EQ(truncate(victim->path, (off_t)(victim->bytes / 4)), 0);
 }
 
 /* What is cached is read by the caller where there are few cores. */
@@ -616,7 +623,7 @@ MS_TEST(a_file_that_is_truncated_meanwhile_read_by_threads)
 MS_TEST(a_file_that_was_truncated_before)
 {
     struct test_file *file = start_trouble(NULL, 4);
-    CHECK_EQ(ftruncate(file->descriptor, 1), 0);
+    CHECK_EQ(truncate(file->path, 1), 0);
     CHECK_EQ(transfer(runs, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines("the file ends before them"), 1);
     CHECK_EQ(count_log_lines("error: "), 1);

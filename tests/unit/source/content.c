@@ -5,12 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/source/source.h"
 #include "tests/harness/test.h"
+#include "tests/unit/source/deny.h"
 
 /* Three tensors, of which two have the same size and differ late. */
 enum { LARGE = 300000, SMALL = 70000, DATA = 2 * LARGE + SMALL };
@@ -48,6 +51,8 @@ static void make_file(const char *text)
     write_all(text, length);
     write_all(data, DATA);
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    close(file); /* nobody writes */
+    file = open(path, O_RDONLY);
     mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0);
     CHECK(mapped != MAP_FAILED);
 }
@@ -108,7 +113,9 @@ MS_TEST(a_file_that_has_changed_is_read_anew)
     if (find(data, LARGE) != 0)
         ms_test_skip("this kernel does not tell about mappings (device numbers)");
     data[5] ^= 1;
-    CHECK_EQ(pwrite(file, data, 100, (off_t)(8 + strlen(header))), 100);
+    const int writer = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(writer, data, 100, (off_t)(8 + strlen(header))), 100);
+    close(writer);
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
     data[5] ^= 1;
     CHECK_EQ(find(data, LARGE), -1);
@@ -118,7 +125,9 @@ MS_TEST(a_file_that_has_changed_is_read_anew)
 MS_TEST(a_file_that_can_be_stored_to_is_left_alone)
 {
     make_file(header);
-    void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const int writer = open(path, O_RDWR);
+    void *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, writer, 0);
+    close(writer);
     CHECK(shared != MAP_FAILED);
     CHECK_EQ(find(data, LARGE), -1);
 }
@@ -144,4 +153,56 @@ MS_TEST(headers_that_lie_do_no_harm)
         unlink(path);
         close(file);
     }
+}
+
+/* --- what is opened */
+
+static int watch(const char *watched)
+{
+    const int events = inotify_init1(IN_NONBLOCK);
+    CHECK(events >= 0);
+    CHECK(inotify_add_watch(events, watched, IN_OPEN) >= 0);
+    return events;
+}
+
+static bool was_opened(int events)
+{
+    char buffer[4096];
+    return read(events, buffer, sizeof(buffer)) > 0;
+}
+
+MS_TEST(a_file_that_is_no_checkpoint_is_not_opened)
+{
+    make_file("no object");
+    const int events = watch(path);
+    CHECK_EQ(find(data, LARGE), -1);
+    CHECK(!was_opened(events));
+}
+
+MS_TEST(a_pipe_in_the_place_of_a_file_is_not_opened)
+{
+    make_file(header);
+    unlink(path);
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    const int events = watch(path);
+    CHECK_EQ(find(data, LARGE), -1);
+    uint64_t offset;
+    CHECK(ms_source_from_mapping(mapped, 4096, &offset) == NULL ||
+          geteuid() == 0); /* by the link of the mapping */
+    CHECK(!was_opened(events));
+}
+
+MS_TEST(a_mapping_that_lost_its_pages_does_no_harm)
+{
+    make_file(header);
+    CHECK_EQ(truncate(path, 0), 0);
+    CHECK_EQ(find(data, LARGE), -1);
+}
+
+MS_TEST(a_header_is_looked_at_where_other_processes_cannot_be)
+{
+    make_file(header);
+    deny(SYS_process_vm_readv, EPERM);
+    if (find(data, LARGE) != 0)
+        ms_test_skip("this kernel does not tell about mappings (device numbers)");
 }

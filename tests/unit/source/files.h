@@ -77,6 +77,8 @@ static inline void make_test_file(struct test_file *file, const char *folder, si
         done += (size_t)written;
     }
 
+    close(file->descriptor); /* nobody writes */
+    file->descriptor = open(file->path, O_RDONLY);
     struct stat stat;
     CHECK_EQ(fstat(file->descriptor, &stat), 0);
     struct ms_mapping mapping = {.device = stat.st_dev, .inode = stat.st_ino};

@@ -37,13 +37,28 @@ static void make_file(void)
         bytes[i] = (unsigned char)(i * 7 >> 3);
     CHECK_EQ(write(file, bytes, BYTES), BYTES);
     free(bytes);
+    close(file); /* nobody writes */
+    file = open(path, O_RDONLY);
+    CHECK(file >= 0);
 }
 
 static unsigned char *map(int protection, int flags)
 {
-    unsigned char *address = mmap(NULL, BYTES, protection, flags, file, 0);
+    const bool stores = (flags & MAP_SHARED) != 0 && (protection & PROT_WRITE) != 0;
+    const int opened = open(path, stores ? O_RDWR : O_RDONLY);
+    unsigned char *address = mmap(NULL, BYTES, protection, flags, opened >= 0 ? opened : file, 0);
     CHECK(address != MAP_FAILED);
+    if (opened >= 0)
+        close(opened);
     return address;
+}
+
+/* As who has nothing open of it before, or after. */
+static void write_byte(void)
+{
+    const int writer = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(writer, "x", 1, 5), 1);
+    close(writer);
 }
 
 static struct ms_source *find(const unsigned char *address, size_t bytes, uint64_t *offset_out)
@@ -102,7 +117,7 @@ MS_TEST(a_range_behind_the_end_of_the_file_is_not_trusted)
 {
     make_file();
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
-    CHECK_EQ(ftruncate(file, 100000), 0);
+    CHECK_EQ(truncate(path, 100000), 0);
     uint64_t offset;
     CHECK(find(address, 100001, &offset) == NULL);
     CHECK(find(address, 100000, &offset) != NULL);
@@ -123,7 +138,7 @@ MS_TEST(a_file_overwritten_later_is_refused)
     struct ms_source *source = find(address, BYTES, &offset);
     CHECK(source != NULL);
     CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
-    CHECK_EQ(pwrite(file, "x", 1, 5), 1); /* same size, at once after the recording */
+    write_byte(); /* same size, at once after the recording */
     CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
@@ -136,7 +151,7 @@ MS_TEST(a_modification_time_set_back_does_not_hide_a_change)
     CHECK(source != NULL);
     struct stat stat;
     CHECK_EQ(fstat(file, &stat), 0);
-    CHECK_EQ(pwrite(file, "x", 1, 5), 1);
+    write_byte();
     const struct timespec times[2] = {stat.st_atim, stat.st_mtim};
     CHECK_EQ(futimens(file, times), 0);
     CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
@@ -149,7 +164,7 @@ MS_TEST(a_truncated_file_is_refused)
     uint64_t offset;
     struct ms_source *source = find(address, BYTES, &offset);
     CHECK(source != NULL);
-    CHECK_EQ(ftruncate(file, BYTES / 2), 0);
+    CHECK_EQ(truncate(path, BYTES / 2), 0);
     CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
@@ -162,6 +177,27 @@ MS_TEST(an_unlinked_file_still_works)
     CHECK(source != NULL);
     unlink(path);
     CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
+}
+
+/* Another link, or one less, is innocent; but not what comes with the next change time. */
+MS_TEST(a_link_does_not_hide_what_comes_later)
+{
+    char other[sizeof(path) + 2];
+    make_file();
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    uint64_t offset;
+    struct ms_source *source = find(address, BYTES, &offset);
+    CHECK(source != NULL);
+    struct stat stat;
+    CHECK_EQ(fstat(file, &stat), 0);
+    snprintf(other, sizeof(other), "%s-2", path);
+    CHECK_EQ(link(path, other), 0);
+    CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
+    write_byte();
+    const struct timespec times[2] = {stat.st_atim, stat.st_mtim};
+    CHECK_EQ(futimens(file, times), 0);
+    CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
+    unlink(other);
 }
 
 MS_TEST(two_tensors_of_one_file_share_a_descriptor)
@@ -209,8 +245,7 @@ MS_TEST(a_file_on_an_overlay_is_found)
         rmdir(folder);
         ms_test_skip("overlays cannot be mounted here");
     }
-    file = open("merged/file", O_RDONLY);
-    CHECK(file >= 0);
+    strcpy(path, "merged/file");
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     uint64_t offset;
     struct ms_source *source = find(address + 100000, 70000, &offset);
@@ -220,6 +255,30 @@ MS_TEST(a_file_on_an_overlay_is_found)
     CHECK_EQ(ms_source_read(source, offset, seen, sizeof(seen), &bytes), CUDA_SUCCESS);
     CHECK_BYTES(bytes, "checkpoint", 10);
     ms_source_drop(source);
+    if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
+        rmdir(folder);
+}
+
+/* The mapping goes on showing the lower file; what is opened under its name, device and inode is the upper one. */
+MS_TEST(a_file_that_was_copied_up_is_not_what_is_mapped)
+{
+    char folder[] = "/tmp/metashard-overlay-XXXXXX";
+    if (!enter_overlay(folder)) {
+        rmdir(folder);
+        ms_test_skip("overlays cannot be mounted here");
+    }
+    strcpy(path, "merged/file");
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    uint64_t offset;
+    const int writer = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(writer, "CHECKPOINT", 10, 100000), 10);
+    close(writer);
+    CHECK_BYTES(address + 100000, "checkpoint", 10);
+    struct ms_source *changed = find(address + 100000, 70000, &offset);
+    struct ms_source *same = find(address, 70000, &offset);
+    CHECK(changed == NULL);
+    CHECK(same != NULL);
+    ms_source_drop(same);
     if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
         rmdir(folder);
 }

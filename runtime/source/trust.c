@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/trust.h"
+
+#include <errno.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
+
+#include "runtime/source/descriptor.h"
+#include "runtime/source/file_thread.h"
+
+#ifndef F_SEAL_WRITE
+#define F_SEAL_WRITE 0x0008
+#endif
+
+#define SECOND_NS INT64_C(1000000000)
+static const int64_t tick_ns = SECOND_NS / 50, coarse_tick_ns = 2 * SECOND_NS + SECOND_NS / 10;
+
+/* Before the program can have mapped anything. */
+static struct timespec began;
+
+__attribute__((constructor)) static void note_beginning(void)
+{
+    clock_gettime(CLOCK_REALTIME_COARSE, &began);
+}
+
+/* --- times */
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+static int64_t age_ns(const struct timespec *now, struct timespec then)
+{
+    return (now->tv_sec - then.tv_sec) * SECOND_NS + (now->tv_nsec - then.tv_nsec);
+}
+
+/* The change time catches a modification time that was set back; another link count (unlink) is the one innocent reason for
+ * a new change time. */
+bool ms_trust_is_unchanged(const struct stat *then, const struct stat *now)
+{
+    return then->st_dev == now->st_dev && then->st_ino == now->st_ino &&
+           then->st_size == now->st_size && same_time(then->st_mtim, now->st_mtim) &&
+           (same_time(then->st_ctim, now->st_ctim) || then->st_nlink != now->st_nlink);
+}
+
+static bool is_coarse(const struct stat *stat)
+{
+    return stat->st_mtim.tv_nsec == 0 && stat->st_ctim.tv_nsec == 0;
+}
+
+/* A modification time may be set to any, also in the future; a change time in the future is of another machine's clock. */
+bool ms_trust_is_settled(const struct stat *stat, const struct timespec *now)
+{
+    const int64_t tick = is_coarse(stat) ? coarse_tick_ns : tick_ns;
+    const int64_t modified = age_ns(now, stat->st_mtim);
+    return age_ns(now, stat->st_ctim) > tick && (modified > tick || modified < -tick);
+}
+
+/* Times that stay as they are for a tick are as good as older ones, whatever the clock is that they are from. */
+bool ms_trust_wait(int descriptor, struct stat *stat)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (ms_trust_is_settled(stat, &now))
+        return true;
+    for (int attempt = 0; attempt < 5 && !is_coarse(stat); attempt++) {
+        const struct stat before = *stat;
+        nanosleep(&(struct timespec){.tv_nsec = tick_ns}, NULL);
+        if (!ms_file_stat(descriptor, stat))
+            return false;
+        if (same_time(before.st_mtim, stat->st_mtim) && same_time(before.st_ctim, stat->st_ctim))
+            return true;
+    }
+    return false;
+}
+
+/* --- others */
+
+enum answer { NO, YES, UNKNOWN };
+
+/* Unlike F_GETLK, this tells of this process's own locks, too. */
+static enum answer ask_for_locks(int descriptor)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (syscall(SYS_fcntl, descriptor, F_OFD_GETLK, &lock) != 0)
+        return UNKNOWN;
+    return lock.l_type != F_UNLCK ? YES : NO;
+}
+
+bool ms_trust_is_locked(int descriptor)
+{
+    return ask_for_locks(descriptor) != NO;
+}
+
+/* Opened as ms_mapping_open does. What dup2 puts in the place of it is not. */
+static bool is_ours(int descriptor)
+{
+    return (syscall(SYS_fcntl, descriptor, F_GETFD) & FD_CLOEXEC) != 0 &&
+           (syscall(SYS_fcntl, descriptor, F_GETFL) & O_NONBLOCK) != 0;
+}
+
+void ms_trust_close(int descriptor)
+{
+    if (ms_file_thread_has_own_table() || (is_ours(descriptor) && !ms_trust_is_locked(descriptor)))
+        ms_file_close(descriptor);
+}
+
+/*
+ * A read lease is refused as long as somebody may write, by a descriptor or a mapping. It is given back at once; whoever opens the
+ * file for writing meanwhile waits that long, and the signal for it comes to this thread, which takes none.
+ */
+bool ms_trust_has_writer(int descriptor)
+{
+    const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
+    if (syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
+        return false;
+    if (syscall(SYS_fcntl, descriptor, F_SETLEASE, F_RDLCK) != 0)
+        return errno == EAGAIN;
+    syscall(SYS_fcntl, descriptor, F_SETLEASE, F_UNLCK);
+    return false;
+}
+
+static bool is_on(int descriptor, int64_t magic, int64_t or_magic)
+{
+    struct statfs system;
+    return syscall(SYS_fstatfs, descriptor, &system) == 0 &&
+           ((uint32_t)system.f_type == magic || (uint32_t)system.f_type == or_magic);
+}
+
+bool ms_trust_hides_stores(int descriptor)
+{
+    if (!is_on(descriptor, TMPFS_MAGIC, HUGETLBFS_MAGIC))
+        return false;
+    const long seals = syscall(SYS_fcntl, descriptor, F_GET_SEALS);
+    return seals < 0 || (seals & F_SEAL_WRITE) == 0;
+}
+
+/* The kernel counts no writer of a memfd: where there is no name there, nobody knows who may store. */
+bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
+{
+    if (ask_for_locks(descriptor) == YES)
+        return true;
+    const bool hides_stores = ms_trust_hides_stores(descriptor);
+    if (!hides_stores && is_on(descriptor, TMPFS_MAGIC, HUGETLBFS_MAGIC))
+        return false; /* sealed */
+    return (hides_stores && stat->st_nlink == 0) || ms_trust_has_writer(descriptor);
+}
+
+/* The upper file's change time is that of the copy-up, at least. */
+bool ms_trust_may_be_copy(int descriptor, const struct stat *stat)
+{
+    return is_on(descriptor, OVERLAYFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC) &&
+           stat->st_ctim.tv_sec >= began.tv_sec - 1;
+}

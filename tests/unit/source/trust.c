@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/trust.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/source/source.h"
+#include "tests/harness/test.h"
+#include "tests/unit/source/deny.h"
+
+enum { BYTES = 256 << 10 };
+
+static char path[100];
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
+static void write_file(int file)
+{
+    static unsigned char bytes[BYTES];
+    for (size_t i = 0; i < BYTES; i++)
+        bytes[i] = (unsigned char)(i * 7 >> 3);
+    CHECK_EQ(write(file, bytes, BYTES), BYTES);
+}
+
+/* A file that nobody has open. */
+static void make_file(const char *folder)
+{
+    snprintf(path, sizeof(path), "%s/metashard-trust-XXXXXX", folder);
+    const int file = mkstemp(path);
+    if (file < 0)
+        ms_test_skip("no such folder here");
+    atexit(remove_file);
+    write_file(file);
+    close(file);
+}
+
+static unsigned char *map(int flags, int protection, int sharing)
+{
+    const int file = open(path, flags);
+    unsigned char *address = mmap(NULL, BYTES, protection, sharing, file, 0);
+    CHECK(address != MAP_FAILED);
+    close(file);
+    return address;
+}
+
+static struct ms_source *find(const unsigned char *address)
+{
+    uint64_t offset;
+    return ms_source_from_mapping(address, BYTES, &offset);
+}
+
+static CUresult read_all(const struct ms_source *source)
+{
+    static unsigned char buffer[BYTES];
+    const void *bytes;
+    return ms_source_read(source, 0, buffer, BYTES, &bytes);
+}
+
+/* --- times */
+
+static bool is_settled(long long modified_ms, long long changed_ms, bool is_coarse)
+{
+    const long long now_ms = 1700000000500;
+    const struct timespec now = {now_ms / 1000, now_ms % 1000 * 1000000};
+    const long long m = now_ms - modified_ms, c = now_ms - changed_ms;
+    const struct stat stat = {
+        .st_mtim = {m / 1000, is_coarse ? 0 : m % 1000 * 1000000 + 1},
+        .st_ctim = {c / 1000, is_coarse ? 0 : c % 1000 * 1000000 + 1},
+    };
+    return ms_trust_is_settled(&stat, &now);
+}
+
+MS_TEST(both_times_must_be_older_than_a_tick)
+{
+    CHECK(is_settled(30, 30, false));
+    CHECK(!is_settled(10, 30, false));
+    CHECK(!is_settled(30, 10, false));
+    CHECK(!is_settled(1000000, 10, false));  /* set back by hand, just now */
+    CHECK(is_settled(-1000000, 30, false));  /* set ahead by hand */
+    CHECK(!is_settled(-1000, -1000, false)); /* another machine's clock */
+}
+
+MS_TEST(times_of_whole_seconds_must_be_older)
+{
+    CHECK(!is_settled(30, 30, true));
+    CHECK(!is_settled(1500, 1500, true));
+    CHECK(is_settled(3000, 3000, true));
+    CHECK(is_settled(1000000, 1000000, true));
+}
+
+/* --- others at work */
+
+MS_TEST(a_file_that_nobody_uses_is_a_source)
+{
+    make_file("/tmp");
+    CHECK(find(map(O_RDONLY, PROT_READ, MAP_PRIVATE)) != NULL);
+    make_file("/dev/shm");
+    CHECK(find(map(O_RDONLY, PROT_READ, MAP_PRIVATE)) != NULL);
+}
+
+static void check_locked(int command, short type)
+{
+    make_file("/tmp");
+    unsigned char *address = map(O_RDONLY, PROT_READ, MAP_PRIVATE);
+    const int file = open(path, type == F_WRLCK ? O_RDWR : O_RDONLY);
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = 1, .l_len = 1};
+    CHECK_EQ(fcntl(file, command, &lock), 0);
+    CHECK(find(address) == NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        _exit(fcntl(open(path, O_RDWR), F_SETLK, &lock) == 0);
+    }
+    int status;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0); /* the lock is still held */
+}
+
+MS_TEST(a_locked_file_is_no_source_and_stays_locked)
+{
+    check_locked(F_SETLK, F_RDLCK);
+    check_locked(F_SETLK, F_WRLCK);
+    check_locked(F_OFD_SETLK, F_RDLCK);
+}
+
+MS_TEST(a_lock_on_a_source_stays)
+{
+    make_file("/tmp");
+    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    CHECK(source != NULL);
+    const int file = open(path, O_RDONLY);
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    CHECK_EQ(fcntl(file, F_SETLK, &lock), 0);
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    ms_source_drop(source);
+    const pid_t child = fork();
+    if (child == 0) {
+        lock.l_type = F_WRLCK;
+        _exit(fcntl(open(path, O_RDWR), F_SETLK, &lock) == 0);
+    }
+    int status;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK_EQ(status, 0);
+}
+
+static void check_writer(const char *folder)
+{
+    make_file(folder);
+    unsigned char *address = map(O_RDONLY, PROT_READ, MAP_PRIVATE);
+    const int file = open(path, O_RDWR);
+    CHECK(find(address) == NULL);
+    close(file);
+    CHECK(find(address) != NULL);
+}
+
+MS_TEST(a_file_that_is_open_for_writing_is_no_source)
+{
+    check_writer("/tmp");
+    check_writer("/dev/shm");
+}
+
+/* Its page is dirty, so a store changes no time; nor does any on tmpfs. */
+static void check_stores_of_another_process(const char *folder)
+{
+    int ready[2], go[2], status;
+    char byte = 0;
+    make_file(folder);
+    unsigned char *address = map(O_RDONLY, PROT_READ, MAP_PRIVATE);
+    CHECK(pipe(ready) == 0 && pipe(go) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(go[1]); /* it ends with its parent */
+        unsigned char *shared = map(O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED);
+        shared[5] ^= 1;
+        _exit(write(ready[1], &byte, 1) != 1 || read(go[0], &byte, 1) != 1);
+    }
+    CHECK_EQ(read(ready[0], &byte, 1), 1);
+    CHECK(find(address) == NULL);
+    CHECK_EQ(write(go[1], &byte, 1), 1);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+}
+
+MS_TEST(a_file_that_another_process_can_store_to_is_no_source)
+{
+    check_stores_of_another_process("/tmp");
+    check_stores_of_another_process("/dev/shm");
+}
+
+/* The first store to a page changes the times, unless it was read before, or stored to. */
+static unsigned char *store_unseen(void)
+{
+    struct stat before, after;
+    unsigned char *shared = map(O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED);
+    CHECK_EQ(stat(path, &before), 0);
+    const unsigned char byte = *(volatile unsigned char *)&shared[5];
+    *(volatile unsigned char *)&shared[5] = byte ^ 1;
+    CHECK_EQ(stat(path, &after), 0);
+    if (!ms_trust_is_unchanged(&before, &after))
+        ms_test_skip("stores show in the times here");
+    return shared;
+}
+
+MS_TEST(stores_on_tmpfs_are_refused)
+{
+    make_file("/dev/shm");
+    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings");
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    store_unseen(); /* by this process, in a mapping that is made after the look */
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+MS_TEST(stores_on_tmpfs_in_between_are_refused)
+{
+    make_file("/dev/shm");
+    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings");
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    munmap(store_unseen(), BYTES);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+static unsigned char *make_memory_file(int seals)
+{
+    const int file = memfd_create("checkpoint", MFD_ALLOW_SEALING);
+    CHECK(file >= 0);
+    write_file(file);
+    CHECK_EQ(fcntl(file, F_ADD_SEALS, seals), 0);
+    unsigned char *address = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, file, 0);
+    CHECK(address != MAP_FAILED);
+    return address;
+}
+
+MS_TEST(memory_files_are_sources_when_they_are_sealed)
+{
+    CHECK(find(make_memory_file(F_SEAL_SHRINK | F_SEAL_GROW)) == NULL);
+    struct ms_source *source = find(make_memory_file(F_SEAL_WRITE));
+    if (source == NULL)
+        ms_test_skip("a file without a name cannot be opened here");
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+}
+
+/* --- without a table of its own */
+
+static void deny_table(void)
+{
+    deny(436, EPERM); /* close_range */
+    deny(SYS_unshare, EPERM);
+}
+
+static bool can_others_lock(void)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(fcntl(open(path, O_RDWR), F_SETLK, &lock) == 0);
+    int status;
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    return status != 0;
+}
+
+static int first_free(void)
+{
+    const int descriptor = dup(0);
+    close(descriptor);
+    return descriptor;
+}
+
+MS_TEST(in_the_programs_table_locks_stay)
+{
+    deny_table();
+    make_file("/tmp");
+    unsigned char *address = map(O_RDONLY, PROT_READ, MAP_PRIVATE);
+    const int file = open(path, O_RDONLY);
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    CHECK_EQ(fcntl(file, F_SETLK, &lock), 0);
+    const int before = first_free();
+    for (int i = 0; i < 100; i++)
+        CHECK(find(address) == NULL);
+    CHECK(first_free() <= before + 1);
+    CHECK(!can_others_lock());
+}
+
+MS_TEST(in_the_programs_table_a_lock_on_a_source_stays)
+{
+    deny_table();
+    make_file("/tmp");
+    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings");
+    CHECK(ms_source_descriptor(source) >= 512);
+    const int file = open(path, O_RDONLY);
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    CHECK_EQ(fcntl(file, F_SETLK, &lock), 0);
+    CHECK_EQ(read_all(source), CUDA_SUCCESS);
+    ms_source_drop(source);
+    CHECK(!can_others_lock());
+}
+
+MS_TEST(a_number_that_the_program_took_is_not_closed)
+{
+    deny_table();
+    make_file("/tmp");
+    struct ms_source *source = find(map(O_RDONLY, PROT_READ, MAP_PRIVATE));
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings");
+    const int number = ms_source_descriptor(source);
+    CHECK_EQ(dup2(0, number), number);
+    CHECK_EQ(read_all(source), CUDA_ERROR_OPERATING_SYSTEM);
+    ms_source_drop(source);
+    CHECK(fcntl(number, F_GETFD) >= 0);
+}
