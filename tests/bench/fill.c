@@ -138,6 +138,8 @@ static void make_file(const char *folder)
     }
     free(block);
     require(fsync(file) == 0, "fsync");
+    close(file); /* nobody writes */
+    file = open(path, O_RDONLY);
     struct stat stat;
     fstat(file, &stat);
     struct ms_mapping mapping = {.device = stat.st_dev, .inode = stat.st_ino};

@@ -9,6 +9,7 @@
  * mmap does, and nothing waits for the device: the tables of the simulated driver are not what is measured. Where memory
  * is filled everything is the simulated driver's.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -375,13 +376,15 @@ static const unsigned char *map_file(size_t bytes)
     static uint32_t words[1 << 18];
     char path[400];
     snprintf(path, sizeof(path), "%s/metashard-scale-XXXXXX", folder);
-    const int file = mkstemp(path);
+    int file = mkstemp(path);
     must(file >= 0, path);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         words[i] = (uint32_t)i * 2654435761u | 0x80000000u; /* no address */
     for (size_t done = 0; done < bytes; done += sizeof(words))
         must(write(file, words, sizeof(words)) == (ssize_t)sizeof(words), "write");
     must(fsync(file) == 0, "fsync");
+    close(file); /* nobody writes */
+    file = open(path, O_RDONLY);
     void *mapped = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
     must(mapped != MAP_FAILED, "mmap");
     close(file);

@@ -46,6 +46,8 @@ static unsigned char *map_checkpoint(size_t bytes)
         content[i] = expected_byte(i);
     CHECK_EQ(write(file, content, bytes), (ssize_t)bytes);
     free(content);
+    close(file); /* nobody writes: else it would be no source */
+    file = open(path, O_RDONLY);
     unsigned char *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
     CHECK(mapping != MAP_FAILED);
     return mapping;
@@ -68,7 +70,7 @@ MS_TEST(a_checkpoint_truncated_before_use_is_an_error_not_wrong_bytes)
     const CUdeviceptr other = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 8 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD8(other, 9, 4 * MIB), CUDA_SUCCESS);
-    CHECK_EQ(ftruncate(file, 1 * MIB), 0);
+    CHECK_EQ(truncate(path, 1 * MIB), 0);
     unsigned char byte = 42;
     CHECK_EQ(cuMemcpyDtoH(&byte, tensor + 5 * MIB, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(byte, 42);
@@ -88,7 +90,9 @@ MS_TEST(a_checkpoint_overwritten_before_use_is_an_error_not_wrong_bytes)
     const CUdeviceptr shard = device_allocate(2 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 4 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoD(shard, tensor + MIB, 2 * MIB), CUDA_SUCCESS);
-    CHECK_EQ(pwrite(file, "changed", 7, 3 * MIB), 7);
+    const int writer = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(writer, "changed", 7, 3 * MIB), 7);
+    close(writer);
     unsigned char byte;
     CHECK_EQ(cuMemcpyDtoH(&byte, shard, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(cuMemcpyDtoH(&byte, tensor, 1), CUDA_ERROR_OPERATING_SYSTEM);
@@ -128,7 +132,7 @@ MS_TEST(a_file_shorter_than_its_mapping)
 {
     start();
     unsigned char *mapping = map_checkpoint(4 * MIB);
-    CHECK_EQ(ftruncate(file, 2 * MIB + 10), 0);
+    CHECK_EQ(truncate(path, 2 * MIB + 10), 0);
     const CUdeviceptr tensor = device_allocate(4 * MIB);
     /* The rest of the last page reads as zeroes. */
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 2 * MIB + 100), CUDA_SUCCESS);

@@ -85,10 +85,12 @@ static void *map_file(size_t bytes)
     unsigned char *content = malloc(bytes);
     for (size_t i = 0; i < bytes; i++)
         content[i] = (unsigned char)(i * 2654435761U >> 13);
-    const int file = open(data_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    int file = open(data_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
         exit(2);
     free(content);
+    close(file); /* nobody writes: else it would be no source */
+    file = open(data_path, O_RDONLY);
     void *mapped = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
     close(file);
     return mapped;
