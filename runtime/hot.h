@@ -32,7 +32,8 @@ struct ms_hot {
     _Atomic uint32_t captures; /* stream captures under way */
     _Atomic uint32_t recorded; /* the process keeps a state page (state/state.h) */
     _Atomic uint32_t marking;  /* threads that are perhaps within cuCtxRecordEvent */
-    char rest_of_page[MS_HOT_PAGE - 7 * sizeof(uint32_t)];
+    _Atomic uint32_t files;    /* from which something may come that is not in memory (source.h) */
+    char rest_of_page[MS_HOT_PAGE - 8 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;
@@ -45,6 +46,11 @@ static inline bool ms_is_started(void)
 static inline bool ms_is_recorded(void)
 {
     return atomic_load_explicit(&ms_hot.recorded, memory_order_relaxed) != 0;
+}
+
+static inline bool ms_has_files(void)
+{
+    return atomic_load_explicit(&ms_hot.files, memory_order_relaxed) != 0;
 }
 
 static inline bool ms_owns_any(void)

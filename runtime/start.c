@@ -13,6 +13,8 @@
 #include "runtime/driver.h"
 #include "runtime/hot.h"
 #include "runtime/launch/rules.h"
+#include "runtime/machine/file_writes.h"
+#include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 #include "runtime/state/state.h"
 
@@ -42,6 +44,7 @@ static void start(void)
     ms_allocator_warn(start_environment);
     ms_state_start(&ms_config);
     ms_source_start();
+    ms_lease_start(ms_config.leases ? ms_answer_file_write : NULL);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
     ms_rules_read(ms_config.kernel_rules);
     ms_log(MS_DEBUG, "started: deferring allocations of %llu bytes and more",

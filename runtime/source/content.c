@@ -247,5 +247,5 @@ struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint
     struct wanted wanted = {.address = address, .bytes = bytes};
     ms_file_thread_call(find_content, &wanted);
     *offset_out = wanted.offset;
-    return wanted.found;
+    return ms_source_unless_written(wanted.found);
 }

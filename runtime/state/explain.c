@@ -119,6 +119,11 @@ static const struct {
                            "METASHARD_PLAN_MODE=enforce makes such calls "
                            "fail where they happen."},
     [MS_REASON_HANDED_OUT] = {"a block handed out after settling", NULL},
+    [MS_REASON_FILE_WRITE] =
+        {"a file that the program is about to change",
+         "%c changes a file of which bytes were copied to the device and had no memory there yet, "
+         "so all that comes from the file was brought into memory first. Write another file, and "
+         "rename it over this one, and it stays deferred."},
 };
 
 const char *ms_reason_text(uint32_t reason)

@@ -174,6 +174,9 @@ OPENS(-1, int, open, (const char *path, int flags, mode_t mode), (path, flags, m
 OPENS(-1, int, open64, (const char *path, int flags, mode_t mode), (path, flags, mode))
 OPENS(-1, int, openat64, (int folder, const char *path, int flags, mode_t mode),
       (folder, path, flags, mode))
+ROW(FILES, EIO, -1, ssize_t, getdents64, (int folder, void *out, size_t bytes),
+    (folder, out, bytes))
+FILE_ROW(EINVAL, fcntl64, (int file, int command, long argument), (file, command, argument))
 FILE_ROW(EACCES, access, (const char *path, int mode), (path, mode))
 FILE_ROW(EIO, stat64, (const char *path, void *out), (path, out))
 FILE_ROW(EIO, lstat64, (const char *path, void *out), (path, out))

@@ -27,7 +27,7 @@ import socket_checks
 from kinds import KINDS, plan, random_case
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OUTSIDE_ERROR, ILLEGAL_ADDRESS = 800, 700
+OUTSIDE_ERROR, ILLEGAL_ADDRESS, OPERATING_SYSTEM = 800, 700, 304
 SHARD0 = plan({"dp": 4}, ("*.weight", [{"shard": 0}]), ("*", []))
 
 
@@ -306,6 +306,25 @@ def check_enforced(place, checkpoints, carve):
     check_memory(run, ranges)
     seen = check_plan_report(run, SHARD0, ranges, "enforce", rank, outside=True)
     expect(seen["outside_reads"] == len(reads), f"outside_reads: {seen['outside_reads']}, expected {len(reads)}")
+
+
+def check_file_opened(place, checkpoints):
+    """What the rank keeps is brought in before the file may change; what others keep is lost, loudly."""
+    checkpoint, rank = checkpoints["one file"], 1
+    ranges = ranges_of(SHARD0, checkpoint, rank)
+    begin = ranges["embed.weight"][0][0]
+    options = ["--ranges", place.write_ranges(ranges), "--open", os.path.join(checkpoint.folder, "model.safetensors"),
+               "--outside", "embed.weight", begin - 4096, begin]
+    run = place.run(checkpoint, rank, 4, options, METASHARD_PLAN=place.write(SHARD0))
+    run.values()
+    check_memory(run, ranges)
+    expect(run.out["outside"][0]["result"] == OPERATING_SYSTEM, f"{run.out['outside']}: expected {OPERATING_SYSTEM}")
+    expect(any("opened for writing" in line for line in run.lines), f"no line says why: {run.lines}")
+    # What is copied again is there.
+    run = place.run(checkpoint, rank, 4, [*options, "--reload"], METASHARD_PLAN=place.write(SHARD0))
+    run.values()
+    row = run.out["outside"][0]
+    expect(row["result"] == 0 and row["hash"] == row["file_hash"], f"{row}: expected the bytes of the file")
 
 
 def check_advised(place, checkpoints, carve):
@@ -640,7 +659,8 @@ def tests_of(place, checkpoints, arguments):
         name = "in one allocation" if carve else "tensor by tensor"
         tests.append((f"enforced: {name}", lambda carve=carve: check_enforced(place, checkpoints, carve)))
         tests.append((f"advised: {name}", lambda carve=carve: check_advised(place, checkpoints, carve)))
-    tests += [("slices and new bytes, enforced", lambda: check_slices(place, checkpoints)),
+    tests += [("a file that is opened for writing", lambda: check_file_opened(place, checkpoints)),
+              ("slices and new bytes, enforced", lambda: check_slices(place, checkpoints)),
               ("a copy after a kernel, enforced", lambda: check_kernel_then_copy(place, checkpoints)),
               ("kernels that go outside", lambda: check_kernels(place, checkpoints)),
               ("kernels that could be recorded", lambda: check_recorded_kernels(place, checkpoints)),

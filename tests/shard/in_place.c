@@ -14,6 +14,7 @@
  *   --api FILE            hands FILE to metashard_plan_file, once everything is loaded
  *   --text FILE           hands what is in FILE to metashard_plan_text
  *   --fork                has a child that ends, once everything is loaded
+ *   --open FILE           opens FILE for writing, once everything is loaded, and writes nothing
  *   --wait                prints "ready" once everything is loaded, and goes on when standard input ends
  *   --settle LIBRARY      launches kernels without parameters for half a second
  *   --scribble NAME B E   sets the bytes from B up to E to 0x5a, before it reads
@@ -33,6 +34,7 @@
 #include "tests/demo/device.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -53,7 +55,7 @@ struct range {
 static struct {
     bool carve, staged, fork, wait, twice, reload, copy_outside;
     uint64_t pieces, chunk, more;
-    const char *skip, *ranges, *kernel, *settle, *api, *text, *free;
+    const char *skip, *ranges, *kernel, *settle, *api, *text, *free, *open;
     struct range scribble, slice, outside[MAX_OUTSIDE];
     size_t outside_count;
 } options = {.pieces = 1, .chunk = UINT64_MAX};
@@ -66,16 +68,27 @@ static const struct {
     enum kind kind;
     void *value;
 } option_rows[] = {
-    {"--carve", FLAG, &options.carve},        {"--pieces", NUMBER, &options.pieces},
-    {"--chunk", NUMBER, &options.chunk},      {"--staged", FLAG, &options.staged},
-    {"--skip", TEXT, &options.skip},          {"--ranges", TEXT, &options.ranges},
-    {"--kernel", TEXT, &options.kernel},      {"--api", TEXT, &options.api},
-    {"--text", TEXT, &options.text},          {"--fork", FLAG, &options.fork},
-    {"--wait", FLAG, &options.wait},          {"--settle", TEXT, &options.settle},
-    {"--scribble", RANGE, &options.scribble}, {"--slice", RANGE, &options.slice},
-    {"--twice", FLAG, &options.twice},        {"--reload", FLAG, &options.reload},
-    {"--more", NUMBER, &options.more},        {"--free", TEXT, &options.free},
-    {"--outside", RANGES, &options.outside},  {"--copy-outside", FLAG, &options.copy_outside},
+    {"--carve", FLAG, &options.carve},
+    {"--pieces", NUMBER, &options.pieces},
+    {"--chunk", NUMBER, &options.chunk},
+    {"--staged", FLAG, &options.staged},
+    {"--skip", TEXT, &options.skip},
+    {"--ranges", TEXT, &options.ranges},
+    {"--kernel", TEXT, &options.kernel},
+    {"--api", TEXT, &options.api},
+    {"--text", TEXT, &options.text},
+    {"--fork", FLAG, &options.fork},
+    {"--wait", FLAG, &options.wait},
+    {"--settle", TEXT, &options.settle},
+    {"--scribble", RANGE, &options.scribble},
+    {"--slice", RANGE, &options.slice},
+    {"--open", TEXT, &options.open},
+    {"--twice", FLAG, &options.twice},
+    {"--reload", FLAG, &options.reload},
+    {"--more", NUMBER, &options.more},
+    {"--free", TEXT, &options.free},
+    {"--outside", RANGES, &options.outside},
+    {"--copy-outside", FLAG, &options.copy_outside},
 };
 
 /* Where each tensor is; 0 if it was not loaded. */
@@ -289,6 +302,15 @@ static char *content_of(const char *path, size_t *bytes_out)
     return text;
 }
 
+static void open_for_writing(const char *path)
+{
+    /* The program does not wait for itself. */
+    const int file = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        usage("expected a file that can be opened for writing", path);
+    close(file);
+}
+
 /* Gives the plan to the functions of the preloaded object; what they said, or null without options. */
 static json_t *tell_plan(void)
 {
@@ -360,6 +382,8 @@ static json_t *between(const struct set *set)
     json_t *said = tell_plan();
     if (options.fork)
         have_child();
+    if (options.open != NULL)
+        open_for_writing(options.open);
     if (options.wait)
         wait_for_end_of_input();
     if (options.settle != NULL)

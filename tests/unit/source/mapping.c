@@ -123,6 +123,28 @@ MS_TEST(a_range_behind_the_end_of_the_file_is_not_trusted)
     CHECK(find(address, 100000, &offset) != NULL);
 }
 
+/* A write through it is seen by no one. */
+MS_TEST(a_file_that_is_open_for_writing_is_not_trusted)
+{
+    make_file();
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    uint64_t offset;
+    struct ms_source *source = find(address, BYTES, &offset);
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    ms_source_drop(source);
+    const int flags[] = {O_WRONLY, O_RDWR, O_RDWR | O_APPEND};
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        const int writer = open(path, flags[i] | O_CLOEXEC);
+        CHECK(writer >= 0);
+        CHECK(find(address, BYTES, &offset) == NULL);
+        CHECK_EQ(close(writer), 0);
+        source = find(address, BYTES, &offset);
+        CHECK(source != NULL);
+        ms_source_drop(source);
+    }
+}
+
 static CUresult read_all(const struct ms_source *source, uint64_t offset)
 {
     static unsigned char buffer[BYTES];
