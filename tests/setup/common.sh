@@ -176,7 +176,9 @@ find_meson() {
         say 'fetching meson from PyPI'
         python3 tests/setup/fetch_wheel.py meson 1.7.0 .tools || die 'meson 1.0 is needed: please install it'
     fi
-    meson="env PYTHONPATH=$PWD/.tools python3 -m mesonbuild.mesonmain"
+    # Started as a file: ninja starts it again, and has no PYTHONPATH.
+    printf '%s\n' 'import sys' 'from mesonbuild.mesonmain import main' 'sys.exit(main())' >.tools/meson.py
+    meson="python3 $PWD/.tools/meson.py"
 }
 
 # cuda.h of CUDA 13, from a toolkit or from the Python wheel that carries it.
