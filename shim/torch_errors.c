@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PyTorch's out-of-memory. Deferred bytes get memory in the call that needs them, a copy or a launch. When there is none left
- * that call fails, and PyTorch makes a torch.AcceleratorError of it, which no program expects from a shortage: they
- * wait for torch.OutOfMemoryError, from its caching allocator. PyTorch checks each result by a function of libc10_cuda
- * that it calls through the PLT (c10/cuda/CUDAException.cpp):
+ * PyTorch's out-of-memory. Deferred bytes get memory in the call that needs them, a copy or a
+ * launch. When there is none left that call fails, and PyTorch makes a torch.AcceleratorError of
+ * it, which no program expects from a shortage: they wait for torch.OutOfMemoryError, from its
+ * caching allocator. PyTorch checks each result by a function of libc10_cuda that it calls through
+ * the PLT (c10/cuda/CUDAException.cpp):
  *
- *     void c10::cuda::c10_cuda_check_implementation(int32_t error, const char *file, const char *function, uint32_t line,
- *                                                   bool include_device_assertions [, CUDAErrorLogCapture *])
+ *     void c10::cuda::c10_cuda_check_implementation(int32_t error, const char *file,
+ *         const char *function, uint32_t line, bool include_device_assertions
+ *         [, CUDAErrorLogCapture *])
  *
- * This definition is found first. When the error is the shim's shortage it lets PyTorch's allocator throw its own
- * exception, by asking it for more than any device has: it refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp,
- * malloc), and touches nothing. In every other case it goes on to libc10_cuda's own.
+ * This definition is found first. When the error is the shim's shortage it lets PyTorch's allocator
+ * throw its own exception, by asking it for more than any device has: it refuses 1 EiB at once
+ * (c10/cuda/CUDACachingAllocator.cpp, malloc), and touches nothing. In every other case it goes on
+ * to libc10_cuda's own.
  */
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -38,7 +41,9 @@ static void *find(const char *library_name, const char *name)
     return library != NULL ? ms_libc_dlsym()(library, name) : NULL;
 }
 
-/* As much of c10::Allocator as is needed: its third virtual function is DataPtr allocate(size_t). */
+/*
+ * As much of c10::Allocator as is needed: its third virtual function is DataPtr allocate(size_t).
+ */
 struct data_ptr {
     void *words[8]; /* larger than a c10::DataPtr; returned in memory, as that is */
 };

@@ -98,8 +98,10 @@ CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t
 /* Takes away what is sunk or lent for work that was not queued after all. NULL: nothing. */
 void ms_backing_unsink_now(struct ms_backing *backing, const struct ms_sunk *sunk);
 
-/* Gives the device's throw-away granule back, which is made again when it is needed. False: there is none, or it is being
- * mapped. */
+/*
+ * Gives the device's throw-away granule back, which is made again when it is needed. False: there is
+ * none, or it is being mapped.
+ */
 bool ms_backing_drop_sink(CUdevice device);
 
 /* The memory of the device that the shim has, behind whatever it is. */

@@ -136,7 +136,10 @@ static uint64_t unneeded_bytes(CUdevice device)
     return bytes;
 }
 
-/* What is replayed may need room beside its place for a while, so nothing is left to be replayed when there is little. */
+/*
+ * What is replayed may need room beside its place for a while, so nothing is left to be replayed
+ * when there is little.
+ */
 static void make_good(uint64_t left, uint64_t total)
 {
     enum { LITTLE = 8 };

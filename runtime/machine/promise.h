@@ -2,13 +2,14 @@
 /*
  * Promises: how much memory the allocations of a device may be promised.
  *
- * A program that makes or loads a model may have more than the device: most of it is cut down or freed before it is
- * used. Up to METASHARD_OVERCOMMIT times the memory is promised then. A program that computes uses what it has, and it
- * looks for an out-of-memory where it allocates. From then on what has no memory yet counts as used, so an allocation
- * fails where it fails without the shim.
+ * A program that makes or loads a model may have more than the device: most of it is cut down or
+ * freed before it is used. Up to METASHARD_OVERCOMMIT times the memory is promised then. A program
+ * that computes uses what it has, and it looks for an out-of-memory where it allocates. From then
+ * on what has no memory yet counts as used, so an allocation fails where it fails without the shim.
  *
- * A program computes when kernels that ran have used a quarter of what has no memory yet, when it has settled, and
- * when a call has failed for lack of memory. The former two are forgotten when it has freed nearly everything.
+ * A program computes when kernels that ran have used a quarter of what has no memory yet, when it
+ * has settled, and when a call has failed for lack of memory. The former two are forgotten when it
+ * has freed nearly everything.
  *
  * Thread-safe. All of it is about one device, except where it says the current one.
  */
@@ -21,8 +22,10 @@
 
 #include "runtime/driver.h"
 
-/* May an allocation of so many bytes be promised? If not, a line tells why. The device is the current one; the caller
- * holds no claim. May settle, when little is left. */
+/*
+ * May an allocation of so many bytes be promised? If not, a line tells why. The device is the
+ * current one; the caller holds no claim. May settle, when little is left.
+ */
 bool ms_promise_memory(CUdevice device, size_t bytes);
 
 /* A kernel runs, and this much was materialised for it. */
@@ -31,7 +34,10 @@ void ms_promise_used(CUdevice device, uint64_t bytes);
 /* Everything on all devices was materialised because the program has moved on. */
 void ms_promise_settled(void);
 
-/* A call fails on this thread because the current device has no memory for bytes that were promised. */
+/*
+ * A call fails on this thread because the current device has no memory for bytes that were
+ * promised.
+ */
 void ms_promise_broken(void);
 
 /* True once after ms_promise_broken on this thread. */

@@ -305,7 +305,7 @@ static void captured(void)
     CUgraphExec exec;
     const CUdeviceptr whole = allocate(16 * MIB);
     const CUdeviceptr kept = allocate(4 * MIB);
-    /* There may be no room for it beside the others; nothing of it is in a block while the capture begins. */
+    /* There may be no room for it beside the others. No block is in it while the capture begins. */
     const CUdeviceptr other = allocate(58 * MIB);
     give(take(other, 2 * MIB), 2 * MIB);
     OK(cuStreamCreate(&captured_stream, CU_STREAM_NON_BLOCKING));

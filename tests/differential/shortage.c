@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs that look for an out-of-memory where it belongs: at the allocation. For a device of 64 MiB (shortage.py). */
+/*
+ * Programs that look for an out-of-memory where it belongs: at the allocation. For a device of 64
+ * MiB (shortage.py).
+ */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +51,10 @@ static void give_all(struct blocks *blocks)
         OK(cuMemFree(blocks->all[--blocks->count]));
 }
 
-/* Takes up to `layers` activations of `bytes`, and writes each of them at once. The result of the first call that fails; *at_out
- * tells which allocation did, 0 for a launch. */
+/*
+ * Takes up to `layers` activations of `bytes`, and writes each of them at once. The result of the
+ * first call that fails; *at_out tells which allocation did, 0 for a launch.
+ */
 static CUresult forward(struct blocks *blocks, int layers, size_t bytes, int *at_out)
 {
     *at_out = 0;
@@ -154,7 +159,9 @@ static void settled(void)
     give_all(&model);
 }
 
-/* A model larger than the device: each tensor is cut down and freed at once, or all of them later. */
+/*
+ * A model larger than the device: each tensor is cut down and freed at once, or all of them later.
+ */
 static void load(struct blocks *parts, bool at_once, bool with_helpers)
 {
     struct blocks whole = {.count = 0};
@@ -263,7 +270,10 @@ static void rounded(void)
     give_all(&blocks);
 }
 
-/* What a recorded copy reads needs room of its own while it is replayed; there is none left in the end. */
+/*
+ * What a recorded copy reads needs room of its own while it is replayed; there is none left in the
+ * end.
+ */
 static void recorded_copy(void)
 {
     struct blocks blocks = {.count = 0};
