@@ -33,12 +33,9 @@ def both(how, shim):
     """(good, what to show when it is not). A model larger than the device cannot be made without the shim."""
     if how == "whole":
         alone, seen = run(how, "", 1024), run(how, shim, 128)
-        same = alone.stdout.splitlines()[-1:] == seen.stdout.splitlines()[-1:]
-        tried = any("out of memory" in line for line in seen.stdout.splitlines())
-        good = seen.returncode == 0 and same and tried
     else:
         alone, seen = run(how, "", 128), run(how, shim, 128)
-        good = alone.returncode == 0 and (seen.returncode, seen.stdout) == (0, alone.stdout)
+    good = alone.returncode == 0 and (seen.returncode, seen.stdout) == (0, alone.stdout)
     return good, f"{alone.stdout}{alone.stderr[-600:]}\n{seen.stdout}{seen.stderr[-1200:]}"
 
 
