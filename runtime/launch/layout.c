@@ -158,6 +158,16 @@ void ms_param_layout_drop(struct ms_param_layout *layout)
     }
 }
 
+bool ms_param_layout_has_word(const struct ms_param_layout *layout, size_t offset)
+{
+    bool is_inside = !layout->known;
+    for (uint32_t i = 0; i < layout->count && !is_inside; i++) {
+        const struct ms_param *param = &layout->params[i];
+        is_inside = param->offset <= offset && offset + 8 <= param->offset + param->bytes;
+    }
+    return offset % 8 == 0 && is_inside;
+}
+
 struct ms_param_layout *ms_param_layout_take(CUfunction function)
 {
     pthread_mutex_lock(&table.lock);

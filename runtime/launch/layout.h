@@ -37,6 +37,9 @@ struct ms_param_layout *ms_param_layout_take(CUfunction function);
 void ms_param_layout_hold(struct ms_param_layout *layout);
 void ms_param_layout_drop(struct ms_param_layout *layout);
 
+/* True when an aligned pointer may lie at this offset: whole inside of one parameter, as far as parameters are known. */
+bool ms_param_layout_has_word(const struct ms_param_layout *layout, size_t offset);
+
 /* The handle is a CUkernel of that library. */
 void ms_param_layout_note_kernel(CUkernel kernel, CUlibrary library);
 

@@ -24,6 +24,13 @@ enum {
     POINTERS_BYTES = 16
 };
 
+static uint32_t word(const struct ms_packed *packed, size_t at)
+{
+    uint32_t value;
+    memcpy(&value, packed->bytes + at, sizeof(value));
+    return value;
+}
+
 /* Where the calculator lies, when the pointers lie there; SIZE_MAX: nowhere. */
 static size_t find_calculator(const struct ms_param *closure, size_t pointers)
 {
@@ -49,16 +56,34 @@ static bool read_dims(const struct ms_param_layout *layout, const struct ms_pack
     return dims >= 0 && dims <= MAX_DIMS;
 }
 
-bool ms_strided_clean(const struct ms_param_layout *layout, struct ms_packed *packed,
-                      size_t pointers)
+static const char loop_name[] = "18elementwise_kernelI";
+
+/* A calculator lies there whose sizes have as many elements as the launch. */
+static bool counts(const struct ms_param_layout *layout, const struct ms_packed *packed, size_t at)
 {
-    unsigned dims;
-    size_t at;
-    if (packed->bytes != packed->local || !read_dims(layout, packed, pointers, &at, &dims))
-        return false; /* packed by the program itself, or something else */
-    const size_t unused = MAX_DIMS - dims;
-    memset(packed->local + at + SIZES_AT + (size_t)dims * SIZE_BYTES, 0, unused * SIZE_BYTES);
-    memset(packed->local + at + STRIDES_AT + (size_t)dims * STRIDE_BYTES, 0, unused * STRIDE_BYTES);
+    const size_t count_at = layout->params[0].offset;
+    uint64_t product = 1;
+    if (at + CALCULATOR_BYTES > packed->count || count_at + sizeof(int) > packed->count)
+        return false;
+    const uint32_t dims = word(packed, at);
+    for (uint32_t i = 0; i < dims && dims <= MAX_DIMS && product <= INT32_MAX; i++)
+        product *= word(packed, at + SIZES_AT + (size_t)i * SIZE_BYTES);
+    return dims <= MAX_DIMS && product == word(packed, count_at);
+}
+
+bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                             struct ms_range *numbers_out)
+{
+    if (layout->rule != MS_RULE_FROM_OTHER || strstr(layout->name, loop_name) == NULL ||
+        layout->count != 2 || layout->params[0].bytes != sizeof(int) ||
+        layout->params[1].bytes < CALCULATOR_BYTES + POINTERS_BYTES)
+        return false;
+    const size_t first = layout->params[1].offset, second = first + POINTERS_BYTES;
+    const bool is_first = counts(layout, packed, first);
+    if (is_first == counts(layout, packed, second))
+        return false;
+    const size_t at = is_first ? first : second;
+    *numbers_out = (struct ms_range){at, at + CALCULATOR_BYTES};
     return true;
 }
 
@@ -98,13 +123,6 @@ static bool covers(const struct ms_call *call, const char *name, uint64_t count)
     const uint64_t each = strtoul(end + 3, NULL, 10);
     return call->block[0] == threads && call->block[1] == 1 && call->block[2] == 1 &&
            call->grid[0] * threads * each >= count;
-}
-
-static uint32_t word(const struct ms_packed *packed, size_t at)
-{
-    uint32_t value;
-    memcpy(&value, packed->bytes + at, sizeof(value));
-    return value;
 }
 
 /* The first dimension is the row; the others say where rows are. */

@@ -7,15 +7,16 @@
 #ifndef METASHARD_RUNTIME_LAUNCH_STRIDED_H
 #define METASHARD_RUNTIME_LAUNCH_STRIDED_H
 
+#include "runtime/base/range.h"
 #include "runtime/base/rows.h"
 #include "runtime/launch/launch.h"
 
 /*
- * Makes the parameters, as ms_pack has packed them, zero where the kernel does not read them. Two pointers lie at `pointers`
- * of them, one behind the other. False: they are not such a kernel's; nothing has changed.
+ * Which bytes of the parameters are sizes and strides, used or not: no pointer lies there. False: the launch is not
+ * certainly one of such a kernel, by its rule, the sizes of its parameters, and what they hold.
  */
-bool ms_strided_clean(const struct ms_param_layout *layout, struct ms_packed *packed,
-                      size_t pointers);
+bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                             struct ms_range *numbers_out);
 
 /*
  * True when the launch does nothing but copy these rows: its name, the sizes of its parameters and all that they hold

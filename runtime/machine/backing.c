@@ -7,6 +7,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/diag/counters.h"
+#include "runtime/machine/addresses.h"
 
 /* Bit p of peers[d]: device p may reach memory of device d. */
 static _Atomic uint64_t peers[MS_MAX_DEVICES];
@@ -70,7 +71,7 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
         return CUDA_ERROR_OUT_OF_MEMORY;
     const size_t rounded = (bytes + granule - 1) / granule * granule;
     CUdeviceptr address;
-    result = ms_driver.mem_address_reserve(&address, rounded + 2 * granule, granule, 0, 0);
+    result = ms_addresses_reserve(&address, rounded + 2 * granule, granule);
     if (result != CUDA_SUCCESS)
         return result;
     *backing = (struct ms_backing){

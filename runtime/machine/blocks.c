@@ -20,11 +20,15 @@
 /* Cheap for memory that is not ours; host memory is reported as well. */
 static struct ms_allocation *claim(CUdeviceptr address)
 {
-    CUdeviceptr begin, end;
+    struct ms_range bounds[MS_BOUNDS];
     if (!ms_owns_any())
         return NULL;
-    ms_space_bounds(&begin, &end);
-    return address - begin < end - begin ? ms_space_claim(address) : NULL;
+    ms_space_bounds(bounds);
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        if (address >= bounds[i].begin && address < bounds[i].end)
+            return ms_space_claim(address);
+    }
+    return NULL;
 }
 
 static bool is_capturing(void)

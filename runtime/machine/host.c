@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/host.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "runtime/base/heap.h"
 
@@ -129,6 +133,25 @@ bool ms_host_holds(uint64_t address)
         held = address >= host.ranges[i].begin && address < host.ranges[i].end;
     pthread_mutex_unlock(&host.lock);
     return held;
+}
+
+/* Where the system lets nobody ask: every mapping counts. */
+static bool is_mapped(uint64_t address)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned char state;
+    return mincore((void *)(uintptr_t)(address & ~(page - 1)), 1, &state) == 0;
+}
+
+bool ms_host_is_readable(uint64_t address)
+{
+    const int error = errno;
+    unsigned char byte;
+    const struct iovec to = {&byte, 1}, from = {(void *)(uintptr_t)address, 1};
+    const bool is_read = process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+    const bool is_readable = is_read || (errno != EFAULT && is_mapped(address));
+    errno = error;
+    return is_readable;
 }
 
 void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out)

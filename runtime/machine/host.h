@@ -28,6 +28,10 @@ bool ms_host_has_globals(void);
 
 bool ms_host_holds(uint64_t address);
 
+/* This process can read a byte there, and so can a device that reads pageable memory. A mapping without access, as
+ * drivers and allocators keep GiBs of, cannot be read. */
+bool ms_host_is_readable(uint64_t address);
+
 /* The range outside of which ms_host_holds is false. */
 void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out);
 

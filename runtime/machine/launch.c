@@ -4,8 +4,6 @@
 
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
@@ -51,12 +49,12 @@ static bool is_hit(const struct ms_reach *reach, size_t offset)
 }
 
 /* True when a parameter other than the hits is the address of memory that the driver knows. */
-static bool has_other_memory(const struct ms_packed *packed, const struct ms_reach *reach)
+static bool has_other_memory(const struct ms_arguments *arguments, const struct ms_reach *reach)
 {
-    for (size_t at = 0; at + 8 <= packed->count; at += 4) {
-        const uint64_t word = word_at(packed, at);
+    for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
+        const uint64_t word = word_at(arguments->packed, at);
         unsigned type;
-        if (is_plausible(word) && !is_hit(reach, at) &&
+        if (is_plausible(word) && ms_reach_is_possible(arguments, at, word) && !is_hit(reach, at) &&
             ms_driver.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word) ==
                 CUDA_SUCCESS)
             return true;
@@ -219,11 +217,12 @@ static bool claim_and_record(const struct operands *operands, struct ms_step *st
 }
 
 static bool record(const struct ms_call *call, struct ms_param_layout *layout,
-                   const struct ms_packed *packed, const struct ms_reach *reach)
+                   const struct ms_arguments *arguments, const struct ms_reach *reach)
 {
     struct operands operands;
+    const struct ms_packed *packed = arguments->packed;
     if (layout->rule == MS_RULE_RUN || layout->rule == MS_RULE_CONCATENATE ||
-        !find_operands(reach, layout->rule, &operands) || has_other_memory(packed, reach))
+        !find_operands(reach, layout->rule, &operands) || has_other_memory(arguments, reach))
         return false;
     CUcontext context;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||
@@ -344,7 +343,7 @@ static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *
 }
 
 /* Where the device can read all of the process's memory, a pointer to it may lead anywhere. */
-static bool reaches_pageable_memory(const struct ms_packed *packed)
+static bool reaches_pageable_memory(const struct ms_arguments *arguments)
 {
     CUdevice device;
     int pageable = 0;
@@ -353,25 +352,29 @@ static bool reaches_pageable_memory(const struct ms_packed *packed)
                                        device) != CUDA_SUCCESS ||
         pageable == 0)
         return false;
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    for (size_t at = 0; at + 8 <= packed->count; at += 4) {
-        const uint64_t word = word_at(packed, at);
-        unsigned char is_in_memory;
-        if (is_plausible(word) && !ms_is_device_memory(word) && !ms_is_block(word) &&
-            mincore((void *)(uintptr_t)(word & ~(page - 1)), 1, &is_in_memory) == 0)
+    for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
+        const uint64_t word = word_at(arguments->packed, at);
+        if (is_plausible(word) && ms_reach_is_possible(arguments, at, word) && !ms_is_block(word) &&
+            ms_host_is_readable(word) && !ms_is_device_memory(word)) {
+            ms_log(MS_DEBUG, "the parameter at byte %zu, 0x%llx, may be an address of the host", at,
+                   (unsigned long long)word);
             return true;
+        }
     }
     return false;
 }
 
 /* Why a launch may reach every block; MS_REASON_CALL: it reaches what its parameters point to. */
-static enum ms_reason why_unbounded(const struct ms_packed *packed, const struct ms_reach *reach)
+static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
+                                    const struct ms_reach *reach)
 {
-    if (reach->everything || reaches_pageable_memory(packed))
+    if (reach->everything)
         return MS_REASON_HOST_REACH;
     if (ms_reach_is_unbounded())
         return MS_REASON_UNBOUNDED;
-    return ms_host_has_globals() ? MS_REASON_GLOBALS : MS_REASON_CALL;
+    if (ms_host_has_globals())
+        return MS_REASON_GLOBALS;
+    return reaches_pageable_memory(arguments) ? MS_REASON_PAGEABLE_REACH : MS_REASON_CALL;
 }
 
 /* What was materialised since `before` was so for a kernel. */
@@ -392,10 +395,10 @@ static CUresult touch_all(enum ms_reason reason)
     return result;
 }
 
-static CUresult touch_reached(const struct ms_param_layout *layout, const struct ms_packed *packed,
-                              const struct ms_reach *reach)
+static CUresult touch_reached(const struct ms_arguments *arguments, const struct ms_reach *reach)
 {
-    const enum ms_reason unbounded = why_unbounded(packed, reach);
+    const struct ms_param_layout *layout = arguments->layout;
+    const enum ms_reason unbounded = why_unbounded(arguments, reach);
     if (unbounded != MS_REASON_CALL) {
         ms_log(MS_DEBUG, "a launch of %s may reach anything: everything deferred is materialised",
                layout->name);
@@ -416,37 +419,23 @@ static CUresult touch_reached(const struct ms_param_layout *layout, const struct
     return result;
 }
 
-/* Two pointers in a row, and stale addresses besides. */
-static void find_reach(const struct ms_param_layout *layout, struct ms_packed *packed,
-                       struct ms_reach *reach)
-{
-    ms_reach_find(packed->bytes, packed->count, reach);
-    if (layout->rule != MS_RULE_FROM_OTHER)
-        return;
-    for (size_t i = 0; i + 1 < reach->count; i++) {
-        if (reach->hits[i + 1].offset == reach->hits[i].offset + 8 &&
-            ms_strided_clean(layout, packed, reach->hits[i].offset)) {
-            ms_reach_find(packed->bytes, packed->count, reach);
-            return;
-        }
-    }
-}
-
 static bool launch_packed(const struct ms_call *call, struct ms_param_layout *layout,
                           struct ms_packed *packed, CUresult *result_out)
 {
+    struct ms_arguments arguments = {.layout = layout, .packed = packed};
     struct ms_reach reach;
-    find_reach(layout, packed, &reach);
+    ms_strided_find_numbers(layout, packed, &arguments.numbers);
+    ms_reach_find(&arguments, &reach);
     if (concatenate(call, layout, packed, &reach, result_out) ||
         copy_rows(call, layout, packed, &reach, result_out))
         return true;
-    if (record(call, layout, packed, &reach)) {
+    if (record(call, layout, &arguments, &reach)) {
         ms_settle_postpone();
         *result_out = CUDA_SUCCESS;
         return true;
     }
     ms_settle_consider();
-    *result_out = touch_reached(layout, packed, &reach);
+    *result_out = touch_reached(&arguments, &reach);
     return *result_out != CUDA_SUCCESS;
 }
 

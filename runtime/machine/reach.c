@@ -5,94 +5,74 @@
 #include <string.h>
 
 #include "runtime/hot.h"
+#include "runtime/machine/addresses.h"
 #include "runtime/machine/host.h"
 #include "runtime/machine/machine.h"
+#include "runtime/machine/words.h"
 
 static _Atomic bool unbounded;
 
+/* Outside of these no word means anything: those of blocks, and of the host's memory. */
+enum { HOST = MS_BOUNDS };
 struct bounds {
-    uint64_t begin, bytes; /* of blocks */
-    uint64_t host_begin, host_bytes;
+    struct ms_range ranges[MS_WORD_WINDOWS];
 };
+_Static_assert(HOST + 1 == MS_WORD_WINDOWS, "a window for each");
 
 static struct bounds get_bounds(void)
 {
-    CUdeviceptr begin, end;
-    uint64_t host_begin, host_end;
-    ms_space_bounds(&begin, &end);
-    ms_host_bounds(&host_begin, &host_end);
-    return (struct bounds){.begin = begin,
-                           .bytes = end - begin,
-                           .host_begin = host_begin,
-                           .host_bytes = host_end > host_begin ? host_end - host_begin : 0};
+    struct bounds bounds = {0};
+    struct ms_range *host = &bounds.ranges[HOST];
+    ms_space_bounds(bounds.ranges);
+    ms_host_bounds(&host->begin, &host->end);
+    return bounds;
 }
 
-static bool is_in(const struct bounds *bounds, uint64_t word)
+static bool is_in(const struct ms_range *range, uint64_t word)
 {
-    return word - bounds->begin < bounds->bytes || word - bounds->host_begin < bounds->host_bytes;
+    return word >= range->begin && word < range->end;
 }
 
-static uint64_t load(const unsigned char *bytes)
+static bool is_of_blocks(const struct bounds *bounds, uint64_t word)
 {
-    uint64_t word;
-    memcpy(&word, bytes, sizeof(word));
-    return word;
+    return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word);
 }
 
-/*
- * Whether one of the words that begin in these 64 bytes may be in bounds, by its upper half: plain loops
- * over 4-byte words, which compilers turn into vector instructions.
- */
-static bool any_near(const struct bounds *bounds, const unsigned char *bytes)
+bool ms_reach_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word)
 {
-    const uint32_t begin = (uint32_t)(bounds->begin >> 32);
-    const uint32_t span = (uint32_t)((bounds->begin + bounds->bytes) >> 32) - begin;
-    const uint32_t host_begin = (uint32_t)(bounds->host_begin >> 32);
-    const uint32_t host_span =
-        (uint32_t)((bounds->host_begin + bounds->host_bytes) >> 32) - host_begin;
-    uint32_t halves[16];
-    uint32_t found = 0;
-    memcpy(halves, bytes + 4, sizeof(halves));
-    for (int i = 0; i < 16; i++)
-        found |= halves[i] - begin <= span;
-    for (int i = 0; i < 16 && bounds->host_bytes > 0; i++)
-        found |= halves[i] - host_begin <= host_span;
-    return found != 0;
+    const struct ms_range *numbers = &arguments->numbers;
+    if (at < numbers->end && at + sizeof(word) > numbers->begin)
+        return false;
+    return ms_address_is_far(word) || ms_param_layout_has_word(arguments->layout, at);
 }
 
-/* The offset of the first word at or behind `at` that is in bounds; count when there is none. */
-static size_t next_word(const struct bounds *bounds, const unsigned char *bytes, size_t at,
-                        size_t count, uint64_t *word_out)
+static bool add_hit(struct ms_reach *reach, const struct ms_hit *hit)
 {
-    while (at + 8 <= count) {
-        const bool is_group = at + 72 <= count;
-        const size_t end = is_group ? at + 64 : count - 7;
-        if (is_group && !any_near(bounds, bytes + at))
-            at = end;
-        for (; at < end; at += 4) {
-            *word_out = load(bytes + at);
-            if (is_in(bounds, *word_out))
-                return at;
-        }
+    if (reach->count == MS_MAX_HITS) {
+        reach->everything = true;
+        return false;
     }
-    return count;
+    reach->hits[reach->count++] = *hit;
+    return true;
 }
 
-void ms_reach_find(const void *bytes, size_t count, struct ms_reach *reach_out)
+void ms_reach_find(const struct ms_arguments *arguments, struct ms_reach *reach_out)
 {
     const struct bounds bounds = get_bounds();
+    struct ms_words words;
+    struct ms_hit hit;
+    uint64_t word;
     reach_out->count = 0;
     reach_out->everything = false;
-    uint64_t word;
-    for (size_t at = 0; (at = next_word(&bounds, bytes, at, count, &word)) < count; at += 4) {
-        struct ms_hit hit = {.offset = at, .pointer = word};
-        if (ms_space_reach(word, &hit.block)) {
-            if (reach_out->count == MS_MAX_HITS) {
-                reach_out->everything = true;
+    ms_words_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
+    while (ms_words_next(&words, &hit.offset, &word)) {
+        if (!ms_reach_is_possible(arguments, hit.offset, word))
+            continue;
+        hit.pointer = word;
+        if (is_of_blocks(&bounds, word) && ms_space_reach(word, &hit.block)) {
+            if (!add_hit(reach_out, &hit))
                 return;
-            }
-            reach_out->hits[reach_out->count++] = hit;
-        } else if (ms_host_holds(word)) {
+        } else if (is_in(&bounds.ranges[HOST], word) && ms_host_holds(word)) {
             reach_out->everything = true;
         }
     }
@@ -108,36 +88,81 @@ static CUresult expose(uint64_t word)
     return CUDA_SUCCESS;
 }
 
-/* True for the upper half of an address of a block: with a lower half that is written next to it, it
- * becomes one, and no call shows both. */
-static bool is_upper_half(const struct bounds *bounds, uint32_t half)
+static CUresult expose_words(const struct bounds *bounds, const void *bytes, size_t count)
 {
-    return bounds->bytes > 0 && half >= bounds->begin >> 32 &&
-           half <= (bounds->begin + bounds->bytes - 1) >> 32;
+    struct ms_words words;
+    size_t at;
+    uint64_t word;
+    CUresult result = CUDA_SUCCESS;
+    ms_words_begin(&words, bytes, count, bounds->ranges);
+    while (result == CUDA_SUCCESS && ms_defers_any() && ms_words_next(&words, &at, &word)) {
+        if (ms_address_is_far(word) || at % 4 == 0)
+            result = expose(word);
+    }
+    return result;
+}
+
+/* --- addresses of which another call writes the rest */
+
+static uint64_t load(const unsigned char *bytes, size_t count)
+{
+    uint64_t word = 0;
+    memcpy(&word, bytes, count);
+    return word;
+}
+
+/* The value may be what addresses in this range are without their lower `shift` bits. */
+static bool is_upper_part(const struct ms_range *range, uint64_t value, unsigned shift)
+{
+    return range->end > range->begin && value >= range->begin >> shift &&
+           value <= (range->end - 1) >> shift;
+}
+
+/*
+ * What was written before these bytes may be the beginning of an address that ends with them, in its last seven to
+ * three bytes. The fewer there are the less they tell; so three, and the four of a near address, which are a small
+ * number, count only if they are all that is written.
+ */
+static bool may_end_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
+{
+    const struct ms_range *far = &bounds->ranges[MS_FAR];
+    for (size_t at = 0; at < 4 && at + 4 <= count; at++) {
+        if (is_upper_part(far, load(bytes + at, 4), 32))
+            return true;
+    }
+    return (count == 4 && is_upper_part(&bounds->ranges[MS_NEAR], load(bytes, 4), 32)) ||
+           (count == 3 && is_upper_part(far, load(bytes, 3), 40));
+}
+
+/* These bytes may end with the first six or seven of an address, of which the others are zero. */
+static CUresult expose_beginning(const unsigned char *bytes, size_t count)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t first = 6; first < 8 && first <= count && result == CUDA_SUCCESS; first++) {
+        const uint64_t word = load(bytes + count - first, first);
+        if (ms_address_is_far(word))
+            result = expose(word);
+    }
+    return result;
 }
 
 CUresult ms_reach_expose(const void *bytes, size_t count)
 {
     const struct bounds bounds = get_bounds();
-    uint64_t word;
-    uint32_t half;
-    CUresult result = CUDA_SUCCESS;
-    if (count >= sizeof(half)) {
-        memcpy(&half, bytes, sizeof(half));
-        if (is_upper_half(&bounds, half))
-            return ms_prepare_touch_all();
-    }
-    for (size_t at = 0; result == CUDA_SUCCESS && ms_defers_any() &&
-                        (at = next_word(&bounds, bytes, at, count, &word)) < count;
-         at += 4)
-        result = expose(word);
-    return result;
+    if (may_end_address(&bounds, bytes, count))
+        return ms_prepare_touch_all();
+    const CUresult result = expose_words(&bounds, bytes, count);
+    return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
 }
 
 CUresult ms_reach_expose_pattern(uint32_t pattern)
 {
     const struct bounds bounds = get_bounds();
-    if (is_upper_half(&bounds, pattern))
+    const struct ms_range *far = &bounds.ranges[MS_FAR];
+    const uint32_t pair = pattern & 0xffff;
+    /* A pattern of two bytes may be the two of an upper half that are not zero. */
+    if (is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32) ||
+        (pattern >> 16 == pair && is_upper_part(far, pair, 32)))
         return ms_prepare_touch_all();
     return expose((uint64_t)pattern << 32 | pattern);
 }

@@ -8,6 +8,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/hot.h"
+#include "runtime/machine/addresses.h"
 #include "runtime/machine/note.h"
 
 static struct {
@@ -23,7 +24,9 @@ static struct {
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
     _Atomic uint64_t leftover_bytes;
     _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
-    _Atomic CUdeviceptr begin, end; /* around all allocations and their guards */
+    struct {
+        _Atomic uint64_t begin, end;
+    } bounds[MS_BOUNDS]; /* around all allocations and their guards */
 } space = {.lock = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER};
 
 static struct ms_allocation *at_locked(size_t index)
@@ -102,9 +105,14 @@ static CUdeviceptr reach_end(const struct ms_allocation *allocation)
 
 static void set_bounds_locked(void)
 {
-    const bool any = space.count > 0;
-    atomic_store(&space.begin, any ? reach_begin(at_locked(0)) : 0);
-    atomic_store(&space.end, any ? reach_end(at_locked(space.count - 1)) : 0);
+    const size_t ends[] = {lower_bound_locked(MS_FAR_ADDRESS), space.count};
+    size_t first = 0;
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        const bool any = ends[i] > first;
+        atomic_store(&space.bounds[i].begin, any ? reach_begin(at_locked(first)) : 0);
+        atomic_store(&space.bounds[i].end, any ? reach_end(at_locked(ends[i] - 1)) : 0);
+        first = ends[i];
+    }
 }
 
 bool ms_space_add(struct ms_allocation *allocation)
@@ -379,10 +387,12 @@ bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out
     return tell(next_locked, address, facts_out);
 }
 
-void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out)
+void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
 {
-    *begin_out = atomic_load_explicit(&space.begin, memory_order_relaxed);
-    *end_out = atomic_load_explicit(&space.end, memory_order_relaxed);
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        bounds_out[i].begin = atomic_load_explicit(&space.bounds[i].begin, memory_order_relaxed);
+        bounds_out[i].end = atomic_load_explicit(&space.bounds[i].end, memory_order_relaxed);
+    }
 }
 
 /* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most one. */

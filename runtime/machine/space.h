@@ -121,11 +121,12 @@ bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out);
 bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out);
 
 /*
- * The range of addresses outside of which no pointer means an allocation; empty when there is none. The guards
- * of allocations are inside. May be out of date when another thread adds or removes an allocation, which then
- * orders itself with whoever uses its address.
+ * The ranges of addresses outside of which no pointer means an allocation, of near ones and of far ones (addresses.h);
+ * empty where there is none. The guards of allocations are inside. May be out of date when another thread adds or
+ * removes an allocation, which then orders itself with whoever uses its address.
  */
-void ms_space_bounds(CUdeviceptr *begin_out, CUdeviceptr *end_out);
+enum { MS_NEAR, MS_FAR, MS_BOUNDS };
+void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS]);
 
 /* [address, address + bytes) begins within the reservation of an allocation and is not all in the allocation. */
 bool ms_space_strays(CUdeviceptr address, size_t bytes);

@@ -124,6 +124,12 @@ static const struct {
          "%c changes a file of which bytes were copied to the device and had no memory there yet, "
          "so all that comes from the file was brought into memory first. Write another file, and "
          "rename it over this one, and it stays deferred."},
+    [MS_REASON_PAGEABLE_REACH] =
+        {"a parameter that may be a host address",
+         "A parameter of the kernel %k is the address of readable memory of the process, or a "
+         "number that looks like one. This device reads such memory (HMM or ATS), where the "
+         "address of any block may lie, so everything that was deferred was brought into memory. "
+         "Launch it after the weights are sharded, or give it device memory."},
 };
 
 const char *ms_reason_text(uint32_t reason)

@@ -177,11 +177,16 @@ static void gather_host(void *host)
     gather_at(host, (CUdeviceptr)(uintptr_t)host);
 }
 
-/* The address of memory that is gone is a number again, which no launch looks behind. */
+/* The address of memory that is gone is a number again, which no launch looks behind; unless the device can read it as
+ * any other memory of the process. */
 static void pass_number(CUdeviceptr number)
 {
     static CUdeviceptr small;
     uint64_t count = 0;
+    int is_readable = 0;
+    CALL(cuDeviceGetAttribute)(&is_readable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0);
+    if (is_readable)
+        return;
     if (small == 0)
         CALL(cuMemAlloc_v2)(&small, PAGE);
     const struct fuzz_witness witness = fuzz_witness_begin();

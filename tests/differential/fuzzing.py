@@ -2,6 +2,7 @@
 """The differential fuzzer: batches of operations, run alone and under the shim, compared and shrunk (fuzz.h)."""
 import json
 import os
+import random
 import re
 import struct
 import subprocess
@@ -25,6 +26,15 @@ SETTINGS = {
     "a device with threads": (dict(EVERYTHING, SIMCUDA_EAGER="0"), 0.2),
     "a slow device": (dict(EVERYTHING, SIMCUDA_EAGER="0", SIMCUDA_DELAY_US="30", SIMCUDA_POISON="2"), 0.05),
 }
+# What the driver is like, alone and under the shim: of each row one value is drawn for each batch, from its seed. Rows
+# may be added at the end, whose variables are settings of tests/sim/simcuda.h. The first value is the likelier one, and
+# what kept programs and the slice of `hooks` are run with.
+WORLDS = {
+    "addresses": ({}, {"SIMCUDA_LOW": "1"}, {"SIMCUDA_HINTS": "0"}, {"SIMCUDA_LOW": "1", "SIMCUDA_HINTS": "0"},
+                  {"SIMCUDA_LOW": "1", "SIMCUDA_HINTS": "2"}),
+    "pageable memory": ({}, {"SIMCUDA_PAGEABLE": "1"}),
+    "pageable sources": ({}, {"SIMCUDA_LATE": "1"}),
+}
 # What may stand in the log: what the shim refuses, and plans that are not valid.
 EXPECTED_LINES = re.compile(
     r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
@@ -42,9 +52,10 @@ def entry_classes():
 class Batch:
     """What one process does."""
 
-    def __init__(self, seed, operations, setting, first=None, last=None, keep=None):
+    def __init__(self, seed, operations, setting, first=None, last=None, keep=None, world=None):
         self.seed, self.operations, self.setting = seed, operations, setting
         self.first, self.last, self.keep = first, last, keep
+        self.world = world or {}
 
     def arguments(self, folder, kernels):
         command = [str(self.seed), "0", str(self.operations), folder, *kernels]
@@ -63,7 +74,7 @@ class Batch:
 
     def describe(self):
         return {"seed": self.seed, "operations": self.operations, "setting": self.setting,
-                "first": self.first, "last": self.last,
+                "first": self.first, "last": self.last, **({"world": self.world} if self.world else {}),
                 "keep": self.keep if self.keep is None or isinstance(self.keep, str) else ranges(self.keep)}
 
     def where(self, index):
@@ -123,6 +134,7 @@ class Fuzzer:
         self.classes = entry_classes()
         self.alone = {}  # by what a batch is: with `remembers`, what it left without the shim
         self.remembers = False
+        self.draws = False  # worlds
 
     def base(self):
         kept = {name: value for name, value in os.environ.items()
@@ -132,7 +144,7 @@ class Fuzzer:
 
     def side(self, batch, folder, with_shim, prints=False):
         os.makedirs(folder, exist_ok=True)
-        environment = dict(self.base(), **ALONE)
+        environment = dict(self.base(), **ALONE, **batch.world)
         log = os.path.join(folder, "log")
         if with_shim:
             rules = os.path.join(folder, "rules")
@@ -153,7 +165,8 @@ class Fuzzer:
                     read(folder, "log").decode(errors="replace"), output)
 
     def side_alone(self, batch, folder):
-        key = (batch.seed, batch.operations, batch.first, batch.last, str(batch.keep), batch.more())
+        key = (batch.seed, batch.operations, batch.first, batch.last, str(batch.keep), batch.more(),
+               str(batch.world))
         side = self.alone.get(key) or self.side(batch, folder, False)
         if self.remembers:
             self.alone[key] = side
@@ -224,7 +237,7 @@ class Fuzzer:
         with tempfile.TemporaryDirectory() as folder:
             alone = self.side(batch, os.path.join(folder, "alone"), False, prints=True)
             seen = self.side(batch, os.path.join(folder, "shim"), True, prints=True)
-        text = [f"setting: {batch.setting}"]
+        text = [f"setting: {batch.setting}{in_words(batch.world)}"]
         theirs, ours = words(alone.output), words(seen.output)
         for number, line in enumerate(theirs):
             other = ours[number] if number < len(ours) else "(nothing: it ended)"
@@ -238,6 +251,19 @@ def named(batch, lines):
         return batch
     found = [re.match(r"(\d+): (.*)$", line) for line in lines]
     return replaced(batch, keep=",".join(f"{match[1]}={match[2]}" for match in found if match))
+
+
+def in_words(world):
+    return "".join(f", {name}={value}" for name, value in world.items())
+
+
+def draw_world(seed):
+    """As is half of the time; the rows are independent, and a new one changes nothing of those before it."""
+    world = {}
+    for name, values in WORLDS.items():
+        draw = random.Random(f"{seed} {name}")
+        world.update(values[0] if draw.random() < 0.5 else draw.choice(values[1:]))
+    return world
 
 
 def words(output):
@@ -287,8 +313,11 @@ def batches(fuzzer, seed, operations, size):
         # Each first act with each setting, however many there are of them.
         setting = names[(number % len(firsts) + number // len(firsts)) % len(names)]
         count = min(operations, max(PROGRAM_OPERATIONS, int(size * SETTINGS[setting][1])))
-        yield Batch(seed + number, count, setting, firsts[number % len(firsts)],
-                    lasts[number // 3 % len(lasts)])
+        last = lasts[number // 3 % len(lasts)]
+        world = draw_world(seed + number) if fuzzer.draws else {}
+        if last == "read-illegally":  # there is nothing that a kernel may not read: it would end the simulated device
+            world.pop("SIMCUDA_PAGEABLE", None)
+        yield Batch(seed + number, count, setting, firsts[number % len(firsts)], last, world=world)
         operations -= count
         number += 1
 

@@ -2,7 +2,8 @@
 """Random programs on large memory: program.c, which checks every byte it reads against a model of its own.
 
 Program i of P has seed S + i and N / P operations. Each runs on the simulated driver: alone, under the shim with its
-defaults, deferring everything, deferring everything without snapshots, on a slow device whose fresh memory is
+defaults, deferring everything, deferring everything without snapshots at low addresses (where wishes are honoured) with
+pageable memory, on a slow device whose fresh memory is
 never the same, and on a small device while settling all the time. Here the outputs are compared.
 """
 import os
@@ -12,8 +13,8 @@ import tempfile
 SETTINGS = (
     ("with the shim", {}),
     ("deferring everything", {"METASHARD_MIN_BYTES": "1"}),
-    ("deferring everything, no snapshots",
-     {"METASHARD_MIN_BYTES": "1", "METASHARD_SNAPSHOT_BYTES": "0"}),
+    ("deferring everything, no snapshots, low addresses, pageable memory",
+     {"METASHARD_MIN_BYTES": "1", "METASHARD_SNAPSHOT_BYTES": "0", "SIMCUDA_LOW": "1", "SIMCUDA_PAGEABLE": "1"}),
     ("deferring everything, slow device, poisoned memory",
      {"METASHARD_MIN_BYTES": "1", "SIMCUDA_DELAY_US": "100", "SIMCUDA_POISON": "2"}),
     ("deferring everything, settling at once, little memory",

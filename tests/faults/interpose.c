@@ -326,6 +326,11 @@ ROW(FILES, ENOMEM, MAP_FAILED, void *, mmap64,
 FILE_ROW(ENOMEM, mprotect, (void *place, size_t bytes, int protection), (place, bytes, protection))
 FILE_ROW(EAGAIN, madvise, (void *place, size_t bytes, int advice), (place, bytes, advice))
 FILE_ROW(EAGAIN, mincore, (void *place, size_t bytes, unsigned char *out), (place, bytes, out))
+/* As in a container that does not allow it. */
+ROW(FILES, EPERM, -1, ssize_t, process_vm_readv,
+    (pid_t process, const struct iovec *here, unsigned long here_count, const struct iovec *there,
+     unsigned long there_count, unsigned long flags),
+    (process, here, here_count, there, there_count, flags))
 FILE_ROW(ENOMEM, munmap, (void *place, size_t bytes), (place, bytes))
 
 /* --- threads */

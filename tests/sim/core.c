@@ -78,16 +78,34 @@ uint64_t sim_new_id_locked(void)
 
 /* --- settings */
 
+/* The value of a variable, or what SIM_SETTINGS says of it; NULL: neither is there. Ends with a blank or with the text. */
+static const char *find_setting(const char *name)
+{
+    const char *text = getenv(name);
+    if (text != NULL && text[0] != '\0')
+        return text;
+    const char *all = getenv("SIM_SETTINGS");
+    const size_t length = strlen(name);
+    while (all != NULL && *all != '\0') {
+        if (strncmp(all, name, length) == 0 && all[length] == '=')
+            return all + length + 1;
+        all += strcspn(all, " ");
+        all += strspn(all, " ");
+    }
+    return NULL;
+}
+
 static unsigned long setting(const char *name, unsigned long lowest, unsigned long highest,
                              unsigned long otherwise)
 {
-    const char *text = getenv(name);
-    if (text == NULL || text[0] == '\0')
+    const char *text = find_setting(name);
+    if (text == NULL)
         return otherwise;
     char *end;
     errno = 0;
     const unsigned long value = strtoul(text, &end, 10);
-    if (errno == 0 && *end == '\0' && text[0] != '-' && value >= lowest && value <= highest)
+    if (errno == 0 && end != text && (*end == '\0' || *end == ' ') && text[0] != '-' &&
+        value >= lowest && value <= highest)
         return value;
     sim_complain("%s is \"%s\", expected a number from %lu to %lu; %lu is used", name, text, lowest,
                  highest, otherwise);
@@ -206,6 +224,8 @@ static void configure(void)
     const size_t wanted = setting("SIMCUDA_GRANULE_KIB", 64, 2048, 2048) << 10;
     while (sim_config.granule_bytes < wanted)
         sim_config.granule_bytes *= 2;
+    sim_config.low_addresses = setting("SIMCUDA_LOW", 0, 1, 0) == 1;
+    sim_config.hints = (enum sim_hints)setting("SIMCUDA_HINTS", 0, 2, SIM_HINTS_HONOURED);
     sim_config.pageable = setting("SIMCUDA_PAGEABLE", 0, 1, 0) == 1;
     sim_config.poison = (unsigned)setting("SIMCUDA_POISON", 0, 2, 0);
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);

@@ -81,7 +81,7 @@ static CUresult map_locked(const struct ticket *ticket, struct CUctx_st *context
     physical->offset = ticket->file_offset;
     physical->file = file;
     physical->foreign = true;
-    CUresult result = sim_space_take_locked(physical->bytes, SIM_GRANULE, 0, &address);
+    CUresult result = sim_space_take_locked(physical->bytes, SIM_GRANULE, &address);
     if (result == CUDA_SUCCESS && !sim_space_map_locked(address, physical, physical->bytes, true)) {
         sim_space_give_locked(address, physical->bytes);
         result = CUDA_ERROR_MAP_FAILED;

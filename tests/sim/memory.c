@@ -47,7 +47,7 @@ static CUresult back(CUdevice device, size_t bytes, struct sim_physical **physic
     CUresult result = sim_physical_create_locked(device, bytes, physical_out);
     if (result != CUDA_SUCCESS)
         return result;
-    result = sim_space_take_locked(bytes, SIM_GRANULE, 0, address_out);
+    result = sim_space_take_locked(bytes, SIM_GRANULE, address_out);
     if (result != CUDA_SUCCESS)
         goto err_drop;
     if (!sim_space_map_locked(*address_out, *physical_out, bytes, true)) {

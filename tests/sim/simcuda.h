@@ -14,7 +14,14 @@
  *   SIMCUDA_MEMORY_MIB=<n>     memory of each device; default 8192
  *   SIMCUDA_GRANULE_KIB=<n>    allocation granularity, 64 to 2048, rounded up to a power of two; default
  *                              2048, which real devices have
- *   SIMCUDA_PAGEABLE=1         kernels can read pageable host memory (else it is an illegal access)
+ *   SIMCUDA_LOW=1              reservations begin at 0x302000000, as those of real drivers on Linux do, while cuMemAlloc
+ *                              gives 0x7f... (what cuda-gdb prints of llama.cpp's pool; kvcache-ai/Mooncake#2511). What
+ *                              lies below, from 0x200000000 on, is mapped without access, as real drivers leave it.
+ *                              Without effect where a sanitizer needs those addresses
+ *   SIMCUDA_HINTS=<n>          a wanted address of cuMemAddressReserve that is free is 0: declined (another address is
+ *                              given), 1: honoured, 2: refused (CUDA_ERROR_INVALID_VALUE). Default 1
+ *   SIMCUDA_PAGEABLE=1         kernels can read pageable host memory (else it is an illegal access), as with HMM
+ *                              (CUDA programming guide, unified memory; Linux 6.1.24, driver 535, open modules)
  *   SIMCUDA_POISON=1           fresh device memory is filled with 0xCB (else it is not specified);
  *                              2: with another byte each time
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
@@ -44,6 +51,9 @@
  *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
  *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
  *   SIMCUDA_STATS=<path>       statistics as a JSON object, written when the process ends; %p too
+ *
+ *   SIM_SETTINGS=<name>=<n> ... what those of the above that are numbers are when the environment does not say: for a
+ *                              whole run of tests, most of which begin with an environment without SIMCUDA_
  *
  * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),
  * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches,

@@ -17,8 +17,17 @@
 #define ARENA_BYTES ((size_t)16 << 30)
 #define ADDRESS_BITS 47
 #define FILE_BYTES ((size_t)1 << 42)
+#define LOW_BEGIN 0x302000000ull
+#define LOW_END (1ull << 40)
+#define LOW_ARENA_BYTES ((size_t)1 << 30)
 
-static struct sim_extents free_space;
+static struct sim_extents free_space, free_low; /* low: of reservations, with SIMCUDA_LOW */
+static uint64_t low_end = LOW_BEGIN;            /* of the arenas of free_low */
+
+struct arena {
+    struct sim_region region;
+    struct sim_extents *free; /* NULL: one reservation at a wanted address, which goes with it */
+};
 static struct sim_table arenas;
 
 static void *reserve(void *hint, size_t bytes, int flags)
@@ -26,12 +35,13 @@ static void *reserve(void *hint, size_t bytes, int flags)
     return mmap(hint, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 }
 
-static void add_arena(uint64_t begin, size_t bytes)
+static void add_arena(uint64_t begin, size_t bytes, struct sim_extents *space)
 {
-    struct sim_region *arena = sim_zalloc(sizeof(*arena));
-    *arena = (struct sim_region){begin, bytes};
-    sim_table_add(&arenas, arena);
-    sim_extents_give(&free_space, begin, bytes);
+    struct arena *arena = sim_zalloc(sizeof(*arena));
+    *arena = (struct arena){{begin, bytes}, space};
+    sim_table_add(&arenas, &arena->region);
+    if (space != NULL)
+        sim_extents_give(space, begin, bytes);
 }
 
 static bool grow(size_t bytes)
@@ -44,7 +54,7 @@ static bool grow(size_t bytes)
         bytes = wanted;
     if (memory == MAP_FAILED)
         return false;
-    add_arena((uint64_t)memory, bytes);
+    add_arena((uint64_t)memory, bytes, &free_space);
     return true;
 }
 
@@ -60,34 +70,68 @@ static const bool may_choose_addresses = false;
 static const bool may_choose_addresses = true;
 #endif
 
-static bool take_at_hint(size_t bytes, CUdeviceptr hint)
+/* Exactly there, or not at all. */
+static bool reserve_at(uint64_t address, size_t bytes)
 {
-    if (sim_extents_take_at(&free_space, hint, bytes))
-        return true;
     if (!may_choose_addresses)
         return false;
-    void *memory = reserve((void *)hint, bytes, MAP_FIXED_NOREPLACE);
-    if (memory == MAP_FAILED)
-        return false;
-    if (memory != (void *)hint) {
-        /* Kernels before 4.17 take the flag for a hint. */
-        munmap(memory, bytes);
-        return false;
-    }
-    add_arena(hint, bytes);
-    return sim_extents_take_at(&free_space, hint, bytes);
+    void *memory = reserve((void *)address, bytes, MAP_FIXED_NOREPLACE);
+    if (memory == (void *)address)
+        return true;
+    if (memory != MAP_FAILED)
+        munmap(memory, bytes); /* kernels before 4.17 take the flag for a hint */
+    return false;
 }
 
-CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
-                               CUdeviceptr *address_out)
+static bool take_at_hint(size_t bytes, CUdeviceptr hint)
+{
+    if (sim_extents_take_at(&free_space, hint, bytes) ||
+        sim_extents_take_at(&free_low, hint, bytes))
+        return true;
+    if (!reserve_at(hint, bytes))
+        return false;
+    add_arena(hint, bytes, NULL);
+    return true;
+}
+
+/* Real drivers leave GiBs of mappings without access below their reservations. */
+static void reserve_below(void)
+{
+    static bool is_done;
+    if (!is_done)
+        reserve_at(0x200000000ull, 0x300200000ull - 0x200000000ull);
+    is_done = true;
+}
+
+static bool grow_low(size_t bytes)
+{
+    const size_t wanted = (bytes + LOW_ARENA_BYTES - 1) / LOW_ARENA_BYTES * LOW_ARENA_BYTES;
+    reserve_below();
+    for (; low_end + wanted <= LOW_END; low_end += LOW_ARENA_BYTES) {
+        if (reserve_at(low_end, wanted)) {
+            add_arena(low_end, wanted, &free_low);
+            low_end += wanted;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool take_low(size_t bytes, size_t alignment, CUdeviceptr *address_out)
+{
+    uint64_t begin;
+    if (!sim_extents_take(&free_low, bytes, alignment, &begin) &&
+        (!grow_low(bytes + alignment) || !sim_extents_take(&free_low, bytes, alignment, &begin)))
+        return false;
+    *address_out = begin;
+    return true;
+}
+
+CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr *address_out)
 {
     uint64_t begin;
     if (bytes >= (size_t)1 << ADDRESS_BITS)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (hint != 0 && hint % alignment == 0 && take_at_hint(bytes, hint)) {
-        *address_out = hint;
-        return CUDA_SUCCESS;
-    }
     if (!sim_extents_take(&free_space, bytes, alignment, &begin) &&
         (!grow(bytes + alignment) || !sim_extents_take(&free_space, bytes, alignment, &begin)))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -95,9 +139,31 @@ CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
     return CUDA_SUCCESS;
 }
 
+CUresult sim_space_reserve_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
+                                  CUdeviceptr *address_out)
+{
+    if (hint != 0 && sim_config.hints == SIM_HINTS_REFUSED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (bytes < (size_t)1 << ADDRESS_BITS && hint != 0 && hint % alignment == 0 &&
+        sim_config.hints == SIM_HINTS_HONOURED && take_at_hint(bytes, hint)) {
+        *address_out = hint;
+        return CUDA_SUCCESS;
+    }
+    if (sim_config.low_addresses && bytes < LOW_END && take_low(bytes, alignment, address_out))
+        return CUDA_SUCCESS;
+    return sim_space_take_locked(bytes, alignment, address_out);
+}
+
 void sim_space_give_locked(CUdeviceptr address, size_t bytes)
 {
-    sim_extents_give(&free_space, address, bytes);
+    struct arena *arena = (struct arena *)sim_table_find(&arenas, address);
+    if (arena->free != NULL) {
+        sim_extents_give(arena->free, address, bytes);
+        return;
+    }
+    munmap((void *)address, bytes);
+    sim_table_remove(&arenas, &arena->region);
+    free(arena);
 }
 
 bool sim_space_map_locked(CUdeviceptr address, struct sim_physical *physical, size_t bytes,

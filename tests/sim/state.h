@@ -19,10 +19,13 @@ static inline size_t sim_round_up(size_t value, size_t unit)
 
 /* --- settings: immutable after the first call (core.c) */
 
+enum sim_hints { SIM_HINTS_DECLINED, SIM_HINTS_HONOURED, SIM_HINTS_REFUSED };
 struct sim_config {
     int devices;
     size_t memory_bytes;
     size_t granule_bytes; /* a power of two */
+    bool low_addresses;   /* of reservations */
+    enum sim_hints hints;
     bool pageable;
     unsigned poison; /* 0: none, 1: always the same byte, 2: another one each time */
     unsigned delay_us;
@@ -115,8 +118,10 @@ void sim_physical_drop_if_unused_locked(struct sim_physical *physical);
 /* A new open file whose position is where the memory begins; -1 on failure. */
 int sim_physical_open_locked(struct sim_physical *physical);
 
-CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
-                               CUdeviceptr *address_out);
+CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr *address_out);
+/* The same for a reservation of the program, which has addresses of its own (SIMCUDA_LOW, SIMCUDA_HINTS). */
+CUresult sim_space_reserve_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
+                                  CUdeviceptr *address_out);
 void sim_space_give_locked(CUdeviceptr address, size_t bytes);
 bool sim_space_map_locked(CUdeviceptr address, struct sim_physical *physical, size_t bytes,
                           bool accessible);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SIMCUDA_ variables, the files they make, injected faults, forks, the end of the process. */
+#include "tests/sim/order.h"
 #include "tests/sim/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -312,4 +314,80 @@ MS_TEST(the_granule_can_be_smaller)
 {
     setenv("SIMCUDA_GRANULE_KIB", "100", 1);
     run(check_granule, path_of("errors"));
+}
+
+static CUdeviceptr reserve_at(CUdeviceptr wish)
+{
+    CUdeviceptr address = 0;
+    OK(cuMemAddressReserve(&address, 4 * MIB, 0, wish, 0));
+    return address;
+}
+
+/* A sanitizer's own memory lies there. */
+static bool may_be_low(void)
+{
+    void *memory = mmap((void *)0x310000000, 4096, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (memory != MAP_FAILED)
+        munmap(memory, 4096);
+#ifdef __SANITIZE_THREAD__
+    return false;
+#endif
+    return memory == (void *)0x310000000;
+}
+
+#define FAR ((CUdeviceptr)0x5a5b00000000)
+#define LOW ((CUdeviceptr)0x302000000)
+
+static void check_low(void)
+{
+    const bool is_possible = may_be_low();
+    start();
+    CUdeviceptr allocated;
+    OK(cuMemAlloc(&allocated, 4 * MIB));
+    CHECK(allocated > (CUdeviceptr)1 << 36);
+    const CUdeviceptr first = reserve_at(0);
+    CHECK_EQ(first == LOW, is_possible);
+    if (!is_possible)
+        return;
+    CHECK_EQ(reserve_at(0), LOW + 4 * MIB);
+    CHECK_EQ(reserve_at(FAR), FAR);
+    CHECK_EQ(reserve_at(FAR), LOW + 8 * MIB); /* it is taken */
+    OK(cuMemAddressFree(FAR, 4 * MIB));
+    CHECK_EQ(reserve_at(FAR + 2 * MIB), FAR + 2 * MIB);
+    OK(cuMemAddressFree(first, 4 * MIB));
+    CHECK_EQ(reserve_at(0), LOW);
+}
+
+MS_TEST(reservations_may_be_low)
+{
+    setenv("SIMCUDA_LOW", "1", 1);
+    run(check_low, NULL);
+    unsetenv("SIMCUDA_LOW");
+    setenv("SIM_SETTINGS", "SIMCUDA_DEVICES=2 SIMCUDA_LOW=1", 1);
+    run(check_low, NULL);
+}
+
+static void check_declined(void)
+{
+    start();
+    CHECK(reserve_at(FAR) != FAR);
+}
+
+static void check_refused(void)
+{
+    CUdeviceptr address;
+    start();
+    FAILS(cuMemAddressReserve(&address, 4 * MIB, 0, FAR, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK(reserve_at(0) != FAR);
+}
+
+MS_TEST(wanted_addresses_may_be_declined_or_refused)
+{
+    setenv("SIMCUDA_HINTS", "0", 1);
+    run(check_declined, NULL);
+    setenv("SIMCUDA_HINTS", "2", 1);
+    run(check_refused, NULL);
+    setenv("SIM_SETTINGS", "SIMCUDA_HINTS=0", 1); /* the variable comes first */
+    run(check_refused, NULL);
 }

@@ -51,7 +51,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
         return result;
     const size_t aligned = alignment < SIM_GRANULE ? SIM_GRANULE : alignment;
     pthread_mutex_lock(&sim_lock);
-    result = sim_space_take_locked(size, aligned, addr, ptr);
+    result = sim_space_reserve_locked(size, aligned, addr, ptr);
     if (result == CUDA_SUCCESS)
         sim_memory_add_locked(SIM_RESERVED, *ptr, size, NULL);
     pthread_mutex_unlock(&sim_lock);
@@ -112,7 +112,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 static void poison_locked(struct sim_physical *physical)
 {
     CUdeviceptr address;
-    if (sim_space_take_locked(physical->bytes, SIM_GRANULE, 0, &address) != CUDA_SUCCESS)
+    if (sim_space_take_locked(physical->bytes, SIM_GRANULE, &address) != CUDA_SUCCESS)
         return;
     if (sim_space_map_locked(address, physical, physical->bytes, true)) {
         memset((void *)address, sim_poison_byte_locked(), physical->bytes);

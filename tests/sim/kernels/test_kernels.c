@@ -114,6 +114,40 @@ SIMCUDA_KERNEL(read_texture32)
 }
 SIMCUDA_PARAMS(read_texture32, {0, 8}, {8, 8});
 
+/*
+ * read_packed32(to, {tag, address}): one word at an address that lies at an odd offset. read_records32(to,
+ * records, count): the same for records of 9 bytes in device memory.
+ */
+struct packed_record {
+    char tag;
+    CUdeviceptr address;
+} __attribute__((packed));
+static void read_records(const struct simcuda_launch *launch, CUdeviceptr out,
+                         const struct packed_record *records, uint64_t count)
+{
+    uint32_t *to = launch->touch(launch, out, count * 4);
+    for (uint64_t i = 0; to != NULL && i < count; i++) {
+        const uint32_t *word = launch->touch(launch, records[i].address, 4);
+        if (word == NULL)
+            return;
+        to[i] = *word + (uint32_t)records[i].tag;
+    }
+}
+SIMCUDA_KERNEL(read_packed32)
+{
+    read_records(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), args[1], 1);
+}
+SIMCUDA_PARAMS(read_packed32, {0, 8}, {8, sizeof(struct packed_record)});
+SIMCUDA_KERNEL(read_records32)
+{
+    const uint64_t count = SIMCUDA_ARG(args, 2, uint64_t);
+    const struct packed_record *records =
+        launch->touch(launch, SIMCUDA_ARG(args, 1, CUdeviceptr), count * sizeof(*records));
+    if (records != NULL)
+        read_records(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), records, count);
+}
+SIMCUDA_PARAMS(read_records32, {0, 8}, {8, 8}, {16, 8});
+
 /* no_params(): does nothing. */
 SIMCUDA_KERNEL(no_params)
 {
@@ -156,4 +190,5 @@ SIMCUDA_PARAMS(gather_managed32, {0, 8}, {8, 8});
 SIMCUDA_GLOBAL(answer, uint32_t, 42);
 
 SIMCUDA_KERNEL_LIST("fill32", "copy32", "add_in_place32", "uniform32", "gather32", "read_map32",
-                    "read_texture32", "gather_managed32", "no_params", "unknown_layout");
+                    "read_texture32", "read_packed32", "read_records32", "gather_managed32",
+                    "no_params", "unknown_layout");

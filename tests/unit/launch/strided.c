@@ -44,65 +44,88 @@ static void start(size_t bytes)
     memset(packed.local, 0xab, sizeof(packed.local));
 }
 
-/* What is in use is as it was, the rest is zero. */
-static void check_calculator(size_t at, int dims)
+static void set_word(size_t at, int value)
 {
-    struct calculator calculator;
-    memcpy(&calculator, packed.local + at, sizeof(calculator));
-    for (int dim = 0; dim < 25; dim++) {
-        const unsigned wanted = dim < dims ? 0xababababu : 0;
-        CHECK_EQ(calculator.sizes[dim][0], wanted);
-        CHECK_EQ(calculator.sizes[dim][2], wanted);
-        CHECK_EQ(calculator.strides[dim][0], wanted);
-        CHECK_EQ(calculator.strides[dim][1], wanted);
-    }
+    memcpy(packed.local + at, &value, sizeof(value));
 }
 
-static void set_dims(size_t at, int dims)
+/* A calculator of two dimensions, and the launch has as many elements. */
+static void set_calculator(size_t at)
 {
-    memcpy(packed.local + at, &dims, sizeof(dims));
+    static char name[] = "_ZN2at6native18elementwise_kernelILi128E";
+    layout->name = name;
+    layout->rule = MS_RULE_FROM_OTHER;
+    set_word(0, 6000);
+    set_word(at, 2);
+    set_word(at + 4, 60);
+    set_word(at + 16, 100);
 }
 
-MS_TEST(what_lies_behind_the_dimensions_becomes_zero)
+static bool finds_numbers(size_t at)
 {
-    static const int dims[] = {0, 1, 2, 24, 25};
-    for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++) {
-        start(sizeof(struct behind));
-        set_dims(offsetof(struct behind, calculator), dims[i]);
-        CHECK(ms_strided_clean(layout, &packed, offsetof(struct behind, pointers)));
-        check_calculator(offsetof(struct behind, calculator), dims[i]);
-        start(sizeof(struct before) / 8 * 8);
-        set_dims(offsetof(struct before, calculator), dims[i]);
-        CHECK(ms_strided_clean(layout, &packed, offsetof(struct before, pointers)));
-        check_calculator(offsetof(struct before, calculator), dims[i]);
-        CHECK_EQ(packed.local[offsetof(struct before, pointers)], 0xab);
-    }
+    struct ms_range numbers = {0, 0};
+    if (!ms_strided_find_numbers(layout, &packed, &numbers))
+        return false;
+    CHECK_EQ(numbers.begin, at);
+    CHECK_EQ(numbers.end, at + sizeof(struct calculator));
+    return true;
 }
 
-MS_TEST(other_parameters_stay)
+MS_TEST(sizes_and_strides_are_numbers_wherever_they_lie)
 {
-    static const unsigned char other[4096];
-    const size_t pointers = offsetof(struct behind, pointers);
-    const size_t calculator = offsetof(struct behind, calculator);
     start(sizeof(struct behind));
-    set_dims(calculator, 26);
-    CHECK(!ms_strided_clean(layout, &packed, pointers));
-    set_dims(calculator, -1);
-    CHECK(!ms_strided_clean(layout, &packed, pointers));
-    set_dims(calculator, 2);
-    CHECK(!ms_strided_clean(layout, &packed, pointers - 8));
+    set_calculator(offsetof(struct behind, calculator));
+    CHECK(finds_numbers(offsetof(struct behind, calculator)));
+    start((sizeof(struct before) + 7) / 8 * 8);
+    set_calculator(offsetof(struct before, calculator));
+    CHECK(finds_numbers(offsetof(struct before, calculator)));
+}
+
+MS_TEST(a_single_element_has_no_dimensions)
+{
+    const size_t at = offsetof(struct behind, calculator);
+    start(sizeof(struct behind));
+    set_calculator(at);
+    set_word(at, 0);
+    CHECK(!finds_numbers(at));
+    set_word(0, 1);
+    CHECK(finds_numbers(at));
+}
+
+MS_TEST(what_may_be_something_else_holds_pointers)
+{
+    static char other[] = "_ZN2at6native18selementwise_kernelILi128E";
+    const size_t at = offsetof(struct behind, calculator);
+    start(sizeof(struct behind));
+    set_calculator(at);
+    set_word(at, 26);
+    CHECK(!finds_numbers(at));
+    set_word(at, -1);
+    CHECK(!finds_numbers(at));
+    set_word(at, 2);
+    set_word(0, 6001);
+    CHECK(!finds_numbers(at));
+    set_word(0, 6000);
     layout->count = 3;
-    CHECK(!ms_strided_clean(layout, &packed, pointers));
+    CHECK(!finds_numbers(at));
     layout->count = 2;
     layout->params[1].bytes -= 16;
-    CHECK(!ms_strided_clean(layout, &packed, pointers));
+    CHECK(!finds_numbers(at));
     layout->params[1].bytes += 16;
-    packed.bytes = other; /* the program's own */
-    CHECK(!ms_strided_clean(layout, &packed, pointers));
-    packed.bytes = packed.local;
-    CHECK_EQ(packed.local[calculator + 4 + 12 * 2], 0xab);
-    CHECK(ms_strided_clean(layout, &packed, pointers));
-    CHECK_EQ(packed.local[calculator + 4 + 12 * 2], 0);
+    layout->rule = MS_RULE_IN_PLACE;
+    CHECK(!finds_numbers(at));
+    set_calculator(at);
+    layout->name = other;
+    CHECK(!finds_numbers(at));
+    set_calculator(at);
+    packed.count -= 32; /* the program has packed less */
+    CHECK(!finds_numbers(at));
+    packed.count += 32;
+    set_word(at, 1);
+    set_word(at + 4, 6000);
+    CHECK(finds_numbers(at));
+    set_calculator(offsetof(struct before, calculator)); /* either may be it */
+    CHECK(!finds_numbers(at));
 }
 
 /* --- copies */

@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/machine/addresses.h"
 #include "tests/harness/test.h"
 
 /* The slow, obvious twin: a place for each address that an allocation may have, in use or not. */
 enum { PLACES = 300, ROUNDS = 20000, BYTES = 1000, STEP = 4096 };
-#define FIRST ((CUdeviceptr)1 << 40)
+/* Half of them are near addresses, the others far ones. */
+#define FIRST (MS_FAR_ADDRESS - (CUdeviceptr)PLACES / 2 * STEP)
 
 static struct ms_allocation allocations[PLACES];
 static bool used[PLACES];
@@ -74,17 +76,25 @@ static void check_walk(void)
     CHECK(ms_space_claim_next(at) == NULL);
 }
 
+/* Around what is used of [first, end). */
+static void check_range(const struct ms_range *range, int first, int end)
+{
+    int last = end - 1;
+    first = next_used(first);
+    while (last >= first && !used[last])
+        last--;
+    if (first >= end)
+        CHECK(range->begin == range->end);
+    else
+        CHECK(range->begin == address_of(first) - 1 && range->end == address_of(last) + BYTES + 1);
+}
+
 static void check_bounds(void)
 {
-    CUdeviceptr begin, end;
-    int last = PLACES - 1;
-    while (last >= 0 && !used[last])
-        last--;
-    ms_space_bounds(&begin, &end);
-    if (last < 0)
-        CHECK(begin == end);
-    else
-        CHECK(begin == address_of(next_used(0)) - 1 && end == address_of(last) + BYTES + 1);
+    struct ms_range bounds[MS_BOUNDS];
+    ms_space_bounds(bounds);
+    check_range(&bounds[MS_NEAR], 0, PLACES / 2);
+    check_range(&bounds[MS_FAR], PLACES / 2, PLACES);
 }
 
 static void check_all(void)

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/addresses.h"
+
+#include "runtime/machine/space.h"
+#include "tests/harness/test.h"
+
+#define GIB ((size_t)1 << 30)
+#define GRANULE ((size_t)2 << 20)
+#define LOW ((CUdeviceptr)0x302000000)
+
+static enum { HONOURS, DECLINES, REFUSES } driver;
+static int wishes, calls;
+
+static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wish,
+                        unsigned long long flags)
+{
+    calls++;
+    wishes += wish != 0;
+    CHECK(bytes > 0 && alignment == GRANULE && flags == 0 && wish % GRANULE == 0);
+    CHECK(wish == 0 || wish + bytes < (CUdeviceptr)1 << 47);
+    if (wish != 0 && driver == REFUSES)
+        return CUDA_ERROR_INVALID_VALUE;
+    *address = wish != 0 && driver == HONOURS ? wish : LOW;
+    return CUDA_SUCCESS;
+}
+
+static CUdeviceptr reserved(size_t bytes)
+{
+    CUdeviceptr address = 0;
+    ms_driver.mem_address_reserve = reserve;
+    CHECK_EQ(ms_addresses_reserve(&address, bytes, GRANULE), CUDA_SUCCESS);
+    return address;
+}
+
+MS_TEST(wishes_are_far_and_do_not_meet)
+{
+    CUdeviceptr end = 0;
+    for (size_t i = 1; i < 100; i++) {
+        const CUdeviceptr address = reserved(i * GRANULE);
+        CHECK(ms_address_is_far(address) && address >= end);
+        end = address + i * GRANULE;
+    }
+}
+
+MS_TEST(wishes_go_round_what_is_in_use)
+{
+    const CUdeviceptr first = reserved(3 * GRANULE);
+    struct ms_allocation allocation = {
+        .address = first + GRANULE,
+        .bytes = GRANULE - 100,
+        .backing = {.address = first + GRANULE, .bytes = GRANULE, .granule = GRANULE},
+        .lineage = {.bytes = GRANULE}};
+    CHECK(ms_space_add(&allocation));
+    bool went_round = false;
+    for (int i = 0; i < 20; i++) {
+        const CUdeviceptr address = reserved(1000 * GIB);
+        CHECK(address >= first + 3 * GRANULE || address + 1000 * GIB <= first);
+        went_round |= address == first + 3 * GRANULE && i > 0;
+    }
+    CHECK(went_round);
+    CHECK_EQ(wishes, calls);
+}
+
+MS_TEST(a_driver_that_honours_no_wish_is_asked_for_none)
+{
+    driver = DECLINES;
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(reserved(GIB), LOW);
+    CHECK_EQ(calls, 20);
+    CHECK_EQ(wishes, 4);
+}
+
+MS_TEST(a_driver_that_refuses_wishes_is_asked_again)
+{
+    driver = REFUSES;
+    for (int i = 0; i < 20; i++)
+        CHECK_EQ(reserved(GIB), LOW);
+    CHECK_EQ(calls, 24);
+    CHECK_EQ(wishes, 4);
+}
+
+MS_TEST(one_wish_in_vain_does_not_end_them)
+{
+    for (int i = 0; i < 20; i++) {
+        driver = i % 3 == 0 ? DECLINES : HONOURS;
+        CHECK_EQ(ms_address_is_far(reserved(GIB)), driver == HONOURS);
+    }
+    CHECK_EQ(wishes, 20);
+    CHECK(reserved((size_t)100 << 40) == LOW); /* more than there is room for */
+}

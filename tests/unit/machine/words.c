@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/machine/words.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/harness/test.h"
+
+enum { MOST = 400, ROUNDS = 20000 };
+
+static unsigned char bytes[MOST];
+
+static uint64_t word_at(size_t at)
+{
+    uint64_t word;
+    memcpy(&word, bytes + at, sizeof(word));
+    return word;
+}
+
+static bool holds(const struct ms_range *windows, uint64_t word)
+{
+    for (int i = 0; i < MS_WORD_WINDOWS; i++) {
+        if (word >= windows[i].begin && word < windows[i].end)
+            return true;
+    }
+    return false;
+}
+
+/* The slow, obvious twin. */
+static void check(const struct ms_range *windows, size_t begin, size_t count)
+{
+    struct ms_words words;
+    size_t offset;
+    uint64_t word;
+    ms_words_begin(&words, bytes + begin, count, windows);
+    for (size_t at = 0; at + 8 <= count; at++) {
+        if (!holds(windows, word_at(begin + at)))
+            continue;
+        CHECK(ms_words_next(&words, &offset, &word));
+        CHECK_EQ(offset, at);
+        CHECK_EQ(word, word_at(begin + at));
+    }
+    CHECK(!ms_words_next(&words, &offset, &word));
+}
+
+static uint64_t draw(void)
+{
+    static const uint64_t near[] = {0, 0x302000000, 0x5a5b00000000, 0x7f0012345678, UINT64_MAX};
+    const uint64_t base = near[rand() % 5];
+    return base + ((uint64_t)rand() << (rand() % 24)) - (base > 0 && rand() % 3 == 0);
+}
+
+MS_TEST(every_word_in_a_window_is_found)
+{
+    const unsigned seed = 20261122;
+    printf("# seed %u\n", seed);
+    srand(seed);
+    for (int round = 0; round < ROUNDS; round++) {
+        struct ms_range windows[MS_WORD_WINDOWS];
+        for (int i = 0; i < MS_WORD_WINDOWS; i++) {
+            windows[i].begin = draw();
+            windows[i].end =
+                rand() % 4 == 0 ? 0 : windows[i].begin + ((uint64_t)rand() << rand() % 12);
+        }
+        const size_t begin = (size_t)rand() % 40, count = (size_t)rand() % (MOST - begin);
+        memset(bytes, rand() % 2 == 0 ? 0 : rand(), sizeof(bytes));
+        for (int i = rand() % 30; i > 0 && count >= 8; i--) {
+            const uint64_t word = rand() % 2 == 0
+                                      ? windows[i % MS_WORD_WINDOWS].begin + (uint64_t)rand() % 99
+                                      : draw();
+            memcpy(bytes + begin + (size_t)rand() % (count - 7), &word, sizeof(word));
+        }
+        check(windows, begin, count);
+    }
+}
+
+MS_TEST(both_ends_of_a_window_count)
+{
+    const struct ms_range windows[MS_WORD_WINDOWS] = {{0x5a5b00000000, 0x5a5c00000001}};
+    const uint64_t values[] = {0x5a5affffffff, 0x5a5b00000000, 0x5a5c00000000, 0x5a5c00000001};
+    for (size_t at = 0; at < 100; at++) {
+        for (int i = 0; i < 4; i++) {
+            memset(bytes, 0, sizeof(bytes));
+            memcpy(bytes + at, &values[i], 8);
+            check(windows, 0, 108);
+            check(windows, 0, at + 8);
+            check(windows, 0, at + 7);
+        }
+    }
+}
