@@ -20,15 +20,7 @@
 /* Cheap for memory that is not ours; host memory is reported as well. */
 static struct ms_allocation *claim(CUdeviceptr address)
 {
-    struct ms_range bounds[MS_BOUNDS];
-    if (!ms_owns_any())
-        return NULL;
-    ms_space_bounds(bounds);
-    for (unsigned i = 0; i < MS_BOUNDS; i++) {
-        if (address >= bounds[i].begin && address < bounds[i].end)
-            return ms_space_claim(address);
-    }
-    return NULL;
+    return ms_space_may_hold(address) ? ms_space_claim(address) : NULL;
 }
 
 static bool is_capturing(void)

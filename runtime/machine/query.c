@@ -166,9 +166,7 @@ bool ms_meets_block(CUdeviceptr address, size_t bytes)
 
 bool ms_strays(CUdeviceptr address, size_t bytes)
 {
-    CUdeviceptr begin, end;
-    ms_space_bounds(&begin, &end);
-    return address >= begin && address < end && bytes > 0 && ms_space_strays(address, bytes);
+    return bytes > 0 && ms_space_may_hold(address) && ms_space_strays(address, bytes);
 }
 
 bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width)

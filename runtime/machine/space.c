@@ -395,6 +395,17 @@ void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
     }
 }
 
+bool ms_space_may_hold(CUdeviceptr address)
+{
+    struct ms_range bounds[MS_BOUNDS];
+    ms_space_bounds(bounds);
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        if (address >= bounds[i].begin && address < bounds[i].end)
+            return true;
+    }
+    return false;
+}
+
 /* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most one. */
 static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
 {

@@ -128,6 +128,9 @@ bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out
 enum { MS_NEAR, MS_FAR, MS_BOUNDS };
 void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS]);
 
+/* Whether the address lies within these bounds. Takes no lock. */
+bool ms_space_may_hold(CUdeviceptr address);
+
 /* [address, address + bytes) begins within the reservation of an allocation and is not all in the allocation. */
 bool ms_space_strays(CUdeviceptr address, size_t bytes);
 
