@@ -76,7 +76,7 @@ static bool mark(struct ms_words *words, const struct ms_word_window *window,
     for (unsigned at = 0; at < GROUP; at += LANES) {
         const ms_lanes found = match(window, 0, bytes + at) & match(window, 1, bytes + at) &
                                match(window, 2, bytes + at) & match(window, 3, bytes + at);
-        ms_lanes marks;
+        ms_lanes marks = {0};
         memcpy(&marks, words->marks + at, sizeof(marks));
         marks |= found;
         memcpy(words->marks + at, &marks, sizeof(marks));

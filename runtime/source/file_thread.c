@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
@@ -48,8 +47,6 @@ static struct {
 
     /* The file thread's own. */
     bool has_own_table; /* immutable once the thread serves */
-    void (*look)(void);
-    unsigned period_ms;
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &server.first};
 
 /* In the file thread and in those that it starts. */
@@ -103,27 +100,6 @@ static void fill_standard_places(void)
 
 /* --- the thread */
 
-static struct timespec time_after_ms(unsigned ms)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    const long ns = time.tv_nsec + (long)(ms % 1000) * 1000000;
-    time.tv_sec += (time_t)(ms / 1000) + ns / 1000000000;
-    time.tv_nsec = ns % 1000000000;
-    return time;
-}
-
-/* The one place where the thread waits: for a request, or for the time to look. */
-static void wait_locked(void)
-{
-    if (server.period_ms == 0) {
-        pthread_cond_wait(&server.more, &server.lock);
-    } else {
-        const struct timespec until = time_after_ms(server.period_ms);
-        pthread_cond_timedwait(&server.more, &server.lock, &until);
-    }
-}
-
 static struct request *take_request_locked(void)
 {
     struct request *request = server.first;
@@ -145,16 +121,6 @@ static void serve_locked(struct request *request)
     pthread_cond_signal(&request->done);
 }
 
-static void look_locked(void)
-{
-    void (*look)(void) = server.look;
-    if (server.period_ms == 0)
-        return;
-    pthread_mutex_unlock(&server.lock);
-    look();
-    pthread_mutex_lock(&server.lock);
-}
-
 static void *serve(__attribute__((unused)) void *argument)
 {
     pthread_setname_np(pthread_self(), "metashard-file");
@@ -168,8 +134,7 @@ static void *serve(__attribute__((unused)) void *argument)
         if (request != NULL)
             serve_locked(request);
         else
-            wait_locked();
-        look_locked();
+            pthread_cond_wait(&server.more, &server.lock);
     }
     return NULL;
 }
@@ -272,10 +237,4 @@ int ms_file_thread_create(pthread_t *thread_out, void *(*run)(void *), void *arg
 bool ms_file_thread_has_own_table(void)
 {
     return server.has_own_table;
-}
-
-void ms_file_thread_watch(void (*look)(void), unsigned period_ms)
-{
-    server.look = look;
-    server.period_ms = period_ms;
 }

@@ -38,11 +38,4 @@ int ms_file_thread_create(pthread_t *thread_out, void *(*run)(void *), void *arg
 /* Only meaningful in the file thread. */
 bool ms_file_thread_has_own_table(void);
 
-/*
- * Between calls `look` runs in the file thread, at least once in period_ms; 0: no more. For what nobody asks for: a read
- * lease that another process waits for. Looking (F_GETLEASE) needs no signal, so none of the program's can be taken
- * by mistake. To be called in the file thread.
- */
-void ms_file_thread_watch(void (*look)(void), unsigned period_ms);
-
 #endif

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/harness/device.h"
@@ -53,6 +54,13 @@ static unsigned char *map_checkpoint(size_t bytes)
     return mapping;
 }
 
+/* Nobody keeps another process from changing a checkpoint; it makes no call of libc that the shim sees. */
+static void start_without_leases(void)
+{
+    setenv("METASHARD_LEASES", "off", 1);
+    start();
+}
+
 static unsigned char read_byte(CUdeviceptr address)
 {
     unsigned char byte = 0;
@@ -62,7 +70,7 @@ static unsigned char read_byte(CUdeviceptr address)
 
 MS_TEST(a_checkpoint_truncated_before_use_is_an_error_not_wrong_bytes)
 {
-    start();
+    start_without_leases();
     if (!device_has_shim())
         ms_test_skip("without the shim the bytes are on the device already");
     unsigned char *mapping = map_checkpoint(8 * MIB);
@@ -70,7 +78,7 @@ MS_TEST(a_checkpoint_truncated_before_use_is_an_error_not_wrong_bytes)
     const CUdeviceptr other = device_allocate(4 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 8 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemsetD8(other, 9, 4 * MIB), CUDA_SUCCESS);
-    CHECK_EQ(truncate(path, 1 * MIB), 0);
+    CHECK_EQ(syscall(SYS_truncate, path, 1 * MIB), 0);
     unsigned char byte = 42;
     CHECK_EQ(cuMemcpyDtoH(&byte, tensor + 5 * MIB, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(byte, 42);
@@ -82,7 +90,7 @@ MS_TEST(a_checkpoint_truncated_before_use_is_an_error_not_wrong_bytes)
 
 MS_TEST(a_checkpoint_overwritten_before_use_is_an_error_not_wrong_bytes)
 {
-    start();
+    start_without_leases();
     if (!device_has_shim())
         ms_test_skip("without the shim the bytes are on the device already");
     unsigned char *mapping = map_checkpoint(4 * MIB);
@@ -90,7 +98,7 @@ MS_TEST(a_checkpoint_overwritten_before_use_is_an_error_not_wrong_bytes)
     const CUdeviceptr shard = device_allocate(2 * MIB);
     CHECK_EQ(cuMemcpyHtoD(tensor, mapping, 4 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemcpyDtoD(shard, tensor + MIB, 2 * MIB), CUDA_SUCCESS);
-    const int writer = open(path, O_WRONLY);
+    const int writer = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY);
     CHECK_EQ(pwrite(writer, "changed", 7, 3 * MIB), 7);
     close(writer);
     unsigned char byte;

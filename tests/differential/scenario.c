@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static const char *kernels_path, *data_path;
@@ -96,14 +97,23 @@ static void *map_file(size_t bytes)
     return mapped;
 }
 
-void overwrite_file(size_t bytes)
+static void overwrite(int file, size_t bytes)
 {
     unsigned char *content = calloc(1, bytes);
-    const int file = open(data_path, O_WRONLY);
     if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
         exit(2);
     close(file);
     free(content);
+}
+
+void overwrite_file(size_t bytes)
+{
+    overwrite(open(data_path, O_WRONLY), bytes);
+}
+
+void overwrite_file_unseen(size_t bytes)
+{
+    overwrite((int)syscall(SYS_openat, AT_FDCWD, data_path, O_WRONLY), bytes);
 }
 
 CUdeviceptr load_file(size_t bytes)

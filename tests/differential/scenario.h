@@ -36,6 +36,9 @@ void uniform(CUdeviceptr address, uint64_t count, uint64_t seed);
 CUdeviceptr load_file(size_t bytes);
 void overwrite_file(size_t bytes);
 
+/* The same without a call of libc that the shim would see, as another process does it. */
+void overwrite_file_unseen(size_t bytes);
+
 /* The program's own; ends with a row without a name. */
 struct scenario {
     const char *name;

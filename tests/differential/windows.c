@@ -29,7 +29,7 @@ static void overwrite_after(void)
 static void overwrite_before(void)
 {
     const CUdeviceptr block = load_file(8 * MIB);
-    overwrite_file(8 * MIB);
+    overwrite_file_unseen(8 * MIB);
     print_bytes("before settling", block, 8 * MIB);
     CUdeviceptr other = allocate(4 * MIB);
     OK(cuMemsetD8(other, 7, 4 * MIB));
@@ -66,7 +66,7 @@ static void overwrite_one(void)
     const CUdeviceptr lost = load_file(8 * MIB);
     const CUdeviceptr kept = allocate(8 * MIB);
     uniform(kept, 2 * MIB, 3);
-    overwrite_file(8 * MIB);
+    overwrite_file_unseen(8 * MIB);
     work();
     work();
     print_bytes("lost", lost, 8 * MIB);

@@ -26,13 +26,13 @@ def settling(test):
     _, dump = test.both("slow_work")
     test.check("a few launches do not settle", dump["settles"] == 0, dump)
 
-    seen, dump = test.run("overwrite_before")
+    seen, dump = test.run("overwrite_before", {"METASHARD_LEASES": "off"})
     test.check("overwritten too early is an error of the call that reads",
                f"before settling: result {OPERATING_SYSTEM_ERROR}" in seen.stdout, seen.stdout)
     test.check("and tells the file", os.path.join(test.folder, "data") in seen.stderr, seen.stderr)
     test.check("and nothing else fails", "another: result 0" in seen.stdout, seen.stdout)
 
-    seen, dump = test.run("overwrite_one")
+    seen, dump = test.run("overwrite_one", {"METASHARD_LEASES": "off"})
     test.check("settling goes on behind a block that is lost", dump["settles"] == 1 and
                is_deferred(dump) == [True, False], dump)
     test.check("it is told when settling, and when it is read", seen.stderr.count("changed after") == 2,

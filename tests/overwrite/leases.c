@@ -246,12 +246,11 @@ MS_TEST(the_file_of_another_user)
     check_device(block);
 }
 
-/* Another process may write it at any time: nobody waits. */
+/* Another process may write it at any time: its bytes are copied at once, and nobody waits. */
 MS_TEST(a_file_that_another_process_has_open)
 {
     int ends[2];
     make_files();
-    log_to_file();
     CHECK_EQ(pipe(ends), 0);
     const pid_t child = fork();
     if (child == 0) {
@@ -270,6 +269,5 @@ MS_TEST(a_file_that_another_process_has_open)
     int status;
     CHECK_EQ(waitpid(child, &status, 0), child);
     CHECK_EQ(status, 0);
-    CHECK_EQ(cuMemcpyDtoH(seen, block, BYTES), CUDA_ERROR_OPERATING_SYSTEM);
-    expect_line("(mtime ");
+    check_device(block);
 }

@@ -293,25 +293,3 @@ MS_TEST(where_no_thread_can_be_made_nothing_is_called)
     CHECK(!ms_file_thread_call(count_call, &own));
     CHECK_EQ(own, 0);
 }
-
-static _Atomic int looks;
-
-static void look_once(void)
-{
-    if (atomic_fetch_add(&looks, 1) == 5)
-        ms_file_thread_watch(NULL, 0);
-}
-
-static void watch(__attribute__((unused)) void *argument)
-{
-    ms_file_thread_watch(look_once, 5);
-}
-
-MS_TEST(it_looks_between_calls)
-{
-    CHECK(ms_file_thread_call(watch, NULL));
-    for (int i = 0; i < 1000 && atomic_load(&looks) < 6; i++)
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
-    CHECK_EQ(atomic_load(&looks), 6);
-}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a source, and whether its file is still what it was: in the file thread and in the reader's. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/log.h"
+#include "runtime/diag/counters.h"
+#include "runtime/source/descriptor.h"
+#include "runtime/source/file_thread.h"
+#include "runtime/source/source_internal.h"
+#include "runtime/source/trust.h"
+#include "runtime/source/writers.h"
+
+/* A new change time for a new link count is innocent once; the next one must have a reason of its own. */
+static bool is_unchanged(const struct ms_source *file, const struct stat *now)
+{
+    pthread_mutex_lock(&ms_files.lock);
+    const bool is_same = ms_trust_is_unchanged(file->last, now);
+    if (is_same)
+        *file->last = *now;
+    pthread_mutex_unlock(&ms_files.lock);
+    return is_same;
+}
+
+static void note_closed_writer(int watch)
+{
+    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+        if (file->hides_stores && (file->watch == watch || watch < 0))
+            file->was_writable = true;
+    }
+}
+
+/* By who has gone again, or is still there. */
+static bool could_be_stored_to(const struct ms_source *file)
+{
+    pthread_mutex_lock(&ms_files.lock);
+    ms_writers_look(note_closed_writer);
+    const bool was_writable = file->was_writable;
+    pthread_mutex_unlock(&ms_files.lock);
+    return was_writable || ms_trust_has_writer(file->descriptor);
+}
+
+static void set_last(const struct ms_source *file, const struct stat *now)
+{
+    pthread_mutex_lock(&ms_files.lock);
+    *file->last = *now;
+    pthread_mutex_unlock(&ms_files.lock);
+}
+
+/* While the lease was held nobody has changed a byte: new times have other reasons, and are what the next look compares with. */
+static bool is_held(const struct ms_source *file, const struct stat *now)
+{
+    /* No source is const; to look at its lease changes nothing that others see. */
+    if (!ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor))
+        return false;
+    set_last(file, now);
+    return true;
+}
+
+/* After the read of which it speaks: what was written before it shows in the times. */
+bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    if (!ms_file_stat(file->descriptor, &failure_out->now)) {
+        failure_out->error = errno;
+        return false;
+    }
+    if (atomic_load(&file->state) == MS_SOURCE_IS_LOST) {
+        failure_out->kind = MS_SOURCE_GIVEN_UP;
+        return false;
+    }
+    failure_out->kind = MS_SOURCE_CHANGED;
+    if (is_held(file, &failure_out->now))
+        return true;
+    if (!is_unchanged(file, &failure_out->now))
+        return false;
+    failure_out->kind = MS_SOURCE_WRITTEN;
+    return !file->hides_stores || !could_be_stored_to(file);
+}
+
+bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+                        struct ms_source_failure *failure_out)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t got = ms_file_read(file->descriptor, (unsigned char *)buffer + done,
+                                         bytes - done, offset + done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            *failure_out = (struct ms_source_failure){.file = file,
+                                                      .kind = MS_SOURCE_UNREADABLE,
+                                                      .offset = offset + done,
+                                                      .bytes = bytes - done,
+                                                      .error = got < 0 ? errno : 0};
+            return false;
+        }
+        done += (size_t)got;
+    }
+    return true;
+}
+
+static int format_time(char *text, size_t bytes, const char *what, struct timespec now,
+                       struct timespec then)
+{
+    return now.tv_sec == then.tv_sec && now.tv_nsec == then.tv_nsec
+               ? 0
+               : snprintf(text, bytes, ", %s %lld.%09ld, was %lld.%09ld", what,
+                          (long long)now.tv_sec, now.tv_nsec, (long long)then.tv_sec, then.tv_nsec);
+}
+
+static int format_number(char *text, size_t bytes, const char *what, uint64_t now, uint64_t then)
+{
+    return now == then ? 0
+                       : snprintf(text, bytes, ", %s %llu, was %llu", what, (unsigned long long)now,
+                                  (unsigned long long)then);
+}
+
+static void log_change(const struct ms_source *file, const struct stat *now)
+{
+    const struct stat *then = &file->recorded;
+    char text[320] = "";
+    const size_t bytes = sizeof(text) / 4; /* for each */
+    char *end = text;
+    end += format_number(end, bytes, "size", (uint64_t)now->st_size, (uint64_t)then->st_size);
+    end += format_number(end, bytes, "links", now->st_nlink, then->st_nlink);
+    end += format_time(end, bytes, "mtime", now->st_mtim, then->st_mtim);
+    format_time(end, bytes, "ctime", now->st_ctim, then->st_ctim);
+    ms_log(MS_ERROR,
+           "%s: changed after the program copied it to the device and before it was needed (%s); "
+           "the copied bytes are lost: write another file and rename it over this one, or call "
+           "metashard_materialise() before it changes",
+           file->path, text[0] != '\0' ? text + 2 : "another file");
+}
+
+void ms_source_log_failure(const struct ms_source_failure *failure)
+{
+    const struct ms_source *file = failure->file;
+    switch (failure->kind) {
+    case MS_SOURCE_GIVEN_UP:
+        ms_log(MS_ERROR,
+               "%s: it was opened for writing since the program copied it to the device; the bytes "
+               "that were not brought in then, because the plan gives them to other ranks, are "
+               "lost",
+               file->path);
+        return;
+    case MS_SOURCE_LOST:
+        ms_log(MS_ERROR, "%s: the descriptor kept for it is gone (%s); its bytes are still needed",
+               file->path, strerror(failure->error));
+        return;
+    case MS_SOURCE_CHANGED:
+        log_change(file, &failure->now);
+        return;
+    case MS_SOURCE_WRITTEN:
+        ms_log(MS_ERROR,
+               "%s: open for writing somewhere, in memory, where a store does not show, after the "
+               "program copied it "
+               "to the device and before it was needed; the copied bytes may be lost",
+               file->path);
+        return;
+    case MS_SOURCE_UNREADABLE:
+        ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, failure->bytes,
+               (unsigned long long)failure->offset,
+               failure->error != 0 ? strerror(failure->error) : "the file ends before them");
+        return;
+    }
+}
+
+struct wanted_bytes {
+    const struct ms_source *file;
+    uint64_t offset;
+    void *buffer;
+    size_t bytes;
+    bool is_read;
+    struct ms_source_failure failure;
+};
+
+static void read_bytes(void *argument)
+{
+    struct wanted_bytes *wanted = argument;
+    wanted->is_read = ms_source_read_now(wanted->file, wanted->offset, wanted->buffer,
+                                         wanted->bytes, &wanted->failure) &&
+                      ms_source_check(wanted->file, &wanted->failure);
+}
+
+static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)
+{
+    struct wanted_bytes wanted = {.file = file, .offset = offset, .buffer = buffer, .bytes = bytes};
+    wanted.failure = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    ms_file_thread_call(read_bytes, &wanted);
+    if (!wanted.is_read) {
+        ms_source_log_failure(&wanted.failure);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
+                        const void **bytes_out)
+{
+    if (!source->is_file) {
+        *bytes_out = source->data + offset;
+        return CUDA_SUCCESS;
+    }
+    *bytes_out = buffer;
+    return read_file(source, offset, buffer, bytes);
+}
+
+CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t bytes,
+                        struct ms_source **copy_out)
+{
+    struct ms_source *copy = ms_source_create_snapshot(bytes);
+    if (copy == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = read_file(file, offset, copy->data, bytes);
+    if (result == CUDA_SUCCESS)
+        *copy_out = copy;
+    else
+        ms_source_drop(copy);
+    return result;
+}
+
+struct question {
+    const struct ms_source *file;
+    bool is_current;
+};
+
+static void look_whether_current(void *argument)
+{
+    struct question *question = argument;
+    struct ms_source_failure failure;
+    question->is_current = ms_source_check(question->file, &failure);
+}
+
+bool ms_source_is_current(const struct ms_source *source)
+{
+    struct question question = {.file = source, .is_current = false};
+    if (!source->is_file)
+        return true;
+    ms_file_thread_call(look_whether_current, &question);
+    return question.is_current;
+}
