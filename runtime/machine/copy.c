@@ -237,6 +237,23 @@ static bool has_absent_source(const struct copy *copy, size_t bytes)
            ms_lineage_has_absent(&copy->source->lineage, begin, begin + bytes);
 }
 
+/* Whether the driver can refuse the copy for what it reads. */
+static bool is_source_sure(const struct copy *copy, size_t bytes)
+{
+    const CUdevice device = copy->destination->device;
+    return copy->source != NULL ? copy->source->device == device
+                                : ms_is_whole(copy->source_address, bytes, device);
+}
+
+/* What a call that the driver refuses would have overwritten stays as it is. */
+static CUresult back_for_driver(const struct copy *copy, size_t bytes)
+{
+    struct ms_allocation *to = copy->destination;
+    const size_t begin = ms_offset(to, copy->destination_address);
+    return is_source_sure(copy, bytes) ? ms_back_for_call(to, begin, begin + bytes, copy->stream)
+                                       : ms_materialise(to, begin, begin + bytes, MS_WRITE);
+}
+
 /* Makes both ranges real, so that the driver's own copy can run. The source may be what can be taken away again: on success it
  * is held, until ms_read_end. */
 static CUresult make_real(const struct copy *copy, size_t bytes)
@@ -248,10 +265,8 @@ static CUresult make_real(const struct copy *copy, size_t bytes)
         result = ms_materialise(copy->source, begin, begin + bytes,
                                 ms_read_access(copy->source, copy->stream));
     }
-    if (result == CUDA_SUCCESS && copy->destination != NULL) {
-        const size_t begin = ms_offset(copy->destination, copy->destination_address);
-        result = ms_back_for_call(copy->destination, begin, begin + bytes, copy->stream);
-    }
+    if (result == CUDA_SUCCESS && copy->destination != NULL)
+        result = back_for_driver(copy, bytes);
     if (result != CUDA_SUCCESS)
         ms_read_end();
     return result;

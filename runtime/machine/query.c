@@ -133,6 +133,22 @@ bool ms_is_device_memory(CUdeviceptr address)
     return ask_type(address, &type) && type == CU_MEMORYTYPE_DEVICE;
 }
 
+static bool ask(void *value_out, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    return ms_driver.pointer_get_attribute(value_out, attribute, address) == CUDA_SUCCESS;
+}
+
+bool ms_is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
+{
+    CUdeviceptr begin;
+    size_t whole_bytes;
+    int its_device;
+    return ask(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) &&
+           ask(&whole_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) &&
+           ask(&its_device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) && its_device == device &&
+           address - begin <= whole_bytes && bytes <= whole_bytes - (address - begin);
+}
+
 bool ms_is_host_memory(CUdeviceptr address)
 {
     unsigned type;

@@ -29,6 +29,9 @@ bool ms_is_block(CUdeviceptr address);
 /* True for device memory that is not a block, as the driver knows it. */
 bool ms_is_device_memory(CUdeviceptr address);
 
+/* True when the driver knows one piece of memory, of that device, that holds all of the range. Not for blocks. */
+bool ms_is_whole(CUdeviceptr address, size_t bytes, CUdevice device);
+
 /* True for memory that this process can read: pinned, or unknown to the driver. False also when the
  * driver cannot say. */
 bool ms_is_host_memory(CUdeviceptr address);

@@ -76,10 +76,7 @@ static bool mark(struct ms_words *words, const struct ms_word_window *window,
     for (unsigned at = 0; at < GROUP; at += LANES) {
         const ms_lanes found = match(window, 0, bytes + at) & match(window, 1, bytes + at) &
                                match(window, 2, bytes + at) & match(window, 3, bytes + at);
-        ms_lanes marks = {0};
-        memcpy(&marks, words->marks + at, sizeof(marks));
-        marks |= found;
-        memcpy(words->marks + at, &marks, sizeof(marks));
+        words->marks[at / LANES] |= found;
         any |= found;
     }
     return is_any(any);
@@ -124,12 +121,13 @@ static bool is_in(const struct ms_words *words, uint64_t word)
 /* The next mark, which is taken away. False: this group has no more. */
 static bool next_mark(struct ms_words *words, unsigned *index_out)
 {
+    unsigned char *marks = (unsigned char *)words->marks;
     for (; words->at < GROUP; words->at += 8) {
         uint64_t eight;
-        memcpy(&eight, words->marks + words->at, sizeof(eight));
+        memcpy(&eight, marks + words->at, sizeof(eight));
         if (eight != 0) {
             *index_out = words->at + (unsigned)__builtin_ctzll(eight) / 8;
-            words->marks[*index_out] = 0;
+            marks[*index_out] = 0;
             return true;
         }
     }

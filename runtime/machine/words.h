@@ -28,8 +28,9 @@ struct ms_words {
     } windows[MS_WORD_WINDOWS];
     unsigned window_count;
     size_t group; /* where the words of `marks` begin; first before the bytes */
-    unsigned char marks[MS_WORD_GROUP]; /* not 0: the word that begins there may be one */
-    unsigned at;                        /* in marks */
+    ms_lanes
+        marks[MS_WORD_GROUP / 16]; /* a byte that is not 0: the word that begins there may be one */
+    unsigned at;                   /* in marks */
 };
 
 /* An empty window holds nothing. The bytes stay the caller's. */

@@ -474,6 +474,21 @@ static void overruns_resident(void)
     overruns(true);
 }
 
+/* The other side is the driver's own memory, whose bounds the shim does not know. */
+static void overruns_small(void)
+{
+    const CUdeviceptr small = allocate(4096), block = allocate(block_bytes);
+    OK(cuMemsetD8(small, 3, 4096));
+    OK(cuMemsetD8(block, 1, block_bytes));
+    OK(cuCtxSynchronize());
+    SEE(cuMemcpyDtoD(block + 100, small, 4096));
+    SEE(cuMemcpyDtoD(block + 9000, small, 4097));
+    SEE(cuMemcpyDtoDAsync(block + 20000, small + 4000, MIB, NULL));
+    SEE(cuMemcpy(block + 30000, small + 4095, 2));
+    OK(cuCtxSynchronize());
+    print_bytes("block", block, block_bytes);
+}
+
 /* --- what is said of addresses beside an allocation, and of its memory */
 
 static void beside(void)
@@ -532,6 +547,7 @@ const struct scenario scenarios[] = {
     {"far_set_by_peer", far_set_by_peer},
     {"overruns", overruns_deferred},
     {"overruns_resident", overruns_resident},
+    {"overruns_small", overruns_small},
     {"beside", beside},
     {"retained", retained},
     {NULL, NULL},

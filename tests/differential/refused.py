@@ -14,6 +14,7 @@ def refused(test):
     test.both("overruns")
     _, dump = test.both("overruns_resident")
     test.check("and no more was brought into memory than there is", dump["seals"] == 0, dump)
+    test.both("overruns_small")
     test.both("beside")
     test.both("retained")
 
