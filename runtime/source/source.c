@@ -94,7 +94,7 @@ static struct ms_source *take_file(int descriptor, const char *path, uint64_t en
     }
     if (known || file == NULL)
         ms_trust_close(descriptor);
-    else
+    else if (ms_trust_is_local(descriptor))
         ms_lease_take(&file->lease, descriptor);
     /* Whoever could store to it before it was watched shows here. */
     if (file != NULL && (known || file->hides_stores) && !ms_source_is_current(file)) {

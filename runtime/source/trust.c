@@ -106,6 +106,32 @@ void ms_trust_close(int descriptor)
         ms_file_close(descriptor);
 }
 
+#ifndef ZFS_SUPER_MAGIC
+#define ZFS_SUPER_MAGIC 0x2fc12fc1 /* OpenZFS, zfs_super.c */
+#endif
+
+bool ms_trust_is_local_type(uint32_t type)
+{
+    static const uint32_t local[] = {
+        EXT4_SUPER_MAGIC,      XFS_SUPER_MAGIC,      BTRFS_SUPER_MAGIC,    ZFS_SUPER_MAGIC,
+        F2FS_SUPER_MAGIC,      TMPFS_MAGIC,          RAMFS_MAGIC,          HUGETLBFS_MAGIC,
+        OVERLAYFS_SUPER_MAGIC, MSDOS_SUPER_MAGIC,    SQUASHFS_MAGIC,       EROFS_SUPER_MAGIC_V1,
+        ISOFS_SUPER_MAGIC,     REISERFS_SUPER_MAGIC, ECRYPTFS_SUPER_MAGIC,
+    };
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++) {
+        if (local[i] == type)
+            return true;
+    }
+    return false;
+}
+
+bool ms_trust_is_local(int descriptor)
+{
+    struct statfs system;
+    return syscall(SYS_fstatfs, descriptor, &system) == 0 &&
+           ms_trust_is_local_type((uint32_t)system.f_type);
+}
+
 /*
  * A read lease is refused as long as somebody may write, by a descriptor or a mapping. It is given back at once; whoever opens the
  * file for writing meanwhile waits that long, and the signal for it comes to this thread, which takes none.
@@ -113,7 +139,7 @@ void ms_trust_close(int descriptor)
 bool ms_trust_has_writer(int descriptor)
 {
     const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
-    if (syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
+    if (!ms_trust_is_local(descriptor) || syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
         return false;
     if (syscall(SYS_fcntl, descriptor, F_SETLEASE, F_RDLCK) != 0)
         return errno == EAGAIN;

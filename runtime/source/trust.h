@@ -13,6 +13,7 @@
 #define METASHARD_RUNTIME_SOURCE_TRUST_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -27,6 +28,13 @@ bool ms_trust_is_settled(const struct stat *stat, const struct timespec *now);
 
 /* Waits for that, 100 ms at most, and updates *stat. False: do not take the file for a source now. */
 bool ms_trust_wait(int descriptor, struct stat *stat);
+
+/*
+ * Whether the kernel knows of everybody who uses files there: a local file system, by statfs(2)'s number. On a network file
+ * system, and in FUSE, a lease is granted or refused for other reasons, and another machine writes in spite of it.
+ */
+bool ms_trust_is_local(int descriptor);
+bool ms_trust_is_local_type(uint32_t type);
 
 /*
  * Whether somebody may be at work on the file: it has a POSIX or OFD lock of anybody's, this process included (a database in

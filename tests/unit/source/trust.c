@@ -100,6 +100,19 @@ MS_TEST(times_of_whole_seconds_must_be_older)
 
 /* --- others at work */
 
+/* NFS without a delegation, and CIFS without an oplock, refuse a lease by the error that means a writer elsewhere; FUSE, Lustre and
+ * others grant one and know nothing of the other machines (fs/nfs/nfs4proc.c, fs/smb/client/cifsfs.c, fs/locks.c). */
+MS_TEST(leases_mean_something_on_local_file_systems_alone)
+{
+    const uint32_t local[] = {0xef53, 0x58465342, 0x9123683e, 0x01021994, 0x794c7630, 0x2fc12fc1};
+    const uint32_t remote[] = {0x6969,     0xff534d42, 0xfe534d42, 0x65735546, 0x0bd00bd0,
+                               0x00c36400, 0x01021997, 0x47504653, 0x19830326, 0};
+    for (size_t i = 0; i < sizeof(local) / sizeof(local[0]); i++)
+        CHECK(ms_trust_is_local_type(local[i]));
+    for (size_t i = 0; i < sizeof(remote) / sizeof(remote[0]); i++)
+        CHECK(!ms_trust_is_local_type(remote[i]));
+}
+
 MS_TEST(a_file_that_nobody_uses_is_a_source)
 {
     make_file("/tmp");
