@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -37,12 +38,15 @@ static int make_file(void)
     return file;
 }
 
+/* Valgrind has some of its own behind the limit that it tells, and closes none of these. */
 static int count_descriptors(const char *folder)
 {
+    struct rlimit limit;
     DIR *all = opendir(folder);
     int count = 0;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
     for (struct dirent *one; (one = readdir(all)) != NULL;)
-        count += one->d_name[0] != '.';
+        count += one->d_name[0] != '.' && strtoull(one->d_name, NULL, 10) < limit.rlim_cur;
     closedir(all);
     return count - 1; /* of which one is that of the folder */
 }
