@@ -315,7 +315,9 @@ def batches(fuzzer, seed, operations, size):
         count = min(operations, max(PROGRAM_OPERATIONS, int(size * SETTINGS[setting][1])))
         last = lasts[number // 3 % len(lasts)]
         world = draw_world(seed + number) if fuzzer.draws else {}
-        if last == "read-illegally":  # there is nothing that a kernel may not read: it would end the simulated device
+        # There is nothing that a kernel may not read: it would end the simulated device. And the shadow memory of a sanitizer
+        # is terabytes that can be read, so that most pairs of integers are a host address.
+        if last == "read-illegally" or "san.so" in (fuzzer.preload or ""):
             world.pop("SIMCUDA_PAGEABLE", None)
         yield Batch(seed + number, count, setting, firsts[number % len(firsts)], last, world=world)
         operations -= count
