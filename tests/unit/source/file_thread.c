@@ -280,6 +280,7 @@ MS_TEST(the_process_may_end_while_a_call_waits)
     if (child == 0) {
         pthread_t thread;
         pthread_create(&thread, NULL, wait_for_slow_call, NULL);
+        pthread_detach(thread);
         while (!atomic_load(&is_slow_call_begun))
             sched_yield();
         exit(0);
