@@ -73,10 +73,10 @@ static bool mark(struct ms_words *words, const struct ms_word_window *window,
                  const unsigned char *bytes)
 {
     ms_lanes any = {0};
-    for (unsigned at = 0; at < GROUP; at += LANES) {
-        const ms_lanes found = match(window, 0, bytes + at) & match(window, 1, bytes + at) &
-                               match(window, 2, bytes + at) & match(window, 3, bytes + at);
-        words->marks[at / LANES] |= found;
+    for (unsigned i = 0; i < MS_WORD_GROUP / 16; i++, bytes += sizeof(any)) {
+        const ms_lanes found = match(window, 0, bytes) & match(window, 1, bytes) &
+                               match(window, 2, bytes) & match(window, 3, bytes);
+        words->marks[i] |= found;
         any |= found;
     }
     return is_any(any);
