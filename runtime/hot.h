@@ -28,12 +28,14 @@ struct ms_hot {
     _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred; /* blocks with a byte that is not resident */
     _Atomic uint32_t gated; /* work that can wait for the host or for memory was queued */
     _Atomic uint32_t owned; /* blocks */
+    _Atomic uint32_t
+        gated_copies; /* as gated, beside owned: for one load of both. May be set later */
     _Atomic uint32_t started;
     _Atomic uint32_t captures; /* stream captures under way */
     _Atomic uint32_t recorded; /* the process keeps a state page (state/state.h) */
     _Atomic uint32_t marking;  /* threads that are perhaps within cuCtxRecordEvent */
     _Atomic uint32_t files;    /* from which something may come that is not in memory (source.h) */
-    char rest_of_page[MS_HOT_PAGE - 8 * sizeof(uint32_t)];
+    char rest_of_page[MS_HOT_PAGE - 9 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;
@@ -73,10 +75,11 @@ static inline bool ms_is_quiet(void)
 }
 
 /* No allocation is ours, and the gate flag is set: a copy may go straight to the driver. Of what is ours the driver knows
- * no bounds. */
+ * no bounds. One load of both. */
 static inline bool ms_is_quiet_for_copies(void)
 {
-    return !ms_owns_any() && ms_is_gated();
+    typedef uint64_t __attribute__((may_alias)) both;
+    return __atomic_load_n((const both *)&ms_hot.owned, __ATOMIC_RELAXED) == UINT64_C(1) << 32;
 }
 
 static inline bool ms_defers_any(void)

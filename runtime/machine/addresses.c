@@ -70,8 +70,7 @@ static void note(bool honoured, CUdeviceptr address)
     if (atomic_fetch_add(&misses, 1) + 1 == MOST_MISSES && !ms_address_is_far(address))
         ms_log(MS_INFO,
                "the driver reserves at 0x%llx whatever address is asked for: numbers among the "
-               "parameters "
-               "of kernels may be taken for addresses, which costs memory",
+               "parameters of kernels may be taken for addresses, which costs memory",
                address);
 }
 

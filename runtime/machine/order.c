@@ -139,10 +139,13 @@ bool ms_host_may_change(CUstream stream)
                              wait_a_moment(stream) != CUDA_SUCCESS);
 }
 
+/* The thunks of launches set the first alone. */
 void ms_note_gate(void)
 {
-    if (!ms_is_gated() && ms_is_started())
-        atomic_store_explicit(&ms_hot.gated, 1, memory_order_relaxed);
+    if (atomic_load_explicit(&ms_hot.gated_copies, memory_order_relaxed) != 0 || !ms_is_started())
+        return;
+    atomic_store_explicit(&ms_hot.gated, 1, memory_order_relaxed);
+    atomic_store_explicit(&ms_hot.gated_copies, 1, memory_order_relaxed);
 }
 
 void ms_note_capture(bool begun)

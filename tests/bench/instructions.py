@@ -7,8 +7,8 @@ added is everything in the shim and everything that the shim calls, except the d
 the same name: that one would have run anyway, and its cost varies with the driver's own threads.
 
 Prints a table, by deferred blocks that the call does not touch. With --check: nothing is deferred,
-and a launch that adds more than LAUNCH_LIMIT instructions, or a copy more than COPY_LIMIT, is a failure; where there are
-blocks, a copy or set asks for their bounds, and may add BOUNDS_LIMIT. Without valgrind or objcopy the exit status is 77.
+and a launch or a copy that adds more than LIMIT instructions is a failure; where there are blocks, a copy or set asks
+for their bounds, and may add BOUNDS_LIMIT. Without valgrind or objcopy the exit status is 77.
 """
 import glob
 import os
@@ -18,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-LAUNCH_LIMIT = 12
-COPY_LIMIT = 15  # clang needs two more than gcc
+LIMIT = 12
 BOUNDS_LIMIT = 600
 BLOCKS = ("0", "1", "100000")
 # Each block takes three granules of addresses, and under valgrind a process has 128 GiB of them.
@@ -99,8 +98,7 @@ def check(files):
     for state in ("0", "1 resident", "1000 resident"):
         for name, added in count(files, *state.split()).items():
             is_launch = name.startswith("cuLaunch")
-            copy_limit = COPY_LIMIT if state == "0" else BOUNDS_LIMIT
-            limit = LAUNCH_LIMIT if is_launch else copy_limit
+            limit = LIMIT if is_launch or state == "0" else BOUNDS_LIMIT
             good = isinstance(added, float) and added <= limit
             faults += not good
             print(f"{'ok' if good else 'TOO MANY':8} {name}, {state}: {added}")
