@@ -78,9 +78,11 @@ static inline void *ms_real_fast(enum ms_entry entry)
     }                                                                                            \
     CUresult symbol parameters                                                                   \
     {                                                                                            \
+        if (__builtin_expect(!(is_quiet), 0))                                                    \
+            return slow_##symbol arguments;                                                      \
         const __typeof__(&symbol) real =                                                         \
             (__typeof__(&symbol))__atomic_load_n(&ms_real[MS_ENTRY_##symbol], __ATOMIC_ACQUIRE); \
-        if (__builtin_expect((is_quiet) && real != NULL, 1))                                     \
+        if (__builtin_expect(real != NULL, 1))                                                   \
             return real arguments;                                                               \
         return slow_##symbol arguments;                                                          \
     }
