@@ -152,33 +152,50 @@ static void print_allocation(FILE *file, const struct ms_allocation *allocation)
 /* What the list of allocations adds up to. */
 struct totals {
     uint64_t deferred_bytes;
-    unsigned busy;        /* allocations that another thread works on */
+    unsigned printed;     /* allocations */
+    unsigned busy;        /* of them, those that another thread works on */
     unsigned patience_ms; /* that is left for all of them together */
 };
 
+static bool is_there(const struct ms_block_facts *block)
+{
+    struct ms_block_facts now;
+    return ms_space_look_up(block->address, &now) && now.id == block->id;
+}
+
 /*
- * Another thread may have it for ever: it waits for a collective whose peer has died, or the program ends within a call. So this
- * waits a little, and the process ends. NULL: in vain.
+ * Another thread may have it for ever: it waits for a collective whose peer has died, or the
+ * program ends within a call. So this waits a little, and the process ends. NULL: another thread
+ * has it still, or has freed it.
  */
-static struct ms_allocation *claim_soon(CUdeviceptr address, struct totals *totals)
+static struct ms_allocation *claim_soon(const struct ms_block_facts *block, struct totals *totals)
 {
     struct ms_allocation *allocation;
-    while ((allocation = ms_space_try_claim(address)) == NULL && totals->patience_ms > 0) {
+    while ((allocation = ms_space_try_claim(block->address)) == NULL && is_there(block) &&
+           totals->patience_ms > 0) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         totals->patience_ms--;
     }
     return allocation;
 }
 
+static void print_busy(FILE *file, const struct ms_block_facts *block)
+{
+    fprintf(file,
+            "    {\"id\": %" PRIu64 ", \"address\": \"0x%llx\", \"device\": %d, "
+            "\"bytes\": %zu, \"backed_bytes\": 0, \"busy\": true, \"lineage\": []}",
+            block->id, block->address, block->device, block->bytes);
+}
+
 static void print_one(FILE *file, const struct ms_block_facts *block, struct totals *totals)
 {
-    struct ms_allocation *allocation = claim_soon(block->address, totals);
+    struct ms_allocation *allocation = claim_soon(block, totals);
+    if (allocation == NULL && !is_there(block))
+        return;
+    fprintf(file, totals->printed++ > 0 ? ",\n" : "\n");
     if (allocation == NULL) {
         totals->busy++;
-        fprintf(file,
-                "    {\"id\": %" PRIu64 ", \"address\": \"0x%llx\", \"device\": %d, "
-                "\"bytes\": %zu, \"backed_bytes\": 0, \"busy\": true, \"lineage\": []}",
-                block->id, block->address, block->device, block->bytes);
+        print_busy(file, block);
         return;
     }
     print_allocation(file, allocation);
@@ -193,13 +210,9 @@ static struct totals print_allocations(FILE *file)
     enum { PATIENCE_MS = 1000 };
     struct totals totals = {.patience_ms = PATIENCE_MS};
     struct ms_block_facts block;
-    const char *separator = "\n";
     fprintf(file, "  \"blocks\": [");
-    for (CUdeviceptr at = 0; ms_space_first_behind(at, &block); at = block.address + block.bytes) {
-        fprintf(file, "%s", separator);
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &block); at = block.address + block.bytes)
         print_one(file, &block, &totals);
-        separator = ",\n";
-    }
     fprintf(file, "\n  ],\n");
     return totals;
 }

@@ -3,11 +3,13 @@
  * busy: a program that ends while another thread of it stands still in the driver, within a read of deferred memory; as one does
  * that waits for a collective whose peer has died. A second allocation is free.
  * busy PLAN: the same, after a plan has been written to PLAN (METASHARD_PLAN), which wants to look at both.
+ * busy free: the read ends while the report waits for it, and its thread frees the allocation at once.
  */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/sim/hook.h"
@@ -16,6 +18,7 @@
 
 static CUcontext context;
 static CUdeviceptr address;
+static bool is_freed;
 
 static void must(bool is_good, const char *what)
 {
@@ -30,8 +33,23 @@ static void *read_for_ever(void *unused)
     unsigned char byte;
     must(cuCtxSetCurrent(context) == CUDA_SUCCESS, "no context");
     cuMemcpyDtoH(&byte, address, 1);
-    must(false, "the read has returned");
+    must(is_freed, "the read has returned");
+    cuMemFree(address); /* refused when the driver has ended meanwhile */
     return unused;
+}
+
+static void *end_read(void *unused)
+{
+    usleep(300000);
+    simcuda_gate_open();
+    return unused;
+}
+
+static void free_behind_read(void)
+{
+    pthread_t thread;
+    is_freed = true;
+    must(pthread_create(&thread, NULL, end_read, NULL) == 0, "no thread");
 }
 
 static void write_plan(const char *path)
@@ -58,7 +76,9 @@ int main(int argc, char **argv)
     must(simcuda_gate_close("cuMemCreate", 1), "no gate");
     must(pthread_create(&thread, NULL, read_for_ever, NULL) == 0, "no thread");
     must(simcuda_gate_wait(10000), "no read");
-    if (argc == 2)
+    if (argc == 2 && strcmp(argv[1], "free") == 0)
+        free_behind_read();
+    else if (argc == 2)
         write_plan(argv[1]);
     return 0;
 }

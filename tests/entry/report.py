@@ -155,6 +155,8 @@ def check_busy(program, preload, folder):
     check("it ends while a thread has an allocation for ever", status, 0)
     check("the dump tells which", seen, busy)
     check("and so does a line", len([line for line in errors if "1 allocations are busy" in line]), 1)
+    status, errors, seen = run_busy(program, preload, folder, "free")
+    check("one that is freed while the dump waits for it is not busy", (status, errors, seen[0]), (0, [], 0))
     if any("has no plans" in line for line in run_busy(program, preload, folder, METASHARD_PLAN="plan.json")[1]):
         return
     plan = os.path.join(folder, "plan.json")
