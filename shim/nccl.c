@@ -21,7 +21,6 @@
 #include "runtime/base/log.h"
 #include "runtime/collective/collective.h"
 #include "runtime/collective/communicator.h"
-#include "runtime/collective/scatter.h"
 #include "runtime/diag/caller.h"
 #include "runtime/hot.h"
 #include "runtime/start.h"
@@ -200,203 +199,6 @@ static size_t times(unsigned char how_often, int ranks)
     return how_often == OF_ALL ? (size_t)ranks : how_often;
 }
 
-/* --- scattering */
-
-/* Sends and receives in the thread's open group: they would be matched with ours. */
-static _Thread_local unsigned group_depth,
-    group_transfers __attribute__((tls_model("initial-exec")));
-
-/* Everything that is needed to do a broadcast otherwise. */
-struct scattering {
-    const struct way *way;
-    ncclComm_t comm;
-    cudaStream_t stream;
-    struct ms_communicator self;
-    int root;
-    char *send, *receive;
-    char *packed; /* where a packed part is received */
-};
-
-enum { BYTE_TYPE = 1 }; /* ncclUint8 */
-
-static ncclResult_t send_bytes(const struct scattering *scattering, const char *bytes, size_t count,
-                               uint32_t peer)
-{
-    const __typeof__(&ncclSend) send =
-        (__typeof__(&ncclSend))scattering->way->nccl->functions[MS_NCCL_ncclSend];
-    return send(bytes, count, BYTE_TYPE, (int)peer, scattering->comm, scattering->stream);
-}
-
-static ncclResult_t receive_bytes(const struct scattering *scattering, char *bytes, size_t count)
-{
-    const __typeof__(&ncclRecv) receive =
-        (__typeof__(&ncclRecv))scattering->way->nccl->functions[MS_NCCL_ncclRecv];
-    return receive(bytes, count, BYTE_TYPE, scattering->root, scattering->comm, scattering->stream);
-}
-
-/* Of a part of so many bytes, those of a round. */
-static size_t piece_bytes(const struct ms_parts *parts, uint64_t bytes, size_t round)
-{
-    const uint64_t done = (uint64_t)round * parts->piece;
-    return done >= bytes ? 0 : bytes - done < parts->piece ? bytes - done : parts->piece;
-}
-
-/* How many pieces the largest packed part has; 1: there is none. */
-static size_t count_rounds(const struct ms_parts *parts)
-{
-    uint64_t most = 1;
-    for (uint32_t peer = 0; peer < parts->count; peer++) {
-        if (ms_part_is_packed(&parts->ranges[peer]) && ms_ranges_bytes(&parts->ranges[peer]) > most)
-            most = ms_ranges_bytes(&parts->ranges[peer]);
-    }
-    return (most + parts->piece - 1) / parts->piece;
-}
-
-static ncclResult_t pack_round(const struct scattering *scattering, const struct ms_parts *parts,
-                               size_t round)
-{
-    CUresult result = CUDA_SUCCESS;
-    for (uint32_t peer = 0; peer < parts->count && result == CUDA_SUCCESS; peer++) {
-        const struct ms_ranges *ranges = &parts->ranges[peer];
-        if (peer != (uint32_t)scattering->root && ms_part_is_packed(ranges))
-            result = ms_window_pack(parts->window, peer * parts->piece,
-                                    (CUdeviceptr)(uintptr_t)scattering->send, ranges,
-                                    round * parts->piece,
-                                    piece_bytes(parts, ms_ranges_bytes(ranges), round));
-    }
-    if (result == CUDA_SUCCESS)
-        return ncclSuccess;
-    ms_log(MS_ERROR, "%s: what other ranks get cannot be packed: CUDA error %d", ms_caller,
-           (int)result);
-    return ncclUnhandledCudaError;
-}
-
-static ncclResult_t send_round(const struct scattering *scattering, const struct ms_parts *parts,
-                               size_t round)
-{
-    ncclResult_t result = ncclSuccess;
-    for (uint32_t peer = 0; peer < parts->count && result == ncclSuccess; peer++) {
-        const struct ms_ranges *ranges = &parts->ranges[peer];
-        if (peer == (uint32_t)scattering->root || ranges->count == 0)
-            continue;
-        const size_t packed = piece_bytes(parts, ms_ranges_bytes(ranges), round);
-        if (!ms_part_is_packed(ranges) && round == 0)
-            result = send_bytes(scattering, scattering->send + ranges->list[0].begin,
-                                ranges->list[0].end - ranges->list[0].begin, peer);
-        else if (ms_part_is_packed(ranges) && packed > 0)
-            result = send_bytes(scattering,
-                                (const char *)(uintptr_t)(parts->window->backing.address +
-                                                          peer * parts->piece),
-                                packed, peer);
-    }
-    return result;
-}
-
-static ncclResult_t receive_round(const struct scattering *scattering, const struct ms_parts *parts,
-                                  size_t round)
-{
-    const struct ms_ranges *ours = &parts->ranges[scattering->self.rank];
-    if (ours->count == 0)
-        return ncclSuccess;
-    if (!ms_part_is_packed(ours))
-        return receive_bytes(scattering, scattering->receive + ours->list[0].begin,
-                             ours->list[0].end - ours->list[0].begin);
-    return receive_bytes(scattering, scattering->packed + round * parts->piece,
-                         piece_bytes(parts, ms_ranges_bytes(ours), round));
-}
-
-/* In a group of its own, which may be in one of the program's. */
-static ncclResult_t transfer_round(const struct scattering *scattering,
-                                   const struct ms_parts *parts, size_t round)
-{
-    void *const *functions = scattering->way->nccl->functions;
-    const bool is_root = scattering->self.rank == scattering->root;
-    ncclResult_t result = ncclSuccess;
-    if (is_root && parts->window != NULL)
-        result = pack_round(scattering, parts, round);
-    if (result == ncclSuccess)
-        result = ((__typeof__(&ncclGroupStart))functions[MS_NCCL_ncclGroupStart])();
-    if (result != ncclSuccess)
-        return result;
-    result =
-        is_root ? send_round(scattering, parts, round) : receive_round(scattering, parts, round);
-    const ncclResult_t ended = ((__typeof__(&ncclGroupEnd))functions[MS_NCCL_ncclGroupEnd])();
-    return result == ncclSuccess ? ended : result;
-}
-
-static ncclResult_t transfer_parts(const struct scattering *scattering,
-                                   const struct ms_parts *parts)
-{
-    const size_t rounds = count_rounds(parts);
-    ncclResult_t result = ncclSuccess;
-    depth++;
-    for (size_t round = 0; round < rounds && result == ncclSuccess; round++)
-        result = transfer_round(scattering, parts, round);
-    depth--;
-    if (parts->window != NULL && ms_window_queued(parts->window) != CUDA_SUCCESS &&
-        result == ncclSuccess)
-        result = ncclUnhandledCudaError;
-    return result;
-}
-
-static ncclResult_t scatter_parts(struct scattering *scattering, size_t bytes,
-                                  const struct ms_parts *parts)
-{
-    const bool is_root = scattering->self.rank == scattering->root;
-    const struct ms_operation operation = {.read = scattering->send,
-                                           .read_bytes = is_root ? bytes : 0,
-                                           .written = scattering->receive,
-                                           .written_bytes = bytes,
-                                           .sends = true};
-    CUdeviceptr packed;
-    if (parts->count == 0)
-        return ncclSystemError;
-    const struct ms_ranges *ours = &parts->ranges[scattering->self.rank];
-    const CUresult result = ms_collective_prepare_scatter(
-        &operation, ours, ms_part_is_packed(ours),
-        scattering->stream != NULL ? scattering->stream : CU_STREAM_LEGACY, &packed);
-    if (result != CUDA_SUCCESS) {
-        ms_log(MS_ERROR, "%s: what a scatter needs cannot be prepared: CUDA error %d", ms_caller,
-               (int)result);
-        return ncclUnhandledCudaError;
-    }
-    scattering->packed = (char *)(uintptr_t)packed;
-    return transfer_parts(scattering, parts);
-}
-
-/* True: the broadcast was scattered, and *result_out is what the call returns. */
-static bool scatter(const struct way *way, enum ms_nccl_id id, ncclComm_t comm, int root,
-                    const struct shape *shape, cudaStream_t stream, ncclResult_t *result_out)
-{
-    struct scattering scattering = {.way = way,
-                                    .comm = comm,
-                                    .stream = stream,
-                                    .root = root,
-                                    .send = (char *)(uintptr_t)shape->send,
-                                    .receive = shape->receive};
-    struct ms_parts parts;
-    size_t bytes;
-    if (!kinds[id].receives || !way->is_ours || !ms_communicator_find(comm, &scattering.self) ||
-        !find_bytes(shape->count, shape->type, 1, &bytes))
-        return false;
-    const bool is_root = scattering.self.rank == root;
-    const struct ms_broadcast broadcast = {
-        .handle = comm,
-        .self = scattering.self,
-        .root = root,
-        .address = (CUdeviceptr)(uintptr_t)(is_root ? shape->send : shape->receive),
-        .bytes = bytes,
-        .stream = stream != NULL ? stream : CU_STREAM_LEGACY,
-        .is_in_group = group_depth > 0,
-        .can = group_transfers == 0 && way->nccl->functions[MS_NCCL_ncclSend] != NULL &&
-               way->nccl->functions[MS_NCCL_ncclRecv] != NULL};
-    if (!ms_scatter_decide(&broadcast, &parts))
-        return false;
-    *result_out = scatter_parts(&scattering, bytes, &parts);
-    ms_parts_cleanup(&parts);
-    return true;
-}
-
 /* --- collectives */
 
 static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id, ncclComm_t comm,
@@ -430,10 +232,6 @@ enum { NO_ROOT = -1 };
         FIND(name, comm);                                                                         \
         const struct shape shape = {                                                              \
             .send = send_, .receive = receive_, .count = count_, .type = datatype};               \
-        ncclResult_t scattered;                                                                   \
-        if (ms_scatter_is_used() &&                                                               \
-            scatter(&way, MS_NCCL_##name, comm, root_, &shape, stream, &scattered))               \
-            return called(&way, stream, scattered);                                               \
         const ncclResult_t prepared =                                                             \
             prepare_collective(&way, MS_NCCL_##name, comm, root_, shape);                         \
         return called(&way, stream, prepared != ncclSuccess ? prepared : GO_ON(name, arguments)); \
@@ -445,7 +243,6 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
                       ncclComm_t comm, cudaStream_t stream)
 {
     FIND(ncclSend, comm);
-    group_transfers += group_depth > 0 && way.is_ours;
     struct ms_communicator self;
     const struct shape shape = {.send = sendbuff,
                                 .count = count,
@@ -465,7 +262,6 @@ ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int
                       ncclComm_t comm, cudaStream_t stream)
 {
     FIND(ncclRecv, comm);
-    group_transfers += group_depth > 0 && way.is_ours;
     const struct shape shape = {.receive = recvbuff, .count = count, .type = datatype, .writes = 1};
     const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
     return prepared != ncclSuccess
@@ -493,10 +289,8 @@ ncclResult_t ncclGroupStart(void)
 {
     FIND(ncclGroupStart, NULL);
     const ncclResult_t result = GO_ON(ncclGroupStart, ());
-    if (way.is_ours && result == ncclSuccess) {
-        group_depth++;
+    if (way.is_ours && result == ncclSuccess)
         ms_collective_group(true);
-    }
     return result;
 }
 
@@ -504,25 +298,12 @@ ncclResult_t ncclGroupEnd(void)
 {
     FIND(ncclGroupEnd, NULL);
     const ncclResult_t result = GO_ON(ncclGroupEnd, ());
-    if (way.is_ours) {
-        group_depth -= group_depth > 0;
-        if (group_depth == 0)
-            group_transfers = 0;
+    if (way.is_ours)
         ms_collective_group(false);
-    }
     return result;
 }
 
 /* --- communicators: who made them, and which rank of how many they are */
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
-{
-    FIND(ncclGetUniqueId, NULL);
-    const ncclResult_t result = GO_ON(ncclGetUniqueId, (uniqueId));
-    if (way.is_ours && result == ncclSuccess)
-        ms_scatter_offer((unsigned char *)uniqueId->internal);
-    return result;
-}
 
 static void note(const struct way *way, ncclComm_t comm, const struct ms_communicator *self)
 {
@@ -539,17 +320,8 @@ static bool is_blocking(const ncclConfig_t *config)
            config->blocking != 0;
 }
 
-/* Outside of a group all ranks are in the call: they can agree now. */
-static void join(const struct way *way, ncclResult_t result, const ncclComm_t *comm,
-                 const ncclUniqueId *id, const struct ms_communicator *self)
-{
-    if (way->is_ours && result == ncclSuccess && *comm != NULL && group_depth == 0)
-        ms_scatter_join(*comm, (const unsigned char *)id->internal, self);
-}
-
 static void forget(ncclComm_t comm)
 {
-    ms_scatter_forget(comm);
     ms_communicator_forget(comm);
     ms_nccl_forget_comm(comm);
 }
@@ -567,7 +339,6 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId,
     const struct ms_communicator self = {nranks, rank, .is_blocking = result == ncclSuccess};
     if (is_made(&way, result))
         note(&way, *comm, &self);
-    join(&way, result, comm, &commId, &self);
     return result;
 }
 
@@ -580,7 +351,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId c
     const struct ms_communicator self = {nranks, rank, is_blocking(config)};
     if (is_made(&way, result))
         note(&way, *comm, &self);
-    join(&way, result, comm, &commId, &self);
     return result;
 }
 

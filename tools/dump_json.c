@@ -308,7 +308,7 @@ void write_json(FILE *file, const struct view *view)
 {
     struct writer object = {file, 1, true, false};
     putc('{', file);
-    put_string(&object, "format", "metashard-state/1");
+    put_string(&object, "format", "metashard-state/2");
     if (view->count == 1)
         put_process(&object, &view->processes[0]);
     else

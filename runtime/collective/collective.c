@@ -10,7 +10,6 @@
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/receive.h"
 #include "runtime/machine/space.h"
-#include "runtime/machine/store.h"
 
 static CUdeviceptr address_of(const void *pointer)
 {
@@ -111,39 +110,6 @@ CUresult ms_collective_prepare(const struct ms_operation *operation)
         result = prepare_write(operation);
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         look_at_captured(operation);
-    return result;
-}
-
-/* The root: everybody's bytes, and its own where the program wants them. */
-static CUresult prepare_scatter_of(const struct ms_operation *operation, CUstream stream)
-{
-    const CUdeviceptr from = address_of(operation->read), to = address_of(operation->written);
-    CUresult result = CUDA_SUCCESS;
-    if (operation->written_bytes > 0 && to != from)
-        result = ms_copy_part(to, from, operation->read_bytes, NULL, stream);
-    return result == CUDA_SUCCESS && ms_defers_any() ? prepare_read(operation) : result;
-}
-
-CUresult ms_collective_prepare_scatter(const struct ms_operation *operation,
-                                       const struct ms_ranges *ours, bool is_packed,
-                                       CUstream stream, CUdeviceptr *packed_out)
-{
-    const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
-    struct ms_receive receive;
-    *packed_out = 0;
-    if (operation->read_bytes > 0)
-        return prepare_scatter_of(operation, stream);
-    if (is_packed && under_way.receive_count == room)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    const CUresult result =
-        ms_prepare_receive_only(address_of(operation->written), operation->written_bytes, ours,
-                                is_packed, &receive);
-    if (result == CUDA_SUCCESS && under_way.receive_count < room) {
-        under_way.receives[under_way.receive_count].receive = receive;
-        under_way.receives[under_way.receive_count++].is_called = false;
-    }
-    if (result == CUDA_SUCCESS && is_packed)
-        *packed_out = ms_store_address(receive.store);
     return result;
 }
 

@@ -17,7 +17,6 @@
 #include <stddef.h>
 
 #include "runtime/driver.h"
-#include "runtime/machine/ranges.h"
 
 /* What one call reads and, whole, overwrites; either may be empty, and both the same. */
 struct ms_operation {
@@ -36,14 +35,6 @@ CUresult ms_collective_prepare(const struct ms_operation *operation);
 bool ms_collective_matters(void);
 void ms_collective_called(CUstream stream);
 
-/*
- * In place of the first for a broadcast that is scattered: the root's bytes are materialised, and copied to where it
- * receives; the others' parts, ranges of what is written, get memory. *packed_out: where a part is received that is packed;
- * else 0.
- */
-CUresult ms_collective_prepare_scatter(const struct ms_operation *operation,
-                                       const struct ms_ranges *ours, bool is_packed,
-                                       CUstream stream, CUdeviceptr *packed_out);
 void ms_collective_group(bool begins);
 
 /* The call will share physical memory of [address, address + bytes): in memory, whole allocations, for good.

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A build without jansson: there is never a plan. */
 #include "runtime/base/log.h"
-#include "runtime/collective/scatter.h"
 #include "runtime/control/arrive.h"
 #include "runtime/control/control.h"
 #include "runtime/machine/pass.h"
@@ -80,35 +79,6 @@ bool ms_sized_away(__attribute__((unused)) const struct ms_sequence *sequence,
     return false;
 }
 
-void ms_scatter_offer(__attribute__((unused)) unsigned char id[128])
-{
-}
-
-void ms_scatter_join(__attribute__((unused)) const void *handle,
-                     __attribute__((unused)) const unsigned char id[128],
-                     __attribute__((unused)) const struct ms_communicator *self)
-{
-}
-
-void ms_scatter_forget(__attribute__((unused)) const void *handle)
-{
-}
-
-bool ms_scatter_is_used(void)
-{
-    return false;
-}
-
-bool ms_scatter_decide(__attribute__((unused)) const struct ms_broadcast *broadcast,
-                       __attribute__((unused)) struct ms_parts *parts_out)
-{
-    return false;
-}
-
-void ms_parts_cleanup(__attribute__((unused)) struct ms_parts *parts)
-{
-}
-
 bool ms_shard_tell_group(__attribute__((unused)) uint32_t ranks,
                          __attribute__((unused)) uint32_t rank)
 {
@@ -181,14 +151,6 @@ void ms_shard_visit_ambiguous(__attribute__((unused)) ms_shard_visitor *visit,
 bool ms_shard_name_of(__attribute__((unused)) const struct ms_allocation *allocation,
                       __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end,
                       __attribute__((unused)) char *name_out, __attribute__((unused)) size_t bytes)
-{
-    return false;
-}
-
-bool ms_shard_whole_tensor(__attribute__((unused)) const struct ms_allocation *allocation,
-                           __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end,
-                           __attribute__((unused)) char *name_out,
-                           __attribute__((unused)) size_t bytes)
 {
     return false;
 }

@@ -276,35 +276,6 @@ bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size
     return is_named;
 }
 
-struct whole {
-    uint64_t offset, bytes; /* in the file */
-    const char *name;       /* NULL: not found */
-};
-
-static bool take_whole(void *context, __attribute__((unused)) size_t index,
-                       const struct ms_tensor *tensor)
-{
-    struct whole *whole = context;
-    if (tensor->offset == whole->offset && tensor->bytes == whole->bytes)
-        whole->name = tensor->name;
-    return whole->name == NULL;
-}
-
-/* What the plan says of parts of it makes more than one extent of it. */
-static bool is_one_piece_of_file(const struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    const struct ms_extent first = ms_lineage_at(&allocation->lineage, begin);
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        const struct ms_content *content = &extent.content;
-        if (content->kind != MS_SOURCE || content->source != first.content.source ||
-            content->source_offset != first.content.source_offset + (at - begin))
-            return false;
-        at = extent.end;
-    }
-    return ms_source_is_file(first.content.source);
-}
-
 /* The name of exactly these bytes; ms_named_count() if there is none. */
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
@@ -334,34 +305,6 @@ bool ms_shard_named_away(const struct ms_allocation *allocation, size_t begin, s
     ms_ranges_cleanup(&judging.ours);
     ms_ranges_cleanup(&judging.planned);
     return is_named;
-}
-
-static const char *find_whole_locked(const struct ms_allocation *allocation, size_t begin,
-                                     size_t end)
-{
-    const size_t at = find_named_locked(allocation, begin, end);
-    if (at < ms_named_count())
-        return ms_named_at(at)->name;
-    if (!is_one_piece_of_file(allocation, begin, end))
-        return NULL;
-    const struct ms_content content = ms_lineage_at(&allocation->lineage, begin).content;
-    const struct ms_known_file *file = ms_known_find(content.source);
-    struct whole whole = {content.source_offset, end - begin, NULL};
-    if (file != NULL)
-        ms_known_visit(file, whole.offset, whole.offset + whole.bytes, take_whole, &whole);
-    return whole.name;
-}
-
-bool ms_shard_whole_tensor(const struct ms_allocation *allocation, size_t begin, size_t end,
-                           char *name_out, size_t bytes)
-{
-    if (!ms_shard_is_active() || begin >= end)
-        return false;
-    pthread_mutex_lock(&ms_shard.lock);
-    const char *name = find_whole_locked(allocation, begin, end);
-    const bool fits = name != NULL && snprintf(name_out, bytes, "%s", name) < (int)bytes;
-    pthread_mutex_unlock(&ms_shard.lock);
-    return fits;
 }
 
 static struct ms_culprit *find_culprit_locked(const char *call, const char *tensor)

@@ -117,10 +117,9 @@ static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ran
                            struct ms_receive *receive)
 {
     struct ms_store *store;
-    CUresult result = storable->count > 0
-                          ? ms_store_create_of(allocation->context, allocation->device,
-                                               storable->list, storable->count, &store)
-                          : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = storable->count > 0 ? ms_store_create(allocation->context, allocation->device,
+                                                            storable->list, storable->count, &store)
+                                          : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
     result = ms_backing_lend_for(&allocation->backing, ms_store_backing(store), storable->list,
@@ -243,94 +242,6 @@ CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
     do {
         if (!ms_shard_receives_parts(ranks) || !try_receive(address, bytes, receive_out, &result))
             return ms_prepare_overwrite(address, bytes);
-    } while (ms_try_bytes_again(result, &attempts));
-    ms_settle_postpone();
-    return result;
-}
-
-bool ms_can_receive_parts(CUdeviceptr address, size_t bytes)
-{
-    struct ms_allocation *allocation = ms_config.receive_parts ? ms_space_claim(address) : NULL;
-    const bool can =
-        allocation != NULL && ms_fits(allocation, address, bytes) && !allocation->keeps_dead;
-    ms_space_release(allocation);
-    return can;
-}
-
-/* What is not ours of [begin, end) is absent; what is, as `content` has it. */
-static bool set_only(struct ms_allocation *allocation, size_t begin, size_t end,
-                     const struct ms_ranges *ours, struct ms_content content)
-{
-    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
-    bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &absent);
-    for (size_t i = 0; i < ours->count && is_good; i++) {
-        const struct ms_range range = ours->list[i];
-        is_good =
-            ms_lineage_set(&allocation->lineage, begin + range.begin, begin + range.end, &content);
-        content.source_offset += range.end - range.begin;
-    }
-    return is_good;
-}
-
-/* Memory first, then what is known of it, so that a failure changes nothing. */
-static CUresult receive_in_place(struct ms_allocation *allocation, size_t begin, size_t end,
-                                 const struct ms_ranges *ours)
-{
-    const struct ms_content resident = {.kind = MS_RESIDENT};
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < ours->count && result == CUDA_SUCCESS; i++)
-        result = ms_backing_cover(&allocation->backing, begin + ours->list[i].begin,
-                                  begin + ours->list[i].end);
-    if (result == CUDA_SUCCESS && !set_only(allocation, begin, end, ours, resident))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    return result;
-}
-
-static CUresult receive_packed(struct ms_allocation *allocation, size_t begin, size_t end,
-                               const struct ms_ranges *ours, struct ms_store **store_out)
-{
-    struct ms_store *store;
-    const CUresult result =
-        ms_store_create(allocation->context, allocation->device, ms_ranges_bytes(ours), &store);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!set_only(allocation, begin, end, ours,
-                  (struct ms_content){.kind = MS_STORED, .store = store})) {
-        ms_store_drop(store);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *store_out = store;
-    return CUDA_SUCCESS;
-}
-
-static CUresult receive_only(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes,
-                             const struct ms_ranges *ours, bool is_packed,
-                             struct ms_receive *receive)
-{
-    const size_t begin = ms_offset(allocation, address), end = begin + bytes;
-    *receive = (struct ms_receive){.address = allocation->address,
-                                   .allocation_id = allocation->id,
-                                   .context = allocation->context};
-    ms_space_note_use(allocation, begin, end);
-    const CUresult result = is_packed
-                                ? receive_packed(allocation, begin, end, ours, &receive->store)
-                                : receive_in_place(allocation, begin, end, ours);
-    if (result == CUDA_SUCCESS)
-        ms_count(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(ours));
-    return result;
-}
-
-CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct ms_ranges *ours,
-                                 bool is_packed, struct ms_receive *receive_out)
-{
-    int attempts = 0;
-    CUresult result;
-    do {
-        struct ms_allocation *allocation = ms_space_claim(address);
-        result = allocation != NULL && ms_fits(allocation, address, bytes)
-                     ? receive_only(allocation, address, bytes, ours, is_packed, receive_out)
-                     : CUDA_ERROR_INVALID_VALUE;
-        ms_space_release(allocation);
     } while (ms_try_bytes_again(result, &attempts));
     ms_settle_postpone();
     return result;

@@ -32,16 +32,6 @@ struct ms_receive {
 CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
                             struct ms_receive *receive_out);
 
-/* True when any part of the range can be left out of a receive: it is a block's, and nobody has a handle of it. */
-bool ms_can_receive_parts(CUdeviceptr address, size_t bytes);
-
-/*
- * The call will receive `ours`, ranges of [address, address + bytes), and the rest not at all: in their places, or, packed, one
- * behind the other in receive_out->store.
- */
-CUresult ms_prepare_receive_only(CUdeviceptr address, size_t bytes, const struct ms_ranges *ours,
-                                 bool is_packed, struct ms_receive *receive_out);
-
 /* It is queued on stream. Waits until it has run, for METASHARD_RECEIVE_MS at most. */
 void ms_receive_queued(const struct ms_receive *receive, CUstream stream);
 

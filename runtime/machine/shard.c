@@ -351,15 +351,6 @@ void ms_shard_catch_up(void)
     }
 }
 
-struct ms_plan *ms_shard_take_plan(uint32_t *rank_out)
-{
-    pthread_mutex_lock(&ms_shard.lock);
-    struct ms_plan *plan = ms_shard.plan != NULL ? ms_plan_take(ms_shard.plan) : NULL;
-    *rank_out = ms_shard.rank;
-    pthread_mutex_unlock(&ms_shard.lock);
-    return plan;
-}
-
 /* --- names */
 
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,

@@ -48,9 +48,6 @@ bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank);
  */
 bool ms_shard_tell_group(uint32_t ranks, uint32_t rank);
 
-/* The plan in force, with a reference for the caller, and the rank that is followed. NULL: none. */
-struct ms_plan *ms_shard_take_plan(uint32_t *rank_out);
-
 /* Grows with each plan; 0: there was none. */
 uint64_t ms_shard_generation(void);
 
@@ -84,11 +81,6 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
  * cut to `bytes`. False: there is none. */
 bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size_t end,
                       char *name_out, size_t bytes);
-
-/* The name of the tensor that [begin, end) of the allocation is, from its first byte to its last. False: it is none, as far
- * as is known, or its name is longer. */
-bool ms_shard_whole_tensor(const struct ms_allocation *allocation, size_t begin, size_t end,
-                           char *name_out, size_t bytes);
 
 /* True when [begin, end) of the allocation is a tensor that has a name, from its first byte to its last; adds what the plan gives
  * to others, all or, when memory is out, less of it. */

@@ -2,14 +2,12 @@
 #include "runtime/machine/sizes.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/base/heap.h"
 
 struct entry {
     uint64_t bytes;
     size_t tensor;
-    const char *name; /* NULL: it has none */
 };
 
 struct member {
@@ -65,8 +63,7 @@ struct ms_sizes *ms_sizes_create(const struct ms_layout *layout)
     }
     list_members(sizes, layout);
     for (size_t i = 0; i < count; i++)
-        sizes->entries[i] = (struct entry){ms_layout_tensor(layout, i)->bytes, i,
-                                           ms_layout_tensor(layout, i)->name};
+        sizes->entries[i] = (struct entry){ms_layout_tensor(layout, i)->bytes, i};
     qsort(sizes->entries, count, sizeof(*sizes->entries), by_size);
     return sizes;
 }
@@ -98,19 +95,6 @@ bool ms_sizes_has(const struct ms_sizes *sizes, uint64_t bytes)
 {
     const size_t at = find(sizes, bytes);
     return at < sizes->count && sizes->entries[at].bytes == bytes;
-}
-
-bool ms_sizes_find(const struct ms_sizes *sizes, uint64_t bytes, const char *name,
-                   size_t *tensor_out)
-{
-    for (size_t i = find(sizes, bytes); i < sizes->count && sizes->entries[i].bytes == bytes; i++) {
-        const struct entry *entry = &sizes->entries[i];
-        if (name == NULL || (entry->name != NULL && strcmp(entry->name, name) == 0)) {
-            *tensor_out = entry->tensor;
-            return true;
-        }
-    }
-    return false;
 }
 
 static bool add_tensor(const struct ms_placement *placement, size_t tensor, struct ms_ranges *ours)
@@ -176,15 +160,4 @@ bool ms_sizes_ours_in(const struct ms_sizes *sizes, const struct ms_placement *p
     }
     ms_ranges_sort(ours_out);
     return is_good;
-}
-
-bool ms_sizes_agree(const struct ms_sizes *sizes, const struct ms_placement *placement,
-                    uint64_t bytes, const struct ms_ranges *ours)
-{
-    const uint64_t kept = ms_ranges_bytes(ours);
-    bool is_same = true;
-    for (size_t i = find(sizes, bytes);
-         is_same && i < sizes->count && sizes->entries[i].bytes == bytes; i++)
-        is_same = ms_placement_bytes(placement, sizes->entries[i].tensor) == kept;
-    return is_same;
 }

@@ -16,15 +16,6 @@ void ms_sizes_destroy(struct ms_sizes *sizes); /* may be NULL */
 
 bool ms_sizes_has(const struct ms_sizes *sizes, uint64_t bytes);
 
-/* The tensor of that size and name, as an index of the layout; NULL: the first of that size. False: there is none. */
-bool ms_sizes_find(const struct ms_sizes *sizes, uint64_t bytes, const char *name,
-                   size_t *tensor_out);
-
-/* True when the rank keeps as much of each tensor of that size as `ours`, which is all that it keeps of any: then it is
- * the same of each. */
-bool ms_sizes_agree(const struct ms_sizes *sizes, const struct ms_placement *placement,
-                    uint64_t bytes, const struct ms_ranges *ours);
-
 /* What the placement's rank keeps of one tensor of that size, is kept of all: sorted. False when memory is out. */
 bool ms_sizes_ours(const struct ms_sizes *sizes, const struct ms_placement *placement,
                    uint64_t bytes, struct ms_ranges *ours_out);

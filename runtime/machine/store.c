@@ -11,7 +11,6 @@ struct ms_store {
     _Atomic uint32_t references;
     CUcontext context;         /* immutable */
     struct ms_backing backing; /* immutable, and all of it backed */
-    size_t bytes;              /* immutable */
     _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
 };
 
@@ -28,8 +27,8 @@ static CUresult cover_each(struct ms_backing *backing, const struct ms_range *ra
     return result;
 }
 
-CUresult ms_store_create_of(CUcontext context, CUdevice device, const struct ms_range *ranges,
-                            size_t count, struct ms_store **store_out)
+CUresult ms_store_create(CUcontext context, CUdevice device, const struct ms_range *ranges,
+                         size_t count, struct ms_store **store_out)
 {
     size_t bytes = 0;
     struct ms_store *store = ms_heap_zalloc(sizeof(*store));
@@ -45,7 +44,6 @@ CUresult ms_store_create_of(CUcontext context, CUdevice device, const struct ms_
         goto err_release;
     atomic_init(&store->references, 1);
     store->context = context;
-    store->bytes = bytes;
     *store_out = store;
     return CUDA_SUCCESS;
 
@@ -54,13 +52,6 @@ err_release:
 err_free:
     ms_heap_free(store);
     return result;
-}
-
-CUresult ms_store_create(CUcontext context, CUdevice device, size_t bytes,
-                         struct ms_store **store_out)
-{
-    const struct ms_range whole = {0, bytes};
-    return ms_store_create_of(context, device, &whole, 1, store_out);
 }
 
 const struct ms_backing *ms_store_backing(const struct ms_store *store)
@@ -77,11 +68,6 @@ struct ms_store *ms_store_take(struct ms_store *store)
 CUdeviceptr ms_store_address(const struct ms_store *store)
 {
     return store->backing.address;
-}
-
-size_t ms_store_bytes(const struct ms_store *store)
-{
-    return store->bytes;
 }
 
 CUdevice ms_store_device(const struct ms_store *store)

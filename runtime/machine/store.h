@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stores: device memory that holds some of a block's bytes one behind the other, until they are needed in their places.
- * What a rank keeps of a tensor that is cut by columns lies in every granule of it, so in place it would take the memory of
- * all of it.
+ * Stores: device memory that holds some of a block's granules one behind the other, until their
+ * bytes are needed in their places: what was received only to be copied on (receive.h).
  *
  *     block   |   | A |   |   | B |   |   | C |   |      A, B, C: content of kind MS_STORED
  *     store   | A | B | C |
@@ -20,14 +19,13 @@ struct ms_backing;
 struct ms_range;
 struct ms_store;
 
-/* Memory on a device, with one reference. Work of that context will write it (ms_store_queued). */
-CUresult ms_store_create(CUcontext context, CUdevice device, size_t bytes,
-                         struct ms_store **store_out);
-
-/* The same for ranges of whole granules, one behind the other, each a chunk of the store's backing: so that it can be lent
- * (backing.h). */
-CUresult ms_store_create_of(CUcontext context, CUdevice device, const struct ms_range *ranges,
-                            size_t count, struct ms_store **store_out);
+/*
+ * Memory on a device for ranges of whole granules, one behind the other, with one reference. Each is
+ * a chunk of the store's backing, so that it can be lent (backing.h). Work of that context will write
+ * it (ms_store_queued).
+ */
+CUresult ms_store_create(CUcontext context, CUdevice device, const struct ms_range *ranges,
+                         size_t count, struct ms_store **store_out);
 const struct ms_backing *ms_store_backing(const struct ms_store *store);
 struct ms_store *ms_store_take(struct ms_store *store);
 
@@ -35,7 +33,6 @@ struct ms_store *ms_store_take(struct ms_store *store);
 void ms_store_drop(struct ms_store *store);
 
 CUdeviceptr ms_store_address(const struct ms_store *store);
-size_t ms_store_bytes(const struct ms_store *store);
 CUdevice ms_store_device(const struct ms_store *store);
 
 /* The work is queued: the event, which the store owns from now on, tells when it is done. */

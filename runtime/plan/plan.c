@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/plan/plan.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,14 +153,6 @@ static bool parse_document(const struct ms_reading *reading, json_t *document, s
     return check_names(reading, plan);
 }
 
-static uint64_t hash_of(const char *text, size_t bytes)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
                    struct ms_fault *fault)
 {
@@ -173,8 +164,6 @@ bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_p
     if (document == NULL)
         return ms_fault_at_line(&reading, error.line, error.column, error.text);
     struct ms_plan *plan = ms_heap_zalloc(sizeof(*plan));
-    if (plan != NULL)
-        atomic_init(&plan->references, 1);
     const bool is_good = plan != NULL ? parse_document(&reading, document, plan)
                                       : ms_fault_at(&reading, NULL, "memory is out");
     json_decref(document);
@@ -182,7 +171,6 @@ bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_p
         ms_plan_destroy(plan);
         return false;
     }
-    plan->hash = hash_of(text, bytes);
     *plan_out = plan;
     return true;
 }
@@ -200,21 +188,10 @@ bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *
 
 void ms_plan_destroy(struct ms_plan *plan)
 {
-    if (plan == NULL || atomic_fetch_sub(&plan->references, 1) != 1)
+    if (plan == NULL)
         return;
     ms_arena_cleanup(&plan->arena);
     ms_heap_free(plan);
-}
-
-struct ms_plan *ms_plan_take(struct ms_plan *plan)
-{
-    atomic_fetch_add(&plan->references, 1);
-    return plan;
-}
-
-uint64_t ms_plan_hash(const struct ms_plan *plan)
-{
-    return plan->hash;
 }
 
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size)

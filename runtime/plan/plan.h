@@ -36,11 +36,7 @@ struct ms_layout;
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
                    struct ms_fault *fault);
 bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *fault);
-void ms_plan_destroy(struct ms_plan *plan);         /* may be NULL; gives a reference up */
-struct ms_plan *ms_plan_take(struct ms_plan *plan); /* one more reference */
-
-/* Of the document's bytes (FNV-1a, 64 bits). */
-uint64_t ms_plan_hash(const struct ms_plan *plan);
+void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
 
 /* The same plan over another mesh with dimensions of the same names. False when the plan has ranges,
  * which are for one world only. */

@@ -34,8 +34,6 @@ struct ms_entry {
 };
 
 struct ms_plan {
-    _Atomic uint32_t references;
-    uint64_t hash;
     struct ms_arena arena;
     struct ms_mesh mesh;
     bool has_rank;

@@ -16,13 +16,13 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BENCHMARKS = ("quickstart", "main job", "ways", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "state page",
               "start-up", "calls", "instructions", "plan resolve", "growth")
-WAYS = ["without", "with", "with a plan", "scattered"]
+WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
 MIB_HEAD = ["what", "ranks", "shard", *WAYS]
 
 
 def row(what, ranks, over, *figures):
-    return [what, str(ranks), over, *figures, *[""] * (5 - len(figures))]
+    return [what, str(ranks), over, *figures, *[""] * (4 - len(figures))]
 
 
 # --- one function for each benchmark: its text to rows
@@ -82,11 +82,10 @@ def nccl_in_mib(text):
         words = re.split(r"\s{2,}", line.strip())
         if not heads or len(words) != len(re.split(r"\s{2,}", heads[0].strip())) or words[0] == "flow":
             continue
-        # Figures with slashes between them, or one that is that of all ways; not every flow is run scattered.
-        ways_run = max(3, *(len(word.split(" / ")) for word in words))
+        # Figures with slashes between them, or one that is that of all ways.
         for at, what in ((3, "peak memory of a rank but 0"), (8, "bytes received by one")):
             figures = words[at].split(" / ")
-            yield f"{words[0]}: {what}", words[1], words[2], figures * ways_run if len(figures) == 1 else figures
+            yield f"{words[0]}: {what}", words[1], words[2], figures * len(WAYS) if len(figures) == 1 else figures
 
 
 def nccl(text):
@@ -96,7 +95,7 @@ def nccl(text):
 def nccl_instructions(text):
     for line in text.splitlines()[1:]:
         words = re.split(r"\s{2,}", line.strip())
-        figures = ["" if word == "-" else f"{float(word) / float(words[2]):.2f}" for word in words[2:]]
+        figures = [f"{float(word) / float(words[2]):.2f}" for word in words[2:]]
         yield row(f"{words[0]}: instructions of shim, driver, NCCL and libc", words[1], "without", "", *figures)
 
 

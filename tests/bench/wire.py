@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """wire.py --programs FOLDER --kernels FILE --plan PROGRAM --preload FILE --driver FILE --nccl FILE: instructions of flows over NCCL.
 
-Flows of tests/nccl/flows, with 4 ranks, under callgrind: without the preload, with it, with a plan, and scattered. A line for each:
+Flows of tests/nccl/flows, with 4 ranks, under callgrind: without the preload, with it, and with a plan. A line for each:
 millions of instructions of all ranks and threads outside of the program itself (shim, driver, NCCL, libc). The simulated NCCL and
 driver move bytes with the processor, so that what is not moved is seen; what they do while they wait is some hundredths, and
 differs from run to run. Values are those of the file in every run, or it fails. Without valgrind the exit status is 77.
@@ -24,7 +24,7 @@ from running import run  # noqa: E402
 
 RANKS = 4
 CHOSEN = ("FSDP1, coalesced", "broadcast_from_rank0", "DTensor scatter", "zero.Init")
-WAYS = (flows.WITHOUT, flows.WITH, flows.PLAN, flows.SCATTER)
+WAYS = (flows.WITHOUT, flows.WITH, flows.PLAN)
 # Valgrind runs the threads of a rank one after the other.
 PATIENCE = ("SIMNCCL_TIMEOUT_MS=250000",)
 
@@ -72,10 +72,8 @@ def main():
         model = models.Model(folder, "small")
         print(f"{'flow':32}{'ranks':>6}" + "".join(f"{way.name:>12}" for way in WAYS))
         for case in chosen:
-            figures = [count(options, case, model, way) if way is not flows.SCATTER or "scatter" in case.bounds else None
-                       for way in WAYS]
-            print(f"{case.name:32}{RANKS:6}" + "".join(f"{'-' if figure is None else f'{figure:.1f}':>12}"
-                                                       for figure in figures), flush=True)
+            figures = [count(options, case, model, way) for way in WAYS]
+            print(f"{case.name:32}{RANKS:6}" + "".join(f"{figure:12.1f}" for figure in figures), flush=True)
     return 0
 
 

@@ -120,7 +120,7 @@ def main():
     failed = number = 0
     with tempfile.TemporaryDirectory(prefix="metashard-kill-") as folder:
         for flow in flows.make(options, folder):
-            if flow.name in ("main job", "plan", "plan by socket", "goes on", "NCCL scatter rank 0"):
+            if flow.name in ("main job", "plan", "plan by socket", "goes on", "NCCL FSDP1 rank 0"):
                 number += 1
                 check = check_ranks if flow.name.startswith("NCCL") else check_flow
                 wrong = check(flow, options, dice)

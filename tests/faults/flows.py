@@ -48,11 +48,7 @@ KNOWN = [
     # Whoever sent a plan waited for ever, or the socket stayed.
     *(("plan by socket", f"files:{name}", 1) for name in ("listen", "eventfd", "pthread_create", "lstat64")),
     *(("plan by socket", "files:__cxa_atexit", number) for number in (1, 2, 3)),
-    ("plan by socket", "descriptors:accept4", 1), ("NCCL scatter rank 0", "descriptors:accept4", 1),
-    # A rank that had said that it is ready did not hear the answer, and broadcast alone.
-    *(("NCCL scatter rank 1", "files:poll", number) for number in (1, 2, 3, 4, 5, 6)),
-    # One that did not hear the answer waited for ever, and the others scattered.
-    ("NCCL scatter rank 0", "files:send", 7),
+    ("plan by socket", "descriptors:accept4", 1),
     # A dump that was cut off, and no line; a crash of the private heap.
     ("plan", "files:fprintf", 3), ("plan", "files:fwrite", 20), ("plan", "files:fclose", 1),
     ("main job", "files:mmap64", 2), ("main job", "files:mmap64", 3),
@@ -437,12 +433,9 @@ class Nccl(Flow):
     calls = (300, 400, 240)
     ranks = 2
 
-    def __init__(self, place, name, case, guilty, scatter=False):
+    def __init__(self, place, name, case, guilty):
         super().__init__(place)
         self.name, self.case, self.guilty = name, case, guilty
-        self.scatter = scatter
-        if scatter:
-            self.calls = (135, 300, 390)
 
     def prepare(self):
         programs = self.place.program("nccl", "flows")
@@ -463,10 +456,8 @@ class Nccl(Flow):
         own = os.path.join(folder, str(rank))
         os.mkdir(own)
         environment = {**base_environment(self.place, own), **self.place.fault(kind, number, own),
-                       "SIMNCCL_TIMEOUT_MS": "15000", "METASHARD_SCATTER_MS": "3000", "RANK": str(rank),
-                       "WORLD_SIZE": str(self.ranks), "METASHARD_PLAN": plan}
-        if self.scatter:
-            environment["METASHARD_SCATTER"] = "1"
+                       "SIMNCCL_TIMEOUT_MS": "15000", "RANK": str(rank), "WORLD_SIZE": str(self.ranks),
+                       "METASHARD_PLAN": plan}
         command = [os.path.join(self.options.programs, "flow_" + self.case.program), "--rank", str(rank), "--ranks",
                    str(self.ranks), "--id", os.path.join(folder, "id"), "--model", self.model.folder, "--out",
                    os.path.join(folder, f"out-{rank}"),
@@ -520,7 +511,5 @@ def make(options, folder):
     out = [Persistent(place, False), Persistent(place, True), MainJob(place), FromScratch(place), Differential(place), Planned(place), Sent(place)]
     out += [Nccl(place, "NCCL FSDP1 rank 0", by_name["FSDP1, coalesced"], 0),
             Nccl(place, "NCCL FSDP1 rank 1", by_name["FSDP1, coalesced"], 1),
-            Nccl(place, "NCCL scatter rank 0", by_name["broadcast_from_rank0, in place"], 0, True),
-            Nccl(place, "NCCL scatter rank 1", by_name["broadcast_from_rank0, in place"], 1, True),
             Nccl(place, "NCCL accelerate rank 1", by_name["accelerate, FSDP2"], 1)]
     return out

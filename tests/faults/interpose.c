@@ -305,12 +305,6 @@ ROW(FILES | SIGNAL | DESCRIPTORS, OR_SIGNAL(EMFILE), -1, int, accept4,
     (file, address, bytes, flags))
 FILE_ROW(ENOPROTOOPT, getsockopt, (int file, int level, int name, void *value, socklen_t *bytes),
          (file, level, name, value, bytes))
-FILE_ROW(ENOPROTOOPT, setsockopt,
-         (int file, int level, int name, const void *value, socklen_t bytes),
-         (file, level, name, value, bytes))
-FILE_ROW(ENOBUFS, getsockname, (int file, struct sockaddr *address, socklen_t *bytes),
-         (file, address, bytes))
-FILE_ROW(ENOMEM, getifaddrs, (void **list), (list))
 ROW(FILES | SIGNAL, OR_SIGNAL(ENOMEM), -1, int, poll,
     (struct pollfd * list, nfds_t count, int milliseconds), (list, count, milliseconds))
 ROW(SIGNAL, EINTR, -1, int, sem_wait, (sem_t * semaphore), (semaphore))

@@ -91,10 +91,7 @@ Each of these is made to fail in every `./check` (`KNOWN` in `tests/faults/flows
 | `cuMemRelease`, `cuMemUnmap`, `cuMemAddressFree` | device memory or addresses kept for ever, the first without a word | called once more, and told |
 | `listen` | the socket's name stayed | removed |
 | `eventfd`, `pthread_create`, `atexit` of the thread for plans | the socket took connections that nobody served: `metashard-plan send` waited for ever | no socket |
-| `accept4`, for want of descriptors, while ranks agree on a scatter | `ncclCommInitRank` waited for ever | given up after `METASHARD_SCATTER_MS`; a line |
-| `poll`, of a rank that has said it is ready to scatter | it broadcast alone, and the others scattered: NCCL's timeout | it asks again |
-| `send` of the answer to a rank that is ready to scatter | it waited for ever, and the sender scattered alone: NCCL's timeout | sent once more; then the answer is no, or a line |
-| the same `accept4`, of the control socket | one processor at full load | a pause; a line |
+| `accept4`, for want of descriptors, of the control socket | one processor at full load | a pause; a line |
 | `malloc`, when a plan's tensors had become more | the old sheet was read beyond its end: a crash at exit | the plan is not followed, as the line says |
 | the first `mmap` of the private heap | a crash in jemalloc 5.3.0 | a spare page |
 | a write of the dump, but the last | a dump cut off, and no line | told |

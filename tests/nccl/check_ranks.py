@@ -202,94 +202,51 @@ def check_parts(folder, preload, start):
     refused = 800  # CUDA_ERROR_NOT_PERMITTED
     plan, rank_of = declared_plan(folder), lambda rank: rank
     without = run(folder, "parts-without", steps, None)
-    for name, settings in (("parts", {}), ("scattered", {"METASHARD_SCATTER": "on"}),
-                           ("whole", {"METASHARD_RECEIVE_PARTS": "off"})):
+    for name, settings in (("parts", {}), ("whole", {"METASHARD_RECEIVE_PARTS": "off"})):
         ended = run(folder, name, steps, preload, plan, rank_of, settings=settings)
         for rank, (results, dump, lines) in enumerate(ended):
             expected = list(without[rank][0])
             if rank > 0 and name != "whole":
                 expected[5] = expected[6] = [refused, None]
                 expect(len(lines) == 2 and all("was received for other ranks only" in line for line in lines), lines)
-                expect(dump["backed_bytes_peak"] <= SIZE + (OWN if name == "parts" else 0), dump["backed_bytes_peak"])
+                expect(dump["backed_bytes_peak"] <= SIZE + OWN, dump["backed_bytes_peak"])
             expect(results == expected, f"{name}, rank {rank}: {results}, expected {expected}")
             expect(dump["received_unkept_bytes"] == (SIZE - OWN if rank > 0 and name == "parts" else 0),
                    f"{name}, rank {rank}: received_unkept_bytes is {dump['received_unkept_bytes']}")
-            expect(dump["scattered_broadcasts"] == (name == "scattered"), f"{name}, rank {rank}: {dump}")
 
 
 def check_columns(folder, preload, start):
-    """A scattered broadcast of a tensor that is cut by columns: each rank receives its own side by side, finds them in their
-    places, and takes memory for them alone. One of two columns is more than the root sends at a time."""
-    refused, scatter = 800, {"METASHARD_SCATTER": "on"}
-    late = {**scatter, "METASHARD_RECEIVE_MS": "0", "SIMNCCL_DELAY_US": "300000"}  # the calls return before it has run
-    for name, shape, keepers in (("columns", [ROWS, ROW // 4], WORLD), ("wide-columns", [2 * ROWS, 2, ROW // 16], 2)):
-        width, pitch = SIZE // shape[0] // keepers, SIZE // shape[0]
-        size = width * shape[0]
-        plan = declared_plan(folder, 1, shape)
+    """A tensor that is cut by columns is received whole, since every granule has some of each rank's: its columns are
+    copied out of it, and kernels compute with it, as without the preload."""
+    width, pitch = ROW // WORLD, ROW
+    late = {"METASHARD_RECEIVE_MS": "0", "SIMNCCL_DELAY_US": "300000"}  # the calls return before it has run
+    plan = declared_plan(folder, 1)
 
-        def steps(rank, identity):
-            mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
-            own, other = [[rank_ % keepers * width, width, pitch, shape[0]] for rank_ in (rank, rank + 1)]
-            return [["communicator", WORLD, rank, identity], mine, ["reserve", size], ["reserve", size],
-                    ["broadcast", 0, 0, SIZE, 0], ["columns", 1, 0, *own], ["read", 0, 0, SIZE],
-                    ["columns", 2, 0, *other], ["read", 2, 0, size], ["read", 1, 0, size], ["fill", 1, 5, 9, 3],
-                    ["read", 1, 0, size]]
+    def received(rank, identity):
+        mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
+        return [["communicator", WORLD, rank, identity], mine, ["reserve", OWN], ["reserve", OWN],
+                ["broadcast", 0, 0, SIZE, 0], ["columns", 1, 0, rank * width, width, pitch, ROWS]]
 
-        def steps_in_place(rank, identity):
-            rows = ["rows", 0, rank % keepers * width, width, pitch, shape[0]]
-            return [*steps(rank, identity)[:6], rows, ["free", 0], ["read", 1, 0, size]]
+    def steps(rank, identity):
+        other = (rank + 1) % WORLD * width
+        return [*received(rank, identity), ["columns", 2, 0, other, width, pitch, ROWS], ["read", 0, 0, SIZE],
+                ["read", 2, 0, OWN], ["read", 1, 0, OWN], ["fill", 1, 5, 9, 3], ["read", 1, 0, OWN]]
 
-        def steps_of_kernels(rank, identity):
-            return [*steps(rank, identity)[:6], ["reserve", SIZE], ["multiply", 3, 0, 0, SIZE // 4],
-                    ["multiply", 0, 0, 0, SIZE // 4], ["multiply", 1, 1, 0, size // 4], ["read", 1, 0, size]]
-        for kind, steps_of, others, settings in (("", steps, (6, 8), scatter), ("-in-place", steps_in_place, (), scatter),
-                                                 ("-kernels", steps_of_kernels, (7, 8), scatter),
-                                                 ("-late", steps_in_place, (), late)):
-            without = run(folder, name + kind + "-without", steps_of, None)
-            with_ = run(folder, name + kind, steps_of, preload, plan, lambda rank: rank, settings=settings)
-            for rank, (results, dump, lines) in enumerate(with_):
-                expected = list(without[rank][0])
-                own = (6, 8, 9, 11) if rank >= keepers else ()  # it keeps nothing
-                if rank >= keepers and kind == "-kernels":  # its kernels meet no memory
-                    expect(results[:7] == expected[:7] and results[-1][0] in (700, refused), f"rank {rank}: {results}")
-                    continue
-                for step in () if rank == 0 else {*others, *own}:
-                    if step < len(expected):
-                        expected[step] = [refused, None]
-                expect(results == expected, f"{name + kind}, rank {rank}: {results}, expected {expected}\n{lines}")
-                expect(dump["scattered_broadcasts"] == 1, f"{name + kind}, rank {rank}: {dump}")
-                if 0 < rank < keepers and kind == "":
-                    expect(0 < dump["backed_bytes_peak"] <= 2 * size, f"rank {rank}: {dump['backed_bytes_peak']}")
+    def steps_in_place(rank, identity):
+        return [*received(rank, identity), ["rows", 0, rank * width, width, pitch, ROWS], ["free", 0],
+                ["read", 1, 0, OWN]]
 
-
-def check_cannot_scatter(folder, preload, start):
-    """One rank cannot take a part alone, as its memory is not deferred, or has another plan, or no preload: then all
-    broadcast, and nobody waits for long."""
-    def steps(has_all):
-        def steps_of(rank, identity):
-            mine = ["load", start, start + SIZE] if rank == 0 else ["reserve", SIZE]
-            part = [0, SIZE] if has_all and rank == 1 else [rank * OWN, (rank + 1) * OWN]
-            return [["communicator", WORLD, rank, identity], mine, ["broadcast", 0, 0, SIZE, 0], ["synchronise"],
-                    ["read", 0, *part]]
-        return steps_of
-    scatter, plan = {"METASHARD_SCATTER": "on", "METASHARD_SCATTER_MS": "500"}, declared_plan(folder)
-    other_plan = os.path.join(folder, "other.json")
-    with open(plan) as file, open(other_plan, "w") as other:
-        other.write(file.read().replace('{"shard": 0}', '"replicate"'))
-    ways = {"excluded": {"METASHARD_EXCLUDE": str(SIZE)}, "another plan": {"METASHARD_PLAN": other_plan},
-            "not asked": {"METASHARD_SCATTER": "off"}, "another least size": {"METASHARD_MIN_BYTES": str(2 * SIZE)},
-            "no plan": {"METASHARD_PLAN": ""}, "off": {"METASHARD": "off", "METASHARD_DUMP": ""}}
-    without = {has_all: run(folder, f"cannot-{has_all}", steps(has_all), None) for has_all in (False, True)}
-    for name, other in ways.items():
-        has_all = name != "not asked"
-        ended = run(folder, name.replace(" ", "-"), steps(has_all), preload, plan, lambda rank: rank, "info",
-                    lambda rank: {**scatter, **(other if rank == 1 else {})})
-        for rank, (results, dump, _) in enumerate(ended):
-            expected = without[has_all][rank][0]
-            expect(results == expected, f"{name}, rank {rank}: {results}, expected {expected}")
-            expect(dump is None or dump["scattered_broadcasts"] == 0, f"{name}, rank {rank}: {dump}")
-        said = [line for _, _, lines in ended for line in lines if "METASHARD_SCATTER" in line]
-        expect(len(said) > 0 and all(" 5000 " not in line for line in said), f"{name}: {said}")
+    def steps_of_kernels(rank, identity):
+        return [*received(rank, identity), ["reserve", SIZE], ["multiply", 3, 0, 0, SIZE // 4],
+                ["multiply", 1, 1, 0, OWN // 4], ["read", 3, 0, SIZE], ["read", 1, 0, OWN]]
+    for name, steps_of, settings in (("columns", steps, {}), ("columns-in-place", steps_in_place, {}),
+                                     ("columns-kernels", steps_of_kernels, {}), ("columns-late", steps_in_place, late)):
+        without = run(folder, name + "-without", steps_of, None)
+        ended = run(folder, name, steps_of, preload, plan, lambda rank: rank, settings=settings)
+        for rank, (results, dump, lines) in enumerate(ended):
+            expected = without[rank][0]
+            expect(results == expected, f"{name}, rank {rank}: {results}, expected {expected}\n{lines}")
+            expect(dump["received_unkept_bytes"] == 0, f"{name}, rank {rank}: {dump['received_unkept_bytes']}")
 
 
 def check_copied_back(folder, preload, start):
@@ -373,7 +330,6 @@ def main():
     tests = [("a plan that waits for a communicator", check_waits), ("ranks that disagree", check_disagreement),
              ("groups", check_groups), ("broadcasts", check_broadcast), ("registered buffers", check_register),
              ("parts of broadcasts", check_parts), ("columns", check_columns),
-             ("what cannot be scattered", check_cannot_scatter),
              ("parts of what is copied back", check_copied_back),
              ("a tensor's first and last granule", check_edges), ("an NCCL that is linked in", check_linked_in)]
     with tempfile.TemporaryDirectory(prefix="metashard-ranks-") as folder:

@@ -60,9 +60,9 @@ class Results:
             sys.exit(f"{RESULTS} has no table in MiB")
         self.rows = {(line[0], line[1]): dict(zip(lines[0], line)) for line in lines[2:]}
 
-    def figure(self, what, column, ranks=RANKS, may_lack=False):
+    def figure(self, what, column, ranks=RANKS):
         figure = self.rows.get((what, ranks), {}).get(column, "")
-        if not figure and not may_lack:
+        if not figure:
             sys.exit(f"{RESULTS} has no figure of {what}, {ranks} ranks, {column}")
         return figure
 
@@ -93,9 +93,8 @@ def nccl_table(results):
     for name, flow in NCCL:
         peak, received = f"{flow}: peak memory of a rank but 0", f"{flow}: bytes received by one"
         rows.append([name, results.figure(peak, "without"), results.figure(peak, "with a plan"),
-                     results.figure(received, "with a plan"),
-                     results.figure(received, "scattered", may_lack=True)])
-    return markdown(["", "peak without", "peak with a plan", "received", "received, scattered"], rows)
+                     results.figure(received, "with a plan")])
+    return markdown(["", "peak without", "peak with a plan", "received"], rows)
 
 
 PARTS = {"quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}

@@ -10,7 +10,6 @@ each took (tables.py).
     --slack-mib N      what a rank may have besides its shard and one tensor's; default 4, and 64 for --large
     --only NAME        one flow, or all of one program; --ranks N,N... and --models NAME,... choose as well
     --shim NAME=VALUE  for the environment of runs with the preload
-    --scatter          runs all with METASHARD_SCATTER=1, too
     --write PAGE       writes a page with the tables, of both sizes
     --folder DIR       where files are for the time being
 """
@@ -22,19 +21,16 @@ from collections import namedtuple
 
 import model as models
 import tables
-from running import MIB, Flow, Way, replicas, run
+from running import MIB, Flow, Way, run
 
 WITHOUT, WITH, PLAN = Way("without", False, False, {}), Way("with", True, False, {}), Way("plan", True, True, {})
-# Ranks wait for each other as long as a machine with less cores than ranks may need.
-SCATTER = Way("scatter", True, True, {"METASHARD_SCATTER": "1", "METASHARD_SCATTER_MS": "60000"})
 
 # What is held of a flow, of the model with Llama's shape:
 #   same     without a plan no rank takes more memory than without the preload
 #   plan     with a plan no rank but 0 takes more than 1.05 x its shard, one tensor's shard, and the slack
 #   known    with a plan, where tensors stay in place, every rank has found some of the plan's
-#   scatter  with METASHARD_SCATTER=1 no rank but 0 receives more than 1.05 x its shard
 #   bus      without a plan no more is copied to the devices than without the preload
-BOUNDS = ("same", "plan", "known", "scatter", "bus")
+BOUNDS = ("same", "plan", "known", "bus")
 
 
 def flow(name, program, arguments, parts, strategy, bounds=("same",), ranks=(1, 2, 4, 8), shapes=("llama", "odd")):
@@ -57,8 +53,7 @@ def on_mesh(model, rank, ranks):
 
 ROWS, COLUMNS = ["fsdp2"], ["fsdp2", *({"name": f"*{name}*", "placements": {"shard": {"shard": 1}}}
                                        for name in ("o_proj", "down_proj"))]
-HELD, HELD_ONCE = ("same", "plan"), ("same", "plan", "bus")
-SCATTERED, SCATTERED_IN_PLACE = ("same", "plan", "scatter"), ("same", "plan", "known", "scatter")
+HELD, HELD_ONCE, HELD_IN_PLACE = ("same", "plan"), ("same", "plan", "bus"), ("same", "plan", "known")
 FLOWS = [
     flow("FSDP1, coalesced", "fsdp1", ["BUCKETS"], models.flat_units, ["fsdp1"], HELD),
     flow("FSDP1, coalesced, cat by kernel", "fsdp1", ["BUCKETS", "CAT"], models.flat_units, ["fsdp1"],
@@ -89,13 +84,13 @@ FLOWS = [
     flow("DDP, coalesced, in place", "fsdp1", ["BUCKETS", "--keep"], models.unit_parts, ["fsdp1"]),
     flow("DDP, coalesced, in place, cat by kernel", "fsdp1", ["BUCKETS", "--keep", "CAT"], models.unit_parts, ["fsdp1"],
          HELD, ranks=(8,)),
-    flow("broadcast_from_rank0", "state_dict", [], by_rows, ROWS, SCATTERED),
-    flow("broadcast_from_rank0, by columns", "state_dict", ["--columns"], by_columns, COLUMNS, SCATTERED, ranks=(2, 8)),
+    flow("broadcast_from_rank0", "state_dict", [], by_rows, ROWS, HELD),
+    flow("broadcast_from_rank0, by columns", "state_dict", ["--columns"], by_columns, COLUMNS, HELD, ranks=(2, 8)),
     flow("broadcast_from_rank0, by columns, kernels", "state_dict", ["--columns", "KERNELS"], by_columns, COLUMNS,
-         SCATTERED, ranks=(8,)),
-    flow("broadcast_from_rank0, in place", "state_dict", ["--keep"], by_rows, ROWS, SCATTERED_IN_PLACE),
+         HELD, ranks=(8,)),
+    flow("broadcast_from_rank0, in place", "state_dict", ["--keep"], by_rows, ROWS, HELD_IN_PLACE),
     flow("broadcast_from_rank0, in place, by columns", "state_dict", ["--keep", "--columns"], by_columns, COLUMNS,
-         ("same", "scatter"), ranks=(8,)),
+         ranks=(8,)),
     flow("accelerate, FSDP2", "accelerate", [], by_rows, ROWS, HELD),
     flow("accelerate, FSDP2, by columns, kernels", "accelerate", ["--columns", "KERNELS"], by_columns, COLUMNS,
          HELD, ranks=(8,)),
@@ -104,10 +99,10 @@ FLOWS = [
     flow("DTensor scatter, by columns", "dtensor", ["--columns"], by_columns, COLUMNS, HELD_ONCE, ranks=(8,)),
     flow("DTensor scatter, by columns, kernels", "dtensor", ["--columns", "KERNELS"], by_columns, COLUMNS, HELD_ONCE,
          ranks=(8,)),
-    flow("zero.Init", "deepspeed", ["KERNELS"], models.flattened, ["zero3"], SCATTERED),
-    flow("zero.Init, in place", "deepspeed", ["KERNELS", "--keep"], models.flattened, ["zero3"], SCATTERED_IN_PLACE),
+    flow("zero.Init", "deepspeed", ["KERNELS"], models.flattened, ["zero3"], HELD),
+    flow("zero.Init, in place", "deepspeed", ["KERNELS", "--keep"], models.flattened, ["zero3"], HELD_IN_PLACE),
     flow("zero.Init, in place, never written", "deepspeed", ["--keep"], models.flattened, ["zero3"],
-         SCATTERED_IN_PLACE, ranks=(8,)),
+         HELD_IN_PLACE, ranks=(8,)),
     flow("zero.Init, in place, plan by size", "deepspeed", ["--keep", "BY_SIZE"], models.flattened, ["zero3"],
          HELD, ranks=(8,), shapes=("llama",)),
     flow("loop, replicas x shards", "hsdp", [], on_mesh, ROWS),
@@ -157,12 +152,6 @@ def check_plan(report, name, after, slack):
                  f"{name}: 1.05 x shard + one tensor's shard + {slack / MIB:g} MiB", *above)
 
 
-def check_scatter(report, name, after):
-    above = [f"rank {rank}: received {after.into[rank]} bytes for {after.parts[rank]}"
-             for rank in range(1, len(after.into)) if after.into[rank] > 1.05 * after.parts[rank]]
-    report.check(not above and sum(after.into) > 0, f"{name}: 1.05 x shard received", *above)
-
-
 def check_bus(report, name, before, after):
     report.check(0 < sum(after.sent) <= sum(before.sent), f"{name}: copied to the devices once",
                  f"{sum(after.sent)} bytes with the preload, {sum(before.sent)} without")
@@ -181,8 +170,7 @@ def check_case(report, options, given, model, ranks):
     name, bounds = f"{given.name}, {model.name}, {ranks} ranks", given.bounds if model.name != "odd" else ()
     if "--keep" in given.arguments and options.large:  # every tensor's part is less than the granules it lies in
         bounds = tuple(bound for bound in bounds if bound != "plan")
-    with_scatter = [SCATTER] if options.scatter or "scatter" in given.bounds else []
-    runs = {way.name: run(options, given, model, ranks, way) for way in [WITHOUT, WITH, PLAN, *with_scatter]}
+    runs = {way.name: run(options, given, model, ranks, way) for way in (WITHOUT, WITH, PLAN)}
     before = runs["without"]
     report.check(not before.error and not before.said, f"{name}, without", before.error, before.said)
     for way in list(runs)[1:]:
@@ -195,10 +183,6 @@ def check_case(report, options, given, model, ranks):
         check_bus(report, name, before, runs["with"])
     if "plan" in bounds and ranks > 1:
         check_plan(report, name, runs["plan"], options.slack)
-    if "scatter" in bounds and ranks > 1 and replicas(given, ranks) == 1:
-        check_scatter(report, name, runs["scatter"])
-        if "plan" in bounds:
-            check_plan(report, name + ", scatter", runs["scatter"], options.slack)
     return Case(given, model, ranks, runs)
 
 
@@ -233,7 +217,6 @@ def parse():
     parser.add_argument("--models", type=lambda text: text.split(","))
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--slack-mib", type=float)
-    parser.add_argument("--scatter", action="store_true")
     parser.add_argument("--shim", type=lambda text: tuple(text.split("=", 1)), action="append", default=[])
     parser.add_argument("--write")
     parser.add_argument("--folder")

@@ -39,8 +39,7 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
     if model.name == "odd":  # whoever does not wait is seen
         environment.update(SIMCUDA_DELAY_US="50", SIMNCCL_DELAY_US="300")
     if way.preload:
-        # What is not deferred is not scattered.
-        least = 1 if model.name == "odd" else 64 << 10 if "METASHARD_SCATTER" in way.environment else options.granule
+        least = 1 if model.name == "odd" else options.granule
         # Settling, and streams that take long to be idle, would make figures depend on how busy this machine is.
         # What a caching allocator's blocks may leave behind is 8 granules by default, if they have 2 MiB.
         environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000",

@@ -93,8 +93,7 @@ its part there: only the plan tells what is needed. A flow is at its bound where
 
 EXPLAINED = """
 `same`: without a plan no rank takes more memory than without the preload. `plan`: *plan to bound* is at most 1.
-`known`: where tensors stay in place, every rank finds some of the plan's. `scatter`: with `METASHARD_SCATTER=1` no rank
-but 0 receives more than 1.05 x its shard; what is not deferred is broadcast, so `METASHARD_MIN_BYTES` is 64 KiB then.
+`known`: where tensors stay in place, every rank finds some of the plan's.
 `bus`: without a plan no more is copied to all devices together than without the preload.
 In place, `plan` is held of the smaller model alone: with granules of 2 MiB many parts of the larger one are less
 than a granule.

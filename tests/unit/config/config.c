@@ -113,6 +113,14 @@ MS_TEST(an_unknown_name_is_one_warning)
     CHECK(strstr(complaints, "METASHARD_SNAPSHOTS") != NULL);
 }
 
+MS_TEST(a_variable_of_earlier_versions_is_unknown)
+{
+    char *environment[] = {(char *)"METASHARD_SCATTER=on", NULL};
+    read_config(environment);
+    CHECK_EQ(lines(complaints), 1);
+    CHECK(strstr(complaints, "METASHARD_SCATTER is not a variable of MetaShard") != NULL);
+}
+
 MS_TEST(a_log_file_is_appended_to)
 {
     char *environment[] = {(char *)"METASHARD_LOG=info:/tmp/metashard-test-log-%p", NULL};
