@@ -97,12 +97,23 @@ static bool is_ready(const struct sim_mark *mark)
 
 /* --- the worker */
 
+/* The next stream must not have the handle of one that has just been destroyed: a test that uses it afterwards is refused. */
+static void free_later_locked(struct CUstream_st *stream)
+{
+    enum { KEPT = 1024 };
+    static struct CUstream_st *kept[KEPT];
+    static unsigned next;
+    free(kept[next]);
+    kept[next] = stream;
+    next = (next + 1) % KEPT;
+}
+
 static void free_stream(struct CUstream_st *stream)
 {
     sim_table_remove(&streams, &stream->region);
     sim_mark_drop_locked(stream->last);
     pthread_cond_destroy(&stream->wake);
-    free(stream);
+    free_later_locked(stream);
 }
 
 /* A destroyed stream goes when nobody runs its work any more. */
