@@ -8,7 +8,7 @@
 #ifndef METASHARD_RUNTIME_HOT_H
 #define METASHARD_RUNTIME_HOT_H
 
-/* Offsets for the assembly thunks; checked in start.c. */
+/* Offsets for the assembly thunks; checked in hot.c. */
 #define MS_HOT_DEFERRED 0
 #define MS_HOT_GATED 4
 

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -17,16 +16,6 @@
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 #include "runtime/state/state.h"
-
-struct ms_config ms_config;
-struct ms_hot ms_hot;
-
-_Static_assert(offsetof(struct ms_hot, deferred) == MS_HOT_DEFERRED, "the thunks read it");
-_Static_assert(offsetof(struct ms_hot, gated) == MS_HOT_GATED, "the thunks write it");
-_Static_assert(offsetof(struct ms_hot, owned) % 8 == 0 &&
-                   offsetof(struct ms_hot, gated_copies) == offsetof(struct ms_hot, owned) + 4,
-               "one load of both");
-_Static_assert(sizeof(struct ms_hot) == MS_HOT_PAGE, "a page of its own");
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char **start_environment;

@@ -7,8 +7,6 @@
 
 #include "runtime/config/config.h"
 
-extern struct ms_config ms_config; /* constant after ms_start */
-
 /*
  * Reads the configuration and begins to defer. ms_driver must be filled. Called after the program's
  * first successful cuInit; later calls do nothing.

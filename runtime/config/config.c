@@ -10,6 +10,8 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+struct ms_config ms_config;
+
 /* Each parser returns NULL, or what it expected. `value_out` is untouched on failure. */
 
 static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)

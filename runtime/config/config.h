@@ -47,6 +47,9 @@ struct ms_config {
     char runtime_dir[MS_PATH_BYTES]; /* $XDG_RUNTIME_DIR; "" when there is none */
 };
 
+/* The settings of this process: constant after ms_start (start.h). */
+extern struct ms_config ms_config;
+
 /*
  * Fills *config from `environment` (as environ(7)) and opens the log as it asks. Complaints are
  * logged after the log is open.

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/pass.h"
 #include "runtime/machine/shard.h"
 #include "runtime/plan/plan.h"
-#include "runtime/start.h"
 
 static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault *fault)
 {

@@ -15,10 +15,10 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/thread.h"
+#include "runtime/config/config.h"
 #include "runtime/control/arrive.h"
 #include "runtime/control/socket.h"
 #include "runtime/machine/transfer.h"
-#include "runtime/start.h"
 
 enum {
     LOOK_MS = 250,

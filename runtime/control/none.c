@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A build without jansson: there is never a plan. */
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/control/arrive.h"
 #include "runtime/control/control.h"
 #include "runtime/machine/pass.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/sized.h"
 #include "runtime/plan/fault.h"
-#include "runtime/start.h"
 #include "runtime/state/state.h"
 
 static bool refuse(struct ms_fault *fault)

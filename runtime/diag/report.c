@@ -11,13 +11,13 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/quiet.h"
+#include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/step.h"
 #include "runtime/source/source.h"
-#include "runtime/start.h"
 #include "runtime/state/state.h"
 
 static double mib(uint64_t bytes)

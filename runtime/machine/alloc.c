@@ -5,6 +5,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/launch/layout.h"
@@ -17,7 +18,6 @@
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/staging.h"
-#include "runtime/start.h"
 
 static bool can_map_memory(CUdevice device)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/foreign.h"
 
+#include "runtime/config/config.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/sized.h"
-#include "runtime/start.h"
 
 /* Bytes of a file that go on outside: then what is received is not a tensor in its place. */
 static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)

@@ -4,11 +4,11 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "runtime/config/config.h"
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
-#include "runtime/start.h"
 #include "runtime/state/explain.h"
 
 /* --- blocks */

@@ -4,11 +4,11 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "runtime/config/config.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/record.h"
-#include "runtime/start.h"
 
 /* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient, sleeps. */
 static CUresult poll(CUevent event, bool patient)

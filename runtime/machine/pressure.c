@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
@@ -15,7 +16,6 @@
 #include "runtime/machine/record.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/step.h"
-#include "runtime/start.h"
 
 enum { MAX_CANDIDATES = 256, PATIENCE = 10000 };
 

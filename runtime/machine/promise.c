@@ -4,12 +4,12 @@
 #include <stdatomic.h>
 
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
-#include "runtime/start.h"
 
 enum {
     USED_PART = 4, /* of what has no memory: more than the helpers of initialising ever use */

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/foreign.h"
@@ -16,7 +17,6 @@
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/store.h"
-#include "runtime/start.h"
 
 /*
  * The granules of the ranges that are not backed: the first and the last of [begin, end) too, since what else lies there is not

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
@@ -15,7 +16,6 @@
 #include "runtime/machine/promise.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
-#include "runtime/start.h"
 
 /* Fewer launches than this are no sign that the program has moved on, however long they take. */
 enum { MIN_LAUNCHES = 64 };

@@ -9,12 +9,12 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/machine/known.h"
 #include "runtime/machine/named.h"
 #include "runtime/machine/note.h"
 #include "runtime/machine/shard_internal.h"
 #include "runtime/plan/rank.h"
-#include "runtime/start.h"
 
 struct ms_shard ms_shard = {.lock = PTHREAD_MUTEX_INITIALIZER};
 

@@ -10,11 +10,11 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/gather.h"
 #include "runtime/machine/staging.h"
 #include "runtime/source/reader.h"
-#include "runtime/start.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 

@@ -17,9 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/config/config.h"
 #include "runtime/machine/transfer.h"
 #include "runtime/source/mapping.h"
-#include "runtime/start.h"
 
 #define MIB ((size_t)1 << 20)
 enum { MAX_ROUNDS = 99, COPY_MIB = 64 };

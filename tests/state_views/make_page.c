@@ -9,9 +9,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/config/config.h"
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
-#include "runtime/start.h"
 #include "runtime/state/state.h"
 
 #define MIB ((uint64_t)1 << 20)

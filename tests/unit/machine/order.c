@@ -2,10 +2,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "runtime/config/config.h"
 #include "runtime/hot.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/record.h"
-#include "runtime/start.h"
 #include "tests/harness/test.h"
 
 #define CONTEXT ((CUcontext)1)

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
+#include "runtime/config/config.h"
 #include "runtime/diag/counters.h"
 #include "runtime/machine/staging.h"
-#include "runtime/start.h"
 #include "tests/unit/source/deny.h"
 #include "tests/unit/source/files.h"
 
