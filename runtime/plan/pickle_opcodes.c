@@ -1,6 +1,87 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each opcode does to the stack. */
+/* What each opcode does to the stack, and the stack. */
+#include "runtime/base/heap.h"
 #include "runtime/plan/pickle_internal.h"
+
+bool ms_unpickler_fault(const struct ms_unpickler *machine, const char *text)
+{
+    const struct ms_place file = {NULL, "data.pkl", 0}, at = {&file, NULL, machine->opcode};
+    ms_fault_at(machine->reading, &at, "%s", text);
+    return false;
+}
+
+/* Room for one more of `count`; the array may move. */
+static bool make_room(void **array, size_t *capacity, size_t count, size_t element_bytes)
+{
+    if (count < *capacity)
+        return true;
+    const size_t wanted = count + count / 2 + 64;
+    void *grown = ms_heap_realloc(*array, wanted * element_bytes);
+    if (grown == NULL)
+        return false;
+    *array = grown;
+    *capacity = wanted;
+    return true;
+}
+
+bool ms_unpickler_add(struct ms_unpickler *machine, struct ms_numbers *numbers, uint32_t number)
+{
+    void *array = numbers->number;
+    const bool is_good = make_room(&array, &numbers->capacity, numbers->count, sizeof(uint32_t));
+    numbers->number = array;
+    if (!is_good)
+        return ms_unpickler_fault(machine, "memory is out");
+    numbers->number[numbers->count++] = number;
+    return true;
+}
+
+struct ms_value *ms_unpickler_make(struct ms_unpickler *machine, enum ms_value_kind kind)
+{
+    struct ms_pickle *pickle = &machine->pickle;
+    void *array = pickle->values;
+    const bool is_good =
+        make_room(&array, &machine->value_capacity, pickle->value_count, sizeof(*pickle->values));
+    pickle->values = array;
+    if (!is_good) {
+        ms_unpickler_fault(machine, "memory is out");
+        return NULL;
+    }
+    struct ms_value *value = &pickle->values[pickle->value_count++];
+    *value = (struct ms_value){.kind = kind};
+    return value;
+}
+
+struct ms_value *ms_unpickler_push(struct ms_unpickler *machine, enum ms_value_kind kind)
+{
+    struct ms_value *value = ms_unpickler_make(machine, kind);
+    return value != NULL &&
+                   ms_unpickler_add(machine, &machine->stack, machine->pickle.value_count - 1)
+               ? value
+               : NULL;
+}
+
+bool ms_unpickler_add_item(struct ms_unpickler *machine, uint32_t to, uint32_t item)
+{
+    struct ms_pickle *pickle = &machine->pickle;
+    void *array = pickle->cells;
+    /* Cell 0 is none. */
+    if (pickle->cell_count == 0)
+        pickle->cell_count = 1;
+    const bool is_good =
+        make_room(&array, &machine->cell_capacity, pickle->cell_count, sizeof(*pickle->cells));
+    pickle->cells = array;
+    if (!is_good)
+        return ms_unpickler_fault(machine, "memory is out");
+    struct ms_value *value = &pickle->values[to];
+    const uint32_t cell = pickle->cell_count++;
+    pickle->cells[cell] = (struct ms_cell){item, 0};
+    if (value->first == 0)
+        value->first = cell;
+    else
+        pickle->cells[value->last].next = cell;
+    value->last = cell;
+    return true;
+}
 
 /* The height below which nothing may be taken. */
 static size_t floor_of(const struct ms_unpickler *machine)
