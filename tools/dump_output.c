@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-static bool is_standard(const char *path)
+bool is_standard(const char *path)
 {
     return path != NULL && strcmp(path, "-") == 0;
 }
@@ -31,23 +31,4 @@ bool write_output(const char *path, const struct view *view,
     else
         errno = error;
     return is_good || failed(path);
-}
-
-bool has_outputs(const struct options *options)
-{
-    return options->html != NULL || options->trace != NULL;
-}
-
-int run_outputs(const struct options *options, const struct view *view)
-{
-    const bool is_text = options->json != NULL || options->events != NULL;
-    if (is_standard(options->html) + is_standard(options->trace) + is_text > 1) {
-        fputs("metashard-dump: standard output is asked for twice\n", stderr);
-        return USAGE;
-    }
-    if (options->html != NULL && !write_html(options->html, view))
-        return BAD;
-    if (options->trace != NULL && !write_trace(options->trace, view))
-        return BAD;
-    return GOOD;
 }

@@ -5,6 +5,9 @@
 
 #include "tools/dump.h"
 
+/* "-"; NULL is no path. */
+bool is_standard(const char *path);
+
 /* Each writes a file, or standard output for "-". False: it could not, which was said. */
 bool write_html(const char *path, const struct view *view);
 bool write_trace(const char *path, const struct view *view);
@@ -12,10 +15,6 @@ bool write_trace(const char *path, const struct view *view);
 /* The same of what `write` writes; it returns false when memory is out. */
 bool write_output(const char *path, const struct view *view,
                   bool (*write)(FILE *file, const struct view *view));
-
-/* What --html and --trace ask for, if anything. */
-bool has_outputs(const struct options *options);
-int run_outputs(const struct options *options, const struct view *view);
 
 /* show --watch: the summary, again and again. */
 int run_watch(const struct options *options);

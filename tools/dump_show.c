@@ -343,6 +343,26 @@ static void show_text(const struct view *view, const struct options *options)
     show_events(view, view->count == 1 ? SHOWN_EVENTS : SHOWN_EVENTS / 4);
 }
 
+/* What --html and --trace ask for, if anything. */
+static bool has_outputs(const struct options *options)
+{
+    return options->html != NULL || options->trace != NULL;
+}
+
+static int run_outputs(const struct options *options, const struct view *view)
+{
+    const bool is_text = options->json != NULL || options->events != NULL;
+    if (is_standard(options->html) + is_standard(options->trace) + is_text > 1) {
+        fputs("metashard-dump: standard output is asked for twice\n", stderr);
+        return USAGE;
+    }
+    if (options->html != NULL && !write_html(options->html, view))
+        return BAD;
+    if (options->trace != NULL && !write_trace(options->trace, view))
+        return BAD;
+    return GOOD;
+}
+
 int run_show(const struct options *options)
 {
     struct view view;

@@ -20,17 +20,6 @@ struct options {
     const char *help;
 };
 
-/* A plan and its layout, over a checkpoint or alone. */
-struct opened {
-    struct ms_checkpoint *checkpoint;
-    struct ms_plan *plan;
-    struct ms_layout *layout;
-};
-
-/* Says on stderr what is wrong. */
-bool opened_open(struct opened *opened, const char *plan, const char *checkpoint);
-void opened_close(struct opened *opened);
-
 /* "12" as a whole, at most `most`. */
 bool read_count(const char *text, uint64_t most, uint64_t *count_out);
 

@@ -12,6 +12,40 @@
 #include "runtime/plan/rank.h"
 #include "tools/metashard-plan.h"
 
+/* A plan and its layout, over a checkpoint or alone. */
+struct opened {
+    struct ms_checkpoint *checkpoint;
+    struct ms_plan *plan;
+    struct ms_layout *layout;
+};
+
+static void opened_close(struct opened *opened)
+{
+    ms_layout_destroy(opened->layout);
+    ms_plan_destroy(opened->plan);
+    ms_checkpoint_close(opened->checkpoint);
+    *opened = (struct opened){0};
+}
+
+/* Says on stderr what is wrong. */
+static bool opened_open(struct opened *opened, const char *plan, const char *checkpoint)
+{
+    struct ms_fault fault;
+    *opened = (struct opened){0};
+    if (!ms_plan_read(plan, &opened->plan, &fault) ||
+        (checkpoint != NULL && !ms_checkpoint_open(checkpoint, &opened->checkpoint, &fault))) {
+        fprintf(stderr, "%s\n", fault.text);
+        opened_close(opened);
+        return false;
+    }
+    if (!ms_layout_create(opened->plan, opened->checkpoint, &opened->layout, &fault)) {
+        fprintf(stderr, "%s: %s\n", plan, fault.text);
+        opened_close(opened);
+        return false;
+    }
+    return true;
+}
+
 struct extremes {
     uint64_t least, most, sum, padding;
     uint32_t least_rank, most_rank;
