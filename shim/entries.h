@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The entry table as the shim uses it: ids, real functions, our own functions. Made from
+ * The entry table as the shim uses it: ids, names, real functions. Made from
  * entries.def. Behind the entries of the table lie spare slots: functions that a newer driver has
  * and the table does not are sealed by thunks made for them when a program looks them up.
  */
@@ -34,13 +34,9 @@ struct ms_entry_facts {
     uint16_t version;
     uint8_t per_thread;
     uint8_t class_;
-    void *wrapper; /* our function; NULL for class pass */
 };
 
 extern const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT];
-
-/* The spare thunks, in assembly: slot MS_ENTRY_COUNT + i is reached through ms_spare_thunks[i]. */
-extern void *const ms_spare_thunks[MS_SPARE_COUNT];
 
 /*
  * Real functions by entry. NULL until the driver is known (ms_real_load), afterwards the driver's

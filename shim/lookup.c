@@ -12,6 +12,7 @@
 #include "shim/init.h"
 #include "shim/nccl.h"
 #include "shim/real.h"
+#include "shim/substitute.h"
 
 static void *substitute(void *real, const char *base, int version, bool per_thread)
 {
@@ -43,7 +44,7 @@ static struct ms_answer answer_driver_name(void *handle, const char *name)
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL)
         return ask_libc;
-    if (ms_is_wrapper(found))
+    if (ms_is_own(found))
         return answer_for_own_export(found, name);
     if (ms_is_off())
         return ask_libc;
@@ -58,7 +59,7 @@ static struct ms_answer answer_nccl_name(void *handle, const char *name)
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL || ms_is_off())
         return ask_libc;
-    if (!ms_nccl_is_wrapper(found))
+    if (!ms_is_own(found))
         return (struct ms_answer){.given = true, .address = ms_nccl_substitute(found, name)};
     void *real = ms_libc_dlsym()(RTLD_NEXT, name);
     return (struct ms_answer){.given = true, .address = real != NULL ? found : NULL};

@@ -506,15 +506,6 @@ static void *const wrappers[MS_NCCL_COUNT] = {
 #undef MS_NCCL
 };
 
-bool ms_nccl_is_wrapper(const void *address)
-{
-    for (int i = 0; i < MS_NCCL_COUNT; i++) {
-        if (wrappers[i] == address)
-            return true;
-    }
-    return false;
-}
-
 /* A wrapper cannot tell which of several copies a program means that has its address from dlsym: only of the
  * first is it given. Of the others the functions are what they are, and what they launch is looked at. */
 void *ms_nccl_substitute(void *found, const char *name)

@@ -25,7 +25,4 @@ void *ms_nccl_substitute(void *found, const char *name);
 /* A program defers memory: says so when its NCCL cannot be hooked, because it is linked into PyTorch. */
 void ms_nccl_expect(void);
 
-/* True for the address of a wrapper. */
-bool ms_nccl_is_wrapper(const void *address);
-
 #endif

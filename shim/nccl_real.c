@@ -41,7 +41,7 @@ static void *find(void *handle, const char *name)
     void *found = ms_libc_dlsym()(handle, real_name);
     if (found == NULL)
         found = ms_libc_dlsym()(handle, name);
-    return found != NULL && ms_nccl_is_wrapper(found) ? NULL : found;
+    return found != NULL && ms_is_own(found) ? NULL : found;
 }
 
 static bool holds(const struct ms_nccl *nccl, const void *address)

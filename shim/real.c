@@ -7,6 +7,8 @@
 
 #include "runtime/base/log.h"
 
+void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
+
 /* dlsym moved to libc.so in glibc 2.34; its first version differs by architecture. Our own export
  * of that name must not be found, hence dlvsym. */
 MS_EARLY static void *find_libc_dlsym(void)
@@ -33,37 +35,16 @@ ms_dlsym *ms_libc_dlsym(void)
     return (ms_dlsym *)found;
 }
 
-/*
- * From real address to entry: open addressing, filled once. Several names may share an address; the
- * first one that has a wrapper stands for all.
- */
-enum { SLOTS = 4096 };
-static struct {
-    const void *address;
-    int entry;
-} by_address[SLOTS];
+/* The beginning and the end of this library; the linker defines them. */
+extern const char __ehdr_start[], _end[] __attribute__((visibility("hidden")));
 
-static size_t slot_of(const void *address)
+bool ms_is_own(const void *address)
 {
-    const uint64_t mixed = (uint64_t)(uintptr_t)address * UINT64_C(0x9e3779b97f4a7c15);
-    size_t slot = mixed >> 52;
-    while (by_address[slot].address != NULL && by_address[slot].address != address)
-        slot = (slot + 1) % SLOTS;
-    return slot;
+    return (uintptr_t)address >= (uintptr_t)__ehdr_start && (uintptr_t)address < (uintptr_t)_end;
 }
 
-static void file_address(const void *address, int entry)
-{
-    const size_t slot = slot_of(address);
-    if (by_address[slot].address == NULL || ms_entries[by_address[slot].entry].wrapper == NULL) {
-        by_address[slot].entry = entry;
-        by_address[slot].address = address;
-    }
-}
-
-/* Guards publishing and the spare slots. Nothing is called under it. */
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool is_loaded;          /* atomic, release on publish */
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* guards publishing; a leaf */
+static bool is_loaded;                                        /* atomic, release on publish */
 static const void *driver_base; /* where the driver is mapped; written before is_loaded */
 
 static bool loaded(void)
@@ -82,11 +63,7 @@ static void look_up_all(void *handle, void **found_out)
 static void publish_locked(void *const *found, const void *base)
 {
     for (int i = 0; i < MS_ENTRY_COUNT; i++) {
-        void *real = (void *)ms_missing;
-        if (found[i] != NULL && found[i] != ms_entries[i].wrapper) {
-            real = found[i];
-            file_address(real, i);
-        }
+        void *real = found[i] != NULL && !ms_is_own(found[i]) ? found[i] : (void *)ms_missing;
         __atomic_store_n(&ms_real[i], real, __ATOMIC_RELEASE);
     }
     driver_base = base;
@@ -133,6 +110,11 @@ bool ms_real_load(const void *address)
     return true;
 }
 
+bool ms_is_driver(const void *address)
+{
+    return base_of(address) == driver_base;
+}
+
 void *ms_real_get(enum ms_entry entry)
 {
     if (!ms_real_load(NULL)) {
@@ -146,76 +128,4 @@ void *ms_real_get(enum ms_entry entry)
 CUresult ms_missing(void)
 {
     return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-bool ms_is_wrapper(const void *address)
-{
-    for (int i = 0; i < MS_ENTRY_COUNT; i++) {
-        if (ms_entries[i].wrapper == address)
-            return true;
-    }
-    for (int i = 0; i < MS_SPARE_COUNT; i++) {
-        if (ms_spare_thunks[i] == address)
-            return true;
-    }
-    return false;
-}
-
-/* The entry that (base, version, per_thread) means: the newest ABI not newer than asked for. */
-static int find_entry(const char *base, int version, bool per_thread)
-{
-    int best = -1;
-    for (int i = 0; i < MS_ENTRY_COUNT; i++) {
-        const struct ms_entry_facts *facts = &ms_entries[i];
-        if (facts->version > version || strcmp(facts->base, base) != 0)
-            continue;
-        if (best < 0 ||
-            (facts->per_thread == per_thread) > (ms_entries[best].per_thread == per_thread) ||
-            (facts->per_thread == ms_entries[best].per_thread &&
-             facts->version > ms_entries[best].version))
-            best = i;
-    }
-    return best;
-}
-
-/* A function the table does not know is sealed: it might touch anything. */
-static void *seal_unknown(void *real, const char *name)
-{
-    void *thunk = NULL;
-    pthread_mutex_lock(&load_lock);
-    for (int i = 0; i < MS_SPARE_COUNT && thunk == NULL; i++) {
-        void **slot = &ms_real[MS_ENTRY_COUNT + i];
-        if (*slot == NULL)
-            __atomic_store_n(slot, real, __ATOMIC_RELEASE);
-        if (*slot == real)
-            thunk = ms_spare_thunks[i];
-    }
-    pthread_mutex_unlock(&load_lock);
-    if (thunk == NULL) {
-        ms_log(MS_WARN,
-               "%s is unknown and there are more than %d such functions: it is not watched", name,
-               (int)MS_SPARE_COUNT);
-        return real;
-    }
-    return thunk;
-}
-
-static void *wrapper_or(const struct ms_entry_facts *facts, void *real)
-{
-    return facts->wrapper != NULL ? facts->wrapper : real;
-}
-
-void *ms_substitute(void *real, const char *base, int version, bool per_thread)
-{
-    if (!ms_real_load(real) || ms_is_wrapper(real))
-        return real;
-    const size_t slot = slot_of(real);
-    if (by_address[slot].address != NULL)
-        return wrapper_or(&ms_entries[by_address[slot].entry], real);
-    if (base_of(real) != driver_base)
-        return real; /* another library, or a second driver */
-
-    /* The driver answered with an address that it does not export, or with a newer function. */
-    const int entry = find_entry(base, version, per_thread);
-    return entry >= 0 ? wrapper_or(&ms_entries[entry], real) : seal_unknown(real, base);
 }

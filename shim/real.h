@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The real driver: where its functions are, and which of ours stands for which of them.
+ * The real driver: where its functions are.
  *
  * The first libcuda that a program reaches is the driver; a second copy (another path, another
  * namespace) is left alone. Nothing here calls the driver; all of it works before cuInit and under
@@ -28,14 +28,10 @@ ms_dlsym *ms_libc_dlsym(void) MS_EARLY;
  * when address is NULL. True when ms_real is filled, now or before. */
 bool ms_real_load(const void *address);
 
-/*
- * What a program should get for `real`, which it got under the name `base`, version and per-thread
- * flag: our function, a spare thunk for a function that the table
- * does not know, or real itself.
- */
-void *ms_substitute(void *real, const char *base, int version, bool per_thread);
+/* True for an address in the driver's library. Only where ms_real is filled. */
+bool ms_is_driver(const void *address);
 
-/* True for the address of one of our own functions. */
-bool ms_is_wrapper(const void *address);
+/* True for an address in this library: of one of our own functions, where a function was looked up. */
+bool ms_is_own(const void *address);
 
 #endif
