@@ -8,26 +8,22 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
-#include "runtime/source/source.h"
 
-enum { PERIOD_NS = 50 * 1000 * 1000 };
 static const uint64_t second_ns = UINT64_C(1000000000);
 
-static ms_lease_breaker *breaker; /* immutable after ms_lease_start */
-static uint64_t break_ns;         /* lease-break-time; the file thread's own. 0: not asked yet */
+static bool are_allowed;  /* set before any lease is taken */
+static uint64_t break_ns; /* lease-break-time; the file thread's own. 0: not asked yet */
 
 static struct {
     pthread_mutex_t lock; /* guards what follows; a leaf */
     pthread_cond_t more;
-    uint32_t count; /* leases */
-    bool is_running;
-} thread = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+    uint32_t count;
+} leases = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
 
-void ms_lease_start(ms_lease_breaker *breaker_)
+void ms_lease_allow(void)
 {
-    breaker = breaker_;
+    are_allowed = true;
 }
 
 static uint64_t now_ns(void)
@@ -49,10 +45,10 @@ static uint64_t read_break_ns(void)
 
 static void count(int change)
 {
-    pthread_mutex_lock(&thread.lock);
-    thread.count += (uint32_t)change;
-    pthread_cond_signal(&thread.more);
-    pthread_mutex_unlock(&thread.lock);
+    pthread_mutex_lock(&leases.lock);
+    leases.count += (uint32_t)change;
+    pthread_cond_signal(&leases.more);
+    pthread_mutex_unlock(&leases.lock);
 }
 
 /* The signal goes to this thread alone, where all are blocked; without that, it would end the program. */
@@ -62,7 +58,7 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
     const struct f_owner_ex owner = {F_OWNER_TID, gettid()};
     if (break_ns == 0)
         break_ns = read_break_ns();
-    if (breaker == NULL || break_ns < LEAST_SECONDS * second_ns ||
+    if (!are_allowed || break_ns < LEAST_SECONDS * second_ns ||
         syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
         return;
     const uint64_t now = now_ns();
@@ -100,42 +96,18 @@ void ms_lease_drop(struct ms_lease *lease, int descriptor)
     count(-1);
 }
 
-/* --- the lease thread */
-
-static void wait_for_leases(void)
+bool ms_lease_any(void)
 {
-    pthread_mutex_lock(&thread.lock);
-    while (thread.count == 0)
-        pthread_cond_wait(&thread.more, &thread.lock);
-    pthread_mutex_unlock(&thread.lock);
-    nanosleep(&(struct timespec){.tv_nsec = PERIOD_NS}, NULL);
+    pthread_mutex_lock(&leases.lock);
+    const bool any = leases.count > 0;
+    pthread_mutex_unlock(&leases.lock);
+    return any;
 }
 
-static void *serve(__attribute__((unused)) void *argument)
+void ms_lease_wait(void)
 {
-    dev_t device;
-    ino_t inode;
-    pthread_setname_np(pthread_self(), "metashard-lease");
-    for (;;) {
-        wait_for_leases();
-        while (ms_source_find_broken(&device, &inode))
-            breaker(device, inode);
-    }
-    return NULL;
-}
-
-void ms_lease_serve(void)
-{
-    bool is_served = true;
-    pthread_mutex_lock(&thread.lock);
-    if (thread.count > 0 && !thread.is_running) {
-        pthread_t created;
-        is_served = ms_thread_create(&created, serve, NULL) == 0;
-        if (is_served)
-            pthread_detach(created);
-        thread.is_running = is_served;
-    }
-    pthread_mutex_unlock(&thread.lock);
-    if (!is_served)
-        ms_source_drop_leases();
+    pthread_mutex_lock(&leases.lock);
+    while (leases.count == 0)
+        pthread_cond_wait(&leases.more, &leases.lock);
+    pthread_mutex_unlock(&leases.lock);
 }

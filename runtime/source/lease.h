@@ -27,8 +27,9 @@
  */
 typedef void ms_lease_breaker(dev_t device, ino_t inode);
 
-/* Once, before any lease. NULL: none are taken. */
+/* Once, before any lease (lease_thread.c). NULL: none are taken. */
 void ms_lease_start(ms_lease_breaker *breaker);
+void ms_lease_allow(void);
 
 struct ms_lease {
     _Atomic bool is_taken;
@@ -48,7 +49,14 @@ bool ms_lease_is_broken(const struct ms_lease *lease, int descriptor);
 /* Before the descriptor is closed, or when somebody waits. */
 void ms_lease_drop(struct ms_lease *lease, int descriptor);
 
+/* --- in the lease thread */
+
+/* Until there are some. */
+void ms_lease_wait(void);
+
 /* --- on a thread of the program */
+
+bool ms_lease_any(void);
 
 /* Leases were perhaps taken: there must be a thread that gives them back. Where there is none to be had, gives up all. */
 void ms_lease_serve(void);

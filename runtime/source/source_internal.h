@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a source is, for the files that make up source.h: source.c (what there is), source_read.c (reading, and whether a file is
- * still what it was), source_close.c (files that are about to change, and their leases).
+ * What a source is, for the files that make up source.h: source.c (what there is), source_find.c (what an address is of),
+ * source_read.c (reading, and whether a file is still what it was), source_close.c (files that are about to change, and their
+ * leases).
  */
 #ifndef METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
 #define METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
@@ -47,6 +48,9 @@ extern struct ms_files {
     pthread_mutex_t lock;
     struct ms_source *first;
 } ms_files;
+
+/* A file that is in the list from then on. Takes the descriptor. NULL: memory is out. */
+struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat, const char *path);
 
 /* A snapshot whose bytes are not written yet. NULL: beyond the limit, or memory is out. */
 struct ms_source *ms_source_create_snapshot(size_t bytes);

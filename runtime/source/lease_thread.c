@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lease thread, which gives leases back where somebody waits for them. */
+#include <pthread.h>
+#include <stddef.h>
+#include <time.h>
+
+#include "runtime/base/thread.h"
+#include "runtime/source/lease.h"
+#include "runtime/source/source.h"
+
+enum { PERIOD_NS = 50 * 1000 * 1000 };
+
+static ms_lease_breaker *breaker;                        /* immutable after ms_lease_start */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static bool is_running;
+
+void ms_lease_start(ms_lease_breaker *breaker_)
+{
+    breaker = breaker_;
+    if (breaker != NULL)
+        ms_lease_allow();
+}
+
+static void *serve(__attribute__((unused)) void *argument)
+{
+    dev_t device;
+    ino_t inode;
+    pthread_setname_np(pthread_self(), "metashard-lease");
+    for (;;) {
+        ms_lease_wait();
+        nanosleep(&(struct timespec){.tv_nsec = PERIOD_NS}, NULL);
+        while (ms_source_find_broken(&device, &inode))
+            breaker(device, inode);
+    }
+    return NULL;
+}
+
+void ms_lease_serve(void)
+{
+    bool is_served = true;
+    pthread_mutex_lock(&lock);
+    if (!is_running && ms_lease_any()) {
+        pthread_t created;
+        is_served = ms_thread_create(&created, serve, NULL) == 0;
+        if (is_served)
+            pthread_detach(created);
+        is_running = is_served;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!is_served)
+        ms_source_drop_leases();
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From addresses to the file that is mapped there, and whether it is trusted. */
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/source/descriptor.h"
+#include "runtime/source/file_thread.h"
+#include "runtime/source/mapping.h"
+#include "runtime/source/source_internal.h"
+#include "runtime/source/trust.h"
+#include "runtime/source/writers.h"
+
+static struct ms_source *find_file_locked(const struct stat *stat)
+{
+    for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
+        if (ms_trust_is_unchanged(file->last, stat) &&
+            atomic_load(&file->state) == MS_SOURCE_IS_OPEN)
+            return ms_source_take(file);
+    }
+    return NULL;
+}
+
+static struct ms_source *find_file(const struct stat *stat)
+{
+    pthread_mutex_lock(&ms_files.lock);
+    struct ms_source *file = find_file_locked(stat);
+    pthread_mutex_unlock(&ms_files.lock);
+    return file;
+}
+
+/* Takes the descriptor, also when it fails. Files are only added in this thread. */
+static struct ms_source *take_file(int descriptor, const char *path, uint64_t end)
+{
+    struct stat stat;
+    struct ms_source *file = NULL;
+    bool known = false;
+    if (ms_file_stat(descriptor, &stat) && (uint64_t)stat.st_size >= end &&
+        ms_trust_wait(descriptor, &stat)) {
+        file = find_file(&stat);
+        known = file != NULL;
+        if (!known && !ms_trust_is_in_use(descriptor, &stat))
+            file = ms_source_create_file(descriptor, &stat, path);
+    }
+    if (known || file == NULL)
+        ms_trust_close(descriptor);
+    else if (ms_trust_is_local(descriptor))
+        ms_lease_take(&file->lease, descriptor);
+    /* Whoever could store to it before it was watched shows here. */
+    if (file != NULL && (known || file->hides_stores) && !ms_source_is_current(file)) {
+        ms_source_drop(file);
+        file = NULL;
+    }
+    return file;
+}
+
+struct wanted_file {
+    const struct ms_mapping *mapping;
+    uint64_t end;
+    struct ms_source *found;
+};
+
+static void find_by_mapping(void *argument)
+{
+    struct wanted_file *wanted = argument;
+    const int descriptor = ms_mapping_open(wanted->mapping);
+    if (descriptor >= 0)
+        wanted->found = take_file(descriptor, wanted->mapping->path, wanted->end);
+}
+
+struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end)
+{
+    struct wanted_file wanted = {.mapping = mapping, .end = end};
+    ms_file_thread_call(find_by_mapping, &wanted);
+    return wanted.found;
+}
+
+struct wanted_range {
+    const void *address;
+    size_t bytes;
+    uint64_t offset;
+    struct ms_source *found;
+};
+
+enum { COMPARED_BYTES = 64 << 10 };
+
+/* Through the mapping, and by the descriptor. */
+static bool has_same_bytes(const struct ms_source *file, const struct wanted_range *wanted)
+{
+    static unsigned char mapped[COMPARED_BYTES], opened[COMPARED_BYTES]; /* the file thread's own */
+    struct ms_source_failure failure;
+    for (size_t done = 0; done < wanted->bytes;) {
+        const size_t left = wanted->bytes - done;
+        const size_t now = left < sizeof(mapped) ? left : sizeof(mapped);
+        if (!ms_mapping_peek((const char *)wanted->address + done, mapped, now) ||
+            !ms_source_read_now(file, wanted->offset + done, opened, now, &failure) ||
+            memcmp(mapped, opened, now) != 0)
+            return false;
+        done += now;
+    }
+    return ms_source_check(file, &failure);
+}
+
+/* What lies at the mapped address is what the descriptor reads. */
+static bool is_mapped(const struct ms_source *file, const struct wanted_range *wanted)
+{
+    return !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
+}
+
+static void find_by_range(void *argument)
+{
+    struct wanted_range *wanted = argument;
+    struct ms_mapping mapping;
+    if (!ms_mapping_find(wanted->address, wanted->bytes, &mapping))
+        return;
+    wanted->offset = mapping.file_offset;
+    wanted->found = ms_source_from_file(&mapping, mapping.file_offset + wanted->bytes);
+    if (wanted->found != NULL && !is_mapped(wanted->found, wanted)) {
+        ms_source_drop(wanted->found);
+        wanted->found = NULL;
+    }
+}
+
+struct writers {
+    pid_t thread;
+    const struct stat *file;
+    bool are_there;
+};
+
+static void look_for_writers(void *argument)
+{
+    struct writers *writers = argument;
+    writers->are_there =
+        ms_is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
+}
+
+/* Only now: whoever opens the file from here on is seen (machine/file_writes.h). */
+struct ms_source *ms_source_unless_written(struct ms_source *file)
+{
+    ms_lease_serve();
+    if (file == NULL || atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))
+        return file;
+    struct writers writers = {.thread = gettid(), .file = &file->recorded, .are_there = true};
+    ms_file_thread_call(look_for_writers, &writers);
+    if (!writers.are_there) {
+        atomic_store(&file->is_unwritten, true);
+        return file;
+    }
+    ms_source_drop(file);
+    return NULL;
+}
+
+struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
+{
+    struct wanted_range wanted = {.address = address, .bytes = bytes};
+    ms_file_thread_call(find_by_range, &wanted);
+    *offset_out = wanted.offset;
+    return ms_source_unless_written(wanted.found);
+}
