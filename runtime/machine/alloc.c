@@ -18,6 +18,7 @@
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 #include "runtime/machine/staging.h"
+#include "runtime/machine/window.h"
 
 static bool can_map_memory(CUdevice device)
 {

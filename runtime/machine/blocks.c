@@ -14,8 +14,8 @@
 #include "runtime/machine/note.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
-#include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
+#include "runtime/machine/window.h"
 
 /* Cheap for memory that is not ours; host memory is reported as well. */
 static struct ms_allocation *claim(CUdeviceptr address)

@@ -11,10 +11,10 @@
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/query.h"
 #include "runtime/machine/record.h"
-#include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
 #include "runtime/machine/store.h"
+#include "runtime/machine/window.h"
 
 /* Less is brought into its own place first, with what lies around it: rows would be copied, and waited for, one by one. */
 enum { LEAST_FROM_STORE = 256 << 10 };

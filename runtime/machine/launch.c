@@ -25,6 +25,7 @@
 #include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
+#include "runtime/machine/window.h"
 
 /* The addresses that a process can have on the architectures there are; smaller numbers are counts. */
 static bool is_plausible(uint64_t word)

@@ -11,10 +11,10 @@
 #include "runtime/machine/note.h"
 #include "runtime/machine/play.h"
 #include "runtime/machine/record.h"
-#include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
 #include "runtime/machine/transfer.h"
+#include "runtime/machine/window.h"
 
 /* Less from files is not worth the staging of a transfer. */
 static const size_t min_transfer_bytes = (size_t)8 << 20;

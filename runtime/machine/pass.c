@@ -13,7 +13,6 @@
 #include "runtime/machine/play.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/ranges.h"
-#include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
 #include "runtime/machine/transfer.h"

@@ -14,9 +14,9 @@
 #include "runtime/machine/materialise.h"
 #include "runtime/machine/pressure.h"
 #include "runtime/machine/record.h"
-#include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/store.h"
+#include "runtime/machine/window.h"
 
 /*
  * The granules of the ranges that are not backed: the first and the last of [begin, end) too, since what else lies there is not

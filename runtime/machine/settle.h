@@ -8,17 +8,6 @@
 #ifndef METASHARD_RUNTIME_MACHINE_SETTLE_H
 #define METASHARD_RUNTIME_MACHINE_SETTLE_H
 
-#include <stdbool.h>
-
-/* An allocation was deferred: a window opens. */
-void ms_settle_open(void);
-
-/* Something was recorded or materialised: the window stays open. */
-void ms_settle_postpone(void);
-
-/* The last window has ended by settling: what is handed out now should have memory. */
-bool ms_settle_is_over(void);
-
 /* The program launched work. May settle. */
 void ms_settle_consider(void);
 

@@ -14,8 +14,8 @@
 #include "runtime/machine/query.h"
 #include "runtime/machine/reach.h"
 #include "runtime/machine/record.h"
-#include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
+#include "runtime/machine/window.h"
 #include "runtime/source/content.h"
 
 CUresult ms_bound_lineage(struct ms_allocation *allocation)
