@@ -104,11 +104,14 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
         !can_map_memory(device))
         return false;
 
-    if (!ms_promise_memory(device, bytes)) {
+    bool is_tight;
+    if (!ms_promise_memory(device, bytes, &is_tight)) {
         ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
+    if (is_tight)
+        ms_settle_now("device memory is nearly used up");
     /* When it cannot be deferred, the driver decides what the program gets. */
     const struct ms_allocation *allocation = create_allocation(context, device, bytes);
     if (allocation == NULL)

@@ -7,7 +7,6 @@
 #include "runtime/config/config.h"
 #include "runtime/machine/machine.h"
 #include "runtime/machine/note.h"
-#include "runtime/machine/settle.h"
 #include "runtime/machine/shard.h"
 #include "runtime/machine/space.h"
 
@@ -136,19 +135,15 @@ static uint64_t unneeded_bytes(CUdevice device)
     return bytes;
 }
 
-/*
- * What is replayed may need room beside its place for a while, so nothing is left to be replayed
- * when there is little.
- */
-static void make_good(uint64_t left, uint64_t total)
+/* What is replayed may need room beside its place for a while. */
+static bool is_little(uint64_t left, uint64_t total)
 {
     enum { LITTLE = 8 };
-    if (left < total / LITTLE && !ms_shard_is_active())
-        ms_settle_now("device memory is nearly used up");
+    return left < total / LITTLE && !ms_shard_is_active();
 }
 
 /* With the allocation, all that is promised fits into the device. */
-static bool fits(CUdevice device, size_t bytes)
+static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
 {
     size_t free, total;
     if (ms_driver.mem_get_info(&free, &total) != CUDA_SUCCESS)
@@ -158,7 +153,7 @@ static bool fits(CUdevice device, size_t bytes)
     if (promised > has)
         promised -= unneeded_bytes(device);
     if (promised <= has) {
-        make_good(has - promised, total);
+        *is_tight_out = is_little(has - promised, total);
         return true;
     }
     ms_log(MS_INFO,
@@ -168,9 +163,10 @@ static bool fits(CUdevice device, size_t bytes)
     return false;
 }
 
-bool ms_promise_memory(CUdevice device, size_t bytes)
+bool ms_promise_memory(CUdevice device, size_t bytes, bool *is_tight_out)
 {
     size_t total;
+    *is_tight_out = false;
     const uint64_t live = ms_space_live_bytes(device);
     if (ms_driver.device_total_mem(&total, device) != CUDA_SUCCESS)
         return true;
@@ -179,7 +175,7 @@ bool ms_promise_memory(CUdevice device, size_t bytes)
         return false;
     if (!is_computing(device))
         return true;
-    const bool is_promised = fits(device, bytes);
+    const bool is_promised = fits(device, bytes, is_tight_out);
     if (!is_promised)
         atomic_store(&devices[device].is_short, true);
     return is_promised;

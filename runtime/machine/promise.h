@@ -24,9 +24,10 @@
 
 /*
  * May an allocation of so many bytes be promised? If not, a line tells why. The device is the
- * current one; the caller holds no claim. May settle, when little is left.
+ * current one; the caller holds no claim. *is_tight_out: so little is left then that nothing should
+ * be left to be replayed.
  */
-bool ms_promise_memory(CUdevice device, size_t bytes);
+bool ms_promise_memory(CUdevice device, size_t bytes, bool *is_tight_out);
 
 /* A kernel runs, and this much was materialised for it. */
 void ms_promise_used(CUdevice device, uint64_t bytes);
