@@ -105,7 +105,7 @@ static struct ms_step *create_step(const struct ms_block_facts *block, const str
                                    const struct ms_reach *reach)
 {
     const size_t pointers[2] = {reach->hits[0].offset, reach->hits[reach->count - 1].offset};
-    struct ms_step *step = ms_heap_zalloc(sizeof(*step));
+    struct ms_step *step = ms_step_create();
     if (step == NULL)
         return NULL;
     step->launch = ms_launch_create(call, layout, packed, pointers, reach->count);
@@ -113,7 +113,6 @@ static struct ms_step *create_step(const struct ms_block_facts *block, const str
         ms_heap_free(step);
         return NULL;
     }
-    atomic_init(&step->references, 1);
     step->block_id = block->id;
     step->address = block->address;
     step->context = block->context;

@@ -4,30 +4,25 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/machine/step.h"
-#include "runtime/machine/store.h"
 
 const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",   "source",
                                                   "launch",    "stored", "absent", "resident"};
 
+static bool refers(enum ms_kind kind)
+{
+    return kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_STORED;
+}
+
 static void hold(const struct ms_extent *extent)
 {
-    if (extent->content.kind == MS_SOURCE)
-        ms_source_take(extent->content.source);
-    else if (extent->content.kind == MS_LAUNCHED)
-        ms_step_take(extent->content.step);
-    else if (extent->content.kind == MS_STORED)
-        ms_store_take(extent->content.store);
+    if (refers(extent->content.kind))
+        ms_counted_take(extent->content.owned);
 }
 
 static void let_go(const struct ms_extent *extent)
 {
-    if (extent->content.kind == MS_SOURCE)
-        ms_source_drop(extent->content.source);
-    else if (extent->content.kind == MS_LAUNCHED)
-        ms_step_drop(extent->content.step);
-    else if (extent->content.kind == MS_STORED)
-        ms_store_drop(extent->content.store);
+    if (refers(extent->content.kind))
+        ms_counted_drop(extent->content.owned);
 }
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
@@ -68,8 +63,7 @@ static size_t find(const struct ms_lineage *lineage, size_t offset)
 
 static void cut_front(struct ms_extent *extent, size_t begin)
 {
-    const enum ms_kind kind = extent->content.kind;
-    if (kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_STORED)
+    if (refers(extent->content.kind))
         extent->content.source_offset += begin - extent->begin;
     extent->begin = begin;
 }

@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/range.h"
 #include "runtime/base/room.h"
 #include "runtime/source/source.h"
@@ -61,6 +62,7 @@ struct ms_content {
         struct ms_source *source; /* MS_SOURCE */
         struct ms_step *step;     /* MS_LAUNCHED */
         struct ms_store *store;   /* MS_STORED */
+        struct ms_counted *owned; /* any of these: what each of them begins with */
     };
     uint64_t
         source_offset; /* of the extent's first byte, in the source, the step's block or the store */

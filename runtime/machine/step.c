@@ -1,25 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/machine/step.h"
 
-#include <stdatomic.h>
+#include <stddef.h>
 
 #include "runtime/base/heap.h"
 
-struct ms_step *ms_step_take(struct ms_step *step)
-{
-    atomic_fetch_add_explicit(&step->references, 1, memory_order_relaxed);
-    return step;
-}
+_Static_assert(offsetof(struct ms_step, counted) == 0, "as lineage wants it");
 
 /* Recursion ends at MS_MAX_STEP_DEPTH. */
-void ms_step_drop(struct ms_step *step)
+static void destroy(struct ms_counted *counted)
 {
-    if (atomic_fetch_sub(&step->references, 1) != 1)
-        return;
+    struct ms_step *step = (struct ms_step *)counted;
     ms_lineage_cleanup(&step->before);
     ms_lineage_cleanup(&step->input);
     ms_launch_destroy(step->launch);
     ms_heap_free(step);
+}
+
+struct ms_step *ms_step_create(void)
+{
+    struct ms_step *step = ms_heap_zalloc(sizeof(*step));
+    if (step != NULL)
+        ms_counted_init(&step->counted, destroy);
+    return step;
+}
+
+void ms_step_drop(struct ms_step *step)
+{
+    ms_counted_drop(&step->counted);
 }
 
 struct ms_depths ms_step_depths(const struct ms_lineage *lineage, size_t begin, size_t end)

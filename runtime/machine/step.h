@@ -25,7 +25,7 @@
 enum { MS_MAX_STEP_DEPTH = 16, MS_MAX_INPUT_DEPTH = 2 };
 
 struct ms_step {
-    _Atomic uint32_t references;
+    struct ms_counted counted; /* first: lineage.h */
     uint32_t depth; /* 1 + the greatest depth of a step in before; at most MS_MAX_STEP_DEPTH */
     uint32_t input_depth; /* inputs in memory at a time, for a replay; at most MS_MAX_INPUT_DEPTH */
     uint64_t block_id;    /* of the allocation it was recorded in */
@@ -41,7 +41,8 @@ struct ms_step {
     CUdeviceptr input_address;
 };
 
-struct ms_step *ms_step_take(struct ms_step *step);
+/* With one reference; the rest is the caller's to fill. NULL: memory is out. */
+struct ms_step *ms_step_create(void);
 void ms_step_drop(struct ms_step *step);
 
 /* The greatest depth and input_depth of the steps in [begin, end). */

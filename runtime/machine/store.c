@@ -2,17 +2,45 @@
 #include "runtime/machine/store.h"
 
 #include <stdatomic.h>
+#include <stddef.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/machine/backing.h"
 
 struct ms_store {
-    _Atomic uint32_t references;
+    struct ms_counted counted; /* first: lineage.h */
     CUcontext context;         /* immutable */
     struct ms_backing backing; /* immutable, and all of it backed */
     _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
 };
+
+_Static_assert(offsetof(struct ms_store, counted) == 0, "as lineage wants it");
+
+static CUresult wait_for(const struct ms_store *store, CUevent event)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(store->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.event_synchronize(event);
+    ms_driver_leave(&scope);
+    return result;
+}
+
+/* A context that is gone has no work. */
+static void destroy(struct ms_counted *counted)
+{
+    struct ms_store *store = (struct ms_store *)counted;
+    const CUevent event = atomic_load(&store->event);
+    if (event != NULL) {
+        wait_for(store, event);
+        ms_driver.event_destroy(event);
+    }
+    ms_backing_release(&store->backing);
+    ms_heap_free(store);
+}
 
 /* A chunk for each of them. */
 static CUresult cover_each(struct ms_backing *backing, const struct ms_range *ranges, size_t count)
@@ -42,7 +70,7 @@ CUresult ms_store_create(CUcontext context, CUdevice device, const struct ms_ran
     result = cover_each(&store->backing, ranges, count);
     if (result != CUDA_SUCCESS)
         goto err_release;
-    atomic_init(&store->references, 1);
+    ms_counted_init(&store->counted, destroy);
     store->context = context;
     *store_out = store;
     return CUDA_SUCCESS;
@@ -57,12 +85,6 @@ err_free:
 const struct ms_backing *ms_store_backing(const struct ms_store *store)
 {
     return &store->backing;
-}
-
-struct ms_store *ms_store_take(struct ms_store *store)
-{
-    atomic_fetch_add_explicit(&store->references, 1, memory_order_relaxed);
-    return store;
 }
 
 CUdeviceptr ms_store_address(const struct ms_store *store)
@@ -80,17 +102,6 @@ void ms_store_queued(struct ms_store *store, CUevent event)
     atomic_store(&store->event, event);
 }
 
-static CUresult wait_for(const struct ms_store *store, CUevent event)
-{
-    struct ms_driver_scope scope;
-    CUresult result = ms_driver_enter(store->context, &scope);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_driver.event_synchronize(event);
-    ms_driver_leave(&scope);
-    return result;
-}
-
 CUresult ms_store_wait(struct ms_store *store)
 {
     const CUevent event = atomic_load(&store->event);
@@ -102,13 +113,6 @@ CUresult ms_store_wait(struct ms_store *store)
 
 void ms_store_drop(struct ms_store *store)
 {
-    if (store == NULL || atomic_fetch_sub(&store->references, 1) != 1)
-        return;
-    const CUevent event = atomic_load(&store->event);
-    if (event != NULL) {
-        wait_for(store, event); /* a context that is gone has no work */
-        ms_driver.event_destroy(event);
-    }
-    ms_backing_release(&store->backing);
-    ms_heap_free(store);
+    if (store != NULL)
+        ms_counted_drop(&store->counted);
 }

@@ -27,7 +27,6 @@ struct ms_store;
 CUresult ms_store_create(CUcontext context, CUdevice device, const struct ms_range *ranges,
                          size_t count, struct ms_store **store_out);
 const struct ms_backing *ms_store_backing(const struct ms_store *store);
-struct ms_store *ms_store_take(struct ms_store *store);
 
 /* With the last reference the memory goes, after waiting for the work. */
 void ms_store_drop(struct ms_store *store);

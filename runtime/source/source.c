@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,6 +19,8 @@
 #include "runtime/source/trust.h"
 #include "runtime/source/writers.h"
 
+_Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
+
 struct ms_files ms_files = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* How many sources have an inode of this hash. */
@@ -32,60 +35,6 @@ static _Atomic uint32_t *count_of(dev_t device, ino_t inode)
 
 static _Atomic uint64_t snapshot_bytes;
 static _Atomic uint64_t snapshot_limit = UINT64_MAX;
-
-struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat, const char *path)
-{
-    struct ms_source *file = ms_heap_zalloc(sizeof(*file));
-    if (file == NULL)
-        return NULL;
-    atomic_init(&file->references, 1);
-    file->is_file = true;
-    file->descriptor = descriptor;
-    file->recorded = *stat;
-    file->own_last = *stat;
-    file->last = &file->own_last;
-    file->hides_stores = ms_trust_hides_stores(descriptor);
-    snprintf(file->path, sizeof(file->path), "%s", path);
-    pthread_mutex_lock(&ms_files.lock);
-    file->watch = file->hides_stores ? ms_writers_watch(descriptor) : -1;
-    file->next = ms_files.first;
-    ms_files.first = file;
-    atomic_fetch_add(count_of(stat->st_dev, stat->st_ino), 1);
-    atomic_fetch_add(&ms_hot.files, 1);
-    pthread_mutex_unlock(&ms_files.lock);
-    return file;
-}
-
-struct ms_source *ms_source_create_snapshot(size_t bytes)
-{
-    const uint64_t before = atomic_fetch_add(&snapshot_bytes, bytes);
-    struct ms_source *snapshot = NULL;
-    if (before + bytes <= atomic_load(&snapshot_limit))
-        snapshot = ms_heap_alloc(sizeof(*snapshot) + bytes);
-    if (snapshot == NULL) {
-        atomic_fetch_sub(&snapshot_bytes, bytes);
-        return NULL;
-    }
-    memset(snapshot, 0, sizeof(*snapshot));
-    atomic_init(&snapshot->references, 1);
-    snapshot->bytes = bytes;
-    ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
-    return snapshot;
-}
-
-struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
-{
-    struct ms_source *snapshot = ms_source_create_snapshot(bytes);
-    if (snapshot != NULL)
-        memcpy(snapshot->data, address, bytes);
-    return snapshot;
-}
-
-struct ms_source *ms_source_take(struct ms_source *source)
-{
-    atomic_fetch_add_explicit(&source->references, 1, memory_order_relaxed);
-    return source;
-}
 
 static bool is_watched_for_another_locked(const struct ms_source *file)
 {
@@ -106,34 +55,86 @@ static void close_file(void *argument)
     ms_trust_close(file->descriptor);
 }
 
-static void drop_file(struct ms_source *file)
+static void destroy_file(struct ms_counted *counted)
 {
+    struct ms_source *file = (struct ms_source *)counted;
     pthread_mutex_lock(&ms_files.lock);
-    const bool last = atomic_fetch_sub(&file->references, 1) == 1;
-    if (last) {
-        struct ms_source **link = &ms_files.first;
-        while (*link != file)
-            link = &(*link)->next;
-        *link = file->next;
-        atomic_fetch_sub(count_of(file->recorded.st_dev, file->recorded.st_ino), 1);
-        atomic_fetch_sub(&ms_hot.files, 1);
-    }
+    struct ms_source **link = &ms_files.first;
+    while (*link != file)
+        link = &(*link)->next;
+    *link = file->next;
+    atomic_fetch_sub(count_of(file->recorded.st_dev, file->recorded.st_ino), 1);
+    atomic_fetch_sub(&ms_hot.files, 1);
     pthread_mutex_unlock(&ms_files.lock);
-    if (last) {
-        ms_file_thread_call(close_file, file);
-        ms_heap_free(file);
+    ms_file_thread_call(close_file, file);
+    ms_heap_free(file);
+}
+
+struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat, const char *path)
+{
+    struct ms_source *file = ms_heap_zalloc(sizeof(*file));
+    if (file == NULL)
+        return NULL;
+    ms_counted_init(&file->counted, destroy_file);
+    file->is_file = true;
+    file->descriptor = descriptor;
+    file->recorded = *stat;
+    file->own_last = *stat;
+    file->last = &file->own_last;
+    file->hides_stores = ms_trust_hides_stores(descriptor);
+    snprintf(file->path, sizeof(file->path), "%s", path);
+    pthread_mutex_lock(&ms_files.lock);
+    file->watch = file->hides_stores ? ms_writers_watch(descriptor) : -1;
+    file->next = ms_files.first;
+    ms_files.first = file;
+    atomic_fetch_add(count_of(stat->st_dev, stat->st_ino), 1);
+    atomic_fetch_add(&ms_hot.files, 1);
+    pthread_mutex_unlock(&ms_files.lock);
+    return file;
+}
+
+static void destroy_snapshot(struct ms_counted *counted)
+{
+    struct ms_source *snapshot = (struct ms_source *)counted;
+    atomic_fetch_sub(&snapshot_bytes, snapshot->bytes);
+    ms_gauge_add(MS_GAUGE_SNAPSHOT, -(int64_t)snapshot->bytes);
+    ms_heap_free(snapshot);
+}
+
+struct ms_source *ms_source_create_snapshot(size_t bytes)
+{
+    const uint64_t before = atomic_fetch_add(&snapshot_bytes, bytes);
+    struct ms_source *snapshot = NULL;
+    if (before + bytes <= atomic_load(&snapshot_limit))
+        snapshot = ms_heap_alloc(sizeof(*snapshot) + bytes);
+    if (snapshot == NULL) {
+        atomic_fetch_sub(&snapshot_bytes, bytes);
+        return NULL;
     }
+    memset(snapshot, 0, sizeof(*snapshot));
+    ms_counted_init(&snapshot->counted, destroy_snapshot);
+    snapshot->bytes = bytes;
+    ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
+    return snapshot;
+}
+
+struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
+{
+    struct ms_source *snapshot = ms_source_create_snapshot(bytes);
+    if (snapshot != NULL)
+        memcpy(snapshot->data, address, bytes);
+    return snapshot;
+}
+
+struct ms_source *ms_source_take(struct ms_source *source)
+{
+    ms_counted_take(&source->counted);
+    return source;
 }
 
 void ms_source_drop(struct ms_source *source)
 {
-    if (source->is_file) {
-        drop_file(source);
-    } else if (atomic_fetch_sub(&source->references, 1) == 1) {
-        atomic_fetch_sub(&snapshot_bytes, source->bytes);
-        ms_gauge_add(MS_GAUGE_SNAPSHOT, -(int64_t)source->bytes);
-        ms_heap_free(source);
-    }
+    ms_counted_drop(&source->counted);
 }
 
 uint64_t ms_source_file_bytes(const struct ms_source *file)

@@ -14,8 +14,8 @@ static struct ms_source *find_file_locked(const struct stat *stat)
 {
     for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
         if (ms_trust_is_unchanged(file->last, stat) &&
-            atomic_load(&file->state) == MS_SOURCE_IS_OPEN)
-            return ms_source_take(file);
+            atomic_load(&file->state) == MS_SOURCE_IS_OPEN && ms_counted_try_take(&file->counted))
+            return file;
     }
     return NULL;
 }

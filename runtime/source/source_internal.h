@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/config/config.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
@@ -21,7 +22,7 @@
 enum ms_source_state { MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_LOST };
 
 struct ms_source {
-    _Atomic uint32_t references;
+    struct ms_counted counted; /* first: lineage.h */
     bool is_file;
     _Atomic(enum ms_source_state) state; /* changed under ms_files.lock */
 
@@ -43,7 +44,7 @@ struct ms_source {
     unsigned char data[];
 };
 
-/* Guards the list of open files and the last drop of a file source. Held across nothing that waits. */
+/* Guards the list of open files. One without references is about to leave it. Held across nothing that waits. */
 extern struct ms_files {
     pthread_mutex_t lock;
     struct ms_source *first;

@@ -22,13 +22,13 @@ struct byte {
 };
 
 static struct ms_source *sources[SOURCES];
-static struct ms_step steps[2] = {{.references = 1}, {.references = 1}};
+static struct ms_step steps[2] = {{.counted = {.references = 1}}, {.counted = {.references = 1}}};
 
 /* Stores without memory: a count of references is what a lineage needs of one. */
 static struct {
-    _Alignas(16) _Atomic uint32_t references;
+    _Alignas(16) struct ms_counted counted;
     char rest[240];
-} store_of[2] = {{.references = 1}, {.references = 1}};
+} store_of[2] = {{.counted = {.references = 1}}, {.counted = {.references = 1}}};
 
 static void make_sources(void)
 {
@@ -190,8 +190,8 @@ MS_TEST(random_writes_match_the_model)
     }
     ms_lineage_cleanup(&lineage);
     for (int i = 0; i < 2; i++) {
-        CHECK_EQ(steps[i].references, 1);
-        CHECK_EQ(store_of[i].references, 1);
+        CHECK_EQ(steps[i].counted.references, 1);
+        CHECK_EQ(store_of[i].counted.references, 1);
     }
     for (int i = 0; i < SOURCES; i++)
         ms_source_drop(sources[i]);

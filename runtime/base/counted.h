@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Things that have several owners. It is the first member of their struct, so that whoever drops the last reference need not
+ * know what they are. Usable from any thread.
+ */
+#ifndef METASHARD_RUNTIME_BASE_COUNTED_H
+#define METASHARD_RUNTIME_BASE_COUNTED_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ms_counted {
+    _Atomic uint32_t references;
+    void (*destroy)(struct ms_counted *counted); /* with the last reference */
+};
+
+/* With one reference. */
+static inline void ms_counted_init(struct ms_counted *counted,
+                                   void (*destroy)(struct ms_counted *counted))
+{
+    atomic_init(&counted->references, 1);
+    counted->destroy = destroy;
+}
+
+static inline void ms_counted_take(struct ms_counted *counted)
+{
+    atomic_fetch_add_explicit(&counted->references, 1, memory_order_relaxed);
+}
+
+/* For who has no reference, but keeps it from going. False: the last one was dropped. */
+static inline bool ms_counted_try_take(struct ms_counted *counted)
+{
+    uint32_t references = atomic_load(&counted->references);
+    while (references != 0) {
+        if (atomic_compare_exchange_weak(&counted->references, &references, references + 1))
+            return true;
+    }
+    return false;
+}
+
+static inline void ms_counted_drop(struct ms_counted *counted)
+{
+    if (atomic_fetch_sub(&counted->references, 1) == 1)
+        counted->destroy(counted);
+}
+
+#endif
