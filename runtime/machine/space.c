@@ -9,7 +9,6 @@
 #include "runtime/base/log.h"
 #include "runtime/hot.h"
 #include "runtime/machine/addresses.h"
-#include "runtime/machine/note.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -333,13 +332,10 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
     return allocation;
 }
 
-void ms_space_release(struct ms_allocation *allocation)
+void ms_space_unclaim(struct ms_allocation *allocation)
 {
-    if (allocation == NULL)
-        return;
     const struct ms_lineage *lineage = &allocation->lineage;
     const bool deferred = lineage->resident_bytes + lineage->dead_bytes < lineage->bytes;
-    ms_note_allocation(allocation);
     pthread_mutex_lock(&space.lock);
     if (deferred != allocation->counted_deferred) {
         if (deferred)

@@ -104,8 +104,11 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
 /* Claims the allocation with the lowest address >= address; NULL after the last. For walks. */
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 
-/* Ends a claim, and counts the allocation as deferred or not. allocation may be NULL. */
+/* Ends a claim: tells the state page what has changed (claim.c). allocation may be NULL. */
 void ms_space_release(struct ms_allocation *allocation);
+
+/* The same without telling: counts the allocation as deferred or not, and others may claim it. */
+void ms_space_unclaim(struct ms_allocation *allocation);
 
 /* The immutable part of the allocation that holds address, copied. False when there is none. */
 struct ms_block_facts {
