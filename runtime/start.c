@@ -13,6 +13,8 @@
 #include "runtime/hot.h"
 #include "runtime/launch/rules.h"
 #include "runtime/machine/file_writes.h"
+#include "runtime/machine/note.h"
+#include "runtime/machine/shard.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
 #include "runtime/state/state.h"
@@ -35,6 +37,7 @@ static void start(void)
         pthread_atfork(NULL, NULL, become_inert);
     ms_allocator_warn(start_environment);
     ms_state_start(&ms_config);
+    ms_note_set_namer(ms_shard_name_of);
     ms_source_start();
     ms_lease_start(ms_config.leases ? ms_answer_file_write : NULL);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);

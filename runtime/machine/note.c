@@ -2,12 +2,9 @@
 #include "runtime/machine/note.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
 
-#include "runtime/config/config.h"
 #include "runtime/diag/caller.h"
 #include "runtime/diag/counters.h"
-#include "runtime/machine/shard.h"
 #include "runtime/machine/step.h"
 #include "runtime/state/explain.h"
 
@@ -29,6 +26,20 @@ static void add_file(struct ms_state_block *block, const struct ms_content *cont
         return;
     block->file = ms_state_file(ms_source_path(content->source));
     block->file_offset = content->source_offset;
+}
+
+static ms_tensor_namer *namer;
+
+void ms_note_set_namer(ms_tensor_namer *namer_)
+{
+    namer = namer_;
+}
+
+static void add_name(struct ms_state_block *block, const struct ms_allocation *allocation,
+                     size_t begin, size_t end)
+{
+    if (namer != NULL)
+        namer(allocation, begin, end, block->name, sizeof(block->name));
 }
 
 static struct ms_state_block describe(const struct ms_allocation *allocation)
@@ -113,7 +124,7 @@ static void note_parts(struct ms_allocation *allocation, size_t begin, size_t en
          i < blocks->count && blocks->all[i].begin < end; i++) {
         struct ms_block *part = &blocks->all[i];
         struct ms_state_block block = describe_part(allocation, part->begin, part->end);
-        ms_shard_name_of(allocation, part->begin, part->end, block.name, sizeof(block.name));
+        add_name(&block, allocation, part->begin, part->end);
         ms_state_put(&part->place, &block);
     }
 }
@@ -154,8 +165,7 @@ void ms_note_allocation(struct ms_allocation *allocation)
         add_file(&block, &first.content);
         if (block.file == 0)
             add_file(&block, &extent.content);
-        ms_shard_name_of(allocation, lineage->changed_begin, lineage->changed_end, block.name,
-                         sizeof(block.name));
+        add_name(&block, allocation, lineage->changed_begin, lineage->changed_end);
     }
     ms_state_put(&noted->place, &block);
     if (is_changed)
@@ -249,26 +259,6 @@ void ms_note_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
 {
     ms_count(MS_COUNT_FALLBACKS, 1);
     ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, 0, text);
-}
-
-void ms_note_plan(const char *what, uint64_t began)
-{
-    struct ms_shard_facts facts;
-    if (!ms_is_recorded())
-        return;
-    ms_shard_describe(&facts);
-    struct ms_state_plan plan = {.generation = facts.generation,
-                                 .tensors = facts.tensors,
-                                 .planned_bytes = facts.planned_bytes,
-                                 .owned_bytes = facts.owned_bytes,
-                                 .rank = facts.rank,
-                                 .world = facts.world,
-                                 .enforced = ms_config.plan_mode == MS_ENFORCE};
-    snprintf(plan.name, sizeof(plan.name), "%s", facts.name);
-    ms_state_set_plan(&plan);
-    if (facts.generation > 0)
-        ms_state_set_rank(facts.rank, facts.world);
-    ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
 }
 
 /* --- reasons */

@@ -9,6 +9,12 @@
 #include "runtime/machine/space.h"
 #include "runtime/state/state.h"
 
+/* Who knows the names of tensors: that of what [begin, end) begins with, cut to `bytes`. False: there is none. Once, before
+ * the first claim. */
+typedef bool ms_tensor_namer(const struct ms_allocation *allocation, size_t begin, size_t end,
+                             char *name_out, size_t bytes);
+void ms_note_set_namer(ms_tensor_namer *namer);
+
 /* The claim is about to end: the records of the allocation and of its parts, where something has changed. */
 void ms_note_allocation(struct ms_allocation *allocation);
 
@@ -42,9 +48,6 @@ void ms_note_outside(const struct ms_allocation *allocation, size_t begin, uint6
 
 /* Its name is asked for once. */
 void ms_note_device(CUdevice device);
-
-/* The plan in force has changed, or was carried out: in `what` words. */
-void ms_note_plan(const char *what, uint64_t began);
 
 /*
  * What the thread materialises until the end is for this reason, unless there is one already. When something

@@ -344,7 +344,7 @@ bool ms_pass_run(const char *why)
     ms_why_end(reason);
     ms_count(MS_COUNT_PASSES, 1);
     pthread_mutex_unlock(&lock);
-    ms_note_plan(why, began);
+    ms_shard_note(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "
                         "it stays deferred");
@@ -355,6 +355,6 @@ void ms_pass_begin(bool is_first)
 {
     if (is_first)
         ms_shard_catch_up();
-    ms_note_plan("a plan came into force", 0);
+    ms_shard_note("a plan came into force", 0);
     ms_pass_run("a plan has arrived");
 }

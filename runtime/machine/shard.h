@@ -114,6 +114,9 @@ struct ms_shard_facts {
 };
 void ms_shard_describe(struct ms_shard_facts *facts_out);
 
+/* The state page is told: the plan in force has changed, or was carried out, in `what` words. */
+void ms_shard_note(const char *what, uint64_t began);
+
 /* Entries that no tensor of a known file meets, nor a named one; and entries for which there is more than
  * one block. `name` may be NULL; `index` is that in the plan. */
 typedef void ms_shard_visitor(void *context, size_t index, const char *name);

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is told of the plan in force: what was found, and what was not. */
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/config/config.h"
+#include "runtime/hot.h"
 #include "runtime/machine/known.h"
 #include "runtime/machine/named.h"
 #include "runtime/machine/shard_internal.h"
+#include "runtime/state/state.h"
 
 static void add_tensor(struct ms_shard_facts *facts, const struct ms_sheet *sheet, size_t given)
 {
@@ -47,6 +51,26 @@ void ms_shard_describe(struct ms_shard_facts *facts_out)
         add_seen_locked(facts_out);
     }
     pthread_mutex_unlock(&ms_shard.lock);
+}
+
+void ms_shard_note(const char *what, uint64_t began)
+{
+    struct ms_shard_facts facts;
+    if (!ms_is_recorded())
+        return;
+    ms_shard_describe(&facts);
+    struct ms_state_plan plan = {.generation = facts.generation,
+                                 .tensors = facts.tensors,
+                                 .planned_bytes = facts.planned_bytes,
+                                 .owned_bytes = facts.owned_bytes,
+                                 .rank = facts.rank,
+                                 .world = facts.world,
+                                 .enforced = ms_config.plan_mode == MS_ENFORCE};
+    snprintf(plan.name, sizeof(plan.name), "%s", facts.name);
+    ms_state_set_plan(&plan);
+    if (facts.generation > 0)
+        ms_state_set_rank(facts.rank, facts.world);
+    ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
 }
 
 static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t position)
