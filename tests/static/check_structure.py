@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_structure.py BUILD: no circles among the source files of the runtime, the shim and the tools.
+
+A file depends on another one when its object needs a symbol that the other one's defines, as `nm` has them. So a strongly
+connected component of more than one file is a knot: none of its files can be understood, tested or left out alone. What
+must be so all the same stands in EXCEPTIONS; a row there that no circle needs is an error, so the table only shrinks.
+"""
+import collections
+import json
+import os
+import subprocess
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+RUNTIME = "runtime/libmetashard-runtime.a.p"
+# What is linked with the runtime. Nothing of the runtime is bound to it: the exports of the shim have names of others.
+OVER_RUNTIME = ("shim/libmetashard.so.p", "tools/metashard-dump.p", "tools/metashard-plan.p")
+
+# (who needs it, who defines it): why it cannot be otherwise.
+EXCEPTIONS = {
+    ("shim/lookup.c", "shim/substitute.c"):
+        "what a program looks up is answered from the table of our functions, in which cuGetProcAddress and, in the file that "
+        "has dlsym, the thunks stand themselves",
+}
+
+
+def list_objects(build):
+    """By the folder of their target: {object: its source}, as paths from the root of the project or of the build."""
+    objects = collections.defaultdict(dict)
+    with open(os.path.join(build, "compile_commands.json")) as file:
+        for command in json.load(file):
+            path = os.path.join(command["directory"], command["file"])
+            source = os.path.relpath(path, build)
+            if source.startswith(".."):
+                source = os.path.relpath(path, SOURCE)
+            objects[os.path.dirname(command["output"])][command["output"]] = source
+    return objects
+
+
+def read_symbols(build, objects):
+    """{source: (what it defines for others, what it needs of them)}"""
+    symbols = {source: (set(), set()) for source in objects.values()}
+    text = subprocess.run(["nm", "-A", *objects], cwd=build, check=True, capture_output=True, text=True).stdout
+    for line in text.splitlines():
+        path, symbol = line.split(":", 1)
+        kind, name = symbol.split()[-2:]
+        defined, needed = symbols[objects[path]]
+        if kind in "Uwv":
+            needed.add(name)
+        elif kind.isupper():
+            defined.add(name)
+    return symbols
+
+
+def read_references(build):
+    """{(from, to): symbols}, and all sources."""
+    objects = list_objects(build)
+    references, sources = collections.defaultdict(set), set()
+    owners = {}
+    for folder in (RUNTIME,) + tuple(folder for folder in OVER_RUNTIME if folder in objects):
+        symbols = read_symbols(build, objects[folder])
+        found = {name: source for source, (defined, _) in symbols.items() for name in defined}
+        if folder == RUNTIME:
+            owners = found
+        sources |= set(symbols)
+        for source, (_, needed) in symbols.items():
+            for name in needed:
+                owner = found.get(name, owners.get(name, source))
+                if owner != source:
+                    references[source, owner].add(name)
+    return dict(references), sources
+
+
+def find_components(edges):
+    """The strongly connected components of more than one node (Tarjan): {node: component}."""
+    following = collections.defaultdict(list)
+    for begin, end in sorted(edges):
+        following[begin].append(end)
+    order, low, stack, components = {}, {}, [], {}
+
+    def visit(node):
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for other in following[node]:
+            if other not in order:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == order[node]:
+            component = stack[stack.index(node):]
+            del stack[stack.index(node):]
+            if len(component) > 1:
+                components.update((member, frozenset(component)) for member in component)
+
+    for node in list(following):
+        if node not in order:
+            visit(node)
+    return components
+
+
+def check_circles(references, exceptions):
+    faults = []
+    components = find_components(set(references) - set(exceptions))
+    for component in sorted(set(components.values()), key=sorted):
+        faults.append(f"{len(component)} files need each other:")
+        for (begin, end), names in sorted(references.items()):
+            if begin in component and end in component and (begin, end) not in exceptions:
+                few = sorted(names)[:4] + ["..."] * (len(names) > 4)
+                faults.append(f"    {begin} needs {end}: {', '.join(few)}")
+    for row in exceptions:
+        components = find_components(set(references) - (set(exceptions) - {row}))
+        if row not in references or components.get(row[0]) is None or \
+                components[row[0]] != components.get(row[1]):
+            faults.append(f"the exception {row[0]} -> {row[1]} is not needed any more: take it out")
+    return faults
+
+
+def main():
+    build = sys.argv[1]
+    references, sources = read_references(build)
+    faults = check_circles(references, EXCEPTIONS)
+    if len(sources) < 100 or ("shim/memory.c", "shim/real.c") not in references:
+        faults.append(f"only {len(sources)} objects found, or their symbols are not, that cannot be right")
+    print("\n".join(faults) or f"{len(sources)} files, {len(references)} dependencies, no circle")
+    return len(faults) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
