@@ -318,7 +318,7 @@ def batches(fuzzer, seed, operations, size):
         # There is nothing that a kernel may not read: it would end the simulated device. And the shadow memory of a sanitizer
         # is terabytes that can be read, so that most pairs of integers are a host address.
         if last == "read-illegally" or "san.so" in (fuzzer.preload or ""):
-            world.pop("SIMCUDA_PAGEABLE", None)
+            world["SIMCUDA_PAGEABLE"] = "0"  # whatever SIM_SETTINGS says
         yield Batch(seed + number, count, setting, firsts[number % len(firsts)], last, world=world)
         operations -= count
         number += 1
