@@ -4,9 +4,9 @@
 #include "shim/metashard.h"
 
 #include "runtime/control/arrive.h"
-#include "runtime/machine/settle.h"
-#include "runtime/machine/shard.h"
-#include "shim/door.h"
+#include "runtime/fill/settle.h"
+#include "runtime/shard/active_plan.h"
+#include "shim/cancellation.h"
 #include "shim/init.h"
 
 static _Thread_local struct ms_fault fault;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Code that comes and goes: which handles are kernels, and recorded launches before their code goes. */
-#include "runtime/hot.h"
-#include "runtime/launch/layout.h"
-#include "runtime/machine/machine.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
+#include "runtime/kernel/parameters.h"
 #include "shim/entries.h"
 
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)

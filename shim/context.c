@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: blocks die with theirs, and peer access must be given to mapped memory explicitly. */
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
 #include "shim/entries.h"
 
 #define DESTROY(symbol)                                \

@@ -9,10 +9,10 @@
  * Whatever the driver queues sets the gate: any of these may write host memory, from which a later copy
  * reads, since an address of either side may be one of pinned memory.
  */
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
-#include "runtime/machine/pressure.h"
-#include "runtime/machine/query.h"
+#include "runtime/calls/calls.h"
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
 #include "shim/entries.h"
 #include "shim/stream.h"
 

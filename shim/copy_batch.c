@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
 #include "shim/entries.h"
 #include "shim/newer.h"
 

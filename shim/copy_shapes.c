@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies and sets of more than one dimension, between devices and with arrays: what they can touch
  * is materialised, then they run as they are. */
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
-#include "runtime/machine/query.h"
-#include "runtime/machine/rows.h"
+#include "runtime/calls/calls.h"
+#include "runtime/calls/copy_rows.h"
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
 #include "shim/entries.h"
 #include "shim/stream.h"
 

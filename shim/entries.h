@@ -15,9 +15,9 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/diag/caller.h"
-#include "runtime/hot.h"
-#include "shim/door.h"
+#include "runtime/driver/flags.h"
+#include "runtime/state/caller.h"
+#include "shim/cancellation.h"
 
 enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_PASS };
 
@@ -60,7 +60,7 @@ static inline void *ms_real_fast(enum ms_entry entry)
 
 /*
  * An entry that jumps to the driver when nothing is deferred (a copy or set: when nothing is ours), and otherwise goes inside
- * (door.h), to what MS_SLOW has defined before it. Apart, so that the quick way needs no frame.
+ * (cancellation.h), to what MS_SLOW has defined before it. Apart, so that the quick way needs no frame.
  */
 #define MS_QUICK(symbol, parameters, arguments) \
     MS_QUICK_WHEN(ms_is_quiet(), symbol, parameters, arguments)

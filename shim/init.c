@@ -9,8 +9,8 @@
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
-#include "runtime/driver.h"
-#include "runtime/start.h"
+#include "runtime/driver/driver.h"
+#include "runtime/start/start.h"
 #include "shim/real.h"
 
 static bool off; /* immutable after the constructor */
@@ -43,7 +43,7 @@ static bool fill_driver_table(void)
         missing_count++;                               \
     }
 #define MS_DRIVER_OPTIONAL(field, symbol) table.field = MS_REAL(symbol);
-#include "runtime/driver.def"
+#include "runtime/driver/driver.def"
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
     if (missing_count > 1)

@@ -3,11 +3,11 @@
  * Launches. Those with arguments on the stack are entered through a thunk in assembly (C cannot jump on
  * without copying them), which comes here only while something is deferred.
  */
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
 #include "shim/entries.h"
 #include "shim/guarded.h"
-#include "shim/nccl.h"
+#include "shim/nccl_wrappers.h"
 #include "shim/stream.h"
 
 /* True when the call is answered. */

@@ -8,9 +8,9 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "runtime/diag/counters.h"
+#include "runtime/state/counters.h"
 #include "shim/init.h"
-#include "shim/nccl.h"
+#include "shim/nccl_wrappers.h"
 #include "shim/real.h"
 #include "shim/substitute.h"
 

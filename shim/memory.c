@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating, freeing and asking about memory. */
 #include "runtime/base/log.h"
-#include "runtime/hot.h"
-#include "runtime/machine/host.h"
-#include "runtime/machine/machine.h"
-#include "runtime/machine/pressure.h"
-#include "runtime/machine/query.h"
+#include "runtime/calls/calls.h"
+#include "runtime/calls/host_memory.h"
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
 #include "shim/entries.h"
-#include "shim/nccl.h"
+#include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)

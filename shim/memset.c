@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear memsets: a fill in the lineage. */
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
 #include "shim/entries.h"
 #include "shim/stream.h"
 

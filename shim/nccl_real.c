@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "runtime/base/log.h"
-#include "shim/nccl.h"
+#include "shim/nccl_wrappers.h"
 #include "shim/real.h"
 
 enum { MAX_COPIES = 8, MAX_COMMS = 1024, MAX_PATH = 512 };

@@ -19,10 +19,10 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
-#include "shim/door.h"
-#include "shim/nccl.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
+#include "shim/cancellation.h"
+#include "shim/nccl_wrappers.h"
 #include "shim/real.h"
 
 struct device { /* c10::Device: passed in one register */

@@ -2,8 +2,8 @@
 #include "shim/seal.h"
 
 #include "runtime/base/log.h"
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
 #include "shim/real.h"
 
 struct ms_sealed ms_seal_enter(uint32_t entry)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captures, and work that can hold a stream back in ways the shim does not see. */
-#include "runtime/machine/machine.h"
-#include "runtime/machine/settle.h"
+#include "runtime/calls/calls.h"
+#include "runtime/fill/settle.h"
 #include "shim/entries.h"
 
 /* What is captured runs again without a call that we see, so the window of deferral ends before it. */

@@ -22,8 +22,8 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
-#include "runtime/driver.h"
-#include "runtime/machine/promise.h"
+#include "runtime/driver/driver.h"
+#include "runtime/fill/overcommit.h"
 #include "shim/real.h"
 
 typedef void check_function(int32_t error, const char *file, const char *function, uint32_t line,

@@ -4,7 +4,7 @@
  * the program left it, and dlsym without a stack frame of ours, so that libc still sees the real
  * caller (RTLD_NEXT and RTLD_DEFAULT depend on it).
  */
-#include "runtime/hot.h"
+#include "runtime/driver/flags.h"
 
 #define SPARE_COUNT 128
 

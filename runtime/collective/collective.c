@@ -5,11 +5,11 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
-#include "runtime/machine/pressure.h"
-#include "runtime/machine/receive.h"
-#include "runtime/machine/space.h"
+#include "runtime/calls/calls.h"
+#include "runtime/collective/receive.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/memory/allocations.h"
 
 static CUdeviceptr address_of(const void *pointer)
 {

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 
 /* What one call reads and, whole, overwrites; either may be empty, and both the same. */
 struct ms_operation {

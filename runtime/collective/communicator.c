@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/machine/pass.h"
-#include "runtime/machine/shard.h"
+#include "runtime/fill/prefetch.h"
+#include "runtime/shard/active_plan.h"
 
 /* A communicator for which there is no room is asked for its rank each time. */
 enum { MAX_COMMUNICATORS = 1024 };

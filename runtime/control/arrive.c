@@ -7,10 +7,10 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
-#include "runtime/diag/counters.h"
-#include "runtime/machine/pass.h"
-#include "runtime/machine/shard.h"
+#include "runtime/fill/prefetch.h"
 #include "runtime/plan/plan.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/state/counters.h"
 
 static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault *fault)
 {

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "runtime/plan/fault.h"
+#include "runtime/document/fault.h"
 
 /* `name` is for messages. False: the fault says why, and the plan that was in force still is. */
 bool ms_arrive_text(const char *text, size_t bytes, const char *name, struct ms_fault *fault);

@@ -18,7 +18,7 @@
 #include "runtime/config/config.h"
 #include "runtime/control/arrive.h"
 #include "runtime/control/socket.h"
-#include "runtime/machine/transfer.h"
+#include "runtime/source/transfer.h"
 
 enum {
     LOOK_MS = 250,

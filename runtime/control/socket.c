@@ -16,7 +16,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/control/arrive.h"
-#include "runtime/machine/settle.h"
+#include "runtime/fill/settle.h"
 
 enum {
     LINE_BYTES = 64,

@@ -15,9 +15,9 @@
 
 #include <stddef.h>
 
-#include "runtime/plan/checkpoint.h"
-#include "runtime/plan/fault.h"
-#include "runtime/plan/tensor.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/tensor.h"
+#include "runtime/document/fault.h"
 
 enum { MS_MESH_DIMS_MAX = 8, MS_WORLD_MAX = 1 << 20 };
 

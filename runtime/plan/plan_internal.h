@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "runtime/plan/arena.h"
+#include "runtime/base/arena.h"
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/placement.h"
 

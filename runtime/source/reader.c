@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/diag/counters.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/state/counters.h"
 
 enum {
     BLOCK = MS_READER_BLOCK,

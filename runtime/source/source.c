@@ -11,13 +11,13 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
-#include "runtime/diag/counters.h"
-#include "runtime/hot.h"
+#include "runtime/driver/flags.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/source/writers.h"
+#include "runtime/state/counters.h"
 
 _Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
 

@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#include "runtime/driver.h"
+#include "runtime/driver/driver.h"
 
 struct ms_source;
 

@@ -133,7 +133,7 @@ static void look_for_writers(void *argument)
         ms_is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
 }
 
-/* Only now: whoever opens the file from here on is seen (machine/file_writes.h). */
+/* Only now: whoever opens the file from here on is seen (calls/file_writes.h). */
 struct ms_source *ms_source_unless_written(struct ms_source *file)
 {
     ms_lease_serve();

@@ -5,12 +5,12 @@
 #include <string.h>
 
 #include "runtime/base/log.h"
-#include "runtime/diag/counters.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/source/writers.h"
+#include "runtime/state/counters.h"
 
 /* A new change time for a new link count is innocent once; the next one must have a reason of its own. */
 static bool is_unchanged(const struct ms_source *file, const struct stat *now)

@@ -14,8 +14,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/launcher.h"
 #include "runtime/base/log.h"
-#include "runtime/diag/caller.h"
-#include "runtime/diag/counters.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 
 #include "runtime/config/config.h"
-#include "runtime/hot.h"
+#include "runtime/driver/flags.h"
 #include "runtime/state/format.h"
 
 /* Makes the page; with METASHARD_EXPLAIN, in memory if there can be no file. Without one, a line in the log says why. Once, before anything is deferred. */

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "runtime/plan/fault.h"
+#include "runtime/document/fault.h"
 #include "runtime/state/folder.h"
 #include "runtime/state/format.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fill FOLDER: MiB per second of a fill of device memory from a file in FOLDER (runtime/machine/transfer.h), on the
+ * fill FOLDER: MiB per second of a fill of device memory from a file in FOLDER (runtime/source/transfer.h), on the
  * simulated driver, against plain read() into one buffer with several block sizes, which copies nothing to the device,
  * and against a copy from the mapped file; cold (not in the page cache) and warm. The ways take turns; each
  * figure is the median of its rounds. Prints and asserts nothing.
@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "runtime/config/config.h"
-#include "runtime/machine/transfer.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/transfer.h"
 
 #define MIB ((size_t)1 << 20)
 enum { MAX_ROUNDS = 99, COPY_MIB = 64 };
@@ -233,7 +233,7 @@ int main(int argc, char **argv)
         rounds = 5;
 #define MS_DRIVER(field, symbol) ms_driver.field = symbol;
 #define MS_DRIVER_OPTIONAL MS_DRIVER
-#include "runtime/driver.def"
+#include "runtime/driver/driver.def"
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
     ms_config_read(&ms_config, environ);

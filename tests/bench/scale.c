@@ -17,13 +17,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/diag/counters.h"
-#include "runtime/launch/launch.h"
-#include "runtime/machine/machine.h"
-#include "runtime/machine/pressure.h"
-#include "runtime/machine/space.h"
+#include "runtime/calls/calls.h"
+#include "runtime/fill/evict.h"
+#include "runtime/kernel/call.h"
+#include "runtime/memory/allocations.h"
 #include "runtime/plan/plan.h"
-#include "runtime/start.h"
+#include "runtime/start/start.h"
+#include "runtime/state/counters.h"
 
 #define GRANULE ((size_t)64 << 10) /* SIMCUDA_GRANULE_KIB, which growth.py sets */
 enum { CALLS = 20000, PIECE = 512, PARAMETER_BYTES = 1024 };
@@ -537,7 +537,7 @@ static void open_device(const char *kernels)
     char name[40];
 #define MS_DRIVER(field, symbol) ms_driver.field = symbol;
 #define MS_DRIVER_OPTIONAL MS_DRIVER
-#include "runtime/driver.def"
+#include "runtime/driver/driver.def"
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
     snprintf(name, sizeof(name), "takes_%d", PARAMETER_BYTES);

@@ -14,10 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
-#include "runtime/machine/pressure.h"
-#include "runtime/start.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/start/start.h"
 #include "runtime/state/state.h"
 
 #define MIB ((size_t)1 << 20)
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
     const double scale = text != NULL ? strtod(text, NULL) : 1;
 #define MS_DRIVER(field, symbol) ms_driver.field = symbol;
 #define MS_DRIVER_OPTIONAL MS_DRIVER
-#include "runtime/driver.def"
+#include "runtime/driver/driver.def"
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
     must(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&

@@ -256,7 +256,7 @@ static void bind(void)
 
 /*
  * With the shim the device has 16 MiB (fuzzing.py), so 9 and 9 are too much, unless what was read is given back. What is deferred
- * as well may not be more than the device once the program computes (promise.h), so there it is less.
+ * as well may not be more than the device once the program computes (overcommit.h), so there it is less.
  */
 static void need_room(void)
 {

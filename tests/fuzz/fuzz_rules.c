@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
-#include "runtime/launch/rules.h"
+#include "runtime/kernel/rules.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

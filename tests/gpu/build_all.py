@@ -98,13 +98,12 @@ class Builder:
     def shim_rules(self):
         rules, runtime = self.path("builtin_rules.c"), "shim/runtime.o"
         with open(rules, "w", encoding="utf-8") as file:
-            subprocess.run(["runtime/launch/embed.sh", "runtime/launch/kernel-rules.txt"], cwd=SOURCE,
+            subprocess.run(["runtime/kernel/embed.sh", "runtime/kernel/kernel-rules.txt"], cwd=SOURCE,
                            stdout=file, check=False)
         cpu = "aarch64" if platform.machine() == "aarch64" else "x86_64"
         with_plans, without = plan_sources()
         inner = [path for path in sources("runtime/*.c") + sources("runtime/*/*.c")
-                 if not path.endswith("heap_jemalloc.c") and path not in with_plans
-                 and (path in without or not path.startswith("runtime/plan/"))]
+                 if not path.endswith("heap_jemalloc.c") and (path in without or path not in with_plans)]
         return {runtime: ["-r", "-nostdlib", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition",
                           f'-DMETASHARD_VERSION="{version()}"', *inner, rules],
                 SHIM: ["-fPIC", "-shared", "-fno-semantic-interposition", *sources("shim/*.c"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_install.py --meson 'COMMAND introspect' --build DIR --prefix DIR ... --tools TOOL.c...: installs into an empty
+"""check_install.py --meson 'COMMAND introspect' --build DIR --prefix DIR ... --tools TOOL/main.c...: installs into an empty
 folder, and looks at what is there: nothing missing and nothing more, found by man, pkg-config and the shells, and the
 library does its work from there. TAP."""
 import argparse

@@ -69,7 +69,7 @@ def check_strategies(tool):
 
 
 def check_dtypes(_):
-    bits = {name: int(size) for name, size in re.findall(r"ROW\((\w+), (\d+)\)", text_of("runtime", "plan", "tensor.h"))}
+    bits = {name: int(size) for name, size in re.findall(r"ROW\((\w+), (\d+)\)", text_of("runtime", "checkpoint", "tensor.h"))}
     entry = SCHEMA["$defs"]["entry"]["properties"]
     part = PAGE.split("**Dtypes**")[1].split("\n\n")[0]
     named = [word for word in " ".join(re.findall(r"`([^`]*)`", part)).split() if word.isupper()]

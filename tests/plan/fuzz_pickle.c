@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/plan/torch_state.h"
-#include "runtime/plan/utf8.h"
+#include "runtime/checkpoint/torch_state.h"
+#include "runtime/document/utf8.h"
 #include "tests/plan/fuzz_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/plan/torch_file.h"
-#include "runtime/plan/zip.h"
+#include "runtime/checkpoint/torch_file.h"
+#include "runtime/checkpoint/zip.h"
 #include "tests/plan/fuzz_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

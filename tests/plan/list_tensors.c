@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-#include "runtime/plan/checkpoint.h"
+#include "runtime/checkpoint/checkpoint.h"
 
 static json_t *described(const struct ms_tensor *tensor)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The text of a fault: whole characters, a place and a reason that stay whole, printable. */
-#include "runtime/plan/fault.h"
+#include "runtime/document/fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>

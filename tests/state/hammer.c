@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "runtime/diag/caller.h"
+#include "runtime/state/caller.h"
 #include "tests/state/page_folder.h"
 
 enum { MAX_WRITERS = 16, PLACES = 64 };

@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "runtime/diag/caller.h"
-#include "runtime/diag/counters.h"
-#include "runtime/hot.h"
-#include "runtime/start.h"
+#include "runtime/driver/flags.h"
+#include "runtime/start/start.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "tests/state/page_folder.h"
 

@@ -10,8 +10,8 @@
 #include <time.h>
 
 #include "runtime/config/config.h"
-#include "runtime/diag/caller.h"
-#include "runtime/diag/counters.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
 #include "runtime/state/state.h"
 
 #define MIB ((uint64_t)1 << 20)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "tests/harness/test.h"
-#include "tools/dump_merge.h"
+#include "tools/dump/merge.h"
 
 enum { SAMPLES = 1000, PEAK = 537, MOST = 10 };
 

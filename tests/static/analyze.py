@@ -27,16 +27,16 @@ SUPPRESSIONS = os.path.join(SOURCE, "tests", "static", "cppcheck.txt")
 # What gcc 12's analyzer says of C that is right, by file.
 GCC_OFF = {
     # A pointer that is copied with memcpy, as a value or to where one lies, is a number for it that was never set.
-    "runtime/launch/launch.c": ["-Wno-analyzer-use-of-uninitialized-value"],
-    "runtime/machine/gather.c": ["-Wno-analyzer-use-of-uninitialized-value"],
+    "runtime/kernel/call.c": ["-Wno-analyzer-use-of-uninitialized-value"],
+    "runtime/source/schedule.c": ["-Wno-analyzer-use-of-uninitialized-value"],
     # Nothing is looked for in a list of none.
     "runtime/plan/layout.c": ["-Wno-analyzer-null-argument"],
     # There are three values on the stack, so there is a stack.
-    "runtime/plan/pickle_opcodes.c": ["-Wno-analyzer-null-dereference"],
+    "runtime/checkpoint/pickle_opcodes.c": ["-Wno-analyzer-null-dereference"],
     # Each letter is that of a row, which tests/static/check_manuals.py holds; getopt_long gives no others.
     "tools/command_line.c": ["-Wno-analyzer-null-dereference"],
     # There are as many moments as it is told, more than two.
-    "tools/dump_merge.c": ["-Wno-analyzer-use-of-uninitialized-value"],
+    "tools/dump/merge.c": ["-Wno-analyzer-use-of-uninitialized-value"],
 }
 CPPCHECK = ("--std=c11", "--enable=warning,performance,portability", "--inline-suppr", "--quiet", "--error-exitcode=1",
             f"--suppressions-list={SUPPRESSIONS}", "--template={file}:{line}:{column}: {severity}: {message} [{id}]",

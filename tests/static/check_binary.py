@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_binary.py LIBRARY [--sanitized]: the preloaded object as the dynamic linker sees it.
 
-It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021); exports dlsym, the wrappers of the entry table, of NCCL and of files.def, the block observer, the check of PyTorch and metashard.h and
+It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021); exports dlsym, the wrappers of the entry table, of NCCL and of file_calls.def, the block observer, the check of PyTorch and metashard.h and
 nothing else, and none of
 these under a symbol version (a version would keep dlsym from being interposed).
 """
@@ -43,7 +43,7 @@ def main():
         wanted |= set(re.findall(r"^#define REPORT\w* (\w+)$", file.read(), re.M))
     with open(os.path.join(SOURCE, "shim", "torch_errors.c")) as file:
         wanted |= set(re.findall(r"^#define CHECK\w* (\w+)$", file.read(), re.M))
-    with open(os.path.join(SOURCE, "shim", "files.def")) as file:
+    with open(os.path.join(SOURCE, "shim", "file_calls.def")) as file:
         wanted |= set(re.findall(r"^MS_FILE_CALL\((\w+)\)$", file.read(), re.M))
     with open(os.path.join(SOURCE, "shim", "metashard.h")) as file:
         wanted |= set(re.findall(r"^METASHARD_API .*?\b(metashard_\w+)\(", file.read(), re.M))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_manuals.py [TOOL.c...]: manual pages are well formed, and those of the tools say what the tools' tables say."""
+"""check_manuals.py [TOOL/main.c...]: manual pages are well formed, and those of the tools say what the tools' tables say."""
 import glob
 import os
 import re

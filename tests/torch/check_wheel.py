@@ -80,7 +80,7 @@ def pointers_fit(class_, name, parameters):
     if "29elementwise_kernel_with_index" in name:
         return len(sizes) == 3 and sizes[2] == POINTER
     if class_ == "concatenate":
-        # (out, metadata of N inputs of which S have shapes, shape of the output, dimension, stride of it); runtime/launch/
+        # (out, metadata of N inputs of which S have shapes, shape of the output, dimension, stride of it); runtime/kernel/
         # concatenate.c leaves those of 64-bit indices alone.
         found = re.search(r"10OpaqueTypeILj\d+EEE([jm])Li\d+ELi(\d+)ELi(\d+)E", name)
         if found is None or found[1] == "m":

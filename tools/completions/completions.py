@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""completions.py bash|fish|zsh TOOL.c: what a shell completes behind the tool's name, from the tool's own tables."""
+"""completions.py bash|fish|zsh TOOL/main.c: what a shell completes behind the tool's name, from the tool's own tables."""
 import sys
 
 from tool_table import Tool

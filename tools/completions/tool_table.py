@@ -16,7 +16,7 @@ class Tool:
     def __init__(self, path):
         with open(path) as file:
             text = file.read()
-        self.name = os.path.splitext(os.path.basename(path))[0]
+        self.name = "metashard-" + os.path.basename(os.path.dirname(path))
         self.bits = {bit: name for name, bit, _, _ in self._rows(path, text, "commands", COMMAND, '{"')}
         self.commands = list(self.bits.values())
         letters = {name: letter for letter, name in SHORT.findall(text)}

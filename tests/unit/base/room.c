@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/base/room.h"
+#include "runtime/base/gap_array.h"
 
 #include <stdint.h>
 #include <stdio.h>

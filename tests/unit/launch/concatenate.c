@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/launch/concatenate.h"
+#include "runtime/kernel/concatenate.h"
 
 #include <stddef.h>
 #include <stdlib.h>

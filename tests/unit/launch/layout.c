@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/launch/layout.h"
+#include "runtime/kernel/parameters.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/launch/launch.h"
+#include "runtime/kernel/call.h"
 #include "tests/harness/test.h"
 
 /* A driver with two functions, `three` (int, pointer, int) and `unknown`, and a kernel of one int. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/launch/rules.h"
+#include "runtime/kernel/rules.h"
 
 #include <stdio.h>
 #include <stdlib.h>

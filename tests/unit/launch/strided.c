@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/launch/strided.h"
+#include "runtime/kernel/strided_loop.h"
 
 #include <stddef.h>
 #include <stdlib.h>

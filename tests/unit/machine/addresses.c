@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/machine/addresses.h"
+#include "runtime/memory/addresses.h"
 
-#include "runtime/machine/space.h"
+#include "runtime/memory/allocations.h"
 #include "tests/harness/test.h"
 
 #define GIB ((size_t)1 << 30)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/machine/lineage.h"
+#include "runtime/memory/lineage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/machine/step.h"
+#include "runtime/memory/recorded_launch.h"
 #include "tests/harness/test.h"
 
 /* The slow, obvious twin: what each byte holds. */

@@ -2,10 +2,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
-#include "runtime/hot.h"
-#include "runtime/machine/machine.h"
-#include "runtime/machine/record.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/order.h"
 #include "tests/harness/test.h"
 
 #define CONTEXT ((CUcontext)1)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/machine/ranges.h"
+#include "runtime/base/range_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>

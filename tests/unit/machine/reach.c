@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/machine/reach.h"
+#include "runtime/calls/pointer_scan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/machine/host.h"
+#include "runtime/calls/host_memory.h"
 #include "tests/harness/test.h"
 
 #define FAR ((CUdeviceptr)0x5a5b00200000)

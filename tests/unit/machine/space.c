@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/machine/space.h"
+#include "runtime/memory/allocations.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/machine/addresses.h"
+#include "runtime/memory/addresses.h"
 #include "tests/harness/test.h"
 
 /* The slow, obvious twin: a place for each address that an allocation may have, in use or not. */

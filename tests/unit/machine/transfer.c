@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/machine/transfer.h"
+#include "runtime/source/transfer.h"
 
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/wait.h>
 
 #include "runtime/config/config.h"
-#include "runtime/diag/counters.h"
-#include "runtime/machine/staging.h"
+#include "runtime/source/pinned_pool.h"
+#include "runtime/state/counters.h"
 #include "tests/unit/source/deny.h"
 #include "tests/unit/source/files.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/machine/words.h"
+#include "runtime/calls/word_scan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

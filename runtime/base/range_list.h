@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Growing lists of ranges, in any order until they are sorted. Owned by the caller. */
+#ifndef METASHARD_RUNTIME_BASE_RANGE_LIST_H
+#define METASHARD_RUNTIME_BASE_RANGE_LIST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "runtime/base/range.h"
+
+struct ms_ranges {
+    struct ms_range *list;
+    size_t count, capacity;
+};
+
+void ms_ranges_cleanup(struct ms_ranges *ranges);
+
+/* Joins the last one where they touch. Empty ranges are left out. False when memory is out. */
+bool ms_ranges_add(struct ms_ranges *ranges, uint64_t begin, uint64_t end);
+
+bool ms_ranges_add_all(struct ms_ranges *ranges, const struct ms_ranges *from);
+
+/* Ascending, none touching another. */
+void ms_ranges_sort(struct ms_ranges *ranges);
+
+/* What lies in `from` and not in `what`; both are sorted. */
+bool ms_ranges_subtract(const struct ms_ranges *from, const struct ms_ranges *what,
+                        struct ms_ranges *rest_out);
+
+uint64_t ms_ranges_bytes(const struct ms_ranges *ranges);
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/calls.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/overcommit.h"
+#include "runtime/fill/replay.h"
+#include "runtime/fill/settle.h"
+#include "runtime/kernel/parameters.h"
+#include "runtime/memory/allocations.h"
+#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/source/pinned_pool.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+static bool can_map_memory(CUdevice device)
+{
+    int supported = 0;
+    return device >= 0 && device < MS_MAX_DEVICES &&
+           ms_driver.device_get_attribute(&supported,
+                                          CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                          device) == CUDA_SUCCESS &&
+           supported != 0;
+}
+
+static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes)
+{
+    static _Atomic uint64_t next_id = 1;
+    struct ms_allocation *allocation = ms_heap_zalloc(sizeof(*allocation));
+    if (allocation == NULL)
+        return NULL;
+    if (!ms_lineage_init(&allocation->lineage, bytes))
+        goto err_free;
+    if (ms_backing_reserve(&allocation->backing, device, bytes) != CUDA_SUCCESS)
+        goto err_lineage;
+    allocation->address = allocation->backing.address;
+    allocation->bytes = bytes;
+    allocation->context = context;
+    allocation->device = device;
+    allocation->id = atomic_fetch_add(&next_id, 1);
+    allocation->lineage.changed_end = bytes;
+    ms_note_allocation(allocation);
+    if (!ms_space_add(allocation))
+        goto err_noted;
+    return allocation;
+
+err_noted:
+    ms_note_gone(allocation);
+    ms_backing_release(&allocation->backing);
+err_lineage:
+    ms_lineage_cleanup(&allocation->lineage);
+err_free:
+    ms_heap_free(allocation);
+    return NULL;
+}
+
+static void forget_allocation(struct ms_allocation *allocation)
+{
+    ms_shard_forget(allocation, 0, allocation->bytes);
+    ms_note_gone(allocation);
+    ms_space_remove(allocation);
+}
+
+/* Green contexts by the handle that cuCtxFromGreenCtx gave. They share the memory of their device's
+ * primary context and may go before it, so allocations made in one are left to the driver. */
+enum { MAX_GREEN = 64 };
+static _Atomic(CUcontext) green[MAX_GREEN];
+static _Atomic int green_count;
+
+void ms_note_green_context(CUcontext context)
+{
+    const int at = atomic_fetch_add(&green_count, 1);
+    atomic_store(&green[at % MAX_GREEN], context);
+}
+
+/* With more of them than can be remembered, every context is suspect. */
+static bool is_green(CUcontext context)
+{
+    const int count = atomic_load_explicit(&green_count, memory_order_relaxed);
+    for (int i = 0; i < count && i < MAX_GREEN; i++) {
+        if (atomic_load(&green[i]) == context)
+            return true;
+    }
+    return count > MAX_GREEN;
+}
+
+bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
+        ms_sizes_hold(&ms_config.excluded, bytes) ||
+        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
+        is_green(context) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        !can_map_memory(device))
+        return false;
+
+    bool is_tight;
+    if (!ms_promise_memory(device, bytes, &is_tight)) {
+        ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
+        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
+        return true;
+    }
+    if (is_tight)
+        ms_settle_now("device memory is nearly used up");
+    /* When it cannot be deferred, the driver decides what the program gets. */
+    const struct ms_allocation *allocation = create_allocation(context, device, bytes);
+    if (allocation == NULL)
+        return false;
+    ms_count(MS_COUNT_ALLOCATIONS, 1);
+    ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
+    ms_settle_open();
+    ms_note_device(device);
+    ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
+    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
+    *address_out = allocation->address;
+    *result_out = CUDA_SUCCESS;
+    return true;
+}
+
+/*
+ * Programs rely on cuMemFree waiting for the device; and a granule must not be unmapped under queued work. During a capture, of
+ * another thread or one that allows it, the wait would end that.
+ */
+static CUresult wait_for_device(CUcontext context, bool *is_done_out)
+{
+    *is_done_out = false;
+    CUresult result = ms_capture_allows();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_context_wait(context);
+    *is_done_out = result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return *is_done_out ? result : CUDA_SUCCESS;
+}
+
+/*
+ * The wait holds no claim: it may last as long as a host function of the program does, and other
+ * threads must be able to get on meanwhile.
+ */
+bool ms_free(CUdeviceptr address, CUresult *result_out)
+{
+    CUdevice current;
+    struct ms_block_facts facts;
+    /* A thread without a context may free nothing: the driver says why. */
+    if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&current) != CUDA_SUCCESS)
+        return false;
+    bool is_done;
+    *result_out = facts.address == address ? wait_for_device(facts.context, &is_done)
+                                           : CUDA_ERROR_INVALID_VALUE;
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL || allocation->id != facts.id) {
+        /* Another thread has freed it meanwhile. */
+        ms_space_release(allocation);
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
+           allocation->backing.backed_bytes);
+    ms_note_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
+    forget_allocation(allocation);
+    if (is_done)
+        ms_allocation_destroy(allocation);
+    else
+        ms_bury(allocation);
+    ms_count(MS_COUNT_FREES, 1);
+    ms_unbury(facts.context);
+    if (is_done && !ms_defers_any())
+        ms_staging_give_back(facts.context);
+    return true;
+}
+
+void ms_context_destroyed(CUcontext context)
+{
+    ms_fill_stream_forget(context);
+    ms_staging_forget(context);
+    ms_param_layout_forget(NULL);
+    ms_unbury_gone(context);
+    CUdeviceptr at = 0;
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        if (allocation->context == context) {
+            forget_allocation(allocation);
+            ms_allocation_destroy(allocation);
+        } else {
+            ms_space_release(allocation);
+        }
+    }
+}
+
+CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled)
+{
+    ms_backing_set_peer(device, peer, enabled);
+    CUdeviceptr at = 0;
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        CUresult result = CUDA_SUCCESS;
+        if (allocation->device == device)
+            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+        ms_space_release(allocation);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}

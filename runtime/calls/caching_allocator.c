@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks: what a caching allocator tells of the parts that it hands out. A freed block's content is dead at
+ * once, but its memory is not: queued work may still use it, so it goes back only after the device was
+ * waited for (evict.c).
+ */
+#include "runtime/calls/calls.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/log.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+/* Cheap for memory that is not ours; host memory is reported as well. */
+static struct ms_allocation *claim(CUdeviceptr address)
+{
+    return ms_space_may_hold(address) ? ms_space_claim(address) : NULL;
+}
+
+static bool is_capturing(void)
+{
+    return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0;
+}
+
+static void note_change(struct ms_allocation *allocation)
+{
+    allocation->changes++;
+    /* A graph uses its addresses whenever it is launched, whether or not they are handed out. */
+    if (is_capturing())
+        allocation->keeps_dead = true;
+}
+
+/* The first block: all else is dead from now on. An allocation that was used as a whole stays whole. */
+static bool carve(struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    if (allocation->blocks.carved)
+        return true;
+    if (lineage->count != 1 || lineage->extents[0].content.kind != MS_UNDEFINED)
+        allocation->uncarvable = true;
+    return !allocation->uncarvable &&
+           ms_lineage_set_dead(&allocation->lineage, 0, allocation->bytes, true);
+}
+
+static size_t present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    size_t bytes = 0;
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        bytes += ms_content_is_present(&extent.content) ? stop - at : 0;
+        at = stop;
+    }
+    return bytes;
+}
+
+/* [begin, end) was a block until now. */
+static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    ms_shard_forget(allocation, begin, end);
+    if (!ms_lineage_forget(&allocation->lineage, begin, end))
+        return false;
+    if (!allocation->keeps_dead)
+        ms_space_set_leftover(allocation, allocation->leftover_bytes +
+                                              present_bytes(&allocation->lineage, begin, end));
+    return true;
+}
+
+/* [begin, end) is a block again. */
+static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const size_t left = allocation->leftover_bytes;
+    const size_t used = left > 0 ? present_bytes(&allocation->lineage, begin, end) : 0;
+    ms_space_set_leftover(allocation, used < left ? left - used : 0);
+}
+
+/* What overlaps a new block was returned without a word. */
+static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    for (;;) {
+        const size_t at = ms_space_block_behind(allocation, begin);
+        if (at == allocation->blocks.count || allocation->blocks.all[at].begin >= end)
+            return true;
+        size_t old_end;
+        const size_t old_begin = allocation->blocks.all[at].begin;
+        if (!ms_space_remove_block(allocation, old_begin, &old_end) ||
+            !forget(allocation, old_begin, old_end))
+            return false;
+    }
+}
+
+static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    note_change(allocation);
+    if (allocation->uncarvable || !carve(allocation) || !remove_overlaps(allocation, begin, end) ||
+        !ms_space_add_block(allocation, begin, end))
+        return false;
+    ms_count(MS_COUNT_BLOCKS, 1);
+    use_again(allocation, begin, end);
+    return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
+}
+
+/* True when a new block would lie where others left whole granules behind: then nothing of it could be deferred. */
+static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
+                             size_t bytes)
+{
+    const size_t granule = allocation->backing.granule;
+    if (allocation->leftover_bytes < granule || bytes < granule ||
+        !ms_fits(allocation, address, bytes))
+        return false;
+    const size_t begin = ms_offset(allocation, address);
+    return present_bytes(&allocation->lineage, begin, begin + bytes) >= granule;
+}
+
+static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
+{
+    struct ms_allocation *allocation = claim(address);
+    if (allocation == NULL || ms_settle_is_over() || !lies_on_leftover(allocation, address, bytes))
+        return allocation;
+    ms_space_release(allocation);
+    ms_pressure_trim_one(address);
+    return claim(address);
+}
+
+void ms_block_taken(CUdeviceptr address, size_t bytes)
+{
+    struct ms_allocation *allocation = claim_for_block(address, bytes);
+    if (allocation == NULL)
+        return;
+    const size_t begin = ms_offset(allocation, address);
+    bool is_deferred = false;
+    if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
+        is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
+    ms_space_release(allocation);
+    if (is_deferred && !ms_settle_is_over())
+        ms_pressure_trim();
+    /* Where that fails, the launch that uses it tries again, and its program gets the error. */
+    if (is_deferred && (ms_settle_is_over() || is_capturing())) {
+        const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
+        ms_prepare_touch(address, bytes);
+        ms_why_end(why);
+    }
+}
+
+void ms_block_returned(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = claim(address);
+    if (allocation == NULL)
+        return;
+    const size_t begin = ms_offset(allocation, address);
+    size_t end;
+    if (ms_space_remove_block(allocation, begin, &end)) {
+        note_change(allocation);
+        forget(allocation, begin, end);
+    }
+    ms_space_release(allocation);
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The machine: what the shim does with the calls that concern device memory. One function per kind
+ * of event; called by the shim's entry points, on the program's thread, before the real call.
+ *
+ * Two shapes. "bool ms_x(..., result_out)": true means that the call is answered and *result_out is
+ * what the program gets; false means that the call is none of the shim's business (any more) and
+ * must be forwarded as it is. "CUresult ms_prepare_x": CUDA_SUCCESS means that the call may be
+ * forwarded, anything else is to be returned instead.
+ *
+ * `stream` is never 0: the entry point has replaced it by CU_STREAM_LEGACY or
+ * CU_STREAM_PER_THREAD.
+ */
+#ifndef METASHARD_RUNTIME_CALLS_CALLS_H
+#define METASHARD_RUNTIME_CALLS_CALLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/driver/driver.h"
+#include "runtime/kernel/call.h"
+#include "runtime/plan/tensor_run.h"
+
+/* An allocation in the current context. Deferred when it is large enough and the device can map
+ * memory; *address_out is then the address of the allocation. */
+bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
+
+/* Frees the allocation that starts at address, after waiting for the device as cuMemFree does. For the driver too where the
+ * thread has no context. */
+bool ms_free(CUdeviceptr address, CUresult *result_out);
+
+/*
+ * A caching allocator has handed out, or taken back, part of an allocation: a block. From the first of them
+ * on, the allocation is carved: its blocks are units of their own, and what lies in none is dead. Work
+ * that is queued may still use a block that was taken back. Nothing happens when the address is in no
+ * allocation of ours.
+ */
+void ms_block_taken(CUdeviceptr address, size_t bytes);
+void ms_block_returned(CUdeviceptr address);
+
+/* A memset of `count` elements of `width` bytes (1, 2 or 4). */
+bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
+             CUresult *result_out);
+
+/* A copy from host memory; blocking says that the source may be reused only after the data is on
+ * the device. */
+bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
+                       bool blocking, CUresult *result_out);
+
+/*
+ * A copy between device addresses; at least one of them lies in an allocation. When it is to be forwarded, what it reads is held:
+ * ms_read_end (evict.h) must follow when the call has been made.
+ */
+bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
+                       CUresult *result_out);
+
+/*
+ * Copies that are a part of a call; what the machine does not record the driver does. Of one of a sequence of tensors that
+ * are put one behind the other (NULL: of none); and of one row of many (copy_rows.h), which is no tensor by itself and no event.
+ */
+CUresult ms_copy_part(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                      const struct ms_sequence *sequence, CUstream stream);
+CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream);
+
+/* A launch, which is recorded, or what its parameters reach is materialised. `call` has the stream by
+ * its true name. */
+bool ms_launch(const struct ms_call *call, CUresult *result_out);
+
+/* Code of `library` (NULL: of some module) is about to be unloaded: recorded launches run now. */
+CUresult ms_prepare_unload(CUlibrary library);
+
+/*
+ * The call will put host bytes into device memory, in the order of stream: what they point to is
+ * materialised. The bytes are a box of rows.
+ */
+struct ms_box {
+    const unsigned char *begin; /* of the first row */
+    size_t width, height, depth;
+    size_t pitch, slice; /* bytes from row to row, and from plane to plane */
+};
+CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream);
+
+/* The call will copy from memory that is no allocation, and that may not be read here: what the host can write
+ * may hold any address. */
+CUresult ms_prepare_foreign(CUdeviceptr source);
+
+/* As ms_prepare_payload for a linear copy, and for a memset with a value of `width` bytes. */
+CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream);
+CUresult ms_prepare_payload_value(uint32_t value, unsigned width);
+
+/* The call will read [address, address + bytes) in the order of stream and write nothing of it. On success, ms_read_end
+ * (evict.h) must follow when the call has been made. */
+CUresult ms_prepare_read(CUdeviceptr address, size_t bytes, CUstream stream);
+
+/* The same for what is sent to other ranks as it is: a plan has nothing against that. */
+CUresult ms_prepare_send(CUdeviceptr address, size_t bytes);
+
+/* The same for a time that is not known: it becomes resident, and no ms_read_end follows. */
+CUresult ms_prepare_send_later(CUdeviceptr address, size_t bytes);
+
+/*
+ * The call will read, or read and write, what it can reach in [address, address + bytes):
+ * materialises the part of it that lies in allocations.
+ */
+CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
+
+/* The call will overwrite all of [address, address + bytes), later and in an order that is not known here: it
+ * becomes resident, and what it held is not played. */
+CUresult ms_prepare_overwrite(CUdeviceptr address, size_t bytes);
+
+/*
+ * The same as ms_prepare_touch for a box of rows: from its first byte to its last, gaps included; but where a plan gives something
+ * of that to other ranks, row by row.
+ */
+struct ms_rows {
+    CUdeviceptr begin; /* of the first row */
+    size_t width, height, depth;
+    size_t pitch, slice; /* bytes from row to row, and from plane to plane */
+};
+CUresult ms_prepare_touch_rows(const struct ms_rows *rows);
+
+/* The same for a kernel, of which it is not known what it does there. */
+CUresult ms_prepare_reach(CUdeviceptr address, size_t bytes);
+
+/* As ms_prepare_reach without what is dead. */
+CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes);
+
+/* No call asks for it: what is neither dead nor, by the plan, away. */
+CUresult ms_prepare_kept(CUdeviceptr address, size_t bytes);
+
+/* As ms_prepare_touch_live for whole allocations, every one of them. For calls that are not modelled. */
+CUresult ms_prepare_touch_all(void);
+
+/* As ms_prepare_touch for a call that gives the memory behind the range to others: the allocation's memory
+ * stays where it is from now on, also what lies in no block. */
+CUresult ms_prepare_pin(CUdeviceptr address, size_t bytes);
+
+/*
+ * The call wants physical memory of the allocation that holds address: pins all of it, in one handle if
+ * nothing of it was backed before. *one_handle_out tells whether it is in one handle.
+ */
+CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out);
+
+/*
+ * [address, address + bytes) begins in an allocation, or in the addresses around one that are nobody's, and is not all
+ * in the allocation. The driver would refuse it. Now it knows the whole reservation instead, and the last granule
+ * is in memory to its end.
+ */
+bool ms_strays(CUdeviceptr address, size_t bytes);
+bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width);
+bool ms_rows_stray(const struct ms_rows *rows); /* from the first byte to the last */
+
+/* Everything of a context is gone (the driver has destroyed it). */
+void ms_context_destroyed(CUcontext context);
+
+/* The context belongs to a green context: nothing is deferred in it. */
+void ms_note_green_context(CUcontext context);
+
+/* Blocks of device may be reached from peer, or no longer. */
+CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled);
+
+/*
+ * Work was queued that can wait for the host, for memory, or for other work in ways that cannot be
+ * seen, or that writes host memory later, from which the next copy may read: from now on a write is
+ * recorded only when its stream is idle.
+ */
+void ms_note_gate(void);
+
+/*
+ * A stream capture is about to begin, or did not begin or ended. While one is under way nothing is deferred, and the
+ * driver is asked nothing that would end it.
+ */
+void ms_note_capture(bool begun);
+
+#endif

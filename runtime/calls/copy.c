@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies between device addresses: the program's own slicing of a tensor is the plan. */
+#include "runtime/calls/calls.h"
+
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/fill/replay.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/parked.h"
+#include "runtime/memory/publish.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/shard/remote_parts.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+/* Less is brought into its own place first, with what lies around it: rows would be copied, and waited for, one by one. */
+enum { LEAST_FROM_STORE = 256 << 10 };
+
+/* One copy under way. source and destination are claimed; either may be NULL: not ours. */
+struct copy {
+    struct ms_allocation *source, *destination;
+    CUdeviceptr source_address, destination_address;
+    CUstream stream;
+    bool is_row;                        /* one of many of a copy */
+    const struct ms_sequence *sequence; /* that it is one of; NULL: of none */
+};
+
+/* The destination of this piece becomes resident, without playing what it held. */
+static CUresult back_destination(const struct copy *copy, size_t at, size_t bytes)
+{
+    if (copy->destination == NULL)
+        return CUDA_SUCCESS;
+    const size_t begin = ms_offset(copy->destination, copy->destination_address + at);
+    return ms_back_for_overwrite(copy->destination, begin, begin + bytes);
+}
+
+/* A piece whose bytes are in device memory, or must get there to stay what they are. */
+static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
+{
+    const size_t begin = ms_offset(copy->source, copy->source_address + at);
+    CUresult result = ms_materialise(copy->source, begin, begin + bytes,
+                                     ms_read_access(copy->source, copy->stream));
+    if (result == CUDA_SUCCESS)
+        result = back_destination(copy, at, bytes);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.memcpy_dtod_async(copy->destination_address + at,
+                                             copy->source_address + at, bytes, copy->stream);
+    return result;
+}
+
+/* A launch can only be played again in its own context, and a store on its own device. */
+static bool may_move(const struct copy *copy, const struct ms_content *content)
+{
+    if (content->kind == MS_STORED)
+        return copy->destination->device == ms_store_device(content->store);
+    return content->kind != MS_LAUNCHED || copy->destination->context == content->step->context;
+}
+
+/* From a store straight to where it goes, so that it is not in memory three times. The stream was idle: it does not wait long, and
+ * the store may go then. */
+static CUresult copy_from_store(const struct copy *copy, size_t at, size_t bytes,
+                                const struct ms_content *content)
+{
+    CUresult result = back_destination(copy, at, bytes);
+    if (result == CUDA_SUCCESS)
+        result = ms_play(content, 0, copy->destination_address + at, bytes, copy->stream);
+    return result == CUDA_SUCCESS ? ms_driver_wait(copy->stream) : result;
+}
+
+/* A deferred piece into memory, in stream order. What is there already, or must be played in its own
+ * place first, is copied by the driver. */
+static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
+                               const struct ms_content *content)
+{
+    if (content->kind == MS_STORED && bytes >= LEAST_FROM_STORE)
+        return copy_from_store(copy, at, bytes, content);
+    if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_STORED)
+        return copy_resident(copy, at, bytes);
+    const size_t from = ms_offset(copy->source, copy->source_address + at);
+    CUresult result = ms_shard_outside(copy->source, from, from + bytes);
+    if (result == CUDA_SUCCESS)
+        result = back_destination(copy, at, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
+    return ms_play(content, from, copy->destination_address + at, bytes, copy->stream);
+}
+
+/* What is absent here is absent there, whatever lay there. */
+static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
+{
+    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    if (copy->destination == NULL ||
+        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return copy_resident(copy, at, bytes); /* which is refused */
+    const size_t to = ms_offset(copy->destination, copy->destination_address + at);
+    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &absent)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A deferred piece goes to a destination range that is all present, or not ours, or all deferred. */
+static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
+                             const struct ms_content *content, bool present)
+{
+    if (present)
+        return copy_to_memory(copy, at, bytes, content);
+    /* What a plan has brought into memory is not read from its file twice. */
+    if (!may_move(copy, content) || (content->cached && content->standing == MS_OURS))
+        return copy_resident(copy, at, bytes);
+    const size_t from = ms_offset(copy->source, copy->source_address + at);
+    if (content->standing == MS_AWAY && ms_shard_enforces())
+        return ms_shard_outside(copy->source, from, from + bytes);
+    ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
+    const size_t to = ms_offset(copy->destination, copy->destination_address + at);
+    struct ms_content moved = *content;
+    moved.cached = false;
+    moved.standing = MS_OPEN;
+    moved.foreign = false;
+    moved.pattern = ms_pattern_move(content->pattern, from, to);
+    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &moved)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* A deferred piece, cut where the destination changes between deferred and present. */
+static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *extent)
+{
+    const size_t start = ms_offset(copy->source, copy->source_address);
+    for (size_t from = extent->begin; from < extent->end;) {
+        const size_t at = from - start;
+        size_t bytes = extent->end - from;
+        bool present = true;
+        if (copy->destination != NULL) {
+            const size_t to = ms_offset(copy->destination, copy->destination_address + at);
+            const struct ms_extent there = ms_lineage_at(&copy->destination->lineage, to);
+            if (there.end - to < bytes)
+                bytes = there.end - to;
+            present = ms_content_is_present(&there.content);
+        }
+        struct ms_content content = extent->content;
+        content.source_offset += from - extent->begin;
+        const CUresult result = copy_lineage(copy, at, bytes, &content, present);
+        if (result != CUDA_SUCCESS)
+            return result;
+        from += bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Bytes that were never written may be anything, and must be the same in both places: they become zero. */
+static CUresult define(const struct copy *copy, struct ms_extent *extent)
+{
+    extent->content.kind = MS_FILL;
+    extent->content.pattern = 0;
+    return ms_lineage_set(&copy->source->lineage, extent->begin, extent->end, &extent->content)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, bool may_record)
+{
+    const size_t at = extent->begin - ms_offset(copy->source, copy->source_address);
+    const size_t bytes = extent->end - extent->begin;
+    CUresult result = CUDA_SUCCESS;
+    if (extent->content.kind == MS_ABSENT)
+        return copy_absence(copy, at, bytes);
+    if (may_record && extent->content.kind == MS_UNDEFINED && copy->destination != NULL)
+        result = define(copy, extent);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!may_record || ms_content_is_nothing(&extent->content) ||
+        extent->content.kind == MS_RESIDENT)
+        return copy_resident(copy, at, bytes);
+    return copy_deferred(copy, extent);
+}
+
+/* The source's extents are pictured first, so that an overlapping copy reads what was there. */
+static CUresult copy_extents(const struct copy *copy, size_t bytes, bool may_record)
+{
+    const size_t start = ms_offset(copy->source, copy->source_address);
+    size_t count;
+    struct ms_extent *extents =
+        ms_lineage_copy(&copy->source->lineage, start, start + bytes, &count);
+    if (extents == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = copy_extent(copy, &extents[i], may_record);
+    ms_extents_free(extents, count);
+    return result;
+}
+
+static void set_foreign(struct ms_content *content)
+{
+    if (content->standing != MS_OURS && !ms_content_is_present(content))
+        content->foreign = true;
+}
+
+/* What lies in other ranks' parts of a tensor is not kept, either, when it is received in the copy's place. */
+static CUresult copy_recorded(const struct copy *copy, size_t bytes)
+{
+    struct ms_ranges foreign = {0};
+    const size_t start = ms_offset(copy->source, copy->source_address);
+    ms_shard_judge(copy->source, start, start + bytes);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (copy->destination == NULL || copy->is_row ||
+        ms_list_foreign(copy->source, start, bytes, copy->sequence, &foreign))
+        result = copy_extents(copy, bytes, true);
+    if (foreign.count > 0 && result == CUDA_SUCCESS) {
+        const size_t to = ms_offset(copy->destination, copy->destination_address);
+        for (size_t i = 0; i < foreign.count; i++) {
+            foreign.list[i].begin = foreign.list[i].begin - start + to;
+            foreign.list[i].end = foreign.list[i].end - start + to;
+        }
+        if (!ms_lineage_change(&copy->destination->lineage, foreign.list, foreign.count,
+                               set_foreign))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ms_ranges_cleanup(&foreign);
+    return result;
+}
+
+static bool overlaps(const struct copy *copy, size_t bytes)
+{
+    return copy->source_address < copy->destination_address + bytes &&
+           copy->destination_address < copy->source_address + bytes;
+}
+
+static bool has_absent_source(const struct copy *copy, size_t bytes)
+{
+    const size_t begin = copy->source != NULL ? ms_offset(copy->source, copy->source_address) : 0;
+    return copy->source != NULL &&
+           ms_lineage_has_absent(&copy->source->lineage, begin, begin + bytes);
+}
+
+/* Whether the driver can refuse the copy for what it reads. */
+static bool is_source_sure(const struct copy *copy, size_t bytes)
+{
+    const CUdevice device = copy->destination->device;
+    return copy->source != NULL ? copy->source->device == device
+                                : ms_is_whole(copy->source_address, bytes, device);
+}
+
+/* What a call that the driver refuses would have overwritten stays as it is. */
+static CUresult back_for_driver(const struct copy *copy, size_t bytes)
+{
+    struct ms_allocation *to = copy->destination;
+    const size_t begin = ms_offset(to, copy->destination_address);
+    return is_source_sure(copy, bytes) ? ms_back_for_call(to, begin, begin + bytes, copy->stream)
+                                       : ms_materialise(to, begin, begin + bytes, MS_WRITE);
+}
+
+/* Makes both ranges real, so that the driver's own copy can run. The source may be what can be taken away again: on success it
+ * is held, until ms_read_end. */
+static CUresult make_real(const struct copy *copy, size_t bytes)
+{
+    CUresult result = CUDA_SUCCESS;
+    ms_read_begin();
+    if (copy->source != NULL) {
+        const size_t begin = ms_offset(copy->source, copy->source_address);
+        result = ms_materialise(copy->source, begin, begin + bytes,
+                                ms_read_access(copy->source, copy->stream));
+    }
+    if (result == CUDA_SUCCESS && copy->destination != NULL)
+        result = back_for_driver(copy, bytes);
+    if (result != CUDA_SUCCESS)
+        ms_read_end();
+    return result;
+}
+
+/* A copy that is for the driver, of which nothing is ours, is held all the same: whoever makes the call need not know. */
+static bool answered_or_held(bool is_answered)
+{
+    if (!is_answered)
+        ms_read_begin();
+    return is_answered;
+}
+
+static bool has_deferred_source(const struct copy *copy, size_t bytes)
+{
+    if (copy->source == NULL)
+        return false;
+    const size_t begin = ms_offset(copy->source, copy->source_address);
+    return !ms_lineage_is_resident(&copy->source->lineage, begin, begin + bytes);
+}
+
+static void note_use(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes)
+{
+    if (allocation == NULL)
+        return;
+    const size_t begin = ms_offset(allocation, address);
+    ms_space_note_use(allocation, begin, begin + bytes);
+}
+
+/* True, or it is held for the driver's copy. */
+static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
+{
+    if ((copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes)) ||
+        (copy->destination != NULL &&
+         !ms_fits(copy->destination, copy->destination_address, bytes))) {
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+    note_use(copy->source, copy->source_address, bytes);
+    note_use(copy->destination, copy->destination_address, bytes);
+    if (copy->destination != NULL) {
+        *result_out = ms_bound_lineage(copy->destination);
+        if (*result_out != CUDA_SUCCESS)
+            return true;
+    } else {
+        ms_note_gate(); /* it may be pinned memory */
+    }
+    /* What an overlapping copy does is the driver's to say. */
+    if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes)) {
+        const bool may_record = ms_may_record(copy->stream);
+        if (may_record || has_absent_source(copy, bytes)) {
+            *result_out =
+                may_record ? copy_recorded(copy, bytes) : copy_extents(copy, bytes, false);
+            if (!copy->is_row)
+                ms_note_event(MS_EVENT_RECORD, copy->source,
+                              ms_offset(copy->source, copy->source_address), bytes,
+                              "a copy on the device");
+            return true;
+        }
+    }
+    *result_out = make_real(copy, bytes);
+    return *result_out != CUDA_SUCCESS;
+}
+
+static bool claim_and_run(struct copy *copy, size_t bytes, CUresult *result_out)
+{
+    ms_space_claim_two(copy->source_address, copy->destination_address, &copy->source,
+                       &copy->destination);
+    const bool answered = copy->source != NULL || copy->destination != NULL
+                              ? run(copy, bytes, result_out)
+                              : answered_or_held(false);
+    ms_space_release(copy->source);
+    if (copy->destination != copy->source)
+        ms_space_release(copy->destination);
+    return answered;
+}
+
+static bool try_copy(struct copy *copy, size_t bytes, CUresult *result_out)
+{
+    int attempts = 0;
+    bool answered;
+    do
+        answered = claim_and_run(copy, bytes, result_out);
+    while (answered && ms_try_bytes_again(*result_out, &attempts));
+    if (answered)
+        ms_settle_postpone();
+    return answered;
+}
+
+/* True, or the caller does the copy and ms_read_end follows. */
+static bool answer(struct copy *copy, size_t bytes, CUresult *result_out)
+{
+    const CUdeviceptr source = copy->source_address;
+    if (bytes == 0)
+        return answered_or_held(false);
+    if (!ms_is_block(source)) {
+        if (ms_is_pinned_memory(source))
+            return answered_or_held(ms_copy_from_host(copy->destination_address,
+                                                      (const void *)(uintptr_t)source, bytes,
+                                                      copy->stream, false, result_out));
+        *result_out = ms_prepare_foreign(source);
+        if (*result_out != CUDA_SUCCESS)
+            return true;
+    }
+    return try_copy(copy, bytes, result_out);
+}
+
+bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
+                       CUresult *result_out)
+{
+    struct copy copy = {.source_address = source,
+                        .destination_address = destination,
+                        .stream = stream};
+    return answer(&copy, bytes, result_out);
+}
+
+/* What the machine does not do the driver does. */
+static CUresult carry_out(struct copy *copy, size_t bytes)
+{
+    CUresult result;
+    if (answer(copy, bytes, &result))
+        return result;
+    result = ms_driver.memcpy_dtod_async(copy->destination_address, copy->source_address, bytes,
+                                         copy->stream);
+    ms_read_end();
+    return result;
+}
+
+CUresult ms_copy_part(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                      const struct ms_sequence *sequence, CUstream stream)
+{
+    struct copy copy = {.source_address = source,
+                        .destination_address = destination,
+                        .stream = stream,
+                        .sequence = sequence};
+    return carry_out(&copy, bytes);
+}
+
+CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream)
+{
+    struct copy copy = {.source_address = source,
+                        .destination_address = destination,
+                        .stream = stream,
+                        .is_row = true};
+    return carry_out(&copy, bytes);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/host_memory.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+
+struct range {
+    uint64_t begin, end;
+    uint64_t owner; /* the address for which it was noted */
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards ranges, count, capacity; nothing is called under it */
+    struct range *ranges; /* in no order */
+    size_t count, capacity;
+    bool all;                    /* a range was lost for want of memory */
+    _Atomic uint64_t begin, end; /* around all ranges */
+    _Atomic bool has_globals;
+} host = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void set_bounds_locked(void)
+{
+    uint64_t begin = host.all ? 0 : UINT64_MAX;
+    uint64_t end = host.all ? UINT64_MAX : 0;
+    for (size_t i = 0; i < host.count; i++) {
+        if (host.ranges[i].begin < begin)
+            begin = host.ranges[i].begin;
+        if (host.ranges[i].end > end)
+            end = host.ranges[i].end;
+    }
+    atomic_store(&host.begin, begin);
+    atomic_store(&host.end, end);
+}
+
+static bool grow_locked(void)
+{
+    if (host.count < host.capacity)
+        return true;
+    const size_t capacity = 2 * host.capacity + 16;
+    struct range *grown = ms_heap_realloc(host.ranges, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    host.ranges = grown;
+    host.capacity = capacity;
+    return true;
+}
+
+static void add_locked(struct range range)
+{
+    for (size_t i = 0; i < host.count; i++) {
+        const struct range *other = &host.ranges[i];
+        if (other->begin == range.begin && other->end == range.end && other->owner == range.owner)
+            return;
+    }
+    if (grow_locked())
+        host.ranges[host.count++] = range;
+    else
+        host.all = true;
+}
+
+void ms_host_note_alias(uint64_t address, uint64_t alias, size_t bytes)
+{
+    pthread_mutex_lock(&host.lock);
+    add_locked((struct range){.begin = alias, .end = alias + bytes, .owner = address});
+    set_bounds_locked();
+    pthread_mutex_unlock(&host.lock);
+}
+
+void ms_host_note(uint64_t address, size_t bytes)
+{
+    ms_host_note_alias(address, address, bytes);
+}
+
+static bool is_out_of_bounds(uint64_t begin, uint64_t end)
+{
+    return end <= atomic_load(&host.begin) || begin >= atomic_load(&host.end);
+}
+
+void ms_host_forget(uint64_t address)
+{
+    if (is_out_of_bounds(address, address + 1))
+        return;
+    pthread_mutex_lock(&host.lock);
+    for (size_t i = 0; i < host.count; i++) {
+        if (host.ranges[i].owner == address)
+            host.ranges[i--] = host.ranges[--host.count];
+    }
+    set_bounds_locked();
+    pthread_mutex_unlock(&host.lock);
+}
+
+void ms_host_cut(uint64_t address, size_t bytes)
+{
+    const uint64_t end = address + bytes;
+    if (is_out_of_bounds(address, end))
+        return;
+    pthread_mutex_lock(&host.lock);
+    for (size_t i = host.count; i-- > 0;) {
+        const struct range range = host.ranges[i];
+        if (range.end <= address || range.begin >= end)
+            continue;
+        host.ranges[i] = host.ranges[--host.count];
+        if (range.begin < address)
+            add_locked((struct range){range.begin, address, range.owner});
+        if (range.end > end)
+            add_locked((struct range){end, range.end, end});
+    }
+    set_bounds_locked();
+    pthread_mutex_unlock(&host.lock);
+}
+
+void ms_host_note_global(void)
+{
+    atomic_store(&host.has_globals, true);
+}
+
+bool ms_host_has_globals(void)
+{
+    return atomic_load_explicit(&host.has_globals, memory_order_relaxed);
+}
+
+bool ms_host_holds(uint64_t address)
+{
+    pthread_mutex_lock(&host.lock);
+    bool held = host.all;
+    for (size_t i = 0; i < host.count && !held; i++)
+        held = address >= host.ranges[i].begin && address < host.ranges[i].end;
+    pthread_mutex_unlock(&host.lock);
+    return held;
+}
+
+/* Where the system lets nobody ask: every mapping counts. */
+static bool is_mapped(uint64_t address)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned char state;
+    return mincore((void *)(uintptr_t)(address & ~(page - 1)), 1, &state) == 0;
+}
+
+bool ms_host_is_readable(uint64_t address)
+{
+    const int error = errno;
+    unsigned char byte;
+    const struct iovec to = {&byte, 1}, from = {(void *)(uintptr_t)address, 1};
+    const bool is_read = process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+    const bool is_readable = is_read || (errno != EFAULT && is_mapped(address));
+    errno = error;
+    return is_readable;
+}
+
+void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out)
+{
+    *begin_out = atomic_load_explicit(&host.begin, memory_order_relaxed);
+    *end_out = atomic_load_explicit(&host.end, memory_order_relaxed);
+}

@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches: what their parameters reach is materialised, or the launch is recorded. */
+#include "runtime/kernel/call.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/calls/calls.h"
+#include "runtime/calls/copy_rows.h"
+#include "runtime/calls/host_memory.h"
+#include "runtime/calls/pointer_scan.h"
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/fill/overcommit.h"
+#include "runtime/fill/settle.h"
+#include "runtime/kernel/concatenate.h"
+#include "runtime/kernel/strided_loop.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+/* The addresses that a process can have on the architectures there are; smaller numbers are counts. */
+static bool is_plausible(uint64_t word)
+{
+    return word >= UINT64_C(1) << 24 && word < UINT64_C(1) << 57;
+}
+
+static uint64_t word_at(const struct ms_packed *packed, size_t offset)
+{
+    uint64_t word;
+    memcpy(&word, packed->bytes + offset, sizeof(word));
+    return word;
+}
+
+static bool is_hit(const struct ms_reach *reach, size_t offset)
+{
+    for (size_t i = 0; i < reach->count; i++) {
+        if (reach->hits[i].offset == offset)
+            return true;
+    }
+    return false;
+}
+
+/* True when a parameter other than the hits is the address of memory that the driver knows. */
+static bool has_other_memory(const struct ms_arguments *arguments, const struct ms_reach *reach)
+{
+    for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
+        const uint64_t word = word_at(arguments->packed, at);
+        unsigned type;
+        if (is_plausible(word) && ms_reach_is_possible(arguments, at, word) && !is_hit(reach, at) &&
+            ms_driver.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word) ==
+                CUDA_SUCCESS)
+            return true;
+    }
+    return false;
+}
+
+/* Where a kernel that a rule names writes, and what else it reads. */
+struct operands {
+    const struct ms_block_facts *out;
+    const struct ms_block_facts *in; /* NULL: nothing */
+};
+
+static bool is_inside(const struct ms_hit *hit)
+{
+    return hit->pointer >= hit->block.address &&
+           hit->pointer < hit->block.address + hit->block.bytes;
+}
+
+static bool is_same_block(const struct ms_block_facts *a, const struct ms_block_facts *b)
+{
+    return a->id == b->id && a->address < b->address + b->bytes &&
+           b->address < a->address + a->bytes;
+}
+
+/* The pointers are as the rule has them: one; or {out, in}, the same one twice or of two blocks. */
+static bool find_operands(const struct ms_reach *reach, enum ms_rule rule,
+                          struct operands *operands_out)
+{
+    const struct ms_hit *hits = reach->hits;
+    if (reach->everything || reach->count == 0 || !is_inside(&hits[0]))
+        return false;
+    *operands_out = (struct operands){.out = &hits[0].block};
+    if (rule == MS_RULE_WRITE_ONLY)
+        return reach->count == 1;
+    if (reach->count != 2 || hits[1].offset != hits[0].offset + 8)
+        return false;
+    if (hits[1].pointer == hits[0].pointer)
+        return rule == MS_RULE_IN_PLACE;
+    operands_out->in = &hits[1].block;
+    return is_inside(&hits[1]) && !is_same_block(operands_out->out, operands_out->in) &&
+           operands_out->out->context == operands_out->in->context;
+}
+
+static struct ms_step *create_step(const struct ms_block_facts *block, const struct ms_call *call,
+                                   struct ms_param_layout *layout, const struct ms_packed *packed,
+                                   const struct ms_reach *reach)
+{
+    const size_t pointers[2] = {reach->hits[0].offset, reach->hits[reach->count - 1].offset};
+    struct ms_step *step = ms_step_create();
+    if (step == NULL)
+        return NULL;
+    step->launch = ms_launch_create(call, layout, packed, pointers, reach->count);
+    if (step->launch == NULL) {
+        ms_heap_free(step);
+        return NULL;
+    }
+    step->block_id = block->id;
+    step->address = block->address;
+    step->context = block->context;
+    step->device = block->device;
+    return step;
+}
+
+/* [begin, end) becomes the step's result, and what it was before is the step's. */
+static bool add_step(struct ms_allocation *allocation, size_t begin, size_t end,
+                     struct ms_step *step)
+{
+    const struct ms_content launched = {.kind = MS_LAUNCHED, .step = step};
+    return ms_lineage_extract(&allocation->lineage, begin, end, &step->before) &&
+           ms_lineage_set(&allocation->lineage, begin, end, &launched);
+}
+
+/* A block as a range of its claimed allocation. It may have been returned meanwhile: then it is no block any
+ * more, but still a range. */
+struct part {
+    struct ms_allocation *allocation;
+    size_t begin, end;
+};
+
+static struct part part_of(struct ms_allocation *allocation, const struct ms_block_facts *block)
+{
+    const size_t begin = ms_offset(allocation, block->address);
+    return (struct part){allocation, begin, begin + block->bytes};
+}
+
+/* What can be restored for a replay: all but, perhaps, what rounds a block up. */
+static bool can_be_input(const struct part *part)
+{
+    enum { ROUNDING = 512 };
+    const struct ms_lineage *lineage = &part->allocation->lineage;
+    for (size_t at = part->begin; at < part->end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        if (extent.content.kind == MS_RESIDENT ||
+            (ms_content_is_nothing(&extent.content) && part->end - at >= ROUNDING))
+            return false;
+        at = extent.end;
+    }
+    return true;
+}
+
+static bool add_input(struct ms_step *step, const struct part *in)
+{
+    const struct ms_lineage *lineage = &in->allocation->lineage;
+    const struct ms_depths below = ms_step_depths(lineage, in->begin, in->end);
+    const uint32_t depth = 1 + below.steps, input_depth = 1 + below.inputs;
+    if (depth > MS_MAX_STEP_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in) ||
+        !ms_lineage_extract(lineage, in->begin, in->end, &step->input))
+        return false;
+    ms_lineage_drop_caches(&step->input);
+    step->depth = depth > step->depth ? depth : step->depth;
+    step->input_depth = input_depth > step->input_depth ? input_depth : step->input_depth;
+    step->input_block_id = in->allocation->id;
+    step->input_address = in->allocation->address + in->begin;
+    return true;
+}
+
+/* A recorded launch may be played, and so read, when nobody asks the plan any more; and what is absent can never be. */
+static bool is_forbidden(const struct part *part)
+{
+    if (ms_lineage_has_absent(&part->allocation->lineage, part->begin, part->end))
+        return true;
+    if (!ms_shard_enforces())
+        return false;
+    ms_shard_judge(part->allocation, part->begin, part->end);
+    return ms_lineage_has_away(&part->allocation->lineage, part->begin, part->end);
+}
+
+static bool record_in(const struct part *out, const struct part *in, struct ms_step *step)
+{
+    const struct ms_lineage *lineage = &out->allocation->lineage;
+    const struct ms_depths below = ms_step_depths(lineage, out->begin, out->end);
+    if (!ms_lineage_is_missing(lineage, out->begin, out->end) ||
+        below.steps + 1 > MS_MAX_STEP_DEPTH || is_forbidden(out) ||
+        (in != NULL && is_forbidden(in)))
+        return false;
+    step->depth = below.steps + 1;
+    step->input_depth = below.inputs;
+    return (in == NULL || add_input(step, in)) &&
+           add_step(out->allocation, out->begin, out->end, step);
+}
+
+/* Claims what the operands lie in, and records when they are still what they were. */
+static bool claim_and_record(const struct operands *operands, struct ms_step *step)
+{
+    const struct ms_block_facts *in_facts = operands->in != NULL ? operands->in : operands->out;
+    struct ms_allocation *out, *in;
+    bool recorded = false;
+    ms_space_claim_two(operands->out->address, in_facts->address, &out, &in);
+    if (out != NULL && in != NULL && out->id == operands->out->id && in->id == in_facts->id) {
+        const struct part out_part = part_of(out, operands->out);
+        const struct part in_part = part_of(in, in_facts);
+        recorded = record_in(&out_part, operands->in != NULL ? &in_part : NULL, step);
+    }
+    ms_space_release(out);
+    if (in != out)
+        ms_space_release(in);
+    return recorded;
+}
+
+static bool record(const struct ms_call *call, struct ms_param_layout *layout,
+                   const struct ms_arguments *arguments, const struct ms_reach *reach)
+{
+    struct operands operands;
+    const struct ms_packed *packed = arguments->packed;
+    if (layout->rule == MS_RULE_RUN || layout->rule == MS_RULE_CONCATENATE ||
+        !find_operands(reach, layout->rule, &operands) || has_other_memory(arguments, reach))
+        return false;
+    CUcontext context;
+    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||
+        !ms_launch_may_wait(call, layout, operands.out->device) || !ms_may_record(call->stream))
+        return false;
+    struct ms_step *step = create_step(operands.out, call, layout, packed, reach);
+    if (step == NULL)
+        return false;
+    const bool recorded = claim_and_record(&operands, step);
+    ms_step_drop(step); /* the lineage has its own reference */
+    if (recorded) {
+        ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
+        ms_state_event(MS_EVENT_RECORD, operands.out->id, operands.out->address,
+                       operands.out->bytes, 0, layout->name);
+        ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, operands.out->address);
+    }
+    return recorded;
+}
+
+/* The inputs of torch.cat that are one piece each, one behind the other; false: there are rows. */
+static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t *count_out)
+{
+    *count_out = 0;
+    for (size_t i = 0; i < cat->count; i++) {
+        struct ms_row_copy rows;
+        ms_concatenation_input(cat, i, &rows);
+        if (rows.dims > 0)
+            return false;
+        if (rows.width > 0)
+            sizes[(*count_out)++] = rows.width;
+    }
+    return true;
+}
+
+/* Inputs that are rows can be copied so, all of them: else the kernel had better run. */
+static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < cat->count; i++) {
+        struct ms_row_copy rows;
+        ms_concatenation_input(cat, i, &rows);
+        if (rows.dims == 0)
+            continue;
+        count += ms_row_count(&rows);
+        if (count > MS_MAX_ROWS || !ms_may_copy_rows(&rows))
+            return false;
+    }
+    return count == 0 || ms_may_record(stream);
+}
+
+static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
+{
+    size_t sizes[MS_MAX_INPUTS];
+    struct ms_sequence sequence = {.bytes = sizes};
+    const bool is_sequence = list_sizes(cat, sizes, &sequence.count);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < cat->count && result == CUDA_SUCCESS; i++) {
+        struct ms_row_copy rows;
+        ms_concatenation_input(cat, i, &rows);
+        if (rows.width == 0)
+            continue;
+        if (rows.dims > 0) {
+            result = ms_copy_each_row(&rows, stream);
+        } else {
+            result = ms_copy_part(rows.to, rows.from, rows.width, is_sequence ? &sequence : NULL,
+                                  stream);
+            sequence.at++;
+        }
+    }
+    return result;
+}
+
+/* The launch is copies, and they are done: then *result_out is what it returns. */
+static bool concatenate(const struct ms_call *call, const struct ms_param_layout *layout,
+                        const struct ms_packed *packed, const struct ms_reach *reach,
+                        CUresult *result_out)
+{
+    struct ms_concatenation cat;
+    CUdevice device;
+    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
+        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
+        !ms_concatenation_find(call, layout, packed, &cat) ||
+        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        !ms_launch_may_wait(call, layout, device) || !may_copy_inputs(&cat, call->stream))
+        return false;
+    ms_log(MS_DEBUG, "a launch of %s is %zu copies", layout->name, cat.count);
+    *result_out = copy_inputs(&cat, call->stream);
+    return true;
+}
+
+/* Either of the two pointers may be one to a block. */
+static bool find_rows(const struct ms_call *call, const struct ms_param_layout *layout,
+                      const struct ms_packed *packed, const struct ms_reach *reach,
+                      struct ms_row_copy *rows)
+{
+    for (size_t i = 0; i < reach->count; i++) {
+        const size_t at = reach->hits[i].offset;
+        if (ms_strided_find(call, layout, packed, at, rows) ||
+            (at >= 8 && ms_strided_find(call, layout, packed, at - 8, rows)))
+            return true;
+    }
+    return false;
+}
+
+/* The launch is copies of rows, and they are done. It reads no other parameter than those of the copy. */
+static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *layout,
+                      const struct ms_packed *packed, const struct ms_reach *reach,
+                      CUresult *result_out)
+{
+    struct ms_row_copy rows;
+    CUdevice device;
+    if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
+        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        !ms_launch_may_wait(call, layout, device) || !ms_copy_rows(&rows, call->stream, result_out))
+        return false;
+    ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
+    return true;
+}
+
+/* Where the device can read all of the process's memory, a pointer to it may lead anywhere. */
+static bool reaches_pageable_memory(const struct ms_arguments *arguments)
+{
+    CUdevice device;
+    int pageable = 0;
+    if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        ms_driver.device_get_attribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                                       device) != CUDA_SUCCESS ||
+        pageable == 0)
+        return false;
+    for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
+        const uint64_t word = word_at(arguments->packed, at);
+        if (is_plausible(word) && ms_reach_is_possible(arguments, at, word) && !ms_is_block(word) &&
+            ms_host_is_readable(word) && !ms_is_device_memory(word)) {
+            ms_log(MS_DEBUG, "the parameter at byte %zu, 0x%llx, may be an address of the host", at,
+                   (unsigned long long)word);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Why a launch may reach every block; MS_REASON_CALL: it reaches what its parameters point to. */
+static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
+                                    const struct ms_reach *reach)
+{
+    if (reach->everything)
+        return MS_REASON_HOST_REACH;
+    if (ms_reach_is_unbounded())
+        return MS_REASON_UNBOUNDED;
+    if (ms_host_has_globals())
+        return MS_REASON_GLOBALS;
+    return reaches_pageable_memory(arguments) ? MS_REASON_PAGEABLE_REACH : MS_REASON_CALL;
+}
+
+/* What was materialised since `before` was so for a kernel. */
+static void note_used(CUdevice device, uint64_t before)
+{
+    ms_promise_used(device, ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);
+}
+
+static CUresult touch_all(enum ms_reason reason)
+{
+    CUdevice device;
+    const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
+    const struct ms_why why = ms_why_begin(reason);
+    const CUresult result = ms_prepare_touch_all();
+    ms_why_end(why);
+    if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS)
+        note_used(device, before);
+    return result;
+}
+
+static CUresult touch_reached(const struct ms_arguments *arguments, const struct ms_reach *reach)
+{
+    const struct ms_param_layout *layout = arguments->layout;
+    const enum ms_reason unbounded = why_unbounded(arguments, reach);
+    if (unbounded != MS_REASON_CALL) {
+        ms_log(MS_DEBUG, "a launch of %s may reach anything: everything deferred is materialised",
+               layout->name);
+        return touch_all(unbounded);
+    }
+    CUresult result = CUDA_SUCCESS;
+    const struct ms_why why =
+        ms_why_begin(layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE : MS_REASON_RULE_MISSED);
+    for (size_t i = 0; i < reach->count && result == CUDA_SUCCESS; i++) {
+        const struct ms_block_facts *block = &reach->hits[i].block;
+        ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
+               block->address);
+        const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
+        result = ms_prepare_reach(block->address, block->bytes);
+        note_used(block->device, before);
+    }
+    ms_why_end(why);
+    return result;
+}
+
+static bool launch_packed(const struct ms_call *call, struct ms_param_layout *layout,
+                          struct ms_packed *packed, CUresult *result_out)
+{
+    struct ms_arguments arguments = {.layout = layout, .packed = packed};
+    struct ms_reach reach;
+    ms_strided_find_numbers(layout, packed, &arguments.numbers);
+    ms_reach_find(&arguments, &reach);
+    if (concatenate(call, layout, packed, &reach, result_out) ||
+        copy_rows(call, layout, packed, &reach, result_out))
+        return true;
+    if (record(call, layout, &arguments, &reach)) {
+        ms_settle_postpone();
+        *result_out = CUDA_SUCCESS;
+        return true;
+    }
+    ms_settle_consider();
+    *result_out = touch_reached(&arguments, &reach);
+    return *result_out != CUDA_SUCCESS;
+}
+
+static bool launch(const struct ms_call *call, CUresult *result_out)
+{
+    struct ms_param_layout *layout = ms_param_layout_take(call->function);
+    struct ms_packed packed;
+    if (layout == NULL || !ms_pack(call, layout, &packed)) {
+        ms_log(MS_DEBUG, "the parameters of a launch are not known: everything deferred is "
+                         "materialised");
+        ms_param_layout_drop(layout);
+        *result_out = touch_all(MS_REASON_PARAMETERS);
+        return *result_out != CUDA_SUCCESS;
+    }
+    ms_caller_kernel = layout->name; /* while the layout is held */
+    const bool answered = launch_packed(call, layout, &packed, result_out);
+    ms_caller_kernel = NULL;
+    ms_pack_cleanup(&packed);
+    ms_param_layout_drop(layout);
+    return answered;
+}
+
+bool ms_launch(const struct ms_call *call, CUresult *result_out)
+{
+    const bool answered = launch(call, result_out);
+    if (!answered)
+        ms_note_gate();
+    return answered;
+}
+
+static CUresult materialise_all_launched(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    CUdeviceptr at = 0;
+    for (struct ms_allocation *allocation;
+         result == CUDA_SUCCESS && (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        result = ms_materialise_launched(allocation);
+        ms_space_release(allocation);
+    }
+    return result;
+}
+
+CUresult ms_prepare_unload(CUlibrary library)
+{
+    int attempts = 0;
+    CUresult result;
+    const struct ms_why why = ms_why_begin(MS_REASON_UNLOAD);
+    do
+        result = materialise_all_launched();
+    while (ms_try_bytes_again(result, &attempts));
+    ms_why_end(why);
+    if (result == CUDA_SUCCESS)
+        ms_param_layout_forget(library);
+    return result;
+}

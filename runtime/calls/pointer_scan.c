@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/pointer_scan.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/calls/calls.h"
+#include "runtime/calls/host_memory.h"
+#include "runtime/calls/word_scan.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/addresses.h"
+
+static _Atomic bool unbounded;
+
+/* Outside of these no word means anything: those of blocks, and of the host's memory. */
+enum { HOST = MS_BOUNDS };
+struct bounds {
+    struct ms_range ranges[MS_WORD_WINDOWS];
+};
+_Static_assert(HOST + 1 == MS_WORD_WINDOWS, "a window for each");
+
+static struct bounds get_bounds(void)
+{
+    struct bounds bounds = {0};
+    struct ms_range *host = &bounds.ranges[HOST];
+    ms_space_bounds(bounds.ranges);
+    ms_host_bounds(&host->begin, &host->end);
+    return bounds;
+}
+
+static bool is_in(const struct ms_range *range, uint64_t word)
+{
+    return word >= range->begin && word < range->end;
+}
+
+static bool is_of_blocks(const struct bounds *bounds, uint64_t word)
+{
+    return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word);
+}
+
+bool ms_reach_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word)
+{
+    const struct ms_range *numbers = &arguments->numbers;
+    if (at < numbers->end && at + sizeof(word) > numbers->begin)
+        return false;
+    return ms_address_is_far(word) || ms_param_layout_has_word(arguments->layout, at);
+}
+
+static bool add_hit(struct ms_reach *reach, const struct ms_hit *hit)
+{
+    if (reach->count == MS_MAX_HITS) {
+        reach->everything = true;
+        return false;
+    }
+    reach->hits[reach->count++] = *hit;
+    return true;
+}
+
+void ms_reach_find(const struct ms_arguments *arguments, struct ms_reach *reach_out)
+{
+    const struct bounds bounds = get_bounds();
+    struct ms_words words;
+    struct ms_hit hit;
+    uint64_t word;
+    reach_out->count = 0;
+    reach_out->everything = false;
+    ms_words_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
+    while (ms_words_next(&words, &hit.offset, &word)) {
+        if (!ms_reach_is_possible(arguments, hit.offset, word))
+            continue;
+        hit.pointer = word;
+        if (is_of_blocks(&bounds, word) && ms_space_reach(word, &hit.block)) {
+            if (!add_hit(reach_out, &hit))
+                return;
+        } else if (is_in(&bounds.ranges[HOST], word) && ms_host_holds(word)) {
+            reach_out->everything = true;
+        }
+    }
+}
+
+static CUresult expose(uint64_t word)
+{
+    struct ms_block_facts facts;
+    if (ms_space_reach(word, &facts))
+        return ms_prepare_reach(facts.address, facts.bytes);
+    if (ms_host_holds(word))
+        atomic_store(&unbounded, true);
+    return CUDA_SUCCESS;
+}
+
+static CUresult expose_words(const struct bounds *bounds, const void *bytes, size_t count)
+{
+    struct ms_words words;
+    size_t at;
+    uint64_t word;
+    CUresult result = CUDA_SUCCESS;
+    ms_words_begin(&words, bytes, count, bounds->ranges);
+    while (result == CUDA_SUCCESS && ms_defers_any() && ms_words_next(&words, &at, &word)) {
+        if (ms_address_is_far(word) || at % 4 == 0)
+            result = expose(word);
+    }
+    return result;
+}
+
+/* --- addresses of which another call writes the rest */
+
+static uint64_t load(const unsigned char *bytes, size_t count)
+{
+    uint64_t word = 0;
+    memcpy(&word, bytes, count);
+    return word;
+}
+
+/* The value may be what addresses in this range are without their lower `shift` bits. */
+static bool is_upper_part(const struct ms_range *range, uint64_t value, unsigned shift)
+{
+    return range->end > range->begin && value >= range->begin >> shift &&
+           value <= (range->end - 1) >> shift;
+}
+
+/*
+ * What was written before these bytes may be the beginning of an address that ends with them, in its last seven to
+ * three bytes. The fewer there are the less they tell; so three, and the four of a near address, which are a small
+ * number, count only if they are all that is written.
+ */
+static bool may_end_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
+{
+    const struct ms_range *far = &bounds->ranges[MS_FAR];
+    for (size_t at = 0; at < 4 && at + 4 <= count; at++) {
+        if (is_upper_part(far, load(bytes + at, 4), 32))
+            return true;
+    }
+    return (count == 4 && is_upper_part(&bounds->ranges[MS_NEAR], load(bytes, 4), 32)) ||
+           (count == 3 && is_upper_part(far, load(bytes, 3), 40));
+}
+
+/* These bytes may end with the first six or seven of an address, of which the others are zero. */
+static CUresult expose_beginning(const unsigned char *bytes, size_t count)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t first = 6; first < 8 && first <= count && result == CUDA_SUCCESS; first++) {
+        const uint64_t word = load(bytes + count - first, first);
+        if (ms_address_is_far(word))
+            result = expose(word);
+    }
+    return result;
+}
+
+CUresult ms_reach_expose(const void *bytes, size_t count)
+{
+    const struct bounds bounds = get_bounds();
+    if (may_end_address(&bounds, bytes, count))
+        return ms_prepare_touch_all();
+    const CUresult result = expose_words(&bounds, bytes, count);
+    return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
+}
+
+CUresult ms_reach_expose_pattern(uint32_t pattern)
+{
+    const struct bounds bounds = get_bounds();
+    const struct ms_range *far = &bounds.ranges[MS_FAR];
+    const uint32_t pair = pattern & 0xffff;
+    /* A pattern of two bytes may be the two of an upper half that are not zero. */
+    if (is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32) ||
+        (pattern >> 16 == pair && is_upper_part(far, pair, 32)))
+        return ms_prepare_touch_all();
+    return expose((uint64_t)pattern << 32 | pattern);
+}
+
+bool ms_reach_is_unbounded(void)
+{
+    return atomic_load_explicit(&unbounded, memory_order_relaxed);
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/query.h"
+
+#include "runtime/calls/calls.h"
+#include "runtime/memory/allocations.h"
+
+/* Identifiers of buffers are unique in the process; ours start where the driver's never get. */
+#define FIRST_BUFFER_ID (UINT64_C(1) << 62)
+
+bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out)
+{
+    CUdevice device;
+    struct ms_block_facts facts;
+    if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
+        return false;
+    if (base_out != NULL)
+        *base_out = facts.address;
+    if (bytes_out != NULL)
+        *bytes_out = facts.bytes;
+    return true;
+}
+
+static int device_has(CUdevice device, CUdevice_attribute attribute)
+{
+    int value = 0;
+    if (ms_driver.device_get_attribute(&value, attribute, device) != CUDA_SUCCESS)
+        value = 0;
+    return value != 0;
+}
+
+static bool is_current(CUdevice device)
+{
+    CUdevice current;
+    return ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device;
+}
+
+/* Something about the physical memory: it must exist before the driver can tell. */
+static bool ask_driver(CUdeviceptr address, CUresult *result_out)
+{
+    *result_out = ms_prepare_touch(address, 1);
+    return *result_out != CUDA_SUCCESS;
+}
+
+bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
+                          CUresult *result_out)
+{
+    struct ms_block_facts facts;
+    if (value_out == NULL || !ms_space_look_up(address, &facts))
+        return false;
+    *result_out = CUDA_SUCCESS;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)value_out = facts.context;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)value_out = CU_MEMORYTYPE_DEVICE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *(CUdeviceptr *)value_out = address;
+        return true;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        /* Each is a 4-byte boolean and false for mapped memory. */
+        *(unsigned *)value_out = 0;
+        return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)value_out = FIRST_BUFFER_ID + facts.id;
+        return true;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)value_out = facts.device;
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)value_out = facts.address;
+        return true;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)value_out = facts.bytes;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *(unsigned *)value_out = 1;
+        return true;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)value_out = CU_MEM_HANDLE_TYPE_NONE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        *(unsigned *)value_out =
+            (unsigned)device_has(facts.device,
+                                 CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+        return true;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)value_out = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        return is_current(facts.device) || ask_driver(address, result_out);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)value_out = NULL;
+        return true;
+    default:
+        return ask_driver(address, result_out);
+    }
+}
+
+size_t ms_free_memory(size_t free_bytes)
+{
+    CUdevice device;
+    if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
+        return free_bytes;
+    const uint64_t left = free_bytes + ms_backing_device_bytes(device);
+    const uint64_t promised = ms_space_reserved_bytes(device);
+    return promised < left ? left - promised : 0;
+}
+
+bool ms_is_block(CUdeviceptr address)
+{
+    struct ms_block_facts facts;
+    return ms_space_look_up(address, &facts);
+}
+
+/* What the driver knows of an address: a memory type, or 0; false when it cannot say. */
+static bool ask_type(CUdeviceptr address, unsigned *type_out)
+{
+    const CUresult result =
+        ms_driver.pointer_get_attribute(type_out, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        *type_out = 0;
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE;
+}
+
+bool ms_is_device_memory(CUdeviceptr address)
+{
+    unsigned type;
+    return ask_type(address, &type) && type == CU_MEMORYTYPE_DEVICE;
+}
+
+static bool ask(void *value_out, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    return ms_driver.pointer_get_attribute(value_out, attribute, address) == CUDA_SUCCESS;
+}
+
+bool ms_is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
+{
+    CUdeviceptr begin;
+    size_t whole_bytes;
+    int its_device;
+    return ask(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) &&
+           ask(&whole_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) &&
+           ask(&its_device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) && its_device == device &&
+           address - begin <= whole_bytes && bytes <= whole_bytes - (address - begin);
+}
+
+bool ms_is_host_memory(CUdeviceptr address)
+{
+    unsigned type;
+    return ask_type(address, &type) && (type == 0 || type == CU_MEMORYTYPE_HOST);
+}
+
+bool ms_is_pinned_memory(CUdeviceptr address)
+{
+    unsigned type;
+    return ask_type(address, &type) && type == CU_MEMORYTYPE_HOST;
+}
+
+bool ms_is_managed(CUdeviceptr address)
+{
+    unsigned managed = 0;
+    return ms_driver.pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
+               CUDA_SUCCESS &&
+           managed != 0;
+}
+
+bool ms_host_can_write(CUdeviceptr address)
+{
+    return ms_is_pinned_memory(address) || ms_is_managed(address);
+}
+
+bool ms_meets_block(CUdeviceptr address, size_t bytes)
+{
+    struct ms_block_facts facts;
+    return ms_space_first_behind(address, &facts) && facts.address < address + bytes;
+}
+
+bool ms_strays(CUdeviceptr address, size_t bytes)
+{
+    return bytes > 0 && ms_space_may_hold(address) && ms_space_strays(address, bytes);
+}
+
+bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width)
+{
+    size_t bytes;
+    return ms_strays(address, __builtin_mul_overflow(count, width, &bytes) ? SIZE_MAX : bytes);
+}
+
+bool ms_rows_stray(const struct ms_rows *rows)
+{
+    size_t planes, lines, bytes;
+    if (rows->width == 0 || rows->height == 0 || rows->depth == 0)
+        return false;
+    if (__builtin_mul_overflow(rows->depth - 1, rows->slice, &planes) ||
+        __builtin_mul_overflow(rows->height - 1, rows->pitch, &lines) ||
+        __builtin_add_overflow(planes, lines, &bytes) ||
+        __builtin_add_overflow(bytes, rows->width, &bytes))
+        bytes = SIZE_MAX;
+    return ms_strays(rows->begin, bytes);
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "runtime/calls/calls.h"
+
+#include "runtime/calls/host_memory.h"
+#include "runtime/calls/pointer_scan.h"
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/fill/prefetch.h"
+#include "runtime/fill/replay.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/source/content.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+CUresult ms_bound_lineage(struct ms_allocation *allocation)
+{
+    /* A model's allocation has an extent for each expert's tensor, and perhaps one for what rounds it up. */
+    enum { LEAST_EXTENTS = 16384, BYTES_FOR_ONE = 512 << 10 };
+    if (allocation->lineage.count <= LEAST_EXTENTS ||
+        allocation->lineage.count <= allocation->bytes / BYTES_FOR_ONE)
+        return CUDA_SUCCESS;
+    const struct ms_why why = ms_why_begin(MS_REASON_PIECES);
+    const CUresult result = ms_materialise_kept(allocation, 0, allocation->bytes, MS_WRITE);
+    ms_why_end(why);
+    return result;
+}
+
+/* A query of a stream that captures would end the capture. */
+static bool takes_work(CUstream stream)
+{
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    const CUresult state = ms_driver.stream_query(stream);
+    return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
+}
+
+CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
+                          CUstream stream)
+{
+    return takes_work(stream) ? ms_back_for_overwrite(allocation, begin, end)
+                              : ms_materialise(allocation, begin, end, MS_WRITE);
+}
+
+/*
+ * Writes content to [begin, end): recorded where the allocation is deferred, played in stream order where
+ * it is present. What is cached becomes resident then: queued work may still read it, so it must not be
+ * played over out of order later.
+ */
+static CUresult write_range(struct ms_allocation *allocation, size_t begin, size_t end,
+                            const struct ms_content *content, CUstream stream)
+{
+    size_t count;
+    struct ms_extent *old = ms_lineage_copy(&allocation->lineage, begin, end, &count);
+    if (old == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        struct ms_content part = *content;
+        part.source_offset += old[i].begin - begin;
+        if (!ms_content_is_present(&old[i].content)) {
+            if (!ms_lineage_set(&allocation->lineage, old[i].begin, old[i].end, &part))
+                result = CUDA_ERROR_OUT_OF_MEMORY;
+            continue;
+        }
+        result = ms_materialise(allocation, old[i].begin, old[i].end, MS_WRITE);
+        if (result == CUDA_SUCCESS)
+            result = ms_play(&part, old[i].begin, allocation->address + old[i].begin,
+                             old[i].end - old[i].begin, stream);
+    }
+    ms_extents_free(old, count);
+    return result;
+}
+
+/*
+ * Claims the allocation for a write of [address, address + bytes). NULL when the call is to be forwarded
+ * (*result_out is CUDA_SUCCESS; the range is resident then) or refused.
+ */
+static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
+                                             CUresult *result_out)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    *result_out = CUDA_SUCCESS;
+    if (allocation == NULL)
+        return NULL;
+    const size_t begin = ms_offset(allocation, address);
+    if (!ms_fits(allocation, address, bytes))
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+    else
+        *result_out = ms_bound_lineage(allocation);
+    if (*result_out == CUDA_SUCCESS) {
+        ms_space_note_use(allocation, begin, begin + bytes);
+        if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
+            return allocation;
+        *result_out = ms_materialise(allocation, begin, begin + bytes, MS_WRITE);
+    }
+    ms_space_release(allocation);
+    return NULL;
+}
+
+static uint32_t widen(uint32_t value, unsigned width)
+{
+    if (width == 1)
+        return (value & 0xff) * UINT32_C(0x01010101);
+    if (width == 2)
+        return (value & 0xffff) * UINT32_C(0x00010001);
+    return value;
+}
+
+/* Of another device than the current one, which may have no access: the driver says. */
+static bool is_far(const struct ms_allocation *allocation)
+{
+    CUdevice current;
+    return ms_driver.ctx_get_device(&current) != CUDA_SUCCESS || current != allocation->device;
+}
+
+static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
+                 CUresult *result_out)
+{
+    const size_t bytes = count * width;
+    if (count == 0 || bytes / width != count)
+        return false;
+    *result_out = ms_prepare_payload_value(value, width);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    struct ms_allocation *allocation = claim_for_write(address, bytes, result_out);
+    if (allocation == NULL)
+        return *result_out != CUDA_SUCCESS;
+    if (address % width != 0) {
+        ms_space_release(allocation);
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+        return true;
+    }
+
+    const size_t begin = ms_offset(allocation, address);
+    bool answered = true;
+    if (!is_far(allocation) && ms_may_record(stream)) {
+        const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
+        *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
+        ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+        ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
+        ms_settle_postpone();
+    } else {
+        *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
+        answered = *result_out != CUDA_SUCCESS;
+    }
+    ms_space_release(allocation);
+    return answered;
+}
+
+bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
+             CUresult *result_out)
+{
+    int attempts = 0;
+    bool answered;
+    do
+        answered = fill(address, value, width, count, stream, result_out);
+    while (answered && ms_try_bytes_again(*result_out, &attempts));
+    return answered;
+}
+
+static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
+{
+    struct ms_source *file = NULL;
+    if (bytes >= ms_shard_least_copy()) {
+        file = ms_source_from_mapping(source, bytes, offset_out);
+        if (file == NULL)
+            file = ms_source_from_content(source, bytes, offset_out);
+    }
+    if (file != NULL)
+        ms_count(MS_COUNT_RECORDED_FILE_BYTES, bytes);
+    return file;
+}
+
+static struct ms_source *take_snapshot(const void *source, size_t bytes)
+{
+    struct ms_source *snapshot = ms_source_from_memory(source, bytes);
+    if (snapshot != NULL)
+        ms_count(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
+    else
+        ms_note_fallback(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
+    return snapshot;
+}
+
+/* Memory that was never written is: of a rank that has its tensors from another one, all of a model. Other memory mostly tells
+ * with its first word. */
+static bool is_zero(const unsigned char *bytes, size_t count)
+{
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
+/* What the copied bytes are, so that they need not be copied. False: nothing that can be kept. */
+static bool find_content(const void *source, size_t bytes, struct ms_content *content)
+{
+    uint64_t offset = 0;
+    struct ms_source *found = find_file(source, bytes, &offset);
+    *content = (struct ms_content){.kind = MS_FILL};
+    if (found == NULL && is_zero(source, bytes)) {
+        ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
+        return true;
+    }
+    if (found == NULL) {
+        offset = 0;
+        found = take_snapshot(source, bytes);
+    }
+    *content = (struct ms_content){.kind = MS_SOURCE, .source = found, .source_offset = offset};
+    return found != NULL;
+}
+
+static void drop_found(const struct ms_content *content)
+{
+    if (content->kind == MS_SOURCE)
+        ms_source_drop(content->source);
+}
+
+static const char *describe(const struct ms_content *content)
+{
+    if (content->kind == MS_FILL)
+        return "memory of zeros";
+    return ms_source_is_file(content->source) ? "bytes of a file" : "bytes of memory";
+}
+
+/* Addresses among the copied bytes become known to kernels. Bytes of a file that was there before this
+ * process cannot be addresses of its memory, nor can zeros. */
+static CUresult expose_content(const void *source, size_t bytes, const struct ms_content *content)
+{
+    if (content->kind == MS_FILL ||
+        (ms_source_is_file(content->source) && ms_source_is_older(content->source)))
+        return CUDA_SUCCESS;
+    return ms_reach_expose(source, bytes);
+}
+
+CUresult ms_prepare_foreign(CUdeviceptr source)
+{
+    const bool is_plain =
+        ms_is_device_memory(source) && !ms_is_managed(source) && !ms_host_holds(source);
+    return is_plain ? CUDA_SUCCESS : ms_prepare_touch_all();
+}
+
+CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream)
+{
+    if (box->begin == NULL || box->width == 0)
+        return CUDA_SUCCESS;
+    /* Memory that this process cannot read, or that changes before it is copied, may hold anything. */
+    if (!ms_is_host_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
+        return ms_prepare_touch_all();
+    CUresult result = CUDA_SUCCESS;
+    for (size_t z = 0; z < box->depth; z++) {
+        for (size_t y = 0; y < box->height && result == CUDA_SUCCESS; y++)
+            result = ms_reach_expose(box->begin + z * box->slice + y * box->pitch, box->width);
+    }
+    return result;
+}
+
+CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream)
+{
+    const struct ms_box box = {.begin = source, .width = bytes, .height = 1, .depth = 1};
+    return ms_prepare_payload(&box, stream);
+}
+
+CUresult ms_prepare_payload_value(uint32_t value, unsigned width)
+{
+    return ms_reach_expose_pattern(widen(value, width));
+}
+
+/* The copy as the driver will do it, its destination backed. */
+static bool back_for_copy(CUdeviceptr destination, const void *source, size_t bytes,
+                          CUstream stream, CUresult *result_out)
+{
+    *result_out = ms_prepare_payload_linear(source, bytes, stream);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
+    if (allocation == NULL)
+        return *result_out != CUDA_SUCCESS;
+    const size_t begin = ms_offset(allocation, destination);
+    *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
+    ms_space_release(allocation);
+    return *result_out != CUDA_SUCCESS;
+}
+
+static bool copy_from_host(CUdeviceptr destination, const void *source, size_t bytes,
+                           CUstream stream, bool blocking, CUresult *result_out)
+{
+    struct ms_block_facts facts;
+    if (bytes == 0 || source == NULL)
+        return false;
+    if (ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts)) {
+        /* Not host memory: whether that is allowed is the driver's to say. */
+        *result_out = ms_prepare_touch((CUdeviceptr)(uintptr_t)source, bytes);
+        if (*result_out == CUDA_SUCCESS)
+            *result_out = ms_prepare_touch(destination, bytes);
+        return *result_out != CUDA_SUCCESS;
+    }
+    struct ms_content content;
+    if (!ms_space_look_up(destination, &facts) ||
+        !ms_is_host_memory((CUdeviceptr)(uintptr_t)source) || !ms_may_record(stream) ||
+        !find_content(source, bytes, &content))
+        return back_for_copy(destination, source, bytes, stream, result_out);
+
+    /* Before the claim: it may be this allocation that is pointed to. */
+    *result_out = expose_content(source, bytes, &content);
+    struct ms_allocation *allocation = NULL;
+    if (*result_out == CUDA_SUCCESS)
+        allocation = claim_for_write(destination, bytes, result_out);
+    if (allocation == NULL) {
+        drop_found(&content);
+        return *result_out != CUDA_SUCCESS;
+    }
+    const size_t begin = ms_offset(allocation, destination);
+    *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
+    ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(&content));
+    const bool is_complete = content.kind == MS_SOURCE && ms_shard_is_active() &&
+                             ms_shard_note_copy(content.source, content.source_offset, bytes);
+    drop_found(&content);
+    ms_space_release(allocation);
+    ms_settle_postpone();
+    if (is_complete)
+        ms_pass_run("all tensors of the checkpoint are there");
+    /* The driver would have waited for earlier work too, and programs build on that. */
+    if (blocking && *result_out == CUDA_SUCCESS)
+        *result_out = ms_driver.stream_synchronize(stream);
+    return true;
+}
+
+bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
+                       bool blocking, CUresult *result_out)
+{
+    int attempts = 0;
+    bool answered;
+    do
+        answered = copy_from_host(destination, source, bytes, stream, blocking, result_out);
+    while (answered && ms_try_bytes_again(*result_out, &attempts));
+    return answered;
+}

@@ -1,0 +1,515 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each opcode does to the stack, and the stack. */
+#include "runtime/base/heap.h"
+#include "runtime/checkpoint/pickle_internal.h"
+
+bool ms_unpickler_fault(const struct ms_unpickler *machine, const char *text)
+{
+    const struct ms_place file = {NULL, "data.pkl", 0}, at = {&file, NULL, machine->opcode};
+    ms_fault_at(machine->reading, &at, "%s", text);
+    return false;
+}
+
+/* Room for one more of `count`; the array may move. */
+static bool make_room(void **array, size_t *capacity, size_t count, size_t element_bytes)
+{
+    if (count < *capacity)
+        return true;
+    const size_t wanted = count + count / 2 + 64;
+    void *grown = ms_heap_realloc(*array, wanted * element_bytes);
+    if (grown == NULL)
+        return false;
+    *array = grown;
+    *capacity = wanted;
+    return true;
+}
+
+bool ms_unpickler_add(struct ms_unpickler *machine, struct ms_numbers *numbers, uint32_t number)
+{
+    void *array = numbers->number;
+    const bool is_good = make_room(&array, &numbers->capacity, numbers->count, sizeof(uint32_t));
+    numbers->number = array;
+    if (!is_good)
+        return ms_unpickler_fault(machine, "memory is out");
+    numbers->number[numbers->count++] = number;
+    return true;
+}
+
+struct ms_value *ms_unpickler_make(struct ms_unpickler *machine, enum ms_value_kind kind)
+{
+    struct ms_pickle *pickle = &machine->pickle;
+    void *array = pickle->values;
+    const bool is_good =
+        make_room(&array, &machine->value_capacity, pickle->value_count, sizeof(*pickle->values));
+    pickle->values = array;
+    if (!is_good) {
+        ms_unpickler_fault(machine, "memory is out");
+        return NULL;
+    }
+    struct ms_value *value = &pickle->values[pickle->value_count++];
+    *value = (struct ms_value){.kind = kind};
+    return value;
+}
+
+struct ms_value *ms_unpickler_push(struct ms_unpickler *machine, enum ms_value_kind kind)
+{
+    struct ms_value *value = ms_unpickler_make(machine, kind);
+    return value != NULL &&
+                   ms_unpickler_add(machine, &machine->stack, machine->pickle.value_count - 1)
+               ? value
+               : NULL;
+}
+
+bool ms_unpickler_add_item(struct ms_unpickler *machine, uint32_t to, uint32_t item)
+{
+    struct ms_pickle *pickle = &machine->pickle;
+    void *array = pickle->cells;
+    /* Cell 0 is none. */
+    if (pickle->cell_count == 0)
+        pickle->cell_count = 1;
+    const bool is_good =
+        make_room(&array, &machine->cell_capacity, pickle->cell_count, sizeof(*pickle->cells));
+    pickle->cells = array;
+    if (!is_good)
+        return ms_unpickler_fault(machine, "memory is out");
+    struct ms_value *value = &pickle->values[to];
+    const uint32_t cell = pickle->cell_count++;
+    pickle->cells[cell] = (struct ms_cell){item, 0};
+    if (value->first == 0)
+        value->first = cell;
+    else
+        pickle->cells[value->last].next = cell;
+    value->last = cell;
+    return true;
+}
+
+/* The height below which nothing may be taken. */
+static size_t floor_of(const struct ms_unpickler *machine)
+{
+    return machine->marks.count > 0 ? machine->marks.number[machine->marks.count - 1] : 0;
+}
+
+static bool has(const struct ms_unpickler *machine, size_t count)
+{
+    return machine->stack.count - floor_of(machine) >= count ||
+           ms_unpickler_fault(machine, "expected more values on the stack");
+}
+
+static uint32_t top(const struct ms_unpickler *machine)
+{
+    return machine->stack.number[machine->stack.count - 1];
+}
+
+static uint32_t pop(struct ms_unpickler *machine)
+{
+    return machine->stack.number[--machine->stack.count];
+}
+
+/* The stack from this height on; there is no memory for it before something was pushed. */
+static const uint32_t *items_from(const struct ms_unpickler *machine, size_t height)
+{
+    return machine->stack.number != NULL ? machine->stack.number + height : NULL;
+}
+
+/* The stack from the last mark on, which is taken away: items[0] to items[count - 1], until a push. */
+static bool pop_mark(struct ms_unpickler *machine, const uint32_t **items_out, size_t *count_out)
+{
+    if (machine->marks.count == 0) {
+        ms_unpickler_fault(machine, "expected a mark on the stack");
+        return false;
+    }
+    const size_t height = machine->marks.number[--machine->marks.count];
+    *items_out = items_from(machine, height);
+    *count_out = machine->stack.count - height;
+    machine->stack.count = height;
+    return true;
+}
+
+static bool run_proto(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    return argument->number <= 5 || ms_unpickler_fault(machine, "expected a protocol of at most 5");
+}
+
+static bool run_frame(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    return argument->number <= machine->bytes - machine->next ||
+           ms_unpickler_fault(machine, "expected a frame that ends in the file");
+}
+
+static bool run_stop(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    if (!has(machine, 1))
+        return false;
+    machine->pickle.top = pop(machine);
+    machine->is_done = true;
+    return machine->next == machine->bytes ||
+           ms_unpickler_fault(machine, "expected nothing behind STOP");
+}
+
+static bool run_mark(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    return ms_unpickler_add(machine, &machine->marks, (uint32_t)machine->stack.count);
+}
+
+static bool run_pop_mark(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    const uint32_t *items;
+    size_t count;
+    (void)argument;
+    return pop_mark(machine, &items, &count);
+}
+
+/* Takes away a value, or a mark with nothing on it. */
+static bool run_pop(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    if (machine->marks.count > 0 && machine->stack.count == floor_of(machine))
+        return run_pop_mark(machine, argument);
+    if (!has(machine, 1))
+        return false;
+    pop(machine);
+    return true;
+}
+
+static bool run_dup(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    return has(machine, 1) && ms_unpickler_add(machine, &machine->stack, top(machine));
+}
+
+/* One value stands for all of these: value 0. */
+static bool run_other(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    return ms_unpickler_add(machine, &machine->stack, 0);
+}
+
+static bool run_number(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_INT);
+    if (value != NULL)
+        value->number = (int64_t)argument->number;
+    return value != NULL;
+}
+
+/* Two's complement, the lowest byte first. */
+static bool run_long(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    if (argument->length > 8)
+        return run_other(machine, argument);
+    const unsigned char *at = (const unsigned char *)machine->pickle.text + argument->at;
+    struct ms_argument number = {.number = 0};
+    if (argument->length > 0 && at[argument->length - 1] >= 0x80)
+        number.number = UINT64_MAX;
+    for (uint32_t i = argument->length; i-- > 0;)
+        number.number = number.number << 8 | at[i];
+    return run_number(machine, &number);
+}
+
+static bool run_text(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_TEXT);
+    if (value == NULL)
+        return false;
+    value->text.at = argument->at;
+    value->text.length = argument->length;
+    return true;
+}
+
+static bool run_list(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    return ms_unpickler_push(machine, MS_VALUE_LIST) != NULL;
+}
+
+static bool run_dict(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    return ms_unpickler_push(machine, MS_VALUE_DICT) != NULL;
+}
+
+/* The items stay where they are on the stack until the tuple is pushed over them. */
+static bool push_tuple(struct ms_unpickler *machine, const uint32_t *items, size_t count)
+{
+    if (ms_unpickler_make(machine, MS_VALUE_TUPLE) == NULL)
+        return false;
+    const uint32_t tuple = machine->pickle.value_count - 1;
+    for (size_t i = 0; i < count; i++) {
+        if (!ms_unpickler_add_item(machine, tuple, items[i]))
+            return false;
+    }
+    return ms_unpickler_add(machine, &machine->stack, tuple);
+}
+
+static bool run_tuple(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    const uint32_t *items;
+    size_t count;
+    (void)argument;
+    return pop_mark(machine, &items, &count) && push_tuple(machine, items, count);
+}
+
+/* EMPTY_TUPLE, TUPLE1, TUPLE2 and TUPLE3. */
+static bool run_tuple_of(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    const size_t count = argument->opcode == ')' ? 0 : argument->opcode - 0x84u;
+    if (!has(machine, count))
+        return false;
+    machine->stack.count -= count;
+    return push_tuple(machine, items_from(machine, machine->stack.count), count);
+}
+
+/* Into a list. Of an object of another class what it would do with them is not known. */
+static bool append(struct ms_unpickler *machine, const uint32_t *items, size_t count)
+{
+    const uint32_t to = top(machine);
+    const enum ms_value_kind kind = machine->pickle.values[to].kind;
+    if (kind != MS_VALUE_LIST && kind != MS_VALUE_CALL)
+        return ms_unpickler_fault(machine, "expected a list");
+    for (size_t i = 0; i < count && kind == MS_VALUE_LIST; i++) {
+        if (!ms_unpickler_add_item(machine, to, items[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool run_append(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    if (!has(machine, 2))
+        return false;
+    const uint32_t item = pop(machine);
+    return append(machine, &item, 1);
+}
+
+static bool run_appends(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    const uint32_t *items;
+    size_t count;
+    (void)argument;
+    return pop_mark(machine, &items, &count) && has(machine, 1) && append(machine, items, count);
+}
+
+static bool set_items(struct ms_unpickler *machine, const uint32_t *items, size_t count)
+{
+    const uint32_t to = top(machine);
+    const enum ms_value_kind kind = machine->pickle.values[to].kind;
+    if ((kind != MS_VALUE_DICT && kind != MS_VALUE_CALL) || count % 2 != 0)
+        return ms_unpickler_fault(machine, "expected a dict, and pairs of key and value");
+    for (size_t i = 0; i < count; i++) {
+        if (!ms_unpickler_add_item(machine, to, items[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool run_set_item(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    if (!has(machine, 3))
+        return false;
+    machine->stack.count -= 2;
+    const uint32_t *items = items_from(machine, machine->stack.count);
+    return set_items(machine, items, 2);
+}
+
+static bool run_set_items(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    const uint32_t *items;
+    size_t count;
+    (void)argument;
+    return pop_mark(machine, &items, &count) && has(machine, 1) && set_items(machine, items, count);
+}
+
+/* Into a set, which is not looked into. */
+static bool run_add_items(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    return run_pop_mark(machine, argument) && has(machine, 1);
+}
+
+static bool run_frozen_set(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    return run_pop_mark(machine, argument) && run_other(machine, argument);
+}
+
+static bool push_global(struct ms_unpickler *machine, uint32_t module, uint32_t name)
+{
+    struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_GLOBAL);
+    if (value == NULL)
+        return false;
+    value->global.module = module;
+    value->global.name = name;
+    return true;
+}
+
+static bool run_global(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    const struct ms_argument second = {.at = argument->at + argument->length + 1,
+                                       .length = argument->second};
+    if (!run_text(machine, argument) || !run_text(machine, &second))
+        return false;
+    const uint32_t name = pop(machine), module = pop(machine);
+    return push_global(machine, module, name);
+}
+
+static bool run_stack_global(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    if (!has(machine, 2))
+        return false;
+    const uint32_t name = pop(machine), module = pop(machine);
+    return push_global(machine, module, name);
+}
+
+/* REDUCE and NEWOBJ: of a function or a class, and its arguments. */
+static bool run_call(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    if (!has(machine, 2))
+        return false;
+    const uint32_t arguments = pop(machine), function = pop(machine);
+    struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_CALL);
+    if (value == NULL)
+        return false;
+    value->call.function = function;
+    value->call.arguments = arguments;
+    return true;
+}
+
+/* With named arguments, which are not looked at. */
+static bool run_call_named(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    if (!has(machine, 3))
+        return false;
+    pop(machine);
+    return run_call(machine, argument);
+}
+
+/* The state of an object: attributes. */
+static bool run_build(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    if (!has(machine, 2))
+        return false;
+    pop(machine);
+    return true;
+}
+
+static bool run_persistent(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    if (!has(machine, 1))
+        return false;
+    const uint32_t id = pop(machine);
+    struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_PERSISTENT);
+    if (value != NULL)
+        value->id = id;
+    return value != NULL;
+}
+
+static bool run_get(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    if (argument->number >= machine->memo.count || machine->memo.number[argument->number] == 0)
+        return ms_unpickler_fault(machine, "expected a value that was kept before");
+    return ms_unpickler_add(machine, &machine->stack, machine->memo.number[argument->number] - 1);
+}
+
+/* A writer counts what it keeps, and each costs it a byte at least. */
+static bool keep(struct ms_unpickler *machine, uint64_t index)
+{
+    if (!has(machine, 1))
+        return false;
+    if (index >= machine->bytes)
+        return ms_unpickler_fault(machine, "expected fewer kept values than bytes");
+    while (machine->memo.count <= index) {
+        if (!ms_unpickler_add(machine, &machine->memo, 0))
+            return false;
+    }
+    machine->memo_filled += machine->memo.number[index] == 0;
+    machine->memo.number[index] = top(machine) + 1;
+    return true;
+}
+
+static bool run_put(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    return keep(machine, argument->number);
+}
+
+static bool run_memoize(struct ms_unpickler *machine, const struct ms_argument *argument)
+{
+    (void)argument;
+    return keep(machine, machine->memo_filled);
+}
+
+/* Those without a function are in the table for their names. */
+const struct ms_opcode ms_opcodes[256] = {
+    ['('] = {"MARK", NOTHING, run_mark},
+    ['.'] = {"STOP", NOTHING, run_stop},
+    ['0'] = {"POP", NOTHING, run_pop},
+    ['1'] = {"POP_MARK", NOTHING, run_pop_mark},
+    ['2'] = {"DUP", NOTHING, run_dup},
+    ['F'] = {"FLOAT", NOTHING, NULL},
+    ['I'] = {"INT", NOTHING, NULL},
+    ['J'] = {"BININT", SIGNED_32, run_number},
+    ['K'] = {"BININT1", NUMBER_8, run_number},
+    ['L'] = {"LONG", NOTHING, NULL},
+    ['M'] = {"BININT2", NUMBER_16, run_number},
+    ['N'] = {"NONE", NOTHING, run_other},
+    ['P'] = {"PERSID", NOTHING, NULL},
+    ['Q'] = {"BINPERSID", NOTHING, run_persistent},
+    ['R'] = {"REDUCE", NOTHING, run_call},
+    ['S'] = {"STRING", NOTHING, NULL},
+    ['T'] = {"BINSTRING", BYTES_32, run_text},
+    ['U'] = {"SHORT_BINSTRING", BYTES_8, run_text},
+    ['V'] = {"UNICODE", NOTHING, NULL},
+    ['X'] = {"BINUNICODE", BYTES_32, run_text},
+    ['a'] = {"APPEND", NOTHING, run_append},
+    ['b'] = {"BUILD", NOTHING, run_build},
+    ['c'] = {"GLOBAL", TWO_LINES, run_global},
+    ['d'] = {"DICT", NOTHING, NULL},
+    ['e'] = {"APPENDS", NOTHING, run_appends},
+    ['g'] = {"GET", NOTHING, NULL},
+    ['h'] = {"BINGET", NUMBER_8, run_get},
+    ['i'] = {"INST", NOTHING, NULL},
+    ['j'] = {"LONG_BINGET", NUMBER_32, run_get},
+    ['l'] = {"LIST", NOTHING, NULL},
+    ['o'] = {"OBJ", NOTHING, NULL},
+    ['p'] = {"PUT", NOTHING, NULL},
+    ['q'] = {"BINPUT", NUMBER_8, run_put},
+    ['r'] = {"LONG_BINPUT", NUMBER_32, run_put},
+    ['s'] = {"SETITEM", NOTHING, run_set_item},
+    ['t'] = {"TUPLE", NOTHING, run_tuple},
+    ['u'] = {"SETITEMS", NOTHING, run_set_items},
+    ['}'] = {"EMPTY_DICT", NOTHING, run_dict},
+    [']'] = {"EMPTY_LIST", NOTHING, run_list},
+    [')'] = {"EMPTY_TUPLE", NOTHING, run_tuple_of},
+    ['B'] = {"BINBYTES", BYTES_32, run_other},
+    ['C'] = {"SHORT_BINBYTES", BYTES_8, run_other},
+    ['G'] = {"BINFLOAT", NUMBER_64, run_other},
+    [0x80] = {"PROTO", NUMBER_8, run_proto},
+    [0x81] = {"NEWOBJ", NOTHING, run_call},
+    [0x82] = {"EXT1", NOTHING, NULL},
+    [0x83] = {"EXT2", NOTHING, NULL},
+    [0x84] = {"EXT4", NOTHING, NULL},
+    [0x85] = {"TUPLE1", NOTHING, run_tuple_of},
+    [0x86] = {"TUPLE2", NOTHING, run_tuple_of},
+    [0x87] = {"TUPLE3", NOTHING, run_tuple_of},
+    [0x88] = {"NEWTRUE", NOTHING, run_other},
+    [0x89] = {"NEWFALSE", NOTHING, run_other},
+    [0x8a] = {"LONG1", BYTES_8, run_long},
+    [0x8b] = {"LONG4", BYTES_32, run_long},
+    [0x8c] = {"SHORT_BINUNICODE", BYTES_8, run_text},
+    [0x8d] = {"BINUNICODE8", BYTES_64, run_text},
+    [0x8e] = {"BINBYTES8", BYTES_64, run_other},
+    [0x8f] = {"EMPTY_SET", NOTHING, run_other},
+    [0x90] = {"ADDITEMS", NOTHING, run_add_items},
+    [0x91] = {"FROZENSET", NOTHING, run_frozen_set},
+    [0x92] = {"NEWOBJ_EX", NOTHING, run_call_named},
+    [0x93] = {"STACK_GLOBAL", NOTHING, run_stack_global},
+    [0x94] = {"MEMOIZE", NOTHING, run_memoize},
+    [0x95] = {"FRAME", NUMBER_64, run_frame},
+    [0x96] = {"BYTEARRAY8", BYTES_64, run_other},
+    [0x97] = {"NEXT_BUFFER", NOTHING, NULL},
+    [0x98] = {"READONLY_BUFFER", NOTHING, NULL},
+};

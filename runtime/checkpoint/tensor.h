@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One tensor: its name, type and shape, and where its bytes are. Types are those of safetensors. */
+#ifndef METASHARD_RUNTIME_CHECKPOINT_TENSOR_H
+#define METASHARD_RUNTIME_CHECKPOINT_TENSOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MS_DTYPES(ROW)  \
+    ROW(BOOL, 8)        \
+    ROW(U8, 8)          \
+    ROW(I8, 8)          \
+    ROW(F8_E5M2, 8)     \
+    ROW(F8_E4M3, 8)     \
+    ROW(F8_E8M0, 8)     \
+    ROW(F8_E4M3FNUZ, 8) \
+    ROW(F8_E5M2FNUZ, 8) \
+    ROW(I16, 16)        \
+    ROW(U16, 16)        \
+    ROW(F16, 16)        \
+    ROW(BF16, 16)       \
+    ROW(I32, 32)        \
+    ROW(U32, 32)        \
+    ROW(F32, 32)        \
+    ROW(I64, 64)        \
+    ROW(U64, 64)        \
+    ROW(F64, 64)        \
+    ROW(C64, 64)        \
+    ROW(F4, 4)          \
+    ROW(F6_E2M3, 6)     \
+    ROW(F6_E3M2, 6)
+
+enum ms_dtype {
+#define ROW(name, bits) MS_DTYPE_##name,
+    MS_DTYPES(ROW)
+#undef ROW
+        MS_DTYPE_COUNT
+};
+
+extern const char *const ms_dtype_names[MS_DTYPE_COUNT];
+extern const unsigned ms_dtype_bits[MS_DTYPE_COUNT];
+
+enum { MS_TENSOR_DIMS_MAX = 8 };
+
+/*
+ * Equations: elements = product of shape; bytes = elements * bits / 8 < 2^63, and so is the product
+ * of those dimensions that are not 0.
+ */
+struct ms_tensor {
+    const char *name;
+    const char *file; /* NULL: known from a plan only */
+    uint64_t offset;  /* of the first byte in the file */
+    uint64_t elements, bytes;
+    uint64_t shape[MS_TENSOR_DIMS_MAX];
+    unsigned dims;
+    enum ms_dtype dtype;
+};
+
+bool ms_dtype_find(const char *name, enum ms_dtype *dtype_out);
+
+/* Sets elements and bytes from dtype and shape. NULL, or why there is no such tensor. */
+const char *ms_tensor_measure(struct ms_tensor *tensor);
+
+bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b); /* dtype and shape */
+
+#endif

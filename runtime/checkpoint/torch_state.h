@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tensors in what torch.save pickled (data.pkl), and their names: those that can be found by following
+ * dicts, lists and tuples from the top (docs/plan-format.md, Checkpoints). Where their storages are is for
+ * torch_file.h.
+ */
+#ifndef METASHARD_RUNTIME_CHECKPOINT_TORCH_STATE_H
+#define METASHARD_RUNTIME_CHECKPOINT_TORCH_STATE_H
+
+#include "runtime/base/arena.h"
+#include "runtime/checkpoint/checkpoint.h"
+
+/* Equations: tensor.offset + tensor.bytes <= storage_bytes; tensor.file is NULL. */
+struct ms_torch_view {
+    struct ms_tensor tensor; /* offset: in its storage */
+    const char *key;         /* of the storage; valid UTF-8 */
+    uint64_t storage_bytes;
+};
+
+/* Views in the order of the pickle; two may be of the same bytes, or have the same name. */
+struct ms_torch_state {
+    struct ms_torch_view *views; /* ms_heap_free */
+    size_t count, capacity;
+    struct ms_skipped skipped;
+};
+
+/* Strings are of the arena, which may be left with some when false is returned. */
+bool ms_torch_state_read(const struct ms_reading *reading, const char *text, size_t bytes,
+                         struct ms_arena *arena, struct ms_torch_state *state_out);
+
+#endif

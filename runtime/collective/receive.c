@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/collective/receive.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "runtime/base/log.h"
+#include "runtime/calls/calls.h"
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/parked.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/shard/remote_parts.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+/*
+ * The granules of the ranges that are not backed: the first and the last of [begin, end) too, since what else lies there is not
+ * in memory either, and whoever brings it there waits.
+ */
+static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_ranges *foreign, struct ms_ranges *sinkable)
+{
+    const size_t granule = allocation->backing.granule;
+    struct ms_ranges backed = {0}, whole = {0};
+    bool is_good = true;
+    for (size_t i = 0; i < foreign->count && is_good; i++) {
+        const struct ms_range range = foreign->list[i];
+        const size_t from = range.begin + (range.begin > begin ? granule - 1 : 0);
+        const size_t to = range.end + (range.end < end ? 0 : granule - 1);
+        if (from / granule < to / granule)
+            is_good = ms_ranges_add(&whole, from / granule * granule, to / granule * granule);
+    }
+    for (size_t i = 0; i < allocation->backing.count && is_good; i++)
+        is_good = ms_ranges_add(&backed, allocation->backing.chunks[i].begin,
+                                allocation->backing.chunks[i].end);
+    is_good = is_good && ms_ranges_subtract(&whole, &backed, sinkable);
+    ms_ranges_cleanup(&whole);
+    ms_ranges_cleanup(&backed);
+    return is_good;
+}
+
+/* It was put together of tensors, and will be copied back to them: what is received there is only passing. */
+static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    for (size_t i = ms_lineage_index(lineage, begin);
+         i < lineage->count && lineage->extents[i].begin < end; i++) {
+        if (lineage->extents[i].content.foreign)
+            return true;
+    }
+    return false;
+}
+
+/* The granules of [begin, end) that are neither of these nor backed: a store can lie there. */
+static bool list_storable(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_ranges *sinkable, struct ms_ranges *storable)
+{
+    struct ms_ranges whole = {0}, unbacked = {0};
+    const bool is_good = ms_ranges_add(&whole, begin, end) &&
+                         list_sinkable(allocation, begin, end, &whole, &unbacked) &&
+                         ms_ranges_subtract(&unbacked, sinkable, storable);
+    ms_ranges_cleanup(&whole);
+    ms_ranges_cleanup(&unbacked);
+    return is_good;
+}
+
+/* Memory for what lies between the ranges. */
+static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_t end,
+                           const struct ms_ranges *taken)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i <= taken->count && result == CUDA_SUCCESS; i++) {
+        const size_t stop = i < taken->count ? taken->list[i].begin : end;
+        if (begin < stop)
+            result = ms_backing_cover(&allocation->backing, begin, stop);
+        begin = i < taken->count ? taken->list[i].end : end;
+    }
+    return result;
+}
+
+static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
+{
+    return (struct ms_range){range.begin > begin ? range.begin : begin,
+                             range.end < end ? range.end : end};
+}
+
+/* What of [begin, end) lies in the ranges is gone, or stored: each from its own place in the store on. */
+static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
+                             const struct ms_ranges *gone, const struct ms_ranges *stored,
+                             struct ms_store *store)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    struct ms_content content = {.kind = MS_STORED, .store = store};
+    uint64_t at = 0;
+    bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &resident);
+    for (size_t i = 0; i < gone->count && is_good; i++) {
+        const struct ms_range range = cut_to(gone->list[i], begin, end);
+        is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &absent);
+    }
+    for (size_t i = 0; store != NULL && i < stored->count && is_good; i++) {
+        const struct ms_range range = cut_to(stored->list[i], begin, end);
+        content.source_offset = at + (range.begin - stored->list[i].begin);
+        is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &content);
+        at += stored->list[i].end - stored->list[i].begin;
+    }
+    return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Its memory lies under the ranges until the work is done. Where that cannot be they get memory of their own. */
+static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ranges *storable,
+                           struct ms_receive *receive)
+{
+    struct ms_store *store;
+    CUresult result = storable->count > 0 ? ms_store_create(allocation->context, allocation->device,
+                                                            storable->list, storable->count, &store)
+                                          : CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_lend_for(&allocation->backing, ms_store_backing(store), storable->list,
+                                 allocation->context, &receive->lent);
+    if (result == CUDA_SUCCESS)
+        receive->store = store;
+    else
+        ms_store_drop(store);
+    return result;
+}
+
+/* Memory for [begin, end) but what goes to the sink. */
+static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size_t end,
+                            const struct ms_ranges *sinkable, const struct ms_ranges *storable,
+                            struct ms_receive *receive)
+{
+    struct ms_ranges taken = {0};
+    if (lend_store(allocation, storable, receive) != CUDA_SUCCESS)
+        return cover_rest(allocation, begin, end, sinkable);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (ms_ranges_add_all(&taken, sinkable) && ms_ranges_add_all(&taken, storable)) {
+        ms_ranges_sort(&taken);
+        result = cover_rest(allocation, begin, end, &taken);
+    }
+    ms_ranges_cleanup(&taken);
+    return result;
+}
+
+/* No work is queued: neither the sink nor the store has to wait for any. */
+static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
+{
+    ms_backing_unsink_now(&allocation->backing, receive->sunk);
+    ms_backing_unsink_now(&allocation->backing, receive->lent);
+    ms_store_drop(receive->store);
+    *receive = (struct ms_receive){0};
+}
+
+static CUresult sink_and_store(struct ms_allocation *allocation, size_t begin, size_t end,
+                               const struct ms_ranges *absent, const struct ms_ranges *sinkable,
+                               const struct ms_ranges *storable, struct ms_receive *receive)
+{
+    CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = find_memory(allocation, begin, end, sinkable, storable, receive);
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_sink_for(&allocation->backing, sinkable->list, sinkable->count,
+                                     allocation->context, &receive->sunk);
+    if (result == CUDA_SUCCESS)
+        result = set_received(allocation, begin, end, absent, storable, receive->store);
+    if (result != CUDA_SUCCESS)
+        take_back(allocation, receive);
+    return result;
+}
+
+static uint64_t bytes_within(const struct ms_ranges *ranges, size_t begin, size_t end)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < ranges->count; i++) {
+        const struct ms_range range = cut_to(ranges->list[i], begin, end);
+        bytes += range.end - range.begin;
+    }
+    return bytes;
+}
+
+static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end,
+                             struct ms_receive *receive)
+{
+    struct ms_ranges foreign = {0}, sinkable = {0}, storable = {0};
+    CUresult result = CUDA_SUCCESS;
+    *receive = (struct ms_receive){.address = allocation->address,
+                                   .allocation_id = allocation->id,
+                                   .context = allocation->context};
+    ms_space_note_use(allocation, begin, end);
+    /* In its place, what comes with the granules of ours may stay; copied on from there, it would take memory again. */
+    const bool passes = is_passing(allocation, begin, end);
+    if (!ms_list_foreign(allocation, begin, end - begin, NULL, &foreign) ||
+        !list_sinkable(allocation, begin, end, &foreign, &sinkable) ||
+        (passes && !list_storable(allocation, begin, end, &sinkable, &storable)))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else if (sinkable.count == 0)
+        result = ms_back_for_overwrite(allocation, begin, end);
+    else
+        result = sink_and_store(allocation, begin, end, passes ? &foreign : &sinkable, &sinkable,
+                                &storable, receive);
+    if (receive->sunk != NULL) {
+        const uint64_t sunk = bytes_within(&sinkable, begin, end);
+        ms_count(MS_COUNT_SUNK_BYTES, sunk);
+        ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin - sunk);
+        ms_log(MS_DEBUG, "%llu of %zu bytes at 0x%llx that are received go to the sink",
+               (unsigned long long)sunk, end - begin, allocation->address + begin);
+    }
+    ms_ranges_cleanup(&foreign);
+    ms_ranges_cleanup(&sinkable);
+    ms_ranges_cleanup(&storable);
+    return result;
+}
+
+/* Nothing of a captured operation may change later, and what is in several allocations is no tensor. */
+static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *receive,
+                        CUresult *result)
+{
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    struct ms_allocation *allocation = ms_space_claim(address);
+    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);
+    if (fits) {
+        const size_t begin = ms_offset(allocation, address);
+        *result = receive_into(allocation, begin, begin + bytes, receive);
+    }
+    ms_space_release(allocation);
+    return fits;
+}
+
+CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
+                            struct ms_receive *receive_out)
+{
+    int attempts = 0;
+    CUresult result;
+    *receive_out = (struct ms_receive){0};
+    do {
+        if (!ms_shard_receives_parts(ranks) || !try_receive(address, bytes, receive_out, &result))
+            return ms_prepare_overwrite(address, bytes);
+    } while (ms_try_bytes_again(result, &attempts));
+    ms_settle_postpone();
+    return result;
+}
+
+/*
+ * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole model's broadcasts
+ * in one go. So the call returns when this one has run. Not for ever: another rank may wait for this one first.
+ */
+static bool wait_for(CUevent event)
+{
+    enum { SPINS = 256, STEP_NS = 200 * 1000 };
+    const uint64_t steps = ms_config.receive_ms * (UINT64_C(1000000) / STEP_NS);
+    CUresult state = ms_driver.event_query(event);
+    for (uint64_t i = 0; i < SPINS + steps && state == CUDA_ERROR_NOT_READY; i++) {
+        if (i < SPINS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+        state = ms_driver.event_query(event);
+    }
+    return state == CUDA_SUCCESS;
+}
+
+/* An event which then belongs to what is under the allocation, unless that was freed meanwhile. */
+static void hand_over(const struct ms_receive *receive, const struct ms_sunk *sunk, CUevent event)
+{
+    struct ms_allocation *allocation = ms_space_claim(receive->address);
+    if (allocation != NULL && allocation->id == receive->allocation_id)
+        ms_backing_sink_until(&allocation->backing, sunk, event);
+    else
+        ms_driver.event_destroy(event);
+    ms_space_release(allocation);
+}
+
+static void unsink(const struct ms_receive *receive)
+{
+    struct ms_allocation *allocation = ms_space_claim(receive->address);
+    if (allocation != NULL && allocation->id == receive->allocation_id)
+        ms_backing_unsink_done(&allocation->backing, 0, allocation->bytes);
+    ms_space_release(allocation);
+}
+
+static CUresult record(CUstream stream, CUevent *event_out)
+{
+    CUresult result = ms_driver.event_create(event_out, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.event_record(*event_out, stream);
+    if (result != CUDA_SUCCESS)
+        ms_driver.event_destroy(*event_out);
+    return result;
+}
+
+/* Whoever uses the memory waits for an event, which goes with it: the sink's, what is lent, the store's. */
+static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
+{
+    const struct ms_sunk *const sunk[] = {receive->sunk, receive->lent};
+    CUevent event;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
+        if (sunk[i] != NULL && (result = record(stream, &event)) == CUDA_SUCCESS)
+            hand_over(receive, sunk[i], event);
+    }
+    if (receive->store != NULL && result == CUDA_SUCCESS &&
+        (result = record(stream, &event)) == CUDA_SUCCESS)
+        ms_store_queued(receive->store, event);
+    return result;
+}
+
+/* We wait for another. */
+static CUresult follow(const struct ms_receive *receive, CUstream stream)
+{
+    CUevent event;
+    CUresult result = hand_events_over(receive, stream);
+    if (result == CUDA_SUCCESS)
+        result = record(stream, &event);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (wait_for(event) && (receive->sunk != NULL || receive->lent != NULL))
+        unsink(receive);
+    ms_driver.event_destroy(event);
+    return CUDA_SUCCESS;
+}
+
+void ms_receive_queued(const struct ms_receive *receive, CUstream stream)
+{
+    struct ms_driver_scope scope;
+    if (receive->address != 0 && ms_driver_enter(receive->context, &scope) == CUDA_SUCCESS) {
+        const CUresult result = follow(receive, stream);
+        if (result != CUDA_SUCCESS)
+            ms_log(MS_ERROR, "what is received cannot be waited for: CUDA error %d", (int)result);
+        ms_driver_leave(&scope);
+    }
+    ms_store_drop(receive->store);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/document/fault.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/document/utf8.h"
+
+/* Here they are made (fault.h). */
+#undef ms_fault_set
+#undef ms_fault_at
+#undef ms_fault_at_line
+
+enum { PLACES_MAX = 16, KEY_BYTES = 128 };
+
+/* Not the first of a character. What is no UTF-8 may have any number of these, UTF-8 three in a row. */
+static bool is_inside(char byte)
+{
+    return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
+/* At most `most` bytes from the beginning, whole characters. The text is longer than that. */
+static size_t head_bytes(const char *text, size_t most)
+{
+    size_t bytes = most;
+    while (bytes > 0 && most - bytes < 3 && is_inside(text[bytes]))
+        bytes--;
+    return bytes;
+}
+
+/* The same from the end. */
+static size_t tail_bytes(const char *end, size_t most)
+{
+    size_t bytes = most;
+    while (bytes > 0 && most - bytes < 3 && is_inside(end[-(ptrdiff_t)bytes]))
+        bytes--;
+    return bytes;
+}
+
+static void shorten(char *out, size_t out_bytes, const char *text)
+{
+    static const char gap[] = "...";
+    const size_t length = strlen(text), room = out_bytes - sizeof(gap);
+    if (length < out_bytes) {
+        memcpy(out, text, length + 1);
+        return;
+    }
+    const size_t head = head_bytes(text, room / 2);
+    const size_t tail = tail_bytes(text + length, room - room / 2);
+    memcpy(out, text, head);
+    memcpy(out + head, gap, sizeof(gap) - 1);
+    memcpy(out + head + sizeof(gap) - 1, text + length - tail, tail + 1);
+}
+
+/* Without memory for the whole text its end is lost. */
+static void __attribute__((format(printf, 3, 0)))
+write_reason(char *out, size_t out_bytes, const char *format, va_list args)
+{
+    va_list again;
+    va_copy(again, args);
+    const int length = vsnprintf(out, out_bytes, format, args);
+    if (length >= 0 && (size_t)length >= out_bytes) {
+        char *whole = ms_heap_alloc((size_t)length + 1);
+        out[head_bytes(out, out_bytes - 2)] = '\0';
+        if (whole != NULL && vsnprintf(whole, (size_t)length + 1, format, again) >= 0)
+            shorten(out, out_bytes, whole);
+        ms_heap_free(whole);
+    }
+    va_end(again);
+}
+
+/* U+0080 to U+009F, and the separators of lines and paragraphs, U+2028 and U+2029. */
+static size_t control_bytes(const char *text)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    if (bytes[0] == 0xc2 && bytes[1] >= 0x80 && bytes[1] < 0xa0)
+        return 2;
+    return bytes[0] == 0xe2 && bytes[1] == 0x80 && (bytes[2] & 0xfe) == 0xa8 ? 3 : 0;
+}
+
+/* Bytes that are no UTF-8 are left as they are: paths may hold them. */
+static void make_printable(char *text)
+{
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+        for (size_t bytes = control_bytes(text); bytes > 0; bytes--)
+            text[bytes - 1] = '?';
+    }
+}
+
+bool ms_fault_set(struct ms_fault *fault, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_reason(fault->text, MS_FAULT_REASON_BYTES, format, args);
+    va_end(args);
+    make_printable(fault->text);
+    return false;
+}
+
+static void write_place(char *out, const struct ms_place *place)
+{
+    const struct ms_place *places[PLACES_MAX];
+    size_t count = 0, used = 0;
+    for (; place != NULL && count < PLACES_MAX; place = place->up)
+        places[count++] = place;
+    out[0] = '\0';
+    while (count-- > 0 && used < MS_FAULT_PLACE_BYTES) {
+        const struct ms_place *one = places[count];
+        char key[KEY_BYTES];
+        if (one->key != NULL)
+            shorten(key, sizeof(key), one->key);
+        const int length = one->key != NULL ? snprintf(out + used, MS_FAULT_PLACE_BYTES - used,
+                                                       "%s%s", used > 0 ? "." : "", key)
+                                            : snprintf(out + used, MS_FAULT_PLACE_BYTES - used,
+                                                       "[%zu]", one->index);
+        used += length > 0 ? (size_t)length : 0;
+    }
+}
+
+/* `where` may be empty. */
+static bool write_fault(const struct ms_reading *reading, const char *where, const char *reason)
+{
+    struct ms_fault *fault = reading->fault;
+    shorten(fault->text, MS_FAULT_FILE_BYTES, reading->file);
+    const size_t used = strlen(fault->text);
+    snprintf(fault->text + used, sizeof(fault->text) - used, "%s: %s", where, reason);
+    make_printable(fault->text);
+    return false;
+}
+
+bool ms_fault_at(const struct ms_reading *reading, const struct ms_place *place, const char *format,
+                 ...)
+{
+    char where[MS_FAULT_PLACE_BYTES + 2] = ": ", reason[MS_FAULT_REASON_BYTES];
+    va_list args;
+    va_start(args, format);
+    write_reason(reason, sizeof(reason), format, args);
+    va_end(args);
+    write_place(where + 2, place);
+    return write_fault(reading, where[2] != '\0' ? where : "", reason);
+}
+
+bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, const char *reason)
+{
+    char where[32], shortened[MS_FAULT_REASON_BYTES];
+    snprintf(where, sizeof(where), ":%d:%d", line, column);
+    /* It may show what it read, whatever that is. */
+    shorten(shortened, sizeof(shortened), reason);
+    ms_utf8_repair(shortened);
+    return write_fault(reading, where, shortened);
+}
+
+const char *ms_fault_name(char buffer[MS_FAULT_NAME_BYTES], const char *name)
+{
+    shorten(buffer, MS_FAULT_NAME_BYTES, name);
+    return buffer;
+}

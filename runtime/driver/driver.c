@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/driver/driver.h"
+
+#include "runtime/base/log.h"
+
+struct ms_driver ms_driver;
+
+static void restore_context(const struct ms_driver_scope *scope)
+{
+    CUcontext popped;
+    if (scope->pushed && ms_driver.ctx_pop_current(&popped) != CUDA_SUCCESS)
+        ms_log(MS_WARN, "the driver did not give the previous context back");
+}
+
+CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out)
+{
+    CUcontext current = NULL;
+    CUresult result = ms_driver.ctx_get_current(&current);
+    if (result != CUDA_SUCCESS)
+        return result;
+    scope_out->pushed = current != context;
+    if (scope_out->pushed) {
+        result = ms_driver.ctx_push_current(context);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    scope_out->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    result = ms_driver.exchange_capture_mode(&scope_out->mode);
+    if (result != CUDA_SUCCESS)
+        restore_context(scope_out);
+    return result;
+}
+
+void ms_driver_leave(const struct ms_driver_scope *scope)
+{
+    CUstreamCaptureMode mode = scope->mode;
+    ms_driver.exchange_capture_mode(&mode);
+    restore_context(scope);
+}
+
+CUresult ms_driver_wait(CUstream stream)
+{
+    const CUresult result = ms_driver.stream_synchronize(stream);
+    return result == CUDA_SUCCESS ? result : ms_driver.stream_synchronize(stream);
+}

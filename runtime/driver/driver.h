@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CUDA driver as the runtime sees it: a table of real functions, filled before ms_start() and
+ * constant afterwards. The runtime calls no cu* symbol: that would come back into the shim.
+ */
+#ifndef METASHARD_RUNTIME_DRIVER_DRIVER_H
+#define METASHARD_RUNTIME_DRIVER_DRIVER_H
+
+/* Exported names are wanted, not the ones that cuda.h maps them to for the version compiled for. */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <stdbool.h>
+
+#if CUDA_VERSION < 12050 /* what the newest headers declare, of what is in the table */
+CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
+#endif
+
+struct ms_driver {
+#define MS_DRIVER(field, symbol) __typeof__(&symbol) field;
+#define MS_DRIVER_OPTIONAL MS_DRIVER
+#include "runtime/driver/driver.def"
+#undef MS_DRIVER_OPTIONAL
+#undef MS_DRIVER
+};
+
+extern struct ms_driver ms_driver;
+
+/*
+ * A bracket around a group of our own driver calls: makes `context` current, and lets memory calls
+ * through although some thread may be capturing a stream (such a call would otherwise invalidate
+ * the capture). leave() restores both. Enter fails with the driver's error and needs no leave.
+ */
+struct ms_driver_scope {
+    bool pushed;
+    CUstreamCaptureMode mode;
+};
+CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
+void ms_driver_leave(const struct ms_driver_scope *scope);
+
+/*
+ * Waits for a stream of ours before what its work uses is taken away or used otherwise. A wait that fails says nothing of
+ * the work, unless the context is lost: it is asked for once more, and the second answer counts.
+ */
+CUresult ms_driver_wait(CUstream stream);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/evict.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/overcommit.h"
+#include "runtime/memory/allocations.h"
+#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
+
+enum { MAX_CANDIDATES = 256, PATIENCE = 10000 };
+
+/* Reads that were prepared and have perhaps not reached the driver yet. */
+static _Atomic uint32_t reads_in_call;
+
+void ms_read_begin(void)
+{
+    atomic_fetch_add(&reads_in_call, 1);
+}
+
+void ms_read_end(void)
+{
+    atomic_fetch_sub(&reads_in_call, 1);
+}
+
+/* NULL: not known. */
+static CUcontext context_of(CUstream stream)
+{
+    CUcontext context;
+    const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    const CUresult result = is_default ? ms_driver.ctx_get_current(&context)
+                                       : ms_driver.stream_get_ctx(stream, &context);
+    return result == CUDA_SUCCESS ? context : NULL;
+}
+
+enum ms_access ms_read_access(const struct ms_allocation *allocation, CUstream stream)
+{
+    return context_of(stream) == allocation->context ? MS_READ : MS_WRITE;
+}
+
+struct candidate {
+    CUdeviceptr address;
+    uint64_t id, reads, changes;
+    CUcontext context;
+};
+
+/* One way to give memory back: of which allocations, after what, and how. */
+struct way {
+    bool (*applies)(const struct ms_allocation *allocation);
+    bool (*wait_for)(CUcontext context);
+    ms_evictor *evict;
+};
+
+static bool has_something(const struct ms_allocation *allocation)
+{
+    return allocation->backing.backed_bytes > 0 &&
+           (allocation->lineage.resident_bytes < allocation->lineage.bytes ||
+            (allocation->blocks.carved && !allocation->keeps_dead));
+}
+
+static bool has_leftover(const struct ms_allocation *allocation)
+{
+    return allocation->leftover_bytes > 0;
+}
+
+static struct candidate candidate_of(const struct ms_allocation *allocation)
+{
+    return (struct candidate){.address = allocation->address,
+                              .id = allocation->id,
+                              .reads = allocation->reads,
+                              .changes = allocation->changes,
+                              .context = allocation->context};
+}
+
+/* From *at on, which is moved behind them. */
+static size_t find_candidates(const struct way *way, struct candidate *candidates, CUdeviceptr *at)
+{
+    size_t count = 0;
+    struct ms_block_facts facts;
+    while (count < MAX_CANDIDATES && ms_space_first_behind(*at, &facts)) {
+        *at = facts.address + facts.bytes;
+        struct ms_allocation *allocation = ms_space_try_claim(facts.address);
+        if (allocation == NULL)
+            continue;
+        if (way->applies(allocation))
+            candidates[count++] = candidate_of(allocation);
+        ms_space_release(allocation);
+    }
+    return count;
+}
+
+/* Reads that were prepared before now are queued when this returns true. */
+static bool reads_are_queued(void)
+{
+    for (int i = 0; i < PATIENCE; i++) {
+        if (atomic_load(&reads_in_call) == 0)
+            return true;
+        sched_yield();
+    }
+    return false;
+}
+
+static bool wait_for(CUcontext context)
+{
+    return ms_context_wait(context) == CUDA_SUCCESS;
+}
+
+static bool wait_for_contexts(const struct way *way, const struct candidate *candidates,
+                              size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const bool done = i > 0 && candidates[i].context == candidates[i - 1].context;
+        if (!done && !way->wait_for(candidates[i].context))
+            return false;
+    }
+    return true;
+}
+
+/* A file that has changed can no longer restore what was read from it. */
+static void keep_what_is_lost(struct ms_allocation *allocation)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    for (size_t at = 0; at < allocation->bytes;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        at = extent.end;
+        if (extent.content.cached && !ms_content_is_current(&extent.content))
+            ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident);
+    }
+}
+
+/* The memory of blocks that were returned. */
+static void give_up_dead(struct ms_allocation *allocation)
+{
+    static const struct ms_content dead = {.kind = MS_DEAD};
+    const struct ms_blocks *blocks = &allocation->blocks;
+    ms_space_set_leftover(allocation, 0);
+    if (!blocks->carved || allocation->keeps_dead)
+        return;
+    for (size_t i = 0; i <= blocks->count; i++) {
+        const size_t end = i < blocks->count ? blocks->all[i].begin : allocation->bytes;
+        size_t at = i > 0 ? blocks->all[i - 1].end : 0;
+        while (at < end) {
+            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+            const size_t stop = extent.end < end ? extent.end : end;
+            if (extent.content.kind == MS_RESIDENT)
+                ms_lineage_set(&allocation->lineage, at, stop, &dead);
+            at = stop;
+        }
+    }
+}
+
+/* The runs in which nothing is present. */
+static size_t uncover(struct ms_allocation *allocation)
+{
+    size_t freed = 0, begin = 0;
+    for (size_t i = 0; i < allocation->lineage.count; i++) {
+        const struct ms_extent *extent = &allocation->lineage.extents[i];
+        if (!ms_content_is_present(&extent->content))
+            continue;
+        freed += ms_backing_uncover(&allocation->backing, begin, extent->begin);
+        begin = extent->end;
+    }
+    /* The last granule reaches behind the end of the allocation. */
+    return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
+}
+
+/* The device has been waited for since the last change of its blocks, and since what is cached was read last. */
+static size_t evict(struct ms_allocation *allocation)
+{
+    give_up_dead(allocation);
+    keep_what_is_lost(allocation);
+    ms_lineage_drop_caches(&allocation->lineage);
+    return uncover(allocation);
+}
+
+static size_t evict_leftover(struct ms_allocation *allocation)
+{
+    give_up_dead(allocation);
+    return uncover(allocation);
+}
+
+static size_t evict_noted(struct ms_allocation *allocation, ms_evictor *evict_)
+{
+    const size_t freed = evict_(allocation);
+    if (freed > 0)
+        ms_note_event(MS_EVENT_EVICT, allocation, 0, freed, NULL);
+    return freed;
+}
+
+/* The device is waited for before `evict` sees an allocation, and nothing has changed in it since. */
+static size_t evict_candidates(const struct way *way, const struct candidate *candidates,
+                               size_t count)
+{
+    size_t freed = 0;
+    if (count == 0 || !reads_are_queued() || !wait_for_contexts(way, candidates, count))
+        return 0;
+    for (size_t i = 0; i < count; i++) {
+        struct ms_allocation *allocation = ms_space_try_claim(candidates[i].address);
+        if (allocation != NULL && allocation->id == candidates[i].id &&
+            allocation->reads == candidates[i].reads &&
+            allocation->changes == candidates[i].changes)
+            freed += evict_noted(allocation, way->evict);
+        ms_space_release(allocation);
+    }
+    ms_count(MS_COUNT_EVICTED_BYTES, freed);
+    return freed;
+}
+
+static size_t evict_all(const struct way *way)
+{
+    size_t freed = 0;
+    struct ms_block_facts facts;
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return 0;
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
+        struct candidate candidates[MAX_CANDIDATES];
+        const size_t count = find_candidates(way, candidates, &at);
+        freed += evict_candidates(way, candidates, count);
+    }
+    return freed;
+}
+
+size_t ms_pressure_evict(ms_evictor *evict_)
+{
+    const struct way way = {has_something, wait_for, evict_};
+    return evict_all(&way);
+}
+
+static _Atomic uint64_t trimmed_bytes; /* ever */
+static const struct way trimming = {has_leftover, ms_context_is_idle, evict_leftover};
+
+/*
+ * While a model is made, memory that comes and goes saves much. A program that trains would go on like that for ever,
+ * and never settle; so it ends when as much was given back as the program has, a few times over.
+ */
+static bool may_trim(void)
+{
+    enum { TIMES = 4 };
+    uint64_t bytes = 0;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
+        bytes += ms_space_live_bytes(device);
+    return atomic_load(&trimmed_bytes) < TIMES * bytes;
+}
+
+void ms_pressure_trim(void)
+{
+    static _Atomic uint64_t
+        enough; /* where the last one was in vain: not again before there is more */
+    const uint64_t before = ms_space_leftover_bytes();
+    if (before <= ms_config.leftover_bytes || before <= atomic_load(&enough) || !may_trim())
+        return;
+    atomic_fetch_add(&trimmed_bytes, evict_all(&trimming));
+    const uint64_t after = ms_space_leftover_bytes();
+    atomic_store(&enough, after < before ? 0 : after + ms_config.leftover_bytes);
+}
+
+void ms_pressure_trim_one(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = may_trim() ? ms_space_try_claim(address) : NULL;
+    if (allocation == NULL)
+        return;
+    const struct candidate candidate = candidate_of(allocation);
+    ms_space_release(allocation);
+    atomic_fetch_add(&trimmed_bytes, evict_candidates(&trimming, &candidate, 1));
+}
+
+static bool drop_sinks(void)
+{
+    bool any = false;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++)
+        any = ms_backing_drop_sink(device) || any;
+    return any;
+}
+
+static bool relieve(void)
+{
+    const uint64_t began = ms_state_now();
+    const bool is_unburied = ms_unbury(NULL);
+    const bool is_dropped = drop_sinks();
+    const size_t freed = ms_pressure_evict(evict);
+    ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
+    if (freed > 0)
+        ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
+               freed);
+    return freed > 0 || is_unburied || is_dropped;
+}
+
+bool ms_try_again(CUresult result, int *attempts)
+{
+    enum { MAX_ATTEMPTS = 3 };
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !ms_owns_any())
+        return false;
+    if (++*attempts < MAX_ATTEMPTS && relieve())
+        return true;
+    ms_state_event_for(MS_EVENT_FAIL, MS_REASON_NO_MEMORY, 0, 0, 0, 0, NULL);
+    return false;
+}
+
+bool ms_try_bytes_again(CUresult result, int *attempts)
+{
+    if (ms_try_again(result, attempts))
+        return true;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY)
+        return false;
+    ms_promise_broken();
+    ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
+           ms_caller != NULL ? ms_caller : "a call");
+    return false;
+}

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/materialise.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/replay.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/source/transfer.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+/* Less from files is not worth the staging of a transfer. */
+static const size_t min_transfer_bytes = (size_t)8 << 20;
+
+static bool is_missing_file(const struct ms_content *content)
+{
+    return content->kind == MS_SOURCE && !ms_content_is_present(content) &&
+           ms_source_is_file(content->source);
+}
+
+/* The files' extents of [begin, end) that are not present, into runs (NULL: they are counted only). */
+static size_t list_files(const struct ms_allocation *allocation, size_t begin, size_t end,
+                         struct ms_run *runs, size_t *bytes_out)
+{
+    size_t count = 0;
+    *bytes_out = 0;
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (is_missing_file(&extent.content)) {
+            if (runs != NULL)
+                runs[count] = (struct ms_run){extent.content.source, extent.content.source_offset,
+                                              stop - at, allocation->address + at};
+            count++;
+            *bytes_out += stop - at;
+        }
+        at = stop;
+    }
+    return count;
+}
+
+/* All files of [begin, end) in one transfer, when that is worth it: *done_out. */
+static CUresult play_files(const struct ms_allocation *allocation, size_t begin, size_t end,
+                           CUstream stream, bool *done_out)
+{
+    size_t bytes;
+    const size_t count = list_files(allocation, begin, end, NULL, &bytes);
+    struct ms_run *runs = NULL;
+    if (bytes >= min_transfer_bytes)
+        runs = ms_heap_alloc(count * sizeof(*runs));
+    *done_out = runs != NULL;
+    if (runs == NULL)
+        return CUDA_SUCCESS;
+    list_files(allocation, begin, end, runs, &bytes);
+    const CUresult result = ms_transfer(runs, count, allocation->context, stream);
+    ms_heap_free(runs);
+    return result;
+}
+
+/* Plays what is not present of [begin, end): its files together, the rest piece by piece. */
+static CUresult play_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
+                             CUstream stream)
+{
+    bool files_done;
+    CUresult result = play_files(allocation, begin, end, stream, &files_done);
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
+            !(files_done && is_missing_file(&extent.content)))
+            result =
+                ms_play_anything(&extent.content, at, allocation->address + at, stop - at, stream);
+        at = stop;
+    }
+    return result;
+}
+
+static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const CUresult result = ms_backing_cover(&allocation->backing, begin, end);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        ms_log(MS_INFO,
+               "out of device memory while backing bytes %zu to %zu of the allocation of "
+               "%zu bytes at 0x%llx",
+               begin, end, allocation->bytes, allocation->address);
+    return result;
+}
+
+static CUresult play_pieces(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    CUresult result = cover(allocation, begin, end);
+    if (result != CUDA_SUCCESS || allocation->lineage.deferred_bytes == 0)
+        return result;
+    CUstream stream;
+    result = ms_fill_stream(allocation->context, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = play_missing(allocation, begin, end, stream);
+    /* Also after a failure: queued pieces must not outlive this call. */
+    const CUresult waited = ms_driver_wait(stream);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+/* A step that can run at its own place, for a part of it: [begin, end) of the allocation. */
+struct in_place {
+    const struct ms_step *step;
+    size_t step_begin, step_end; /* of all that its launch writes */
+    size_t begin, end;
+};
+
+/*
+ * Where the launch wrote is where it writes again: in place is right only while nothing of that is
+ * present. Then the part grows to whole granules, as far as the launch writes them.
+ */
+static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
+                             size_t begin, size_t end, struct in_place *run_out)
+{
+    const struct ms_step *step = extent->content.step;
+    if (extent->content.kind != MS_LAUNCHED ||
+        !ms_step_stands_at(&extent->content, allocation->id, allocation->address + extent->begin) ||
+        step->address < allocation->address)
+        return false;
+    const size_t granule = allocation->backing.granule;
+    const size_t step_begin = ms_offset(allocation, step->address);
+    const size_t step_end = step_begin + step->before.bytes;
+    if (step_end > allocation->bytes ||
+        !ms_lineage_is_missing(&allocation->lineage, step_begin, step_end))
+        return false;
+    begin = begin / granule * granule;
+    end = (end + granule - 1) / granule * granule;
+    *run_out = (struct in_place){.step = step,
+                                 .step_begin = step_begin,
+                                 .step_end = step_end,
+                                 .begin = begin > step_begin ? begin : step_begin,
+                                 .end = end < step_end ? end : step_end};
+    return true;
+}
+
+static bool find_in_place(const struct ms_allocation *allocation, size_t begin, size_t end,
+                          struct in_place *run_out)
+{
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        if (may_run_in_place(allocation, &extent, begin, end, run_out))
+            return true;
+        at = extent.end;
+    }
+    return false;
+}
+
+/* Everything of the part that the launch does not leave there. */
+static CUresult play_around(const struct ms_allocation *allocation, const struct in_place *run,
+                            CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = run->begin; at < run->end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < run->end ? extent.end : run->end;
+        const bool is_there = extent.content.kind == MS_LAUNCHED &&
+                              extent.content.step == run->step &&
+                              extent.content.source_offset == at - run->step_begin;
+        if (!is_there && !ms_content_is_nothing(&extent.content))
+            result =
+                ms_play_anything(&extent.content, at, allocation->address + at, stop - at, stream);
+        at = stop;
+    }
+    return result;
+}
+
+/* The launch runs over all it writes: the part in memory, the rest on the sink. */
+static CUresult play_in_place(struct ms_allocation *allocation, const struct in_place *run)
+{
+    CUstream stream;
+    CUresult result = cover(allocation, run->begin, run->end);
+    if (result == CUDA_SUCCESS)
+        result = ms_fill_stream(allocation->context, &stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_sink(&allocation->backing, run->step_begin, run->step_end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_play_step(run->step, allocation->address + run->step_begin,
+                          run->begin - run->step_begin, run->end - run->step_begin, stream);
+    if (result == CUDA_SUCCESS)
+        result = play_around(allocation, run, stream);
+    const CUresult waited = ms_driver_wait(stream);
+    ms_backing_unsink(&allocation->backing, run->step_begin, run->step_end);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+static CUresult set_resident(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    if (!ms_lineage_set(&allocation->lineage, begin, end, &resident))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return CUDA_SUCCESS;
+}
+
+/* Files, fills and launches can be played again. A snapshot costs host memory, which is given back. */
+static bool can_be_cached(const struct ms_content *content)
+{
+    return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
+           (content->kind == MS_SOURCE && ms_source_is_file(content->source));
+}
+
+static void make_present(struct ms_content *content)
+{
+    if (ms_content_is_present(content))
+        return;
+    if (can_be_cached(content))
+        content->cached = true;
+    else
+        *content = (struct ms_content){.kind = MS_RESIDENT};
+    if (content->standing != MS_OURS)
+        content->standing = MS_OPEN; /* read all the same */
+    content->foreign = false;
+}
+
+/* All of [begin, end) is in memory now. */
+static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    enum { MANY = 64 }; /* extents for which the lineage is made anew, at once */
+    const struct ms_range range = {begin, end};
+    size_t count;
+    struct ms_extent *extents = ms_lineage_copy(&allocation->lineage, begin, end, &count);
+    if (extents == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        struct ms_content content = extents[i].content;
+        if (ms_content_is_present(&content))
+            continue;
+        ms_count(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
+        make_present(&content);
+        if (count <= MANY &&
+            !ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (count > MANY && !ms_lineage_change(&allocation->lineage, &range, 1, make_present))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    ms_extents_free(extents, count);
+    return result;
+}
+
+static CUresult play_range(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const CUresult result = begin < end ? play_pieces(allocation, begin, end) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS && begin < end ? set_present(allocation, begin, end) : result;
+}
+
+/* Launch by launch, with what lies before and between them. */
+static CUresult play_all(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct in_place run;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && begin < end && find_in_place(allocation, begin, end, &run)) {
+        result = play_range(allocation, begin, run.begin);
+        if (result == CUDA_SUCCESS)
+            result = play_in_place(allocation, &run);
+        if (result == CUDA_SUCCESS)
+            result = set_present(allocation, run.begin, run.end);
+        begin = run.end;
+    }
+    return result == CUDA_SUCCESS ? play_range(allocation, begin, end) : result;
+}
+
+static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(allocation->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* At once: what is materialised together lies in one handle. */
+    result = cover(allocation, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = play_all(allocation, begin, end);
+    ms_driver_leave(&scope);
+    return result;
+}
+
+/* An error that the call will have, and that nobody has told of: not that of a file, of a plan, of memory that is out,
+ * nor of a driver that goes down. */
+static void tell(const struct ms_allocation *allocation, size_t begin, size_t end, CUresult result)
+{
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&
+        result != CUDA_ERROR_OPERATING_SYSTEM && result != CUDA_ERROR_NOT_PERMITTED &&
+        result != CUDA_ERROR_DEINITIALIZED)
+        ms_log(
+            MS_ERROR,
+            "%s: bytes %zu to %zu of the allocation of %zu bytes at 0x%llx cannot be brought into "
+            "memory: CUDA error %d",
+            ms_caller != NULL ? ms_caller : "a call", begin, end, allocation->bytes,
+            allocation->address, (int)result);
+}
+
+/* In whatever mode: there is nothing that could be read. */
+static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (!ms_lineage_has_absent(&allocation->lineage, begin, end))
+        return CUDA_SUCCESS;
+    ms_log(
+        MS_ERROR,
+        "%s needs bytes %zu to %zu of the allocation of %zu bytes at 0x%llx, of which a part was "
+        "received for other ranks only, by the plan",
+        ms_caller != NULL ? ms_caller : "a call", begin, end, allocation->bytes,
+        allocation->address);
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+/* Whatever a plan says. */
+static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                            enum ms_access access)
+{
+    CUresult result = refuse_absent(allocation, begin, end);
+    if (access == MS_READ)
+        allocation->reads++;
+    if (result == CUDA_SUCCESS && !ms_lineage_is_present(&allocation->lineage, begin, end)) {
+        ms_settle_postpone();
+        const struct ms_note note = ms_note_begin(allocation);
+        result = play(allocation, begin, end);
+        tell(allocation, begin, end, result);
+        ms_note_materialised(&note, allocation, begin, result);
+    }
+    if (result == CUDA_SUCCESS && access == MS_WRITE &&
+        !ms_lineage_is_resident(&allocation->lineage, begin, end))
+        result = set_resident(allocation, begin, end);
+    return result;
+}
+
+CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_access access)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (ms_shard_is_active()) {
+        ms_shard_judge(allocation, begin, end);
+        result = ms_shard_outside(allocation, begin, end);
+    }
+    return result == CUDA_SUCCESS ? materialise(allocation, begin, end, access) : result;
+}
+
+CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access)
+{
+    ms_shard_judge(allocation, begin, end); /* while that can be told */
+    return materialise(allocation, begin, end, access);
+}
+
+/* Which extents are left out. */
+struct without {
+    bool dead, away, absent;
+};
+
+static bool is_left_out(const struct ms_content *content, struct without without)
+{
+    return (without.dead && content->kind == MS_DEAD) ||
+           (without.away && content->standing == MS_AWAY) ||
+           (without.absent && content->kind == MS_ABSENT);
+}
+
+static CUresult materialise_without(struct ms_allocation *allocation, size_t begin, size_t end,
+                                    enum ms_access access, struct without without)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        size_t stop = at;
+        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        while (stop < end && !is_left_out(&extent.content, without)) {
+            stop = extent.end;
+            if (stop < end)
+                extent = ms_lineage_at(&allocation->lineage, stop);
+        }
+        if (stop > end)
+            stop = end;
+        if (stop > at)
+            result = materialise(allocation, at, stop, access);
+        else
+            stop = extent.end;
+        at = stop;
+    }
+    return result;
+}
+
+/* What was left out in granules that have memory. */
+static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin, size_t end,
+                                  enum ms_access access)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        struct ms_range range = {at, stop};
+        while (extent.content.standing == MS_AWAY && result == CUDA_SUCCESS &&
+               ms_backing_next(&allocation->backing, &range)) {
+            result = materialise(allocation, range.begin, range.end, access);
+            range = (struct ms_range){range.end, stop};
+        }
+        at = stop;
+    }
+    return result;
+}
+
+CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access)
+{
+    ms_shard_judge(allocation, begin, end);
+    return materialise_without(allocation, begin, end, access,
+                               (struct without){.dead = true, .away = true});
+}
+
+static CUresult reached(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_access access, struct without without)
+{
+    /* A kernel that goes where it must not has to meet no memory, not the sink. */
+    CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
+    if (result == CUDA_SUCCESS && ms_shard_is_active()) {
+        ms_shard_judge(allocation, begin, end);
+        without.away = ms_shard_enforces();
+        without.absent = true;
+        if (!without.away)
+            result = ms_shard_outside(allocation, begin, end);
+    }
+    if (result == CUDA_SUCCESS)
+        result = materialise_without(allocation, begin, end, access, without);
+    if (result == CUDA_SUCCESS && ms_lineage_has_away(&allocation->lineage, begin, end))
+        result = materialise_edges(allocation, begin, end, access);
+    return result;
+}
+
+CUresult ms_materialise_reached(struct ms_allocation *allocation, size_t begin, size_t end,
+                                enum ms_access access)
+{
+    return reached(allocation, begin, end, access, (struct without){0});
+}
+
+CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
+                             enum ms_access access)
+{
+    return reached(allocation, begin, end, access, (struct without){.dead = true});
+}
+
+CUresult ms_materialise_launched(struct ms_allocation *allocation)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t at = 0; at < allocation->bytes && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        if (extent.content.kind == MS_LAUNCHED)
+            result = materialise(allocation, at, extent.end, MS_WRITE);
+        at = extent.end;
+    }
+    return result;
+}
+
+CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0) {
+        /* What is captured is written later, or never: until then the bytes are what they were. */
+        const CUresult kept =
+            materialise_without(allocation, begin, end, MS_WRITE, (struct without){.absent = true});
+        if (kept != CUDA_SUCCESS)
+            return kept;
+    }
+    if (ms_lineage_is_resident(&allocation->lineage, begin, end))
+        return CUDA_SUCCESS;
+    struct ms_driver_scope scope;
+    const struct ms_note note = ms_note_begin(allocation);
+    CUresult result = ms_driver_enter(allocation->context, &scope);
+    if (result == CUDA_SUCCESS) {
+        result = cover(allocation, begin, end);
+        ms_driver_leave(&scope);
+    }
+    tell(allocation, begin, end, result);
+    if (result != CUDA_SUCCESS)
+        return result;
+    ms_settle_postpone();
+    ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin);
+    result = set_resident(allocation, begin, end);
+    ms_note_materialised(&note, allocation, begin, result);
+    return result;
+}

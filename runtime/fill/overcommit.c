@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/overcommit.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/log.h"
+#include "runtime/calls/calls.h"
+#include "runtime/config/config.h"
+#include "runtime/memory/allocations.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/active_plan.h"
+
+enum {
+    USED_PART = 4, /* of what has no memory: more than the helpers of initialising ever use */
+    FREED_PART =
+        8 /* of what the program had at most, or of the device: with less, it has freed its model */
+};
+
+static struct {
+    _Atomic uint64_t used_bytes; /* by kernels that ran */
+    _Atomic uint64_t most_bytes; /* that the program had */
+    _Atomic bool is_settled;
+    _Atomic bool
+        is_short; /* a call has failed for lack of memory: the program looks for what fits */
+} devices[MS_MAX_DEVICES];
+
+static _Thread_local bool is_broken;
+
+void ms_promise_used(CUdevice device, uint64_t bytes)
+{
+    if (device >= 0 && device < MS_MAX_DEVICES)
+        atomic_fetch_add_explicit(&devices[device].used_bytes, bytes, memory_order_relaxed);
+}
+
+void ms_promise_settled(void)
+{
+    for (CUdevice device = 0; device < MS_MAX_DEVICES; device++) {
+        if (ms_space_live_bytes(device) > 0)
+            atomic_store(&devices[device].is_settled, true);
+    }
+}
+
+void ms_promise_broken(void)
+{
+    CUdevice device;
+    is_broken = true;
+    if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS && device < MS_MAX_DEVICES)
+        atomic_store(&devices[device].is_short, true);
+}
+
+bool ms_promise_take_broken(void)
+{
+    const bool was = is_broken;
+    is_broken = false;
+    return was;
+}
+
+static bool is_computing(CUdevice device)
+{
+    const uint64_t used = atomic_load(&devices[device].used_bytes);
+    return atomic_load(&devices[device].is_short) || atomic_load(&devices[device].is_settled) ||
+           (used > 0 && used >= ms_space_unbacked_bytes(device) / USED_PART);
+}
+
+/* A program that has freed its model may make the next one. */
+static void note_live(CUdevice device, uint64_t live, size_t total)
+{
+    const uint64_t now = live < total ? live : total;
+    const uint64_t most = atomic_load(&devices[device].most_bytes);
+    if (live < most / FREED_PART) {
+        atomic_store(&devices[device].used_bytes, 0);
+        atomic_store(&devices[device].is_settled, false);
+    }
+    if (live < most / FREED_PART || now > most)
+        atomic_store(&devices[device].most_bytes, now);
+}
+
+/* A program that allocates until it fails must fail. */
+static bool is_overcommitted(CUdevice device, uint64_t live, size_t bytes, size_t total)
+{
+    const uint64_t times = ms_config.overcommit > 0 ? ms_config.overcommit : 1;
+    if (bytes <= UINT64_MAX - live && (live + bytes) / times <= total)
+        return false;
+    ms_log(MS_INFO,
+           "an allocation of %zu bytes on device %d is refused: with it, the program would have "
+           "more than %llu times the device's memory (METASHARD_OVERCOMMIT)",
+           bytes, (int)device, (unsigned long long)times);
+    return true;
+}
+
+/* Whole granules in [begin, end) that have no memory. */
+static uint64_t unbacked_bytes(const struct ms_backing *backing, size_t begin, size_t end)
+{
+    const size_t granule = backing->granule, stop = end / granule * granule;
+    struct ms_range range = {(begin + granule - 1) / granule * granule, stop};
+    uint64_t bytes = range.begin < stop ? stop - range.begin : 0;
+    while (ms_backing_next(backing, &range)) {
+        bytes -= range.end - range.begin;
+        range = (struct ms_range){range.end, stop};
+    }
+    return bytes;
+}
+
+/* Granules that lie in what other ranks keep. */
+static uint64_t left_out_bytes(const struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    uint64_t bytes = 0;
+    size_t begin = 0;
+    for (size_t i = 0; i < lineage->count; i++) {
+        const struct ms_extent *extent = &lineage->extents[i];
+        if (extent->content.standing == MS_AWAY || extent->content.kind == MS_ABSENT)
+            continue;
+        bytes += unbacked_bytes(&allocation->backing, begin, extent->begin);
+        begin = extent->end;
+    }
+    return bytes + unbacked_bytes(&allocation->backing, begin, allocation->backing.bytes);
+}
+
+/* What is promised and never needed, by the plan. */
+static uint64_t unneeded_bytes(CUdevice device)
+{
+    uint64_t bytes = 0;
+    CUdeviceptr at = 0;
+    if (!ms_shard_is_active())
+        return 0;
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        if (allocation->device == device) {
+            ms_shard_judge(allocation, 0, allocation->bytes);
+            bytes += left_out_bytes(allocation);
+        }
+        ms_space_release(allocation);
+    }
+    return bytes;
+}
+
+/* What is replayed may need room beside its place for a while. */
+static bool is_little(uint64_t left, uint64_t total)
+{
+    enum { LITTLE = 8 };
+    return left < total / LITTLE && !ms_shard_is_active();
+}
+
+/* With the allocation, all that is promised fits into the device. */
+static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
+{
+    size_t free, total;
+    if (ms_driver.mem_get_info(&free, &total) != CUDA_SUCCESS)
+        return true;
+    const uint64_t has = free + ms_backing_device_bytes(device);
+    uint64_t promised = ms_space_reserved_bytes(device) + ms_backing_rounded(device, bytes);
+    if (promised > has)
+        promised -= unneeded_bytes(device);
+    if (promised <= has) {
+        *is_tight_out = is_little(has - promised, total);
+        return true;
+    }
+    ms_log(MS_INFO,
+           "an allocation of %zu bytes on device %d is refused: the program computes, and with it "
+           "what it has would be %llu bytes more than there is",
+           bytes, (int)device, (unsigned long long)(promised - has));
+    return false;
+}
+
+bool ms_promise_memory(CUdevice device, size_t bytes, bool *is_tight_out)
+{
+    size_t total;
+    *is_tight_out = false;
+    const uint64_t live = ms_space_live_bytes(device);
+    if (ms_driver.device_total_mem(&total, device) != CUDA_SUCCESS)
+        return true;
+    note_live(device, live, total);
+    if (is_overcommitted(device, live, bytes, total))
+        return false;
+    if (!is_computing(device))
+        return true;
+    const bool is_promised = fits(device, bytes, is_tight_out);
+    if (!is_promised)
+        atomic_store(&devices[device].is_short, true);
+    return is_promised;
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/replay.h"
+
+#include <pthread.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/memory/backing.h"
+#include "runtime/memory/parked.h"
+#include "runtime/memory/publish.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/state/counters.h"
+
+enum { BOUNCE_BYTES = 8 << 20, MAX_CONTEXTS = 64 };
+
+static CUresult set_bytes(uint32_t pattern, size_t offset, CUdeviceptr address, size_t bytes,
+                          CUstream stream)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        const unsigned char value = (unsigned char)(pattern >> (8 * ((offset + i) & 3)));
+        const CUresult result = ms_driver.memset_d8_async(address + i, value, 1, stream);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* A pattern as words where the address allows, with up to three single bytes at either end. */
+static CUresult play_fill(uint32_t pattern, size_t offset, CUdeviceptr address, size_t bytes,
+                          CUstream stream)
+{
+    if (pattern == (pattern & 0xff) * UINT32_C(0x01010101))
+        return ms_driver.memset_d8_async(address, (unsigned char)pattern, bytes, stream);
+
+    size_t head = -address & 3;
+    if (head > bytes)
+        head = bytes;
+    const size_t words = (bytes - head) / 4;
+    const size_t tail_at = head + 4 * words;
+    CUresult result = set_bytes(pattern, offset, address, head, stream);
+    if (result == CUDA_SUCCESS && words > 0)
+        result =
+            ms_driver.memset_d32_async(address + head, ms_pattern_move(pattern, offset + head, 0),
+                                       words, stream);
+    if (result == CUDA_SUCCESS)
+        result = set_bytes(pattern, offset + tail_at, address + tail_at, bytes - tail_at, stream);
+    return result;
+}
+
+/* One piece, waited for: nothing says that the driver has taken pageable bytes before its asynchronous copy has run, and
+ * then they are used otherwise, or go. */
+static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, CUstream stream)
+{
+    CUresult result = ms_driver.memcpy_htod_async(address, host, bytes, stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver_wait(stream);
+    if (result == CUDA_SUCCESS)
+        ms_count(MS_COUNT_H2D_BYTES, bytes);
+    return result;
+}
+
+static CUresult play_source(const struct ms_content *content, CUdeviceptr address, size_t bytes,
+                            CUstream stream)
+{
+    const size_t bounce_bytes = bytes < BOUNCE_BYTES ? bytes : BOUNCE_BYTES;
+    void *bounce = NULL;
+    if (ms_source_is_file(content->source)) {
+        bounce = ms_heap_alloc(bounce_bytes);
+        if (bounce == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+
+    CUresult result = CUDA_SUCCESS;
+    for (size_t done = 0; done < bytes && result == CUDA_SUCCESS; done += bounce_bytes) {
+        const size_t now = bytes - done < bounce_bytes ? bytes - done : bounce_bytes;
+        const void *host;
+        result = ms_source_read(content->source, content->source_offset + done, bounce, now, &host);
+        if (result == CUDA_SUCCESS)
+            result = copy_piece(address + done, host, now, stream);
+    }
+    ms_heap_free(bounce);
+    return result;
+}
+
+/* The store may go when the stream is done: whoever plays one waits for that. */
+static CUresult play_store(const struct ms_content *content, CUdeviceptr address, size_t bytes,
+                           CUstream stream)
+{
+    const CUresult result = ms_store_wait(content->store);
+    if (result != CUDA_SUCCESS)
+        return result;
+    const CUdeviceptr from = ms_store_address(content->store) + content->source_offset;
+    return ms_driver.memcpy_dtod_async(address, from, bytes, stream);
+}
+
+CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr address, size_t bytes,
+                 CUstream stream)
+{
+    switch (content->kind) {
+    case MS_FILL:
+        return play_fill(content->pattern, offset, address, bytes, stream);
+    case MS_SOURCE:
+        return play_source(content, address, bytes, stream);
+    case MS_STORED:
+        return play_store(content, address, bytes, stream);
+    default:
+        ms_fatal("lineage of kind %d cannot be played", (int)content->kind);
+    }
+}
+
+/* A lineage and where its block was when it was recorded. */
+struct recorded {
+    const struct ms_lineage *lineage;
+    uint64_t block_id;
+    CUdeviceptr address;
+};
+
+/* [begin, end) of a block that now lies at address, all of which can be written. */
+static CUresult play_recorded(const struct recorded *recorded, CUdeviceptr address, size_t begin,
+                              size_t end, CUstream stream);
+
+/* With its input in scratch memory, whole. */
+static CUresult run_with_input(const struct ms_step *step, uint64_t delta, CUstream stream)
+{
+    const struct recorded input = {&step->input, step->input_block_id, step->input_address};
+    struct ms_backing scratch;
+    CUresult result = ms_backing_reserve(&scratch, step->device, step->input.bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_cover(&scratch, 0, step->input.bytes);
+    if (result == CUDA_SUCCESS)
+        result = play_recorded(&input, scratch.address, 0, step->input.bytes, stream);
+    if (result == CUDA_SUCCESS) {
+        const uint64_t deltas[] = {delta, scratch.address - step->input_address};
+        result = ms_launch_run(step->launch, deltas, stream);
+    }
+    const CUresult waited = ms_driver_wait(stream);
+    ms_backing_release(&scratch);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
+                      CUstream stream)
+{
+    const struct recorded before = {&step->before, step->block_id, step->address};
+    const uint64_t delta = address - step->address;
+    CUresult result = play_recorded(&before, address, begin, end, stream);
+    if (result == CUDA_SUCCESS)
+        result = step->input.bytes > 0
+                     ? run_with_input(step, delta, stream)
+                     : ms_launch_run(step->launch, (const uint64_t[]){delta, delta}, stream);
+    if (result == CUDA_SUCCESS)
+        ms_note_replay(step, begin, end);
+    else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* that is told where it is dealt with */
+        ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
+               ms_launch_name(step->launch), (int)result);
+    return result;
+}
+
+/*
+ * A step's bytes [offset, offset + bytes), for another place: run where only they have memory. A launch works on
+ * whole elements, of any type: bytes of one depend on what its other bytes were.
+ */
+static CUresult play_window(const struct ms_step *step, size_t offset, CUdeviceptr address,
+                            size_t bytes, CUstream stream)
+{
+    enum { LARGEST_ELEMENT = 16 };
+    const size_t begin = offset / LARGEST_ELEMENT * LARGEST_ELEMENT;
+    size_t end = (offset + bytes + LARGEST_ELEMENT - 1) / LARGEST_ELEMENT * LARGEST_ELEMENT;
+    if (end > step->before.bytes)
+        end = step->before.bytes;
+    struct ms_backing scratch;
+    CUresult result = ms_backing_reserve(&scratch, step->device, step->before.bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_cover(&scratch, begin, end);
+    if (result != CUDA_SUCCESS)
+        goto release;
+    result = ms_backing_sink(&scratch, 0, scratch.bytes);
+    if (result != CUDA_SUCCESS)
+        goto release;
+    result = ms_play_step(step, scratch.address, begin, end, stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.memcpy_dtod_async(address, scratch.address + offset, bytes, stream);
+    const CUresult waited = ms_driver_wait(stream);
+    if (result == CUDA_SUCCESS)
+        result = waited;
+    ms_backing_unsink(&scratch, 0, scratch.bytes);
+release:
+    ms_backing_release(&scratch);
+    return result;
+}
+
+/* All at once, or, where there is no room for that, in windows, for each of which the launch runs again. */
+static CUresult play_moved(const struct ms_step *step, size_t offset, CUdeviceptr address,
+                           size_t bytes, CUstream stream)
+{
+    static const size_t min_window = (size_t)8 << 20;
+    size_t window = bytes;
+    for (size_t done = 0; done < bytes;) {
+        const size_t now = bytes - done < window ? bytes - done : window;
+        const CUresult result = play_window(step, offset + done, address + done, now, stream);
+        if (result == CUDA_SUCCESS)
+            done += now;
+        else if (result == CUDA_ERROR_OUT_OF_MEMORY && window > min_window)
+            window = (window / 2 + min_window - 1) / min_window * min_window;
+        else
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdeviceptr address,
+                          size_t bytes, CUstream stream)
+{
+    if (content->kind == MS_LAUNCHED)
+        return play_moved(content->step, content->source_offset, address, bytes, stream);
+    return ms_play(content, offset, address, bytes, stream);
+}
+
+/* The step whose result stands in its own place, over all of the block, somewhere in [begin, end); or NULL. */
+static const struct ms_step *find_own_step(const struct recorded *recorded, size_t begin,
+                                           size_t end)
+{
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(recorded->lineage, at);
+        const struct ms_content *content = &extent.content;
+        if (content->kind == MS_LAUNCHED &&
+            ms_step_stands_at(content, recorded->block_id, recorded->address + at) &&
+            content->step->address == recorded->address &&
+            content->step->before.bytes == recorded->lineage->bytes)
+            return content->step;
+        at = extent.end;
+    }
+    return NULL;
+}
+
+/* What was never written before a launch becomes zero there, so that playing twice gives the same. */
+static CUresult play_extent(const struct ms_extent *extent, const struct ms_step *own,
+                            CUdeviceptr address, size_t bytes, CUstream stream)
+{
+    const struct ms_content *content = &extent->content;
+    if (ms_content_is_nothing(content)) {
+        static const struct ms_content zero = {.kind = MS_FILL};
+        return ms_play(&zero, 0, address, bytes, stream);
+    }
+    if (content->kind == MS_LAUNCHED && content->step == own &&
+        content->source_offset == extent->begin)
+        return CUDA_SUCCESS; /* it stands there already */
+    return ms_play_anything(content, extent->begin, address, bytes, stream);
+}
+
+static CUresult play_recorded(const struct recorded *recorded, CUdeviceptr address, size_t begin,
+                              size_t end, CUstream stream)
+{
+    const struct ms_step *own = find_own_step(recorded, begin, end);
+    CUresult result = CUDA_SUCCESS;
+    if (own != NULL)
+        result = ms_play_step(own, address, begin, end, stream);
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(recorded->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        result = play_extent(&extent, own, address + at, stop - at, stream);
+        at = stop;
+    }
+    return result;
+}
+
+static struct {
+    pthread_mutex_t lock; /* guards the table; not held across driver calls */
+    struct {
+        CUcontext context;
+        CUstream stream;
+    } entries[MAX_CONTEXTS];
+    int count;
+} streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static CUstream find_stream_locked(CUcontext context)
+{
+    for (int i = 0; i < streams.count; i++) {
+        if (streams.entries[i].context == context)
+            return streams.entries[i].stream;
+    }
+    return NULL;
+}
+
+CUresult ms_fill_stream(CUcontext context, CUstream *stream_out)
+{
+    pthread_mutex_lock(&streams.lock);
+    CUstream stream = find_stream_locked(context);
+    pthread_mutex_unlock(&streams.lock);
+    if (stream == NULL) {
+        CUstream created;
+        const CUresult result = ms_driver.stream_create(&created, CU_STREAM_NON_BLOCKING);
+        if (result != CUDA_SUCCESS)
+            return result;
+        pthread_mutex_lock(&streams.lock);
+        stream = find_stream_locked(context);
+        if (stream == NULL && streams.count < MAX_CONTEXTS) {
+            streams.entries[streams.count].context = context;
+            streams.entries[streams.count++].stream = created;
+        }
+        pthread_mutex_unlock(&streams.lock);
+        /* When another thread was faster, or the table is full, this one serves its call; it goes
+         * with its context. */
+        stream = created;
+    }
+    *stream_out = stream;
+    return CUDA_SUCCESS;
+}
+
+void ms_fill_stream_forget(CUcontext context)
+{
+    pthread_mutex_lock(&streams.lock);
+    for (int i = 0; i < streams.count; i++) {
+        if (streams.entries[i].context == context)
+            streams.entries[i--] = streams.entries[--streams.count];
+    }
+    pthread_mutex_unlock(&streams.lock);
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/settle.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/base/log.h"
+#include "runtime/calls/calls.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/overcommit.h"
+#include "runtime/fill/prefetch.h"
+#include "runtime/memory/allocations.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/window.h"
+
+static _Atomic(const char *) last_cause;
+
+const char *ms_settle_last_cause(void)
+{
+    const char *cause = atomic_load(&last_cause);
+    return cause != NULL ? cause : "";
+}
+
+/* Block by allocation: one whose bytes are lost does not keep the others deferred. */
+static bool materialise_all(void)
+{
+    bool all = true;
+    CUdeviceptr at = 0;
+    struct ms_block_facts facts;
+    while (ms_space_first_behind(at, &facts)) {
+        at = facts.address + facts.bytes;
+        all = ms_prepare_kept(facts.address, facts.bytes) == CUDA_SUCCESS && all;
+    }
+    return all;
+}
+
+/* False: something stays deferred. */
+static bool settle(const char *why)
+{
+    const uint64_t began = ms_state_now(), before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
+    const struct ms_why reason = ms_why_begin(MS_REASON_SETTLE);
+    const bool passed = ms_pass_run(why);
+    const bool is_good = materialise_all() && passed && !ms_defers_any();
+    ms_why_end(reason);
+    ms_state_event_for(MS_EVENT_SETTLE, MS_REASON_SETTLE, 0, 0,
+                       ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, began, why);
+    return is_good;
+}
+
+void ms_settle_now(const char *why)
+{
+    if (!ms_defers_any())
+        return;
+    ms_log(MS_DEBUG, "settling: %s", why);
+    atomic_store(&last_cause, why);
+    ms_count(MS_COUNT_SETTLES, 1);
+    ms_settle_end();
+    ms_promise_settled();
+    if (settle(why))
+        return;
+    /* What a plan gives to other ranks stays. */
+    ms_settle_give_up();
+    if (!ms_shard_is_active())
+        ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
+}
+
+void ms_settle_consider(void)
+{
+    if (ms_settle_is_due())
+        ms_settle_now("the program launches work and allocates and loads nothing");
+}

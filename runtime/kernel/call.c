@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/kernel/call.h"
+
+#include <string.h>
+
+#include "runtime/base/heap.h"
+
+enum { MAX_REPLAY_PARAMS = 64 };
+
+struct ms_launch {
+    struct ms_call call; /* stream, params and extra are not used; attributes are ours */
+    struct ms_param_layout *layout;
+    bool extra; /* the program packed the parameters itself */
+    size_t pointers[MS_MAX_POINTERS];
+    size_t pointer_count;
+    CUlaunchAttribute *attributes;
+    size_t bytes;
+    unsigned char params[];
+};
+
+/* The buffer that `extra` names: pairs of a tag and a value, ended by a zero tag. */
+static bool read_extra(void **extra, const void **bytes_out, size_t *count_out)
+{
+    *bytes_out = NULL;
+    *count_out = 0;
+    for (; extra[0] != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            *bytes_out = extra[1];
+        else if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            *count_out = *(const size_t *)extra[1];
+        else
+            return false;
+    }
+    return *bytes_out != NULL || *count_out == 0;
+}
+
+bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
+             struct ms_packed *packed_out)
+{
+    packed_out->heap = NULL;
+    if (call->extra != NULL) {
+        const void *bytes;
+        const bool known = read_extra(call->extra, &bytes, &packed_out->count);
+        packed_out->bytes = bytes;
+        return known;
+    }
+    if (!layout->known)
+        return false;
+    /* Without an array of parameters the driver refuses the call, if there are any. */
+    packed_out->count = call->params != NULL ? layout->bytes : 0;
+    unsigned char *bytes = packed_out->local;
+    if (packed_out->count > sizeof(packed_out->local)) {
+        bytes = packed_out->heap = ms_heap_alloc(packed_out->count);
+        if (bytes == NULL)
+            return false;
+    }
+    memset(bytes, 0, packed_out->count);
+    for (uint32_t i = 0; i < layout->count && packed_out->count > 0; i++)
+        memcpy(bytes + layout->params[i].offset, call->params[i], layout->params[i].bytes);
+    packed_out->bytes = bytes;
+    return true;
+}
+
+void ms_pack_cleanup(struct ms_packed *packed)
+{
+    ms_heap_free(packed->heap);
+}
+
+/* Attributes that say how to run a kernel, not when. */
+static bool is_plain(const CUlaunchAttribute *attribute)
+{
+#if CUDA_VERSION < 12050
+    enum { CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14 };
+#endif
+    switch ((int)attribute->id) {
+    case CU_LAUNCH_ATTRIBUTE_IGNORE:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static int function_attribute(const struct ms_call *call, const struct ms_param_layout *layout,
+                              CUfunction_attribute attribute, CUdevice device)
+{
+    int value = 0;
+    const CUresult result =
+        layout->is_kernel
+            ? ms_driver.kernel_get_attribute(&value, attribute, (CUkernel)call->function, device)
+            : ms_driver.func_get_attribute(&value, attribute, call->function);
+    return result == CUDA_SUCCESS ? value : 0;
+}
+
+static bool is_within(CUdevice device, CUdevice_attribute first, const unsigned *extent)
+{
+    for (int i = 0; i < 3; i++) {
+        int limit = 0;
+        if (ms_driver.device_get_attribute(&limit, (CUdevice_attribute)(first + i), device) !=
+                CUDA_SUCCESS ||
+            extent[i] == 0 || extent[i] > (unsigned)limit)
+            return false;
+    }
+    return true;
+}
+
+bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
+                        CUdevice device)
+{
+    if (call->cooperative || layout->count > MAX_REPLAY_PARAMS)
+        return false;
+    for (unsigned i = 0; i < call->attribute_count; i++) {
+        if (!is_plain(&call->attributes[i]))
+            return false;
+    }
+    const uint64_t threads = (uint64_t)call->block[0] * call->block[1] * call->block[2];
+    const int most =
+        function_attribute(call, layout, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device);
+    const int shared =
+        function_attribute(call, layout, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, device);
+    return is_within(device, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, call->grid) &&
+           is_within(device, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, call->block) &&
+           threads <= (uint64_t)most &&
+           (call->shared_bytes == 0 || call->shared_bytes <= (unsigned)shared);
+}
+
+struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_layout *layout,
+                                   const struct ms_packed *packed, const size_t *pointers,
+                                   size_t pointer_count)
+{
+    struct ms_launch *launch = ms_heap_zalloc(sizeof(*launch) + packed->count);
+    if (launch == NULL)
+        return NULL;
+    if (call->attribute_count > 0) {
+        const size_t bytes = call->attribute_count * sizeof(*launch->attributes);
+        launch->attributes = ms_heap_alloc(bytes);
+        if (launch->attributes == NULL) {
+            ms_heap_free(launch);
+            return NULL;
+        }
+        memcpy(launch->attributes, call->attributes, bytes);
+    }
+    launch->call = *call;
+    launch->layout = layout;
+    ms_param_layout_hold(layout);
+    launch->extra = call->extra != NULL;
+    memcpy(launch->pointers, pointers, pointer_count * sizeof(*pointers));
+    launch->pointer_count = pointer_count;
+    launch->bytes = packed->count;
+    memcpy(launch->params, packed->bytes, packed->count);
+    return launch;
+}
+
+void ms_launch_destroy(struct ms_launch *launch)
+{
+    ms_param_layout_drop(launch->layout);
+    ms_heap_free(launch->attributes);
+    ms_heap_free(launch);
+}
+
+static CUresult run(const struct ms_launch *launch, void **params, void **extra, CUstream stream)
+{
+    const struct ms_call *call = &launch->call;
+    if (call->attribute_count == 0)
+        return ms_driver.launch_kernel(call->function, call->grid[0], call->grid[1], call->grid[2],
+                                       call->block[0], call->block[1], call->block[2],
+                                       call->shared_bytes, stream, params, extra);
+    const CUlaunchConfig config = {
+        .gridDimX = call->grid[0],
+        .gridDimY = call->grid[1],
+        .gridDimZ = call->grid[2],
+        .blockDimX = call->block[0],
+        .blockDimY = call->block[1],
+        .blockDimZ = call->block[2],
+        .sharedMemBytes = call->shared_bytes,
+        .hStream = stream,
+        .attrs = launch->attributes,
+        .numAttrs = call->attribute_count,
+    };
+    return ms_driver.launch_kernel_ex(&config, call->function, params, extra);
+}
+
+/* The driver takes the parameters before the call returns, so they may be temporary. */
+CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
+                       CUstream stream)
+{
+    unsigned char *bytes = ms_heap_alloc(launch->bytes + 1);
+    if (bytes == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(bytes, launch->params, launch->bytes);
+    for (size_t i = 0; i < launch->pointer_count; i++) {
+        uint64_t pointer;
+        memcpy(&pointer, bytes + launch->pointers[i], sizeof(pointer));
+        pointer += deltas[i];
+        memcpy(bytes + launch->pointers[i], &pointer, sizeof(pointer));
+    }
+
+    CUresult result;
+    if (launch->extra) {
+        size_t count = launch->bytes;
+        void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, bytes, CU_LAUNCH_PARAM_BUFFER_SIZE, &count,
+                         CU_LAUNCH_PARAM_END};
+        result = run(launch, NULL, extra, stream);
+    } else {
+        void *params[MAX_REPLAY_PARAMS + 1];
+        for (uint32_t i = 0; i < launch->layout->count; i++)
+            params[i] = bytes + launch->layout->params[i].offset;
+        result = run(launch, params, NULL, stream);
+    }
+    ms_heap_free(bytes);
+    return result;
+}
+
+const char *ms_launch_name(const struct ms_launch *launch)
+{
+    return launch->layout->name;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One launch: as the program makes it, and as a record that can be run later.
+ */
+#ifndef METASHARD_RUNTIME_KERNEL_CALL_H
+#define METASHARD_RUNTIME_KERNEL_CALL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/driver/driver.h"
+#include "runtime/kernel/parameters.h"
+
+/* The arguments of the program's call. */
+struct ms_call {
+    CUfunction function;
+    unsigned grid[3], block[3], shared_bytes;
+    CUstream stream;
+    const CUlaunchAttribute *attributes;
+    unsigned attribute_count;
+    bool cooperative;
+    void **params, **extra; /* as in cuLaunchKernel */
+};
+
+/* The packed parameters of a call. Bytes are on the stack where they fit. */
+struct ms_packed {
+    const unsigned char *bytes;
+    size_t count;
+    void *heap; /* NULL: on the stack, or the program's own */
+    unsigned char local[4096];
+};
+
+/* True when the parameters are known, packed then. False: the layout is unknown, or memory is out. */
+bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
+             struct ms_packed *packed_out);
+void ms_pack_cleanup(struct ms_packed *packed);
+
+/* A launch that was recorded. Immutable. */
+struct ms_launch;
+
+/*
+ * True when the driver would certainly accept the call, and running it later is the same: no
+ * attribute that ties it to other work, and a grid within the limits of device and function.
+ */
+bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
+                        CUdevice device);
+
+/* pointers: offsets in the packed parameters of its pointers. NULL when memory is out. */
+enum { MS_MAX_POINTERS = 2 };
+struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_layout *layout,
+                                   const struct ms_packed *packed, const size_t *pointers,
+                                   size_t pointer_count);
+void ms_launch_destroy(struct ms_launch *launch);
+
+/* Runs it on stream, with deltas[i] added to pointer i. Wants its context current. */
+CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
+                       CUstream stream);
+
+const char *ms_launch_name(const struct ms_launch *launch);
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PyTorch's gpu_kernel_impl_nocast (aten/src/ATen/native/cuda/CUDALoops.cuh) gives its kernel (int count, closure), where
+ * the closure holds OffsetCalculator<2> and the two pointers, in this order or the other:
+ *
+ *     int dims;
+ *     struct { unsigned divisor, m1, shift; } sizes[25];
+ *     unsigned strides[25][2];
+ *
+ * (OffsetCalculator.cuh, IntegerDivider.cuh). The kernel reads the first `dims` of each.
+ */
+#include "runtime/kernel/strided_loop.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_DIMS = 25,
+    SIZE_BYTES = 12,
+    STRIDE_BYTES = 8,
+    SIZES_AT = 4,
+    STRIDES_AT = SIZES_AT + MAX_DIMS * SIZE_BYTES,
+    CALCULATOR_BYTES = STRIDES_AT + MAX_DIMS * STRIDE_BYTES,
+    POINTERS_BYTES = 16
+};
+
+static uint32_t word(const struct ms_packed *packed, size_t at)
+{
+    uint32_t value;
+    memcpy(&value, packed->bytes + at, sizeof(value));
+    return value;
+}
+
+/* Where the calculator lies, when the pointers lie there; SIZE_MAX: nowhere. */
+static size_t find_calculator(const struct ms_param *closure, size_t pointers)
+{
+    if (closure->bytes < CALCULATOR_BYTES + POINTERS_BYTES)
+        return SIZE_MAX;
+    if (pointers == closure->offset)
+        return closure->offset + POINTERS_BYTES;
+    return pointers == closure->offset + CALCULATOR_BYTES ? closure->offset : SIZE_MAX;
+}
+
+/* Where the calculator lies in the packed parameters, and how many dimensions it has. */
+static bool read_dims(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                      size_t pointers, size_t *at_out, unsigned *dims_out)
+{
+    int dims;
+    if (layout->count != 2 || layout->params[0].bytes != sizeof(int))
+        return false;
+    *at_out = find_calculator(&layout->params[1], pointers);
+    if (*at_out == SIZE_MAX || *at_out + CALCULATOR_BYTES > packed->count)
+        return false;
+    memcpy(&dims, packed->bytes + *at_out, sizeof(dims));
+    *dims_out = (unsigned)dims;
+    return dims >= 0 && dims <= MAX_DIMS;
+}
+
+static const char loop_name[] = "18elementwise_kernelI";
+
+/* A calculator lies there whose sizes have as many elements as the launch. */
+static bool counts(const struct ms_param_layout *layout, const struct ms_packed *packed, size_t at)
+{
+    const size_t count_at = layout->params[0].offset;
+    uint64_t product = 1;
+    if (at + CALCULATOR_BYTES > packed->count || count_at + sizeof(int) > packed->count)
+        return false;
+    const uint32_t dims = word(packed, at);
+    for (uint32_t i = 0; i < dims && dims <= MAX_DIMS && product <= INT32_MAX; i++)
+        product *= word(packed, at + SIZES_AT + (size_t)i * SIZE_BYTES);
+    return dims <= MAX_DIMS && product == word(packed, count_at);
+}
+
+bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct ms_packed *packed,
+                             struct ms_range *numbers_out)
+{
+    if (layout->rule != MS_RULE_FROM_OTHER || strstr(layout->name, loop_name) == NULL ||
+        layout->count != 2 || layout->params[0].bytes != sizeof(int) ||
+        layout->params[1].bytes < CALCULATOR_BYTES + POINTERS_BYTES)
+        return false;
+    const size_t first = layout->params[1].offset, second = first + POINTERS_BYTES;
+    const bool is_first = counts(layout, packed, first);
+    if (is_first == counts(layout, packed, second))
+        return false;
+    const size_t at = is_first ? first : second;
+    *numbers_out = (struct ms_range){at, at + CALCULATOR_BYTES};
+    return true;
+}
+
+/* --- copies */
+
+static const char copy_name[] =
+    "22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEE";
+
+/* Bytes of what the copy's lambda takes and gives; 0: of a type whose bytes may change on the way, or an unknown one. */
+static size_t element_bytes(const char *name)
+{
+    static const struct {
+        const char *type;
+        size_t bytes;
+    } types[] = {{"aE_", 1}, {"hE_", 1}, {"sE_", 2},           {"tE_", 2},
+                 {"iE_", 4}, {"jE_", 4}, {"fE_", 4},           {"lE_", 8},
+                 {"mE_", 8}, {"dE_", 8}, {"N3c104HalfEE_", 2}, {"N3c108BFloat16EE_", 2}};
+    const char *at = strstr(name, copy_name);
+    at = at != NULL ? strstr(at, "EUl") : NULL; /* the lambdas around it are "ENKUlvE" */
+    for (size_t i = 0; at != NULL && i < sizeof(types) / sizeof(types[0]); i++) {
+        if (strncmp(at + strlen("EUl"), types[i].type, strlen(types[i].type)) == 0)
+            return types[i].bytes;
+    }
+    return 0;
+}
+
+/* "elementwise_kernelILi128ELi4E...": a block of so many threads does so many elements for each. */
+static bool covers(const struct ms_call *call, const char *name, uint64_t count)
+{
+    static const char family[] = "_ZN2at6native18elementwise_kernelILi";
+    char *end;
+    if (strncmp(name, family, sizeof(family) - 1) != 0)
+        return false;
+    const uint64_t threads = strtoul(name + sizeof(family) - 1, &end, 10);
+    if (strncmp(end, "ELi", 3) != 0)
+        return false;
+    const uint64_t each = strtoul(end + 3, NULL, 10);
+    return call->block[0] == threads && call->block[1] == 1 && call->block[2] == 1 &&
+           call->grid[0] * threads * each >= count;
+}
+
+/* The first dimension is the row; the others say where rows are. */
+static bool read_rows(const struct ms_packed *packed, size_t at, unsigned dims, size_t element,
+                      uint64_t *count_out, struct ms_row_copy *rows)
+{
+    *count_out = 1;
+    if (dims < 1 || dims > MS_ROW_DIMS + 1)
+        return false;
+    for (unsigned i = 0; i < dims; i++) {
+        const uint32_t size = word(packed, at + SIZES_AT + (size_t)i * SIZE_BYTES);
+        const uint32_t to = word(packed, at + STRIDES_AT + (size_t)i * STRIDE_BYTES);
+        const uint32_t from = word(packed, at + STRIDES_AT + (size_t)i * STRIDE_BYTES + 4);
+        if (size == 0 || *count_out > INT32_MAX / size)
+            return false;
+        *count_out *= size;
+        if (i == 0) {
+            rows->width = size * element;
+            if (to != element || from != element)
+                return false;
+            continue;
+        }
+        rows->dim[i - 1].count = size;
+        rows->dim[i - 1].to_stride = to;
+        rows->dim[i - 1].from_stride = from;
+    }
+    rows->dims = dims - 1;
+    return true;
+}
+
+bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
+                     const struct ms_packed *packed, size_t pointers, struct ms_row_copy *rows_out)
+{
+    unsigned dims;
+    size_t at;
+    uint64_t count;
+    const size_t element = element_bytes(layout->name);
+    *rows_out = (struct ms_row_copy){0};
+    if (element == 0 || !read_dims(layout, packed, pointers, &at, &dims) ||
+        !read_rows(packed, at, dims, element, &count, rows_out) ||
+        count != word(packed, layout->params[0].offset) || !covers(call, layout->name, count))
+        return false;
+    memcpy(&rows_out->to, packed->bytes + pointers, sizeof(rows_out->to));
+    memcpy(&rows_out->from, packed->bytes + pointers + 8, sizeof(rows_out->from));
+    return true;
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/addresses.h"
+
+#include <stdatomic.h>
+
+#include "runtime/base/log.h"
+#include "runtime/memory/allocations.h"
+
+/*
+ * Between what Linux gives to programs that are loaded (x86-64: up to 0x565555554000, and their heap) and what it gives
+ * to mappings (from 0x7fff... downwards), outside of the shadow of sanitizers, and within 47 bits, which each device and
+ * each kernel with 48-bit addresses has. A kernel with fewer (aarch64: 39) declines it.
+ */
+#define FIRST UINT64_C(0x5a5b00000000)
+#define END UINT64_C(0x5e5b00000000)
+
+/* Consecutive wishes that may be in vain: an area may be taken by others. Then the driver honours none. */
+enum { MOST_MISSES = 4, MOST_STEPS = 64 };
+#define STEP (UINT64_C(64) << 30)
+
+/* Goes round, so that an address that was freed is not given to the next allocation. */
+static _Atomic uint64_t next = FIRST;
+static _Atomic unsigned misses;
+
+static uint64_t round_up(uint64_t value, uint64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+/* Behind the reservation, guards included, that meets [at, at + bytes); 0: none of ours does. */
+static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
+{
+    struct ms_block_facts facts;
+    for (uint64_t from = at - 2 * granule;
+         ms_space_first_behind(from, &facts) && facts.address - granule < at + bytes;
+         from = facts.address + facts.bytes) {
+        const uint64_t behind = round_up(facts.address + facts.bytes, granule) + granule;
+        if (behind > at)
+            return behind;
+    }
+    return 0;
+}
+
+/* Where nothing of ours lies; 0: nowhere. Another thread may be told the same: then the driver declines one. */
+static uint64_t choose(size_t bytes, size_t granule)
+{
+    if (bytes > END - FIRST - granule || atomic_load(&misses) >= MOST_MISSES)
+        return 0;
+    for (int i = 0; i < MOST_STEPS; i++) {
+        const uint64_t at = round_up(atomic_fetch_add(&next, bytes), granule);
+        if (at < FIRST || at > END - bytes) {
+            atomic_store(&next, FIRST);
+            continue;
+        }
+        const uint64_t behind = behind_taken(at, bytes, granule);
+        if (behind == 0)
+            return at;
+        atomic_store(&next, behind);
+    }
+    return 0;
+}
+
+static void note(bool honoured, CUdeviceptr address)
+{
+    if (honoured) {
+        atomic_store(&misses, 0);
+        return;
+    }
+    atomic_fetch_add(&next, STEP);
+    if (atomic_fetch_add(&misses, 1) + 1 == MOST_MISSES && !ms_address_is_far(address))
+        ms_log(MS_INFO,
+               "the driver reserves at 0x%llx whatever address is asked for: numbers among the "
+               "parameters of kernels may be taken for addresses, which costs memory",
+               address);
+}
+
+CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule)
+{
+    const uint64_t wish = choose(bytes, granule);
+    if (wish != 0) {
+        const CUresult result = ms_driver.mem_address_reserve(address_out, bytes, granule, wish, 0);
+        note(result == CUDA_SUCCESS && *address_out == wish,
+             result == CUDA_SUCCESS ? *address_out : 0);
+        if (result == CUDA_SUCCESS)
+            return result;
+    }
+    return ms_driver.mem_address_reserve(address_out, bytes, granule, 0, 0);
+}

@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/allocations.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/addresses.h"
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t released;
+    /*
+     * By address, with a gap of capacity - count pointers at index `gap`, where the last one came or went:
+     * drivers give addresses in a row, upwards or downwards, and then nothing has to be moved. All guarded by lock.
+     */
+    struct ms_allocation **allocations;
+    size_t count, capacity, gap;
+    /* Reserved minus backed bytes, by device; changed when a claim ends. */
+    _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
+    _Atomic uint64_t leftover_bytes;
+    _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
+    struct {
+        _Atomic uint64_t begin, end;
+    } bounds[MS_BOUNDS]; /* around all allocations and their guards */
+} space = {.lock = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER};
+
+static struct ms_allocation *at_locked(size_t index)
+{
+    return space.allocations[index < space.gap ? index : index + space.capacity - space.count];
+}
+
+static void move_gap_locked(size_t index)
+{
+    struct ms_allocation **all = space.allocations;
+    const size_t room = space.capacity - space.count;
+    if (index < space.gap)
+        memmove(&all[index + room], &all[index], (space.gap - index) * sizeof(*all));
+    else if (index > space.gap)
+        memmove(&all[space.gap], &all[space.gap + room], (index - space.gap) * sizeof(*all));
+    space.gap = index;
+}
+
+/* Makes room for one more. False when memory is out. */
+static bool grow_locked(void)
+{
+    if (space.count < space.capacity)
+        return true;
+    const size_t capacity = 2 * space.capacity + 64;
+    struct ms_allocation **grown = ms_heap_realloc(space.allocations, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    space.allocations = grown;
+    space.capacity = capacity;
+    space.gap = space.count;
+    return true;
+}
+
+/* Index of the first allocation that ends behind address. */
+static size_t lower_bound_locked(CUdeviceptr address)
+{
+    size_t low = 0;
+    size_t high = space.count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        const struct ms_allocation *allocation = at_locked(middle);
+        if (allocation->address + allocation->bytes <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static struct ms_allocation *find_locked(CUdeviceptr address)
+{
+    const size_t at = lower_bound_locked(address);
+    if (at < space.count && at_locked(at)->address <= address)
+        return at_locked(at);
+    return NULL;
+}
+
+static void count_unbacked_locked(struct ms_allocation *allocation)
+{
+    const size_t unbacked = allocation->backing.bytes - allocation->backing.backed_bytes;
+    atomic_fetch_add(&space.unbacked_bytes[allocation->device],
+                     (int64_t)unbacked - (int64_t)allocation->counted_unbacked);
+    allocation->counted_unbacked = unbacked;
+}
+
+/* The addresses that only this allocation's pointers can have. */
+static CUdeviceptr reach_begin(const struct ms_allocation *allocation)
+{
+    return allocation->address - allocation->backing.granule;
+}
+
+static CUdeviceptr reach_end(const struct ms_allocation *allocation)
+{
+    return allocation->address + allocation->backing.bytes + allocation->backing.granule;
+}
+
+static void set_bounds_locked(void)
+{
+    const size_t ends[] = {lower_bound_locked(MS_FAR_ADDRESS), space.count};
+    size_t first = 0;
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        const bool any = ends[i] > first;
+        atomic_store(&space.bounds[i].begin, any ? reach_begin(at_locked(first)) : 0);
+        atomic_store(&space.bounds[i].end, any ? reach_end(at_locked(ends[i] - 1)) : 0);
+        first = ends[i];
+    }
+}
+
+bool ms_space_add(struct ms_allocation *allocation)
+{
+    pthread_mutex_lock(&space.lock);
+    if (!grow_locked()) {
+        pthread_mutex_unlock(&space.lock);
+        return false;
+    }
+    move_gap_locked(lower_bound_locked(allocation->address));
+    space.allocations[space.gap++] = allocation;
+    space.count++;
+    allocation->claimed = false;
+    allocation->counted_deferred = true;
+    allocation->counted_unbacked = 0;
+    count_unbacked_locked(allocation);
+    atomic_fetch_add(&space.live_bytes[allocation->device], allocation->bytes);
+    atomic_fetch_add(&space.reserved_bytes[allocation->device], allocation->backing.bytes);
+    set_bounds_locked();
+    atomic_fetch_add(&ms_hot.owned, 1);
+    atomic_fetch_add(&ms_hot.deferred, 1);
+    pthread_mutex_unlock(&space.lock);
+    return true;
+}
+
+void ms_space_remove(struct ms_allocation *allocation)
+{
+    pthread_mutex_lock(&space.lock);
+    const size_t at = lower_bound_locked(allocation->address);
+    if (at == space.count || at_locked(at) != allocation)
+        ms_fatal("allocation 0x%llx is not in the index", allocation->address);
+    move_gap_locked(at + 1);
+    space.gap--;
+    space.count--;
+    atomic_fetch_sub(&space.live_bytes[allocation->device], allocation->bytes);
+    atomic_fetch_sub(&space.reserved_bytes[allocation->device], allocation->backing.bytes);
+    set_bounds_locked();
+    atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
+                     (int64_t)allocation->counted_unbacked);
+    atomic_fetch_sub(&space.leftover_bytes, allocation->leftover_bytes);
+    if (allocation->counted_deferred)
+        atomic_fetch_sub(&ms_hot.deferred, 1);
+    atomic_fetch_sub(&ms_hot.owned, 1);
+    pthread_cond_broadcast(&space.released);
+    pthread_mutex_unlock(&space.lock);
+}
+
+/* In a forked child there is nothing here, and a lock may be held by a thread that it does not have (flags.h). */
+static bool is_empty(void)
+{
+    return !ms_owns_any();
+}
+
+/* Waits until find(address) gives an unclaimed allocation, or none, and claims it. */
+static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdeviceptr),
+                                          CUdeviceptr address)
+{
+    struct ms_allocation *allocation;
+    while ((allocation = find(address)) != NULL && allocation->claimed)
+        pthread_cond_wait(&space.released, &space.lock);
+    if (allocation != NULL)
+        allocation->claimed = true;
+    return allocation;
+}
+
+struct ms_allocation *ms_space_claim(CUdeviceptr address)
+{
+    if (is_empty())
+        return NULL;
+    pthread_mutex_lock(&space.lock);
+    struct ms_allocation *allocation = claim_locked(find_locked, address);
+    pthread_mutex_unlock(&space.lock);
+    return allocation;
+}
+
+struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
+{
+    if (is_empty())
+        return NULL;
+    pthread_mutex_lock(&space.lock);
+    struct ms_allocation *allocation = find_locked(address);
+    if (allocation != NULL && allocation->claimed)
+        allocation = NULL;
+    if (allocation != NULL)
+        allocation->claimed = true;
+    pthread_mutex_unlock(&space.lock);
+    return allocation;
+}
+
+void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
+                        struct ms_allocation **b_out)
+{
+    *a_out = *b_out = NULL;
+    if (is_empty())
+        return;
+    pthread_mutex_lock(&space.lock);
+    if (a > b) {
+        struct ms_allocation **swapped = a_out;
+        a_out = b_out;
+        b_out = swapped;
+        const CUdeviceptr low = b;
+        b = a;
+        a = low;
+    }
+    struct ms_allocation *first = claim_locked(find_locked, a);
+    *a_out = first;
+    /* Both addresses may lie in one allocation, which must not be claimed twice. */
+    *b_out = first != NULL && find_locked(b) == first ? first : claim_locked(find_locked, b);
+    pthread_mutex_unlock(&space.lock);
+}
+
+/* --- blocks */
+
+size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    size_t low = 0;
+    size_t high = blocks->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (blocks->all[middle].end <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool make_room(struct ms_blocks *blocks)
+{
+    blocks->room.item_bytes = sizeof(*blocks->all);
+    struct ms_block *roomy = ms_room_make(&blocks->room, blocks->all, blocks->count, 1);
+    if (roomy != NULL)
+        blocks->all = roomy;
+    return roomy != NULL;
+}
+
+bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    pthread_mutex_lock(&space.lock);
+    const bool room = make_room(blocks);
+    if (room) {
+        const size_t at = ms_space_block_behind(allocation, begin);
+        blocks->all = ms_room_replace(&blocks->room, blocks->all, blocks->count, at, 0, 1);
+        blocks->all[at] = (struct ms_block){.begin = begin, .end = end};
+        blocks->count++;
+        blocks->carved = true;
+    }
+    pthread_mutex_unlock(&space.lock);
+    return room;
+}
+
+bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    pthread_mutex_lock(&space.lock);
+    const size_t at = ms_space_block_behind(allocation, begin);
+    const bool found = at < blocks->count && blocks->all[at].begin == begin;
+    if (found) {
+        *end_out = blocks->all[at].end;
+        ms_state_remove(&blocks->all[at].place);
+        blocks->all = ms_room_replace(&blocks->room, blocks->all, blocks->count, at, 1, 0);
+        blocks->count--;
+    }
+    pthread_mutex_unlock(&space.lock);
+    return found;
+}
+
+void ms_space_note_use(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved || blocks->strayed)
+        return;
+    const size_t at = ms_space_block_behind(allocation, begin);
+    if (at < blocks->count && blocks->all[at].begin <= begin && end <= blocks->all[at].end)
+        return;
+    pthread_mutex_lock(&space.lock);
+    blocks->strayed = true;
+    pthread_mutex_unlock(&space.lock);
+}
+
+/* The blocks that a pointer at this offset can mean, as one range; empty when there is none. */
+static struct ms_range reach_locked(const struct ms_allocation *allocation, int64_t offset)
+{
+    enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
+    const struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved)
+        return (struct ms_range){.begin = 0, .end = allocation->bytes};
+    struct ms_range found = {0, 0};
+    const size_t behind = offset < 0 ? 0 : ms_space_block_behind(allocation, (size_t)offset);
+    for (size_t at = behind; at < blocks->count; at++) {
+        const struct ms_block *block = &blocks->all[at];
+        if ((int64_t)block->begin - offset > BEFORE)
+            break;
+        found = (struct ms_range){found.end > 0 ? found.begin : block->begin, block->end};
+    }
+    if (found.end == 0 && blocks->strayed)
+        found.end = allocation->bytes;
+    return found;
+}
+
+/* --- looking up */
+
+static struct ms_allocation *next_locked(CUdeviceptr address)
+{
+    const size_t at = lower_bound_locked(address);
+    return at < space.count ? at_locked(at) : NULL;
+}
+
+struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
+{
+    if (is_empty())
+        return NULL;
+    pthread_mutex_lock(&space.lock);
+    struct ms_allocation *allocation = claim_locked(next_locked, address);
+    pthread_mutex_unlock(&space.lock);
+    return allocation;
+}
+
+void ms_space_unclaim(struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    const bool deferred = lineage->resident_bytes + lineage->dead_bytes < lineage->bytes;
+    pthread_mutex_lock(&space.lock);
+    if (deferred != allocation->counted_deferred) {
+        if (deferred)
+            atomic_fetch_add(&ms_hot.deferred, 1);
+        else
+            atomic_fetch_sub(&ms_hot.deferred, 1);
+        allocation->counted_deferred = deferred;
+    }
+    count_unbacked_locked(allocation);
+    allocation->claimed = false;
+    pthread_cond_broadcast(&space.released);
+    pthread_mutex_unlock(&space.lock);
+}
+
+static struct ms_block_facts facts_of(const struct ms_allocation *allocation)
+{
+    return (struct ms_block_facts){.address = allocation->address,
+                                   .bytes = allocation->bytes,
+                                   .context = allocation->context,
+                                   .device = allocation->device,
+                                   .id = allocation->id};
+}
+
+/* Copies the facts of what find(address) gives. */
+static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
+                 struct ms_block_facts *facts_out)
+{
+    if (is_empty())
+        return false;
+    pthread_mutex_lock(&space.lock);
+    const struct ms_allocation *allocation = find(address);
+    if (allocation != NULL)
+        *facts_out = facts_of(allocation);
+    pthread_mutex_unlock(&space.lock);
+    return allocation != NULL;
+}
+
+bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out)
+{
+    return tell(find_locked, address, facts_out);
+}
+
+bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out)
+{
+    return tell(next_locked, address, facts_out);
+}
+
+void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
+{
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        bounds_out[i].begin = atomic_load_explicit(&space.bounds[i].begin, memory_order_relaxed);
+        bounds_out[i].end = atomic_load_explicit(&space.bounds[i].end, memory_order_relaxed);
+    }
+}
+
+bool ms_space_may_hold(CUdeviceptr address)
+{
+    struct ms_range bounds[MS_BOUNDS];
+    ms_space_bounds(bounds);
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        if (address >= bounds[i].begin && address < bounds[i].end)
+            return true;
+    }
+    return false;
+}
+
+/* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most one. */
+static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
+{
+    size_t at = lower_bound_locked(address);
+    if (at > 0 && address < reach_end(at_locked(at - 1)))
+        at--;
+    const struct ms_allocation *near = at < space.count ? at_locked(at) : NULL;
+    return near != NULL && address >= reach_begin(near) && address < reach_end(near) ? near : NULL;
+}
+
+bool ms_space_strays(CUdeviceptr address, size_t bytes)
+{
+    if (is_empty())
+        return false;
+    pthread_mutex_lock(&space.lock);
+    const struct ms_allocation *found = find_reservation_locked(address);
+    const bool strays =
+        found != NULL && (address < found->address || address - found->address > found->bytes ||
+                          bytes > found->bytes - (address - found->address));
+    pthread_mutex_unlock(&space.lock);
+    return strays;
+}
+
+bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
+{
+    if (is_empty())
+        return false;
+    pthread_mutex_lock(&space.lock);
+    const struct ms_allocation *found = find_reservation_locked(pointer);
+    if (found != NULL && !found->counted_deferred)
+        found = NULL;
+    struct ms_range range = {0, 0};
+    if (found != NULL) {
+        range = reach_locked(found, (int64_t)(pointer - found->address));
+        *facts_out = facts_of(found);
+        facts_out->address += range.begin;
+        facts_out->bytes = range.end - range.begin;
+    }
+    pthread_mutex_unlock(&space.lock);
+    return range.end > range.begin;
+}
+
+uint64_t ms_space_live_bytes(CUdevice device)
+{
+    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.live_bytes[device]) : 0;
+}
+
+uint64_t ms_space_reserved_bytes(CUdevice device)
+{
+    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.reserved_bytes[device]) : 0;
+}
+
+void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes)
+{
+    atomic_fetch_add(&space.leftover_bytes, bytes - allocation->leftover_bytes);
+    allocation->leftover_bytes = bytes;
+}
+
+uint64_t ms_space_leftover_bytes(void)
+{
+    return atomic_load_explicit(&space.leftover_bytes, memory_order_relaxed);
+}
+
+uint64_t ms_space_unbacked_bytes(CUdevice device)
+{
+    if (device < 0 || device >= MS_MAX_DEVICES)
+        return 0;
+    const int64_t bytes = atomic_load(&space.unbacked_bytes[device]);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}

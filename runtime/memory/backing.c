@@ -1,0 +1,579 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/backing.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/memory/addresses.h"
+#include "runtime/state/counters.h"
+
+/* Bit p of peers[d]: device p may reach memory of device d. */
+static _Atomic uint64_t peers[MS_MAX_DEVICES];
+
+/* Device memory that the shim has: under allocations, stores and as sinks. */
+static _Atomic int64_t backed[MS_MAX_DEVICES];
+
+uint64_t ms_backing_device_bytes(CUdevice device)
+{
+    const int64_t bytes = atomic_load(&backed[device]);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+static void count_backed(CUdevice device, int64_t change)
+{
+    atomic_fetch_add(&backed[device], change);
+    ms_count_backed(change);
+}
+
+static bool has(CUdevice device, CUdevice_attribute attribute)
+{
+    int value = 0;
+    return ms_driver.device_get_attribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
+}
+
+/* As cuMemAlloc's memory would be: pinned on the device, exportable, reachable by RDMA where the
+ * device can. Neither of the latter two can be added to a handle later. */
+static CUmemAllocationProp memory_properties(CUdevice device)
+{
+    CUmemAllocationProp prop = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+    };
+    if (has(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+        prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    prop.allocFlags.gpuDirectRDMACapable =
+        has(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
+    return prop;
+}
+
+size_t ms_backing_rounded(CUdevice device, size_t bytes)
+{
+    const CUmemAllocationProp prop = memory_properties(device);
+    size_t granule;
+    if (ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
+            CUDA_SUCCESS ||
+        bytes > SIZE_MAX - granule)
+        return bytes;
+    return (bytes + granule - 1) / granule * granule;
+}
+
+CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes)
+{
+    const CUmemAllocationProp prop = memory_properties(device);
+    size_t granule;
+    CUresult result =
+        ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (bytes > SIZE_MAX - 3 * granule)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const size_t rounded = (bytes + granule - 1) / granule * granule;
+    CUdeviceptr address;
+    result = ms_addresses_reserve(&address, rounded + 2 * granule, granule);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *backing = (struct ms_backing){
+        .address = address + granule, .bytes = rounded, .granule = granule, .device = device};
+    return CUDA_SUCCESS;
+}
+
+/* What gives something back is called once more when it fails: nobody else will do it later. */
+static void unmap(CUdeviceptr address, size_t bytes)
+{
+    CUresult result = ms_driver.mem_unmap(address, bytes);
+    if (result != CUDA_SUCCESS)
+        result = ms_driver.mem_unmap(address, bytes);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN, "cannot unmap %zu bytes at 0x%llx: CUDA error %d", bytes, address, result);
+}
+
+static void release(CUmemGenericAllocationHandle handle)
+{
+    CUresult result = ms_driver.mem_release(handle);
+    if (result != CUDA_SUCCESS)
+        result = ms_driver.mem_release(handle);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN, "cannot give device memory back: CUDA error %d", result);
+}
+
+static void free_addresses(CUdeviceptr address, size_t bytes)
+{
+    CUresult result = ms_driver.mem_address_free(address, bytes);
+    if (result != CUDA_SUCCESS)
+        result = ms_driver.mem_address_free(address, bytes);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_WARN, "cannot free the addresses at 0x%llx: CUDA error %d", address, result);
+}
+
+/* Every granule was mapped by itself. */
+static void unmap_granules(const struct ms_backing *backing, struct ms_range range)
+{
+    for (uint64_t at = range.begin; at < range.end; at += backing->granule)
+        unmap(backing->address + at, backing->granule);
+}
+
+/* --- what is sunk for queued work */
+
+static bool touches(const struct ms_sunk *sunk, size_t begin, size_t end)
+{
+    for (size_t i = 0; i < sunk->count; i++) {
+        if (sunk->ranges[i].begin < end && begin < sunk->ranges[i].end)
+            return true;
+    }
+    return false;
+}
+
+static CUresult wait_for_work(const struct ms_sunk *sunk)
+{
+    struct ms_driver_scope scope;
+    if (sunk->event == NULL) {
+        ms_log(MS_ERROR, "memory is used that a collective of an open group is to write");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    CUresult result = ms_driver_enter(sunk->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.event_synchronize(sunk->event);
+    ms_driver_leave(&scope);
+    return result;
+}
+
+/* Takes it out of the list, which *at is a link of. */
+static void end_sunk(struct ms_backing *backing, struct ms_sunk **at)
+{
+    struct ms_sunk *sunk = *at;
+    *at = sunk->next;
+    for (size_t i = 0; i < sunk->count; i++) {
+        const struct ms_range range = sunk->ranges[i];
+        if (sunk->is_lent)
+            unmap(backing->address + range.begin, range.end - range.begin);
+        else
+            unmap_granules(backing, range);
+    }
+    if (sunk->event != NULL)
+        ms_driver.event_destroy(sunk->event);
+    ms_heap_free(sunk);
+}
+
+CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t end)
+{
+    for (struct ms_sunk **at = &backing->sunk; *at != NULL;) {
+        if (!touches(*at, begin, end)) {
+            at = &(*at)->next;
+            continue;
+        }
+        const CUresult result = wait_for_work(*at);
+        if (result != CUDA_SUCCESS)
+            return result;
+        end_sunk(backing, at);
+    }
+    return CUDA_SUCCESS;
+}
+
+void ms_backing_unsink_now(struct ms_backing *backing, const struct ms_sunk *sunk)
+{
+    struct ms_sunk **at = &backing->sunk;
+    while (*at != NULL && *at != sunk)
+        at = &(*at)->next;
+    if (*at != NULL)
+        end_sunk(backing, at);
+}
+
+void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sunk, CUevent event)
+{
+    for (struct ms_sunk *at = backing->sunk; at != NULL; at = at->next) {
+        if (at == sunk) {
+            at->event = event;
+            return;
+        }
+    }
+    ms_driver.event_destroy(event); /* the allocation was freed meanwhile */
+}
+
+/* --- */
+
+void ms_backing_release(struct ms_backing *backing)
+{
+    while (backing->sunk != NULL)
+        end_sunk(backing, &backing->sunk);
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
+    }
+    free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
+    count_backed(backing->device, -(int64_t)backing->backed_bytes);
+    ms_heap_free(backing->chunks);
+    *backing = (struct ms_backing){0};
+}
+
+static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address, size_t bytes)
+{
+    CUmemAccessDesc access[1 + MS_MAX_DEVICES];
+    size_t count = 0;
+    access[count++] = (CUmemAccessDesc){
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = backing->device},
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    for (uint64_t left = atomic_load(&peers[backing->device]); left != 0; left &= left - 1) {
+        access[count] = access[0];
+        access[count++].location.id = __builtin_ctzll(left);
+    }
+    return ms_driver.mem_set_access(address, bytes, access, count);
+}
+
+/* Maps a handle and opens it. Undone whole when a step fails. */
+static CUresult map_handle(const struct ms_backing *backing, CUmemGenericAllocationHandle handle,
+                           CUdeviceptr address, size_t bytes)
+{
+    CUresult result = ms_driver.mem_map(address, bytes, 0, handle, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = set_access(backing, address, bytes);
+    if (result != CUDA_SUCCESS)
+        unmap(address, bytes);
+    return result;
+}
+
+static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chunk *chunk)
+{
+    const CUdeviceptr address = backing->address + chunk->begin;
+    const size_t bytes = chunk->end - chunk->begin;
+    const CUmemAllocationProp prop = memory_properties(backing->device);
+    CUmemGenericAllocationHandle handle;
+    CUresult result = ms_driver.mem_create(&handle, bytes, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = map_handle(backing, handle, address, bytes);
+    release(handle);
+    return result;
+}
+
+static bool grow(struct ms_backing *backing)
+{
+    if (backing->count < backing->capacity)
+        return true;
+    const size_t capacity = 2 * backing->capacity + 1;
+    struct ms_chunk *grown = ms_heap_realloc(backing->chunks, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    backing->chunks = grown;
+    backing->capacity = capacity;
+    return true;
+}
+
+/* Maps chunk and files it at position `at`. */
+static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+{
+    if (!grow(backing))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = map_chunk(backing, &chunk);
+    if (result != CUDA_SUCCESS)
+        return result;
+    memmove(&backing->chunks[at + 1], &backing->chunks[at],
+            (backing->count - at) * sizeof(*backing->chunks));
+    backing->chunks[at] = chunk;
+    backing->count++;
+    backing->backed_bytes += chunk.end - chunk.begin;
+    count_backed(backing->device, (int64_t)(chunk.end - chunk.begin));
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
+{
+    size_t at = begin / backing->granule * backing->granule;
+    const size_t stop = (end + backing->granule - 1) / backing->granule * backing->granule;
+    const CUresult waited = ms_backing_unsink_done(backing, at, stop);
+    if (waited != CUDA_SUCCESS)
+        return waited;
+    for (size_t i = 0; at < stop; i++) {
+        const bool beyond = i == backing->count;
+        const size_t gap_end =
+            beyond || backing->chunks[i].begin > stop ? stop : backing->chunks[i].begin;
+        if (at < gap_end) {
+            const CUresult result =
+                add_chunk(backing, i, (struct ms_chunk){.begin = at, .end = gap_end});
+            if (result != CUDA_SUCCESS)
+                return result;
+        }
+        if (at < backing->chunks[i].end)
+            at = backing->chunks[i].end;
+    }
+    return CUDA_SUCCESS;
+}
+
+bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
+{
+    for (size_t i = 0; i < backing->count && range->begin < range->end; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        if (chunk->end <= range->begin || chunk->begin >= range->end)
+            continue;
+        if (range->begin < chunk->begin)
+            range->begin = chunk->begin;
+        if (range->end > chunk->end)
+            range->end = chunk->end;
+        return true;
+    }
+    return false;
+}
+
+size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
+{
+    size_t freed = 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_chunk chunk = backing->chunks[i];
+        if (chunk.begin >= begin && chunk.end <= end) {
+            unmap(backing->address + chunk.begin, chunk.end - chunk.begin);
+            freed += chunk.end - chunk.begin;
+        } else {
+            backing->chunks[kept++] = chunk;
+        }
+    }
+    backing->count = kept;
+    backing->backed_bytes -= freed;
+    count_backed(backing->device, -(int64_t)freed);
+    return freed;
+}
+
+/*
+ * One throw-away granule a device, made when it is first needed and kept until memory is short. It
+ * is given back only while nobody is about to map it; users is DROPPING for the moment in which that
+ * is made sure.
+ */
+static struct {
+    _Atomic CUmemGenericAllocationHandle handle;
+    _Atomic size_t bytes;
+    _Atomic uint32_t users;
+} sinks[MS_MAX_DEVICES];
+
+enum { DROPPING = 1 << 30 };
+
+static void use_sink(CUdevice device)
+{
+    uint32_t users = atomic_load(&sinks[device].users);
+    while (users >= DROPPING ||
+           !atomic_compare_exchange_weak(&sinks[device].users, &users, users + 1))
+        users = atomic_load(&sinks[device].users);
+}
+
+static void put_sink(CUdevice device)
+{
+    atomic_fetch_sub(&sinks[device].users, 1);
+}
+
+bool ms_backing_drop_sink(CUdevice device)
+{
+    uint32_t users = 0;
+    if (atomic_load(&sinks[device].handle) == 0 ||
+        !atomic_compare_exchange_strong(&sinks[device].users, &users, DROPPING))
+        return false;
+    const CUmemGenericAllocationHandle handle = atomic_exchange(&sinks[device].handle, 0);
+    atomic_store(&sinks[device].users, 0);
+    if (handle == 0)
+        return false;
+    atomic_fetch_sub(&backed[device], (int64_t)atomic_load(&sinks[device].bytes));
+    release(handle);
+    return true;
+}
+
+/* The caller uses the sink. */
+static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocationHandle *sink_out)
+{
+    *sink_out = atomic_load(&sinks[backing->device].handle);
+    if (*sink_out != 0)
+        return CUDA_SUCCESS;
+    const CUmemAllocationProp prop = memory_properties(backing->device);
+    const CUresult result = ms_driver.mem_create(sink_out, backing->granule, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUmemGenericAllocationHandle none = 0;
+    atomic_store(&sinks[backing->device].bytes, backing->granule);
+    if (atomic_compare_exchange_strong(&sinks[backing->device].handle, &none, *sink_out)) {
+        atomic_fetch_add(&backed[backing->device], (int64_t)backing->granule);
+    } else {
+        release(*sink_out);
+        *sink_out = none;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The first gap in [at, stop). False when there is none. */
+static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, size_t *begin_out,
+                     size_t *end_out)
+{
+    size_t end = stop;
+    for (size_t i = 0; i < backing->count; i++) {
+        if (backing->chunks[i].end <= at)
+            continue;
+        if (at < backing->chunks[i].begin) {
+            end = backing->chunks[i].begin;
+            break;
+        }
+        at = backing->chunks[i].end;
+    }
+    *begin_out = at;
+    *end_out = end < stop ? end : stop;
+    return at < stop;
+}
+
+static size_t round_down(const struct ms_backing *backing, size_t offset)
+{
+    return offset / backing->granule * backing->granule;
+}
+
+static size_t round_up(const struct ms_backing *backing, size_t offset)
+{
+    return round_down(backing, offset + backing->granule - 1);
+}
+
+/* Takes the sink away from the gaps of whole granules. */
+static void unsink_granules(const struct ms_backing *backing, size_t from, size_t stop)
+{
+    size_t begin;
+    for (size_t end = from; next_gap(backing, end, stop, &begin, &end);)
+        unmap_granules(backing, (struct ms_range){begin, end});
+}
+
+/* The sink under every granule of [begin, end); under none after a failure. */
+static CUresult sink_granules(const struct ms_backing *backing, CUmemGenericAllocationHandle sink,
+                              size_t begin, size_t end)
+{
+    for (size_t at = begin; at < end; at += backing->granule) {
+        const CUresult result = map_handle(backing, sink, backing->address + at, backing->granule);
+        if (result != CUDA_SUCCESS) {
+            unmap_granules(backing, (struct ms_range){begin, at});
+            return result;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end)
+{
+    const size_t from = round_down(backing, begin);
+    const size_t stop = round_up(backing, end);
+    CUmemGenericAllocationHandle sink;
+    size_t gap, gap_end;
+    CUresult result = ms_backing_unsink_done(backing, from, stop);
+    if (result != CUDA_SUCCESS || !next_gap(backing, from, stop, &gap, &gap_end))
+        return result;
+    use_sink(backing->device);
+    result = get_sink(backing, &sink);
+    for (gap_end = from;
+         result == CUDA_SUCCESS && next_gap(backing, gap_end, stop, &gap, &gap_end);) {
+        result = sink_granules(backing, sink, gap, gap_end);
+        if (result != CUDA_SUCCESS)
+            unsink_granules(backing, from, gap);
+    }
+    put_sink(backing->device);
+    return result;
+}
+
+static struct ms_sunk *create_sunk(const struct ms_backing *backing, const struct ms_range *ranges,
+                                   size_t count, CUcontext context)
+{
+    struct ms_sunk *sunk = ms_heap_alloc(sizeof(*sunk) + count * sizeof(*ranges));
+    if (sunk == NULL)
+        return NULL;
+    *sunk = (struct ms_sunk){.next = backing->sunk, .context = context, .count = count};
+    memcpy(sunk->ranges, ranges, count * sizeof(*ranges));
+    return sunk;
+}
+
+CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *ranges,
+                             size_t count, CUcontext context, struct ms_sunk **sunk_out)
+{
+    CUmemGenericAllocationHandle sink;
+    struct ms_sunk *sunk = create_sunk(backing, ranges, count, context);
+    if (sunk == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    use_sink(backing->device);
+    CUresult result = get_sink(backing, &sink);
+    size_t done = 0;
+    while (done < count && result == CUDA_SUCCESS) {
+        result = sink_granules(backing, sink, ranges[done].begin, ranges[done].end);
+        done += result == CUDA_SUCCESS;
+    }
+    put_sink(backing->device);
+    if (result == CUDA_SUCCESS) {
+        *sunk_out = backing->sunk = sunk;
+        return CUDA_SUCCESS;
+    }
+    while (done > 0)
+        unmap_granules(backing, ranges[--done]);
+    ms_heap_free(sunk);
+    return result;
+}
+
+static CUresult lend(const struct ms_backing *backing, const struct ms_backing *lender,
+                     const struct ms_chunk *chunk, struct ms_range range)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result = ms_driver.mem_retain(&handle, (void *)(lender->address + chunk->begin));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = map_handle(backing, handle, backing->address + range.begin, range.end - range.begin);
+    release(handle);
+    return result;
+}
+
+CUresult ms_backing_lend_for(struct ms_backing *backing, const struct ms_backing *lender,
+                             const struct ms_range *ranges, CUcontext context,
+                             struct ms_sunk **sunk_out)
+{
+    struct ms_sunk *sunk = create_sunk(backing, ranges, lender->count, context);
+    if (sunk == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    sunk->is_lent = true;
+    sunk->count = 0;
+    while (sunk->count < lender->count && result == CUDA_SUCCESS) {
+        result = lend(backing, lender, &lender->chunks[sunk->count], ranges[sunk->count]);
+        sunk->count += result == CUDA_SUCCESS;
+    }
+    backing->sunk = sunk;
+    if (result == CUDA_SUCCESS)
+        *sunk_out = sunk;
+    else
+        end_sunk(backing, &backing->sunk);
+    return result;
+}
+
+void ms_backing_unsink(const struct ms_backing *backing, size_t begin, size_t end)
+{
+    unsink_granules(backing, round_down(backing, begin), round_up(backing, end));
+}
+
+bool ms_backing_is_one_chunk(const struct ms_backing *backing)
+{
+    return backing->count == 1 && backing->backed_bytes == backing->bytes;
+}
+
+void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled)
+{
+    if (device < 0 || device >= MS_MAX_DEVICES || peer < 0 || peer >= MS_MAX_DEVICES)
+        return;
+    const uint64_t bit = UINT64_C(1) << peer;
+    if (enabled)
+        atomic_fetch_or(&peers[device], bit);
+    else
+        atomic_fetch_and(&peers[device], ~bit);
+}
+
+CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled)
+{
+    const CUmemAccessDesc access = {
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer},
+        .flags = enabled ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE,
+    };
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        const CUresult result = ms_driver.mem_set_access(backing->address + chunk->begin,
+                                                         chunk->end - chunk->begin, &access, 1);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end of a claim. Above the index of allocations, because what has changed is told (publish.h) while it is still claimed. */
+#include "runtime/memory/allocations.h"
+#include "runtime/memory/publish.h"
+
+void ms_space_release(struct ms_allocation *allocation)
+{
+    if (allocation == NULL)
+        return;
+    ms_note_allocation(allocation);
+    ms_space_unclaim(allocation);
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/lineage.h"
+
+#include <string.h>
+
+#include "runtime/base/heap.h"
+
+const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",   "source",
+                                                  "launch",    "stored", "absent", "resident"};
+
+static bool refers(enum ms_kind kind)
+{
+    return kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_STORED;
+}
+
+static void hold(const struct ms_extent *extent)
+{
+    if (refers(extent->content.kind))
+        ms_counted_take(extent->content.owned);
+}
+
+static void let_go(const struct ms_extent *extent)
+{
+    if (refers(extent->content.kind))
+        ms_counted_drop(extent->content.owned);
+}
+
+bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
+{
+    enum { FIRST_CAPACITY = 4 };
+    struct ms_room room = {.item_bytes = sizeof(struct ms_extent)};
+    struct ms_extent *extents = ms_room_make(&room, NULL, 0, FIRST_CAPACITY);
+    if (extents == NULL)
+        return false;
+    extents = ms_room_replace(&room, extents, 0, 0, 0, 1);
+    extents[0] = (struct ms_extent){.begin = 0, .end = bytes};
+    *lineage = (struct ms_lineage){.extents = extents, .count = 1, .room = room, .bytes = bytes};
+    return true;
+}
+
+void ms_lineage_cleanup(struct ms_lineage *lineage)
+{
+    for (size_t i = 0; i < lineage->count; i++)
+        let_go(&lineage->extents[i]);
+    ms_room_free(&lineage->room, lineage->extents);
+    *lineage = (struct ms_lineage){0};
+}
+
+/* Index of the extent that holds offset. */
+static size_t find(const struct ms_lineage *lineage, size_t offset)
+{
+    size_t low = 0;
+    size_t high = lineage->count;
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+        if (lineage->extents[middle].begin <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void cut_front(struct ms_extent *extent, size_t begin)
+{
+    if (refers(extent->content.kind))
+        extent->content.source_offset += begin - extent->begin;
+    extent->begin = begin;
+}
+
+struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
+{
+    struct ms_extent extent = lineage->extents[find(lineage, offset)];
+    cut_front(&extent, offset);
+    return extent;
+}
+
+bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    if (lineage->resident_bytes == lineage->bytes)
+        return true;
+    /* Neighbours differ, so a resident range lies in one extent. */
+    const struct ms_extent *extent = &lineage->extents[find(lineage, begin)];
+    return extent->content.kind == MS_RESIDENT && extent->end >= end;
+}
+
+size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset)
+{
+    return find(lineage, offset);
+}
+
+bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    if (lineage->away_bytes == 0 || begin >= end)
+        return false;
+    for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
+         i++) {
+        if (lineage->extents[i].content.standing == MS_AWAY)
+            return true;
+    }
+    return false;
+}
+
+bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    if (lineage->kind_bytes[MS_ABSENT] == 0 || begin >= end)
+        return false;
+    for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
+         i++) {
+        if (lineage->extents[i].content.kind == MS_ABSENT)
+            return true;
+    }
+    return false;
+}
+
+/* Whether all extents of [begin, end) are present, or none, as wanted. */
+static bool all_are(const struct ms_lineage *lineage, size_t begin, size_t end, bool wanted)
+{
+    for (size_t i = find(lineage, begin); i < lineage->count; i++) {
+        if (lineage->extents[i].begin >= end)
+            break;
+        if (ms_content_is_present(&lineage->extents[i].content) != wanted)
+            return false;
+    }
+    return true;
+}
+
+bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    return all_are(lineage, begin, end, true);
+}
+
+bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    return lineage->resident_bytes + lineage->cached_bytes == 0 ||
+           all_are(lineage, begin, end, false);
+}
+
+static bool continues(const struct ms_extent *left, const struct ms_extent *right)
+{
+    const struct ms_content *a = &left->content;
+    const struct ms_content *b = &right->content;
+    if (a->kind != b->kind || a->cached != b->cached || a->standing != b->standing ||
+        a->foreign != b->foreign)
+        return false;
+    switch (a->kind) {
+    case MS_FILL:
+        return a->pattern == b->pattern;
+    case MS_SOURCE:
+        return a->source == b->source &&
+               a->source_offset + (left->end - left->begin) == b->source_offset;
+    case MS_LAUNCHED:
+        return a->step == b->step &&
+               a->source_offset + (left->end - left->begin) == b->source_offset;
+    case MS_STORED:
+        return a->store == b->store &&
+               a->source_offset + (left->end - left->begin) == b->source_offset;
+    default:
+        return true;
+    }
+}
+
+static void account(struct ms_lineage *lineage, const struct ms_extent *extent, bool added)
+{
+    const size_t change = added ? extent->end - extent->begin : extent->begin - extent->end;
+    if (extent->content.kind == MS_RESIDENT)
+        lineage->resident_bytes += change;
+    else if (extent->content.kind == MS_DEAD)
+        lineage->dead_bytes += change;
+    else if (extent->content.kind != MS_UNDEFINED)
+        lineage->deferred_bytes += change;
+    lineage->kind_bytes[extent->content.kind] += change;
+    if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
+        lineage->file_bytes += change;
+    if (extent->content.cached)
+        lineage->cached_bytes += change;
+    if (extent->content.standing == MS_AWAY)
+        lineage->away_bytes += change;
+}
+
+static void note_change(struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    const bool was_empty = lineage->changed_begin == lineage->changed_end;
+    if (was_empty || begin < lineage->changed_begin)
+        lineage->changed_begin = begin;
+    if (was_empty || end > lineage->changed_end)
+        lineage->changed_end = end;
+}
+
+/*
+ * The extents first..last are replaced by at most three: what is left of the first before `begin`,
+ * the new one, and what is left of the last after `end`. Equal neighbours are joined on the way.
+ */
+bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
+                    const struct ms_content *content)
+{
+    if (begin == end)
+        return true;
+    struct ms_extent *roomy = ms_room_make(&lineage->room, lineage->extents, lineage->count, 2);
+    if (roomy == NULL)
+        return false;
+    lineage->extents = roomy;
+
+    size_t first = find(lineage, begin);
+    size_t last = find(lineage, end - 1);
+    /* Take one neighbour on each side along, so that joining is one rule for all. */
+    first -= first > 0;
+    last += last + 1 < lineage->count;
+
+    struct ms_extent pieces[5];
+    size_t count = 0;
+    struct ms_extent wanted = {.begin = begin, .end = end, .content = *content};
+    for (size_t i = first; i <= last; i++) {
+        const struct ms_extent *old = &lineage->extents[i];
+        if (old->begin < begin) {
+            pieces[count] = *old;
+            if (pieces[count].end > begin)
+                pieces[count].end = begin;
+            count++;
+        }
+    }
+    if (count > 0 && continues(&pieces[count - 1], &wanted))
+        pieces[count - 1].end = end;
+    else
+        pieces[count++] = wanted;
+    for (size_t i = first; i <= last; i++) {
+        struct ms_extent rest = lineage->extents[i];
+        if (rest.end <= end)
+            continue;
+        if (rest.begin < end)
+            cut_front(&rest, end);
+        if (continues(&pieces[count - 1], &rest))
+            pieces[count - 1].end = rest.end;
+        else
+            pieces[count++] = rest;
+    }
+
+    for (size_t i = 0; i < count; i++) {
+        hold(&pieces[i]);
+        account(lineage, &pieces[i], true);
+    }
+    for (size_t i = first; i <= last; i++) {
+        account(lineage, &lineage->extents[i], false);
+        let_go(&lineage->extents[i]);
+    }
+    lineage->extents = ms_room_replace(&lineage->room, lineage->extents, lineage->count, first,
+                                       last - first + 1, count);
+    memcpy(&lineage->extents[first], pieces, count * sizeof(*pieces));
+    lineage->count = lineage->count - (last - first + 1) + count;
+    note_change(lineage, begin, end);
+    return true;
+}
+
+bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead)
+{
+    const struct ms_content wanted = {.kind = dead ? MS_DEAD : MS_UNDEFINED};
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (ms_content_is_nothing(&extent.content) && !ms_lineage_set(lineage, at, stop, &wanted))
+            return false;
+        at = stop;
+    }
+    return true;
+}
+
+bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    static const struct ms_content resident = {.kind = MS_RESIDENT};
+    static const struct ms_content dead = {.kind = MS_DEAD};
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        const bool present = ms_content_is_present(&extent.content);
+        if (!ms_lineage_set(lineage, at, stop, present ? &resident : &dead))
+            return false;
+        at = stop;
+    }
+    return true;
+}
+
+/* Extents that are being made, one behind the other; equal neighbours are joined. */
+static void append(struct ms_lineage *made, const struct ms_extent *extent)
+{
+    if (made->count > 0 && continues(&made->extents[made->count - 1], extent)) {
+        made->extents[made->count - 1].end = extent->end;
+    } else {
+        hold(extent);
+        made->extents[made->count++] = *extent;
+    }
+    account(made, extent, true);
+}
+
+/* [begin, end) of the lineage, changed or as it is. *at is the extent that holds begin, and is moved. */
+static void append_part(struct ms_lineage *made, const struct ms_lineage *lineage, size_t *at,
+                        struct ms_range range, ms_content_change *change)
+{
+    while (range.begin < range.end) {
+        struct ms_extent part = lineage->extents[*at];
+        cut_front(&part, range.begin);
+        if (part.end > range.end)
+            part.end = range.end;
+        range.begin = part.end;
+        if (part.end == lineage->extents[*at].end)
+            ++*at;
+        if (change != NULL)
+            change(&part.content);
+        append(made, &part);
+    }
+}
+
+bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
+                       ms_content_change *change)
+{
+    const size_t most = lineage->count + 2 * count;
+    struct ms_lineage made = {.room = {.item_bytes = sizeof(struct ms_extent)},
+                              .bytes = lineage->bytes,
+                              .changed_end = lineage->bytes};
+    made.extents = ms_room_make(&made.room, NULL, 0, most);
+    if (made.extents == NULL)
+        return false;
+    size_t at = 0, done = 0;
+    for (size_t i = 0; i < count; i++) {
+        append_part(&made, lineage, &at, (struct ms_range){done, ranges[i].begin}, NULL);
+        append_part(&made, lineage, &at, ranges[i], change);
+        done = ranges[i].end;
+    }
+    append_part(&made, lineage, &at, (struct ms_range){done, lineage->bytes}, NULL);
+    made.extents = ms_room_replace(&made.room, made.extents, 0, 0, 0, made.count);
+    ms_lineage_cleanup(lineage);
+    *lineage = made;
+    return true;
+}
+
+bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
+                        struct ms_lineage *part_out)
+{
+    if (!ms_lineage_init(part_out, end - begin))
+        return false;
+    for (size_t at = begin; at < end;) {
+        struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (extent.content.kind == MS_FILL)
+            extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
+        ms_content_set_open(&extent.content);
+        if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
+            ms_lineage_cleanup(part_out);
+            return false;
+        }
+        at = stop;
+    }
+    return true;
+}
+
+/* Neighbours that differed in nothing else become one. */
+void ms_lineage_drop_caches(struct ms_lineage *lineage)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < lineage->count; i++) {
+        struct ms_extent *extent = &lineage->extents[i];
+        extent->content.cached = false;
+        if (count > 0 && continues(&lineage->extents[count - 1], extent)) {
+            lineage->extents[count - 1].end = extent->end;
+            let_go(extent);
+        } else {
+            lineage->extents[count++] = *extent;
+        }
+    }
+    lineage->extents = ms_room_replace(&lineage->room, lineage->extents, lineage->count, count,
+                                       lineage->count - count, 0);
+    lineage->count = count;
+    lineage->cached_bytes = 0;
+    note_change(lineage, 0, lineage->bytes);
+}
+
+struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
+                                  size_t *count_out)
+{
+    const size_t first = find(lineage, begin);
+    const size_t count = find(lineage, end - 1) - first + 1;
+    struct ms_extent *copy = ms_heap_alloc(count * sizeof(*copy));
+    if (copy == NULL)
+        return NULL;
+    memcpy(copy, &lineage->extents[first], count * sizeof(*copy));
+    cut_front(&copy[0], begin);
+    copy[count - 1].end = end;
+    for (size_t i = 0; i < count; i++)
+        hold(&copy[i]);
+    *count_out = count;
+    return copy;
+}
+
+void ms_extents_free(struct ms_extent *extents, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        let_go(&extents[i]);
+    ms_heap_free(extents);
+}
+
+uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to)
+{
+    /* The byte that stood at `from` must come to stand at `to`. */
+    const unsigned shift = 8 * (unsigned)((to - from) & 3);
+    return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
+}
+
+bool ms_lineage_is_valid(const struct ms_lineage *lineage)
+{
+    size_t at = 0;
+    size_t resident = 0;
+    size_t deferred = 0;
+    size_t cached = 0;
+    size_t dead = 0;
+    size_t away = 0, absent = 0;
+    for (size_t i = 0; i < lineage->count; i++) {
+        const struct ms_extent *extent = &lineage->extents[i];
+        if (extent->begin != at || extent->end <= extent->begin)
+            return false;
+        if (i > 0 && continues(&lineage->extents[i - 1], extent))
+            return false;
+        at = extent->end;
+        if (extent->content.kind == MS_RESIDENT)
+            resident += extent->end - extent->begin;
+        else if (extent->content.kind == MS_DEAD)
+            dead += extent->end - extent->begin;
+        else if (extent->content.kind != MS_UNDEFINED)
+            deferred += extent->end - extent->begin;
+        if (extent->content.cached)
+            cached += extent->end - extent->begin;
+        if (extent->content.kind == MS_ABSENT) {
+            if (extent->content.standing != MS_AWAY)
+                return false;
+            absent += extent->end - extent->begin;
+        }
+        if (extent->content.foreign && ms_content_is_present(&extent->content))
+            return false;
+        if (extent->content.standing == MS_AWAY) {
+            if (ms_content_is_present(&extent->content))
+                return false;
+            away += extent->end - extent->begin;
+        }
+    }
+    return at == lineage->bytes && resident == lineage->resident_bytes &&
+           deferred == lineage->deferred_bytes && cached == lineage->cached_bytes &&
+           dead == lineage->dead_bytes && away == lineage->away_bytes &&
+           absent == lineage->kind_bytes[MS_ABSENT];
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of recorded writes and queued work: gates, captures, and whether a stream is idle. */
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "runtime/calls/calls.h"
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+
+/* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient, sleeps. */
+static CUresult poll(CUevent event, bool patient)
+{
+    enum { SPINS = 64, STEP_NS = 50 * 1000 };
+    const uint64_t steps = ms_config.idle_ms * (UINT64_C(1000000) / STEP_NS);
+    const uint64_t most = patient ? SPINS + steps : SPINS;
+    CUresult state = ms_driver.event_query(event);
+    for (uint64_t i = 0; i < most && state == CUDA_ERROR_NOT_READY; i++) {
+        if (i < SPINS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+        state = ms_driver.event_query(event);
+    }
+    return state;
+}
+
+/* It would end the captures of other threads: none begins meanwhile (ms_note_capture). */
+static CUresult record_context(CUcontext context, CUevent event)
+{
+    atomic_fetch_add(&ms_hot.marking, 1);
+    const CUresult result = atomic_load(&ms_hot.captures) != 0
+                                ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                : ms_driver.ctx_record_event(context, event);
+    atomic_fetch_sub(&ms_hot.marking, 1);
+    return result;
+}
+
+/*
+ * CUDA_SUCCESS when what is queued on the stream now, or in the context, is done. An event tells, and a query
+ * of the stream does not: it says nothing of the other streams that work on the legacy stream, or on a
+ * stream that blocks with it, would wait for.
+ *
+ * Waits a little for what is busy. It may wait for this very thread, so the wait ends; and when it was in
+ * vain, the next one of its kind is short until something was found idle. A context may be busy for long while the stream of
+ * a copy is not.
+ */
+static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
+{
+    static _Atomic bool in_vain_for[2];
+    _Atomic bool *in_vain = &in_vain_for[context != NULL];
+    CUevent event;
+    CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
+    if (state != CUDA_SUCCESS)
+        return state;
+    state =
+        context != NULL ? record_context(context, event) : ms_driver.event_record(event, stream);
+    if (state == CUDA_SUCCESS) {
+        state = poll(event, !atomic_load(in_vain));
+        atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
+    }
+    ms_driver.event_destroy(event);
+    return state;
+}
+
+static CUresult wait_a_moment(CUstream stream)
+{
+    return wait_a_moment_for(stream, NULL);
+}
+
+bool ms_context_is_idle(CUcontext context)
+{
+    struct ms_driver_scope scope;
+    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return false;
+    const bool is_idle = wait_a_moment_for(NULL, context) == CUDA_SUCCESS;
+    ms_driver_leave(&scope);
+    return is_idle;
+}
+
+/* Not by cuCtxSynchronize, which ends captures that begin meanwhile, if the driver knows another way. */
+static CUresult wait_in(CUcontext context)
+{
+    CUevent event;
+    if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return ms_driver.ctx_synchronize();
+    CUresult result = record_context(context, event);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.event_synchronize(event);
+    else if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        result = ms_driver.ctx_synchronize();
+    ms_driver.event_destroy(event);
+    return result;
+}
+
+CUresult ms_context_wait(CUcontext context)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = wait_in(context);
+    ms_driver_leave(&scope);
+    return result;
+}
+
+CUresult ms_capture_allows(void)
+{
+    CUevent event;
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) == 0 ||
+        ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    const CUresult result = ms_driver.event_query(event);
+    ms_driver.event_destroy(event);
+    return result;
+}
+
+bool ms_may_record(CUstream stream)
+{
+    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        return false;
+    if (ms_is_gated()) {
+        const CUresult state = wait_a_moment(stream);
+        if (state == CUDA_ERROR_NOT_READY)
+            ms_note_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
+        return state == CUDA_SUCCESS;
+    }
+    /* The query also finds handles that are no streams, and errors of earlier work: those calls go to
+     * the driver, which refuses them. */
+    const CUresult state = ms_driver.stream_query(stream);
+    return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
+}
+
+bool ms_host_may_change(CUstream stream)
+{
+    return ms_is_gated() && (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
+                             wait_a_moment(stream) != CUDA_SUCCESS);
+}
+
+/* The thunks of launches set the first alone. */
+void ms_note_gate(void)
+{
+    if (atomic_load_explicit(&ms_hot.gated_copies, memory_order_relaxed) != 0 || !ms_is_started())
+        return;
+    atomic_store_explicit(&ms_hot.gated, 1, memory_order_relaxed);
+    atomic_store_explicit(&ms_hot.gated_copies, 1, memory_order_relaxed);
+}
+
+void ms_note_capture(bool begun)
+{
+    if (begun) {
+        atomic_fetch_add(&ms_hot.captures, 1);
+        while (atomic_load(&ms_hot.marking) != 0)
+            sched_yield();
+        return;
+    }
+    uint32_t now = atomic_load(&ms_hot.captures);
+    while (now > 0 && !atomic_compare_exchange_weak(&ms_hot.captures, &now, now - 1))
+        ;
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/publish.h"
+
+#include <stdatomic.h>
+
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
+#include "runtime/state/explain.h"
+
+/* --- blocks */
+
+static uint64_t present_bytes(const struct ms_lineage *lineage)
+{
+    return lineage->resident_bytes + lineage->cached_bytes;
+}
+
+static uint64_t deferred_bytes(const struct ms_lineage *lineage)
+{
+    return lineage->bytes - present_bytes(lineage) - lineage->dead_bytes;
+}
+
+static void add_file(struct ms_state_block *block, const struct ms_content *content)
+{
+    if (content->kind != MS_SOURCE || !ms_source_is_file(content->source))
+        return;
+    block->file = ms_state_file(ms_source_path(content->source));
+    block->file_offset = content->source_offset;
+}
+
+static ms_tensor_namer *namer;
+
+void ms_note_set_namer(ms_tensor_namer *namer_)
+{
+    namer = namer_;
+}
+
+static void add_name(struct ms_state_block *block, const struct ms_allocation *allocation,
+                     size_t begin, size_t end)
+{
+    if (namer != NULL)
+        namer(allocation, begin, end, block->name, sizeof(block->name));
+}
+
+static struct ms_state_block describe(const struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    const size_t *kinds = lineage->kind_bytes;
+    struct ms_state_block block = {
+        .id = allocation->id,
+        .address = allocation->address,
+        .bytes = allocation->bytes,
+        .backed_bytes = allocation->backing.backed_bytes,
+        .kind_bytes = {[MS_BYTES_DEAD] = lineage->dead_bytes,
+                       [MS_BYTES_FILL] = kinds[MS_FILL],
+                       [MS_BYTES_FILE] = lineage->file_bytes,
+                       [MS_BYTES_SNAPSHOT] = kinds[MS_SOURCE] - lineage->file_bytes,
+                       [MS_BYTES_LAUNCH] = kinds[MS_LAUNCHED],
+                       [MS_BYTES_STORED] = kinds[MS_STORED],
+                       [MS_BYTES_ABSENT] = kinds[MS_ABSENT],
+                       [MS_BYTES_RESIDENT] = lineage->resident_bytes},
+        .deferred_bytes = deferred_bytes(lineage),
+        .cached_bytes = lineage->cached_bytes,
+        .away_bytes = lineage->away_bytes,
+        .device = (uint32_t)allocation->device,
+        .flags = allocation->blocks.carved ? MS_BLOCK_CARVED : 0,
+    };
+    block.kind_bytes[MS_BYTES_UNDEFINED] =
+        lineage->bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
+    return block;
+}
+
+static enum ms_state_kind kind_of(const struct ms_content *content)
+{
+    switch (content->kind) {
+    case MS_UNDEFINED:
+        return MS_BYTES_UNDEFINED;
+    case MS_DEAD:
+        return MS_BYTES_DEAD;
+    case MS_FILL:
+        return MS_BYTES_FILL;
+    case MS_SOURCE:
+        return ms_source_is_file(content->source) ? MS_BYTES_FILE : MS_BYTES_SNAPSHOT;
+    case MS_LAUNCHED:
+        return MS_BYTES_LAUNCH;
+    case MS_STORED:
+        return MS_BYTES_STORED;
+    case MS_ABSENT:
+        return MS_BYTES_ABSENT;
+    default:
+        return MS_BYTES_RESIDENT;
+    }
+}
+
+static struct ms_state_block describe_part(const struct ms_allocation *allocation, size_t begin,
+                                           size_t end)
+{
+    struct ms_state_block block = {.id = allocation->id,
+                                   .address = allocation->address + begin,
+                                   .bytes = end - begin,
+                                   .device = (uint32_t)allocation->device,
+                                   .flags = MS_BLOCK_PART};
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        block.kind_bytes[kind_of(&extent.content)] += stop - at;
+        if (extent.content.cached)
+            block.cached_bytes += stop - at;
+        else if (extent.content.kind != MS_RESIDENT && extent.content.kind != MS_DEAD)
+            block.deferred_bytes += stop - at;
+        if (extent.content.standing == MS_AWAY)
+            block.away_bytes += stop - at;
+        if (block.file == 0)
+            add_file(&block, &extent.content);
+        at = stop;
+    }
+    return block;
+}
+
+static void note_parts(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    for (size_t i = ms_space_block_behind(allocation, begin);
+         i < blocks->count && blocks->all[i].begin < end; i++) {
+        struct ms_block *part = &blocks->all[i];
+        struct ms_state_block block = describe_part(allocation, part->begin, part->end);
+        add_name(&block, allocation, part->begin, part->end);
+        ms_state_put(&part->place, &block);
+    }
+}
+
+/*
+ * Something to tell: its memory or its lineage has changed. But not the parts that a caching allocator hands out
+ * and takes back while nothing of it is deferred, which a training loop does all the time: what has changed
+ * meanwhile is told when something is deferred again.
+ */
+static bool has_news(const struct ms_allocation *allocation, uint64_t deferred)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    const struct ms_noted *noted = &allocation->noted;
+    if (!noted->place.is_counted || noted->backed_bytes != allocation->backing.backed_bytes)
+        return true;
+    const bool is_settled =
+        allocation->blocks.carved && deferred == 0 && noted->deferred_bytes == 0;
+    return lineage->changed_begin < lineage->changed_end && !is_settled;
+}
+
+void ms_note_allocation(struct ms_allocation *allocation)
+{
+    struct ms_lineage *lineage = &allocation->lineage;
+    struct ms_noted *noted = &allocation->noted;
+    const bool is_changed = lineage->changed_begin < lineage->changed_end;
+    const uint64_t deferred = deferred_bytes(lineage);
+    if (!ms_is_recorded() || !has_news(allocation, deferred))
+        return;
+    if (!noted->place.is_counted)
+        ms_count_live((int64_t)allocation->bytes);
+    ms_gauge_add(MS_GAUGE_DEFERRED, (int64_t)(deferred - noted->deferred_bytes));
+    noted->deferred_bytes = deferred;
+    noted->backed_bytes = allocation->backing.backed_bytes;
+    struct ms_state_block block = describe(allocation);
+    if (is_changed && !allocation->blocks.carved) {
+        const struct ms_extent first = ms_lineage_at(lineage, 0);
+        const struct ms_extent extent = ms_lineage_at(lineage, lineage->changed_begin);
+        add_file(&block, &first.content);
+        if (block.file == 0)
+            add_file(&block, &extent.content);
+        add_name(&block, allocation, lineage->changed_begin, lineage->changed_end);
+    }
+    ms_state_put(&noted->place, &block);
+    if (is_changed)
+        note_parts(allocation, lineage->changed_begin, lineage->changed_end);
+    lineage->changed_begin = lineage->changed_end = 0;
+    ms_state_sample();
+}
+
+void ms_note_gone(struct ms_allocation *allocation)
+{
+    struct ms_noted *noted = &allocation->noted;
+    if (!ms_is_recorded())
+        return;
+    for (size_t i = 0; i < allocation->blocks.count; i++)
+        ms_state_remove(&allocation->blocks.all[i].place);
+    if (noted->place.is_counted) {
+        ms_count_live(-(int64_t)allocation->bytes);
+        ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)noted->deferred_bytes);
+    }
+    ms_state_remove(&noted->place);
+}
+
+/* --- events */
+
+/* What the thread has materialised. */
+static _Thread_local uint64_t thread_bytes __attribute__((tls_model("initial-exec")));
+
+struct ms_note ms_note_begin(const struct ms_allocation *allocation)
+{
+    return (struct ms_note){ms_state_now(), present_bytes(&allocation->lineage)};
+}
+
+void ms_note_materialised(const struct ms_note *note, const struct ms_allocation *allocation,
+                          size_t begin, CUresult result)
+{
+    if (note->began == 0)
+        return;
+    ms_count(MS_COUNT_MATERIALISE_NS, ms_state_now() - note->began);
+    const uint64_t present = present_bytes(&allocation->lineage);
+    const uint64_t bytes = present > note->present_bytes ? present - note->present_bytes : 0;
+    thread_bytes += bytes;
+    if (result == CUDA_SUCCESS)
+        ms_state_event(MS_EVENT_MATERIALISE, allocation->id, allocation->address + begin, bytes,
+                       note->began, NULL);
+}
+
+void ms_note_filled(uint64_t bytes, uint64_t began)
+{
+    if (began == 0)
+        return;
+    ms_count(MS_COUNT_MATERIALISE_NS, ms_state_now() - began);
+    thread_bytes += bytes;
+    ms_state_event(MS_EVENT_MATERIALISE, 0, 0, bytes, began, "files, of a batch of allocations");
+}
+
+void ms_note_replay(const struct ms_step *step, size_t begin, size_t end)
+{
+    ms_count(MS_COUNT_REPLAYED_LAUNCHES, 1);
+    ms_state_event(MS_EVENT_REPLAY, step->block_id, step->address + begin, end - begin, 0,
+                   ms_launch_name(step->launch));
+}
+
+void ms_note_outside(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
+                     const char *tensor)
+{
+    ms_count(MS_COUNT_OUTSIDE_READS, 1);
+    ms_count(MS_COUNT_OUTSIDE_BYTES, bytes);
+    ms_state_event_for(MS_EVENT_OUTSIDE, MS_REASON_OUTSIDE, allocation->id,
+                       allocation->address + begin, bytes, 0, tensor);
+}
+
+void ms_note_device(CUdevice device)
+{
+    static _Atomic uint64_t asked;
+    char name[120] = "";
+    const uint64_t bit = UINT64_C(1) << (device & 63);
+    if (!ms_is_recorded() || (atomic_fetch_or(&asked, bit) & bit) != 0 ||
+        ms_driver.device_get_name == NULL ||
+        ms_driver.device_get_name(name, sizeof(name), device) != CUDA_SUCCESS)
+        return;
+    ms_state_set_device((uint32_t)device, name);
+}
+
+void ms_note_event(enum ms_event_kind kind, const struct ms_allocation *allocation, size_t begin,
+                   size_t bytes, const char *text)
+{
+    ms_state_event(kind, allocation->id, allocation->address + begin, bytes, 0, text);
+}
+
+void ms_note_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
+{
+    ms_count(MS_COUNT_FALLBACKS, 1);
+    ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, 0, text);
+}
+
+/* --- reasons */
+
+struct ms_why ms_why_begin(enum ms_reason reason)
+{
+    const struct ms_why why = {ms_caller_reason, ms_state_now(), thread_bytes};
+    if (ms_caller_reason == MS_REASON_CALL)
+        ms_caller_reason = reason;
+    return why;
+}
+
+void ms_why_end(struct ms_why why)
+{
+    const enum ms_reason reason = (enum ms_reason)ms_caller_reason;
+    const uint64_t bytes = thread_bytes - why.bytes;
+    ms_caller_reason = why.before;
+    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_reason_is_fallback(reason))
+        return;
+    ms_count(MS_COUNT_FALLBACKS, 1);
+    ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, why.began, NULL);
+}

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/shard/active_plan.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/memory/publish.h"
+#include "runtime/plan/rank.h"
+#include "runtime/shard/checkpoint_files.h"
+#include "runtime/shard/named_tensors.h"
+#include "runtime/shard/shard_internal.h"
+
+struct ms_shard ms_shard = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static _Atomic uint64_t generation; /* changes under the lock */
+static _Atomic uint32_t world;      /* of the plan in force */
+static _Atomic uint32_t names;      /* ms_named_count, to be read without the lock */
+
+uint64_t ms_shard_generation(void)
+{
+    return atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+bool ms_shard_is_active(void)
+{
+    return ms_shard_generation() != 0;
+}
+
+bool ms_shard_enforces(void)
+{
+    return ms_config.plan_mode == MS_ENFORCE && ms_shard_is_active();
+}
+
+bool ms_shard_receives_parts(int ranks)
+{
+    return ms_config.receive_parts && ms_shard_is_active() &&
+           (uint32_t)ranks == atomic_load_explicit(&world, memory_order_relaxed);
+}
+
+/* --- sheets */
+
+void ms_sheet_cleanup_locked(struct ms_sheet *sheet)
+{
+    ms_placement_destroy(sheet->placement);
+    ms_layout_destroy(sheet->layout);
+    ms_heap_free(sheet->positions);
+    *sheet = (struct ms_sheet){0};
+}
+
+bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
+                          struct ms_fault *fault)
+{
+    static uint64_t versions; /* guarded by the lock */
+    ms_sheet_cleanup_locked(sheet);
+    sheet->version = ++versions;
+    sheet->positions = ms_heap_alloc((source->count + 1) * sizeof(*sheet->positions));
+    if (sheet->positions == NULL)
+        return ms_fault_set(fault, "memory is out");
+    if (!ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault)) {
+        sheet->layout = NULL;
+        ms_sheet_cleanup_locked(sheet);
+        return false;
+    }
+    sheet->placement = ms_placement_create(sheet->layout, ms_shard.rank);
+    if (sheet->placement != NULL)
+        return true;
+    ms_sheet_cleanup_locked(sheet);
+    return ms_fault_set(fault, "memory is out");
+}
+
+/* Room for what was seen of the known tensors; new ones were not. */
+static bool grow_seen(size_t count)
+{
+    bool *grown = ms_heap_realloc(ms_shard.is_seen, count + 1);
+    if (grown == NULL)
+        return false;
+    if (count > ms_shard.known_count)
+        memset(grown + ms_shard.known_count, 0, count - ms_shard.known_count);
+    ms_shard.is_seen = grown;
+    ms_shard.known_count = count;
+    return true;
+}
+
+static bool make_sheet(struct ms_fault *fault)
+{
+    const size_t known = ms_known_count(), count = known + ms_named_count();
+    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
+    if (tensors == NULL || !grow_seen(known)) {
+        ms_heap_free(tensors);
+        ms_sheet_cleanup_locked(&ms_shard.sheet); /* it knows less tensors than there are */
+        return ms_fault_set(fault, "memory is out");
+    }
+    if (known > 0)
+        memcpy(tensors, ms_known_tensors(), known * sizeof(*tensors));
+    for (size_t i = known; i < count; i++)
+        tensors[i] = &ms_named_at(i - known)->tensor;
+    const struct ms_layout_source source = {.tensors = tensors,
+                                            .count = count,
+                                            .has_declared = true};
+    const bool is_good = ms_sheet_init_locked(&ms_shard.sheet, &source, fault);
+    ms_heap_free(tensors);
+    return is_good;
+}
+
+/* A plan that does not fit the program's tensors decides nothing about them. */
+bool ms_shard_has_sheet_locked(void)
+{
+    struct ms_fault fault;
+    if (ms_shard.plan == NULL)
+        return false;
+    if (ms_shard.is_stale || ms_shard.known_count != ms_known_count()) {
+        ms_shard.is_stale = false;
+        if (!make_sheet(&fault))
+            ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name, fault.text);
+    }
+    return ms_shard.sheet.layout != NULL;
+}
+
+void ms_shard_make_nameless_sheet_locked(void)
+{
+    struct ms_fault fault;
+    const size_t count = ms_shard.nameless_count;
+    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
+    if (tensors == NULL) {
+        ms_sheet_cleanup_locked(&ms_shard.nameless_sheet);
+        ms_log(MS_ERROR, "%s: memory is out; entries without a name are not followed",
+               ms_shard.name);
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        tensors[i] = &ms_shard.nameless[i].tensor;
+    const struct ms_layout_source source = {.tensors = tensors, .count = count};
+    if (!ms_sheet_init_locked(&ms_shard.nameless_sheet, &source, &fault))
+        ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
+               fault.text);
+    ms_heap_free(tensors);
+}
+
+/* --- the plan in force */
+
+static void forget_locked(void)
+{
+    ms_sheet_cleanup_locked(&ms_shard.sheet);
+    ms_sheet_cleanup_locked(&ms_shard.nameless_sheet);
+    ms_heap_free(ms_shard.nameless);
+    ms_shard.nameless = NULL;
+    ms_shard.nameless_count = 0;
+    ms_heap_free(ms_shard.ambiguous);
+    ms_shard.ambiguous = NULL;
+    ms_shard.ambiguous_count = 0;
+    if (ms_shard.is_seen != NULL)
+        memset(ms_shard.is_seen, 0, ms_shard.known_count);
+    for (size_t i = 0; i < ms_named_count(); i++)
+        ms_named_at(i)->is_seen = false;
+    ms_shard.is_stale = true;
+}
+
+static void drop_waiting_locked(void)
+{
+    ms_plan_destroy(ms_shard.waiting);
+    ms_shard.waiting = NULL;
+}
+
+static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t rank)
+{
+    forget_locked();
+    ms_plan_destroy(ms_shard.plan);
+    ms_shard.plan = plan;
+    ms_shard.rank = rank;
+    atomic_store(&world, ms_plan_mesh(plan)->world);
+    snprintf(ms_shard.name, sizeof(ms_shard.name), "%s", name);
+    const uint64_t number = atomic_fetch_add(&generation, 1) + 1;
+    ms_log(MS_INFO, "%s: plan %" PRIu64 ", of rank %" PRIu32 " of %" PRIu32, name, number, rank,
+           ms_plan_mesh(plan)->world);
+}
+
+static void let_wait(struct ms_plan *plan, const char *name)
+{
+    ms_log(MS_WARN,
+           "%s: nobody says which rank this is (rank or coordinates in the plan, or a launcher's "
+           "RANK): the plan waits for a communicator of %" PRIu32 " ranks",
+           name, ms_plan_mesh(plan)->world);
+    pthread_mutex_lock(&ms_shard.lock);
+    drop_waiting_locked();
+    ms_shard.waiting = plan;
+    memset(ms_shard.told, 0, sizeof(ms_shard.told));
+    snprintf(ms_shard.waiting_name, sizeof(ms_shard.waiting_name), "%s", name);
+    pthread_mutex_unlock(&ms_shard.lock);
+}
+
+bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault)
+{
+    uint32_t rank;
+    struct ms_fault why;
+    if (!ms_rank_is_told(plan)) {
+        let_wait(plan, name);
+        return true;
+    }
+    if (!ms_rank_find(plan, &rank, &why)) {
+        ms_plan_destroy(plan);
+        return ms_fault_set(fault, "%s: %s", name, why.text);
+    }
+    pthread_mutex_lock(&ms_shard.lock);
+    drop_waiting_locked();
+    put_in_force_locked(plan, name, rank);
+    pthread_mutex_unlock(&ms_shard.lock);
+    return true;
+}
+
+/* Once: other communicators may number the same processes differently for good reasons. */
+static void compare_rank_locked(uint32_t ranks, uint32_t rank)
+{
+    if (ms_shard.plan == NULL || ms_plan_mesh(ms_shard.plan)->world != ranks ||
+        ms_shard.rank == rank || ms_shard.is_contradicted)
+        return;
+    ms_shard.is_contradicted = true;
+    ms_log(MS_WARN,
+           "%s: this process is followed as rank %" PRIu32 ", and is rank %" PRIu32
+           " in a communicator of %" PRIu32 " ranks",
+           ms_shard.name, ms_shard.rank, rank, ranks);
+}
+
+bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank)
+{
+    ms_state_offer_rank(rank, ranks);
+    pthread_mutex_lock(&ms_shard.lock);
+    struct ms_plan *plan = ms_shard.waiting;
+    const bool is_awaited = plan != NULL && ms_plan_mesh(plan)->world == ranks;
+    if (is_awaited) {
+        ms_shard.waiting = NULL;
+        put_in_force_locked(plan, ms_shard.waiting_name, rank);
+    } else {
+        compare_rank_locked(ranks, rank);
+    }
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_awaited;
+}
+
+/* The one dimension of that size; mesh->dims: there is none, or there are several. */
+static unsigned find_dimension(const struct ms_mesh *mesh, uint32_t ranks)
+{
+    unsigned found = mesh->dims;
+    for (unsigned i = 0; i < mesh->dims; i++) {
+        if (mesh->size[i] != ranks)
+            continue;
+        if (found != mesh->dims)
+            return mesh->dims;
+        found = i;
+    }
+    return found;
+}
+
+static bool is_complete_locked(const struct ms_mesh *mesh, uint32_t *rank_out)
+{
+    *rank_out = 0;
+    for (unsigned i = 0; i < mesh->dims; i++) {
+        if (mesh->size[i] > 1 && ms_shard.told[i] == 0)
+            return false;
+        if (mesh->size[i] > 1)
+            *rank_out += (ms_shard.told[i] - 1) * mesh->stride[i];
+    }
+    return true;
+}
+
+/* Programs may have groups that are no concern of the plan's. */
+static void compare_group_locked(uint32_t ranks, uint32_t rank)
+{
+    const struct ms_mesh *mesh = ms_plan_mesh(ms_shard.plan);
+    bool is_of_size = false, is_along = false;
+    for (unsigned i = 0; i < mesh->dims; i++) {
+        is_of_size |= mesh->size[i] == ranks;
+        is_along |=
+            mesh->size[i] == ranks && ms_shard.rank / mesh->stride[i] % mesh->size[i] == rank;
+    }
+    if (!is_of_size || is_along || ms_shard.has_odd_group)
+        return;
+    ms_shard.has_odd_group = true;
+    ms_log(MS_INFO,
+           "%s: rank %" PRIu32 " of the plan is rank %" PRIu32 " in a group of %" PRIu32
+           ", which is its coordinate in no mesh dimension of that size",
+           ms_shard.name, ms_shard.rank, rank, ranks);
+}
+
+bool ms_shard_tell_group(uint32_t ranks, uint32_t rank)
+{
+    uint32_t found;
+    bool is_known = false;
+    pthread_mutex_lock(&ms_shard.lock);
+    struct ms_plan *plan = ms_shard.waiting;
+    if (plan != NULL && ranks > 1) {
+        const struct ms_mesh *mesh = ms_plan_mesh(plan);
+        const unsigned dim = find_dimension(mesh, ranks);
+        if (dim < mesh->dims && rank < ranks)
+            ms_shard.told[dim] = rank + 1;
+        is_known = is_complete_locked(mesh, &found);
+        if (mesh->world == ranks && rank < ranks) {
+            is_known = true;
+            found = rank;
+        }
+    } else if (ms_shard.plan != NULL && ranks > 1) {
+        compare_group_locked(ranks, rank);
+    }
+    if (is_known) {
+        ms_shard.waiting = NULL;
+        put_in_force_locked(plan, ms_shard.waiting_name, found);
+    }
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_known;
+}
+
+size_t ms_shard_least_copy(void)
+{
+    return ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
+}
+
+bool ms_shard_note_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
+{
+    if (!ms_source_is_file(source))
+        return false;
+    pthread_mutex_lock(&ms_shard.lock);
+    const struct ms_known_file *file = ms_known_find(source);
+    const bool complete = file != NULL && ms_known_note(file, offset, offset + bytes,
+                                                        ms_config.min_bytes, ms_shard_least_copy());
+    pthread_mutex_unlock(&ms_shard.lock);
+    return complete;
+}
+
+static void note_extents(const struct ms_allocation *allocation)
+{
+    for (size_t i = 0; i < allocation->lineage.count; i++) {
+        const struct ms_extent *extent = &allocation->lineage.extents[i];
+        if (extent->content.kind == MS_SOURCE)
+            ms_shard_note_copy(extent->content.source, extent->content.source_offset,
+                               extent->end - extent->begin);
+    }
+}
+
+void ms_shard_catch_up(void)
+{
+    CUdeviceptr at = 0;
+    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        note_extents(allocation);
+        ms_space_release(allocation);
+    }
+}
+
+/* --- names */
+
+bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
+                          const struct ms_tensor *like)
+{
+    const bool is_good = ms_named_add(allocation_id, begin, end, name, like);
+    ms_shard.is_stale = true;
+    atomic_store(&names, (uint32_t)ms_named_count());
+    return is_good;
+}
+
+bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
+                   const struct ms_tensor *like, struct ms_fault *fault)
+{
+    struct ms_block_facts facts;
+    if (!ms_space_look_up(address, &facts) || bytes > facts.bytes - (address - facts.address))
+        return ms_fault_set(
+            fault, "tensor %s: no allocation that the shim defers holds %zu bytes at 0x%llx", name,
+            bytes, address);
+    if (like->bytes != bytes)
+        return ms_fault_set(fault,
+                            "tensor %s: expected the %" PRIu64
+                            " bytes of dtype and shape, found %zu",
+                            name, like->bytes, bytes);
+    const size_t begin = (size_t)(address - facts.address);
+    pthread_mutex_lock(&ms_shard.lock);
+    const bool is_good = ms_shard_name_locked(facts.id, begin, begin + bytes, name, like);
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_good || ms_fault_set(fault, "memory is out");
+}
+
+void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (atomic_load_explicit(&names, memory_order_relaxed) == 0)
+        return;
+    pthread_mutex_lock(&ms_shard.lock);
+    if (ms_named_forget(allocation->id, begin, end))
+        ms_shard.is_stale = true;
+    atomic_store(&names, (uint32_t)ms_named_count());
+    pthread_mutex_unlock(&ms_shard.lock);
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Named memory: ranges of allocations that are tensors because the program said so, or because nothing else
+ * has the size and place that the plan tells. Ranges do not overlap.
+ *
+ * Guarded by the lock of active_plan.c.
+ */
+#ifndef METASHARD_RUNTIME_SHARD_NAMED_TENSORS_H
+#define METASHARD_RUNTIME_SHARD_NAMED_TENSORS_H
+
+#include "runtime/checkpoint/tensor.h"
+#include "runtime/memory/allocations.h"
+
+struct ms_named {
+    uint64_t allocation_id;
+    size_t begin, end; /* in the allocation */
+    struct ms_tensor tensor;
+    bool is_seen; /* the plan was asked about it */
+    char name[];  /* the tensor's */
+};
+
+size_t ms_named_count(void);
+struct ms_named *ms_named_at(size_t index); /* stays where it is until it is forgotten */
+
+/* What overlaps it is forgotten. False when memory is out. */
+bool ms_named_add(uint64_t allocation_id, size_t begin, size_t end, const char *name,
+                  const struct ms_tensor *like);
+
+/* True when there was one in that range. */
+bool ms_named_forget(uint64_t allocation_id, size_t begin, size_t end);
+
+bool ms_named_holds(uint64_t allocation_id, size_t begin, size_t end);
+
+#endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the plan says of an allocation's bytes, and what happens when the program reads others than its own. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/base/range_list.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/checkpoint_files.h"
+#include "runtime/shard/named_tensors.h"
+#include "runtime/shard/shard_internal.h"
+#include "runtime/state/caller.h"
+
+/* The tensor whose ranges were gone through last, and how far: a tensor may lie in many extents. */
+struct walk {
+    uint64_t version; /* of the sheet; 0: none */
+    size_t position;
+    struct ms_cursor cursor;
+    struct ms_range range; /* the first that was not passed; empty: there is none */
+};
+
+struct judging {
+    struct walk walk;
+    uint64_t begin, end;            /* in the file, or in the tensor */
+    uint64_t at;                    /* offset in the allocation of `begin` */
+    struct ms_ranges ours, planned; /* offsets in the allocation */
+    bool is_out_of_memory;
+};
+
+static void next_range(struct walk *walk)
+{
+    if (!ms_cursor_next(&walk->cursor, &walk->range))
+        walk->range = (struct ms_range){UINT64_MAX, UINT64_MAX};
+}
+
+static void walk_to(struct walk *walk, const struct ms_sheet *sheet, size_t position,
+                    uint64_t begin)
+{
+    if (walk->version != sheet->version || walk->position != position ||
+        walk->range.begin > begin) {
+        walk->version = sheet->version;
+        walk->position = position;
+        ms_cursor_init(&walk->cursor, sheet->placement, position);
+        next_range(walk);
+    }
+    while (walk->range.end <= begin)
+        next_range(walk);
+}
+
+/* Bytes [begin, end) of a tensor lie at offset `at` of the allocation. */
+static void judge_part(struct judging *judging, const struct ms_sheet *sheet, size_t position,
+                       struct ms_range part, uint64_t at)
+{
+    struct walk *walk = &judging->walk;
+    bool is_good = ms_ranges_add(&judging->planned, at, at + (part.end - part.begin));
+    walk_to(walk, sheet, position, part.begin);
+    while (walk->range.begin < part.end && is_good) {
+        const uint64_t begin = walk->range.begin > part.begin ? walk->range.begin : part.begin;
+        const uint64_t end = walk->range.end < part.end ? walk->range.end : part.end;
+        is_good = ms_ranges_add(&judging->ours, at + (begin - part.begin), at + (end - part.begin));
+        if (walk->range.end > part.end)
+            break;
+        next_range(walk);
+    }
+    if (!is_good)
+        judging->is_out_of_memory = true;
+}
+
+static bool judge_tensor(void *context, size_t index, const struct ms_tensor *tensor)
+{
+    struct judging *judging = context;
+    const uint64_t tensor_end = tensor->offset + tensor->bytes;
+    const uint64_t begin = judging->begin > tensor->offset ? judging->begin : tensor->offset;
+    const uint64_t end = judging->end < tensor_end ? judging->end : tensor_end;
+    const struct ms_range part = {begin - tensor->offset, end - tensor->offset};
+    if (index >= ms_shard.known_count)
+        return true; /* became known just now; the next time */
+    ms_shard.is_seen[index] = true;
+    judge_part(judging, &ms_shard.sheet, ms_shard.sheet.positions[index], part,
+               judging->at + (begin - judging->begin));
+    return !judging->is_out_of_memory;
+}
+
+static void judge_file(struct judging *judging, const struct ms_extent *extent)
+{
+    const struct ms_known_file *file = ms_known_find(extent->content.source);
+    /* The list may have grown by that. */
+    if (file == NULL || !ms_shard_has_sheet_locked())
+        return;
+    judging->begin = extent->content.source_offset;
+    judging->end = judging->begin + (extent->end - extent->begin);
+    judging->at = extent->begin;
+    ms_known_visit(file, judging->begin, judging->end, judge_tensor, judging);
+}
+
+/* What of a named range is in the extent. */
+static bool judge_named(struct judging *judging, const struct ms_sheet *sheet, size_t position,
+                        const struct ms_extent *extent, size_t begin, size_t end)
+{
+    const size_t from = extent->begin > begin ? extent->begin : begin;
+    const size_t to = extent->end < end ? extent->end : end;
+    if (from >= to)
+        return false;
+    judge_part(judging, sheet, position, (struct ms_range){from - begin, to - begin}, from);
+    return true;
+}
+
+static void judge_by_address(struct judging *judging, uint64_t allocation_id,
+                             const struct ms_extent *extent)
+{
+    for (size_t i = 0; i < ms_named_count(); i++) {
+        struct ms_named *named = ms_named_at(i);
+        if (named->allocation_id == allocation_id &&
+            judge_named(judging, &ms_shard.sheet,
+                        ms_shard.sheet.positions[ms_shard.known_count + i], extent, named->begin,
+                        named->end))
+            named->is_seen = true;
+    }
+    for (size_t i = 0; i < ms_shard.nameless_count && ms_shard.nameless_sheet.layout != NULL; i++) {
+        struct ms_nameless *block = &ms_shard.nameless[i];
+        if (block->is_selected && block->allocation_id == allocation_id &&
+            judge_named(judging, &ms_shard.nameless_sheet, ms_shard.nameless_sheet.positions[i],
+                        extent, block->begin, block->end))
+            block->is_seen = true;
+    }
+}
+
+static bool is_open(const struct ms_content *content)
+{
+    return content->standing == MS_OPEN && content->kind != MS_DEAD &&
+           !ms_content_is_present(content);
+}
+
+static void judge_locked(struct judging *judging, const struct ms_allocation *allocation,
+                         size_t begin, size_t end)
+{
+    for (size_t i = ms_lineage_index(&allocation->lineage, begin);
+         i < allocation->lineage.count && allocation->lineage.extents[i].begin < end; i++) {
+        const struct ms_extent *extent = &allocation->lineage.extents[i];
+        if (!is_open(&extent->content))
+            continue;
+        if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
+            judge_file(judging, extent);
+        if (ms_shard_has_sheet_locked())
+            judge_by_address(judging, allocation->id, extent);
+    }
+}
+
+static void set_ours(struct ms_content *content)
+{
+    content->standing = MS_OURS;
+    content->foreign = false;
+}
+
+static void set_away(struct ms_content *content)
+{
+    content->standing = MS_AWAY;
+}
+
+/* Tensors may overlap: what one of them keeps is ours, whatever the others say. */
+static void apply(struct judging *judging, struct ms_allocation *allocation)
+{
+    struct ms_ranges away = {0};
+    ms_ranges_sort(&judging->ours);
+    ms_ranges_sort(&judging->planned);
+    if (!judging->is_out_of_memory &&
+        ms_ranges_subtract(&judging->planned, &judging->ours, &away)) {
+        ms_lineage_change(&allocation->lineage, judging->ours.list, judging->ours.count, set_ours);
+        ms_lineage_change(&allocation->lineage, away.list, away.count, set_away);
+    }
+    ms_ranges_cleanup(&away);
+}
+
+static bool has_open(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    for (size_t i = ms_lineage_index(lineage, begin);
+         i < lineage->count && lineage->extents[i].begin < end; i++) {
+        if (is_open(&lineage->extents[i].content))
+            return true;
+    }
+    return false;
+}
+
+void ms_shard_judge(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (!ms_shard_is_active() || !has_open(&allocation->lineage, begin, end))
+        return;
+    struct judging *judging = ms_heap_zalloc(sizeof(*judging));
+    if (judging == NULL)
+        return;
+    pthread_mutex_lock(&ms_shard.lock);
+    if (ms_shard_has_sheet_locked())
+        judge_locked(judging, allocation, begin, end);
+    pthread_mutex_unlock(&ms_shard.lock);
+    if (judging->planned.count > 0)
+        apply(judging, allocation);
+    ms_ranges_cleanup(&judging->ours);
+    ms_ranges_cleanup(&judging->planned);
+    ms_heap_free(judging);
+}
+
+bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);
+    bool is_good = fits;
+    if (fits) {
+        const size_t begin = ms_offset(allocation, address);
+        const struct ms_range range = {begin, begin + bytes};
+        ms_shard_forget(allocation, range.begin, range.end);
+        is_good = ms_lineage_change(&allocation->lineage, &range, 1, ms_content_set_open);
+    }
+    ms_space_release(allocation);
+    if (!fits)
+        return ms_fault_set(fault, "no allocation that the shim defers holds %zu bytes at 0x%llx",
+                            bytes, address);
+    return is_good || ms_fault_set(fault, "memory is out");
+}
+
+/* --- reading what is away */
+
+/* Who reads what, for a message. */
+struct reader {
+    const char *tensor;
+    uint64_t begin; /* in the tensor */
+    uint64_t file_begin;
+};
+
+static bool take_first(void *context, __attribute__((unused)) size_t index,
+                       const struct ms_tensor *tensor)
+{
+    struct reader *reader = context;
+    reader->tensor = tensor->name;
+    reader->begin = reader->file_begin > tensor->offset ? reader->file_begin - tensor->offset : 0;
+    return false;
+}
+
+/* Which tensor an extent, cut to what is read, belongs to. */
+static struct reader find_tensor_locked(const struct ms_allocation *allocation,
+                                        const struct ms_extent *extent)
+{
+    struct reader reader = {"a block", extent->begin, 0};
+    const struct ms_content *content = &extent->content;
+    if (content->kind == MS_SOURCE && ms_source_is_file(content->source)) {
+        const struct ms_known_file *file = ms_known_find(content->source);
+        reader.file_begin = content->source_offset;
+        if (file != NULL)
+            ms_known_visit(file, reader.file_begin,
+                           reader.file_begin + (extent->end - extent->begin), take_first, &reader);
+    }
+    for (size_t i = 0; i < ms_named_count(); i++) {
+        const struct ms_named *named = ms_named_at(i);
+        if (named->allocation_id == allocation->id && named->begin <= extent->begin &&
+            extent->begin < named->end)
+            reader = (struct reader){named->name, extent->begin - named->begin, 0};
+    }
+    return reader;
+}
+
+bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size_t end,
+                      char *name_out, size_t bytes)
+{
+    if (!ms_shard_is_active() || begin >= end)
+        return false;
+    struct ms_extent extent = ms_lineage_at(&allocation->lineage, begin);
+    extent.end = extent.end < end ? extent.end : end;
+    pthread_mutex_lock(&ms_shard.lock);
+    const struct reader reader = find_tensor_locked(allocation, &extent);
+    const bool is_named = strcmp(reader.tensor, "a block") != 0;
+    if (is_named)
+        snprintf(name_out, bytes, "%s", reader.tensor);
+    pthread_mutex_unlock(&ms_shard.lock);
+    return is_named;
+}
+
+/* The name of exactly these bytes; ms_named_count() if there is none. */
+static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    size_t at = 0;
+    for (; at < ms_named_count(); at++) {
+        const struct ms_named *named = ms_named_at(at);
+        if (named->allocation_id == allocation->id && named->begin == begin && named->end == end)
+            break;
+    }
+    return at;
+}
+
+bool ms_shard_named_away(const struct ms_allocation *allocation, size_t begin, size_t end,
+                         struct ms_ranges *away)
+{
+    struct judging judging = {0};
+    pthread_mutex_lock(&ms_shard.lock);
+    const size_t at =
+        ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end) : ms_named_count();
+    const bool is_named = at < ms_named_count();
+    if (is_named)
+        judge_part(&judging, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
+                   (struct ms_range){0, end - begin}, begin);
+    pthread_mutex_unlock(&ms_shard.lock);
+    if (!judging.is_out_of_memory)
+        ms_ranges_subtract(&judging.planned, &judging.ours, away);
+    ms_ranges_cleanup(&judging.ours);
+    ms_ranges_cleanup(&judging.planned);
+    return is_named;
+}
+
+static struct ms_culprit *find_culprit_locked(const char *call, const char *tensor)
+{
+    for (size_t i = 0; i < ms_shard.culprit_count; i++) {
+        struct ms_culprit *culprit = &ms_shard.culprits[i];
+        if (strncmp(culprit->call, call, sizeof(culprit->call) - 1) == 0 &&
+            strncmp(culprit->tensor, tensor, sizeof(culprit->tensor) - 1) == 0)
+            return culprit;
+    }
+    if (ms_shard.culprit_count == MS_CULPRITS_MAX)
+        return NULL;
+    struct ms_culprit *culprit = &ms_shard.culprits[ms_shard.culprit_count++];
+    *culprit = (struct ms_culprit){0};
+    snprintf(culprit->call, sizeof(culprit->call), "%s", call);
+    snprintf(culprit->tensor, sizeof(culprit->tensor), "%s", tensor);
+    return culprit;
+}
+
+/* One message for each call and tensor, and each time a call fails. */
+static void report_locked(const char *call, const struct reader *reader, uint64_t bytes,
+                          bool is_first)
+{
+    const struct ms_mesh *mesh = ms_plan_mesh(ms_shard.plan);
+    if (ms_shard_enforces())
+        ms_log(MS_ERROR,
+               "%s reads %" PRIu64 " bytes of tensor %s, from byte %" PRIu64 " on, which the plan "
+               "%s gives to other ranks than %" PRIu32 " of %" PRIu32 "; METASHARD_PLAN_MODE is "
+               "enforce",
+               call, bytes, reader->tensor, reader->begin, ms_shard.name, ms_shard.rank,
+               mesh->world);
+    else if (is_first)
+        ms_log(MS_INFO,
+               "%s reads %" PRIu64 " bytes of tensor %s, from byte %" PRIu64 " on, which the plan "
+               "%s gives to other ranks than %" PRIu32 " of %" PRIu32,
+               call, bytes, reader->tensor, reader->begin, ms_shard.name, ms_shard.rank,
+               mesh->world);
+}
+
+/* The first extent that is away tells the tensor; all of them count. */
+static void note_outside_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    char call[sizeof(ms_shard.culprits[0].call)];
+    snprintf(call, sizeof(call), "%s%s%s", ms_caller != NULL ? ms_caller : "a call",
+             ms_caller_kernel != NULL ? " of " : "",
+             ms_caller_kernel != NULL ? ms_caller_kernel : "");
+    struct reader reader = {"a block", 0, 0};
+    bool is_found = false;
+    uint64_t bytes = 0;
+    for (size_t at = begin; at < end;) {
+        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        if (extent.end > end)
+            extent.end = end;
+        at = extent.end;
+        if (extent.content.standing != MS_AWAY)
+            continue;
+        bytes += extent.end - extent.begin;
+        if (!is_found)
+            reader = find_tensor_locked(allocation, &extent);
+        is_found = true;
+    }
+    struct ms_culprit *culprit = find_culprit_locked(call, reader.tensor);
+    ms_shard.outside_reads++;
+    ms_shard.outside_bytes += bytes;
+    ms_note_outside(allocation, begin, bytes, reader.tensor);
+    report_locked(call, &reader, bytes, culprit != NULL && culprit->count == 0);
+    if (culprit != NULL) {
+        culprit->count++;
+        culprit->bytes += bytes;
+    }
+}
+
+CUresult ms_shard_outside(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (!ms_lineage_has_away(&allocation->lineage, begin, end))
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&ms_shard.lock);
+    if (ms_shard.plan != NULL)
+        note_outside_locked(allocation, begin, end);
+    pthread_mutex_unlock(&ms_shard.lock);
+    return ms_shard_enforces() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/shard/remote_parts.h"
+
+#include "runtime/config/config.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/shard/tensors_by_size.h"
+
+/* Bytes of a file that go on outside: then what is received is not a tensor in its place. */
+static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
+{
+    return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
+}
+
+/* What the extents of a range tell of the tensor that is to be received there. */
+struct told {
+    bool is_cut;  /* it is none in its place */
+    bool is_open; /* nothing */
+    struct ms_ranges away, foreign;
+};
+
+/* What was received for others may have been another tensor's: memory is used again, and this one never written. */
+static bool tells(const struct ms_content *content)
+{
+    return content->kind != MS_ABSENT && content->standing != MS_OPEN;
+}
+
+/* False when memory is out. */
+static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end, struct told *told)
+{
+    bool is_good = true;
+    *told = (struct told){.is_open = true};
+    for (size_t i = ms_lineage_index(lineage, begin);
+         is_good && i < lineage->count && lineage->extents[i].begin < end; i++) {
+        const struct ms_extent *extent = &lineage->extents[i];
+        const struct ms_content *content = &extent->content;
+        const size_t from = extent->begin > begin ? extent->begin : begin;
+        const size_t to = extent->end < end ? extent->end : end;
+        told->is_cut |= is_cut(extent, begin, end);
+        told->is_open &= !tells(content);
+        if (content->foreign)
+            is_good = ms_ranges_add(&told->foreign, from, to);
+        else if (tells(content) && content->standing == MS_AWAY)
+            is_good = ms_ranges_add(&told->away, from, to);
+    }
+    return is_good;
+}
+
+static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct ms_ranges *away)
+{
+    const size_t first = away->count;
+    if (!ms_sized_away(sequence, away))
+        return false;
+    for (size_t i = first; i < away->count; i++) {
+        away->list[i].begin += begin;
+        away->list[i].end += begin;
+    }
+    return true;
+}
+
+/* What is in both, which are sorted. */
+static bool add_common(const struct ms_ranges *left, const struct ms_ranges *right,
+                       struct ms_ranges *both)
+{
+    struct ms_ranges only = {0};
+    const bool is_good =
+        ms_ranges_subtract(left, right, &only) && ms_ranges_subtract(left, &only, both);
+    ms_ranges_cleanup(&only);
+    return is_good;
+}
+
+/*
+ * By the tensor's size, unless its content tells what is away; and what was copied here as other ranks'. That may have been another
+ * tensor's that lay here; so what either would keep is kept.
+ */
+static bool add_told(size_t begin, const struct ms_sequence *sequence, struct told *told,
+                     struct ms_ranges *foreign)
+{
+    const bool is_sized = told->is_open && list_sized(begin, sequence, &told->away);
+    if (is_sized && told->foreign.count > 0)
+        return add_common(&told->away, &told->foreign, foreign);
+    const bool is_good =
+        ms_ranges_add_all(foreign, &told->away) && ms_ranges_add_all(foreign, &told->foreign);
+    ms_ranges_sort(foreign);
+    return is_good;
+}
+
+bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
+                     const struct ms_sequence *sequence, struct ms_ranges *foreign)
+{
+    const struct ms_sequence alone = {.bytes = &bytes, .count = 1};
+    const size_t end = begin + bytes;
+    struct told told = {0};
+    if (!ms_config.receive_parts || !ms_shard_is_active())
+        return true;
+    ms_shard_judge(allocation, begin, end);
+    if (ms_shard_named_away(allocation, begin, end, foreign))
+        return true;
+    bool is_good = look_at(&allocation->lineage, begin, end, &told);
+    if (is_good && !told.is_cut)
+        is_good = add_told(begin, sequence != NULL ? sequence : &alone, &told, foreign);
+    ms_ranges_cleanup(&told.away);
+    ms_ranges_cleanup(&told.foreign);
+    return is_good;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is told of the plan in force: what was found, and what was not. */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/shard/checkpoint_files.h"
+#include "runtime/shard/named_tensors.h"
+#include "runtime/shard/shard_internal.h"
+#include "runtime/state/state.h"
+
+static void add_tensor(struct ms_shard_facts *facts, const struct ms_sheet *sheet, size_t given)
+{
+    const size_t position = sheet->positions[given];
+    facts->tensors++;
+    facts->planned_bytes += ms_layout_tensor(sheet->layout, position)->bytes;
+    facts->owned_bytes += ms_placement_bytes(sheet->placement, position);
+}
+
+/* Every tensor that was found in the program's memory. */
+static void add_seen_locked(struct ms_shard_facts *facts)
+{
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard.known_count; i++) {
+        if (ms_shard.is_seen[i])
+            add_tensor(facts, &ms_shard.sheet, i);
+    }
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_named_count(); i++) {
+        if (ms_named_at(i)->is_seen)
+            add_tensor(facts, &ms_shard.sheet, ms_shard.known_count + i);
+    }
+    for (size_t i = 0; ms_shard.nameless_sheet.layout != NULL && i < ms_shard.nameless_count; i++) {
+        if (ms_shard.nameless[i].is_seen)
+            add_tensor(facts, &ms_shard.nameless_sheet, i);
+    }
+}
+
+void ms_shard_describe(struct ms_shard_facts *facts_out)
+{
+    *facts_out = (struct ms_shard_facts){.generation = ms_shard_generation()};
+    pthread_mutex_lock(&ms_shard.lock);
+    if (ms_shard.plan != NULL) {
+        memcpy(facts_out->name, ms_shard.name, sizeof(facts_out->name));
+        facts_out->rank = ms_shard.rank;
+        facts_out->world = ms_plan_mesh(ms_shard.plan)->world;
+        facts_out->outside_reads = ms_shard.outside_reads;
+        facts_out->outside_bytes = ms_shard.outside_bytes;
+        facts_out->culprit_count = ms_shard.culprit_count;
+        memcpy(facts_out->culprits, ms_shard.culprits, sizeof(facts_out->culprits));
+        add_seen_locked(facts_out);
+    }
+    pthread_mutex_unlock(&ms_shard.lock);
+}
+
+void ms_shard_note(const char *what, uint64_t began)
+{
+    struct ms_shard_facts facts;
+    if (!ms_is_recorded())
+        return;
+    ms_shard_describe(&facts);
+    struct ms_state_plan plan = {.generation = facts.generation,
+                                 .tensors = facts.tensors,
+                                 .planned_bytes = facts.planned_bytes,
+                                 .owned_bytes = facts.owned_bytes,
+                                 .rank = facts.rank,
+                                 .world = facts.world,
+                                 .enforced = ms_config.plan_mode == MS_ENFORCE};
+    snprintf(plan.name, sizeof(plan.name), "%s", facts.name);
+    ms_state_set_plan(&plan);
+    if (facts.generation > 0)
+        ms_state_set_rank(facts.rank, facts.world);
+    ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
+}
+
+static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t position)
+{
+    const size_t entry = ms_layout_entry(sheet->layout, position);
+    if (entry != SIZE_MAX)
+        is_met[entry] = true;
+}
+
+/* Entries that decide a tensor of a file, or a named or nameless one. */
+static void mark_entries_locked(bool *is_met)
+{
+    const size_t given = ms_shard.known_count + ms_named_count();
+    for (size_t i = 0; i < given; i++)
+        mark_entry(is_met, &ms_shard.sheet, ms_shard.sheet.positions[i]);
+    for (size_t i = 0; ms_shard.nameless_sheet.layout != NULL && i < ms_shard.nameless_count; i++) {
+        if (ms_shard.nameless[i].is_selected)
+            mark_entry(is_met, &ms_shard.nameless_sheet, ms_shard.nameless_sheet.positions[i]);
+    }
+}
+
+/* Whether some tensor meets an entry that decides none. */
+static bool is_met_locked(size_t entry)
+{
+    const struct ms_layout *layout = ms_shard.sheet.layout;
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        if (ms_plan_entry_meets(ms_shard.plan, entry, ms_layout_tensor(layout, i), i))
+            return true;
+    }
+    return false;
+}
+
+/* A declaration, the n-th, that nothing but itself meets: it stands in the layout as it was declared. */
+static bool is_homeless_locked(size_t entry, size_t n)
+{
+    return ms_layout_tensor(ms_shard.sheet.layout, n) == ms_plan_entry_tensor(ms_shard.plan, entry);
+}
+
+static bool is_ambiguous_locked(size_t entry)
+{
+    for (size_t i = 0; i < ms_shard.ambiguous_count; i++) {
+        if (ms_shard.ambiguous[i] == entry)
+            return true;
+    }
+    return false;
+}
+
+void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
+{
+    pthread_mutex_lock(&ms_shard.lock);
+    const size_t count = ms_shard_has_sheet_locked() ? ms_plan_count(ms_shard.plan) : 0;
+    bool *is_met = ms_heap_zalloc(count + 1);
+    if (is_met != NULL && count > 0)
+        mark_entries_locked(is_met);
+    size_t declared = 0;
+    for (size_t i = 0; i < count && is_met != NULL; i++) {
+        const bool declares = ms_plan_entry_declares(ms_shard.plan, i);
+        const bool is_homeless = declares && is_homeless_locked(i, declared++);
+        /* A declaration has an exact name: if it is not homeless, its tensor meets it. */
+        if (!is_ambiguous_locked(i) &&
+            (is_homeless || (!declares && !is_met[i] && !is_met_locked(i))))
+            visit(context, i, ms_plan_entry_name(ms_shard.plan, i));
+    }
+    ms_heap_free(is_met);
+    pthread_mutex_unlock(&ms_shard.lock);
+}
+
+void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context)
+{
+    pthread_mutex_lock(&ms_shard.lock);
+    for (size_t i = 0; i < ms_shard.ambiguous_count; i++)
+        visit(context, ms_shard.ambiguous[i],
+              ms_plan_entry_name(ms_shard.plan, ms_shard.ambiguous[i]));
+    pthread_mutex_unlock(&ms_shard.lock);
+}

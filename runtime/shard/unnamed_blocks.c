@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocks that are tensors of the plan though nothing names them, in programs that copy from no checkpoint: a
+ * declared tensor is the one block of its size, if no other tensor and no other block has that size; and where
+ * the program names nothing, the entries without a name tell blocks by size and order.
+ */
+#include <stdlib.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/shard/checkpoint_files.h"
+#include "runtime/shard/named_tensors.h"
+#include "runtime/shard/shard_internal.h"
+
+struct list {
+    struct ms_nameless *blocks;
+    size_t count, capacity;
+};
+
+static bool add_block(struct list *list, const struct ms_allocation *allocation, size_t begin,
+                      size_t end)
+{
+    if (list->count == list->capacity) {
+        const size_t capacity = 2 * list->capacity + 256;
+        struct ms_nameless *grown = ms_heap_realloc(list->blocks, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        list->blocks = grown;
+        list->capacity = capacity;
+    }
+    list->blocks[list->count++] =
+        (struct ms_nameless){.allocation_id = allocation->id, .begin = begin, .end = end};
+    return true;
+}
+
+/* What a file or an earlier pass told already is no candidate. */
+static bool is_told(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    for (size_t i = ms_lineage_index(lineage, begin);
+         i < lineage->count && lineage->extents[i].begin < end; i++) {
+        const struct ms_content *content = &lineage->extents[i].content;
+        if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
+            return true;
+    }
+    return false;
+}
+
+static bool add_blocks(struct list *list, const struct ms_allocation *allocation)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved)
+        return is_told(allocation, 0, allocation->bytes) ||
+               add_block(list, allocation, 0, allocation->bytes);
+    bool is_good = true;
+    for (size_t i = 0; i < blocks->count && is_good; i++) {
+        const struct ms_block *block = &blocks->all[i];
+        is_good = is_told(allocation, block->begin, block->end) ||
+                  add_block(list, allocation, block->begin, block->end);
+    }
+    return is_good;
+}
+
+/* Allocations in the order in which they were made, and inside of one by address. */
+static int by_age(const void *a, const void *b)
+{
+    const struct ms_nameless *left = a, *right = b;
+    if (left->allocation_id != right->allocation_id)
+        return left->allocation_id < right->allocation_id ? -1 : 1;
+    return left->begin < right->begin ? -1 : left->begin > right->begin;
+}
+
+static bool collect(struct list *list)
+{
+    bool is_good = true;
+    CUdeviceptr at = 0;
+    for (struct ms_allocation *allocation;
+         is_good && (allocation = ms_space_claim_next(at)) != NULL;) {
+        at = allocation->address + allocation->bytes;
+        is_good = add_blocks(list, allocation);
+        ms_space_release(allocation);
+    }
+    if (list->count > 0)
+        qsort(list->blocks, list->count, sizeof(*list->blocks), by_age);
+    return is_good;
+}
+
+/* --- declared tensors, by their size alone */
+
+/* Blocks of the size that have no name; the last of them. */
+static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
+                                  const struct ms_nameless **block_out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        const struct ms_nameless *block = &list->blocks[i];
+        if (block->end - block->begin != bytes ||
+            ms_named_holds(block->allocation_id, block->begin, block->end))
+            continue;
+        count++;
+        *block_out = block;
+    }
+    return count;
+}
+
+/* Declared tensors of the size that have no place. */
+static size_t count_declared_locked(const size_t *homeless, size_t count, uint64_t bytes)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++)
+        found += ms_plan_entry_tensor(ms_shard.plan, homeless[i])->bytes == bytes;
+    return found;
+}
+
+static void match_declared_locked(const struct list *list, const size_t *homeless, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct ms_tensor *tensor = ms_plan_entry_tensor(ms_shard.plan, homeless[i]);
+        const struct ms_nameless *block = NULL;
+        const size_t blocks = count_blocks_locked(list, tensor->bytes, &block);
+        if (blocks == 1 && count_declared_locked(homeless, count, tensor->bytes) == 1)
+            ms_shard_name_locked(block->allocation_id, block->begin, block->end, tensor->name,
+                                 tensor);
+        else if (blocks > 0)
+            ms_shard.ambiguous[ms_shard.ambiguous_count++] = homeless[i];
+    }
+}
+
+/* Entries that declare a tensor which no name has: it stands in the layout as it was declared. */
+static size_t list_homeless_locked(size_t *homeless)
+{
+    size_t count = 0, declared = 0;
+    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
+        if (!ms_plan_entry_declares(ms_shard.plan, i))
+            continue;
+        const struct ms_tensor *tensor = ms_plan_entry_tensor(ms_shard.plan, i);
+        if (ms_layout_tensor(ms_shard.sheet.layout, declared++) == tensor && tensor->bytes > 0)
+            homeless[count++] = i;
+    }
+    return count;
+}
+
+/* --- entries without a name */
+
+/* The first entry without a name that meets the block; its dtype and shape where it has them. */
+bool ms_nameless_select_locked(struct ms_nameless *block, size_t order)
+{
+    const uint64_t bytes = block->end - block->begin;
+    block->tensor = (struct ms_tensor){.dtype = MS_DTYPE_U8, .dims = 1, .shape = {bytes}};
+    ms_tensor_measure(&block->tensor);
+    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
+        if (!ms_plan_entry_meets(ms_shard.plan, i, &block->tensor, order))
+            continue;
+        const struct ms_tensor *like = ms_plan_entry_tensor(ms_shard.plan, i);
+        if (like != NULL && like->bytes == bytes)
+            block->tensor = *like;
+        block->tensor.name = NULL; /* the entry has none either */
+        return true;
+    }
+    return false;
+}
+
+static bool has_nameless_locked(void)
+{
+    for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
+        if (ms_plan_entry_name(ms_shard.plan, i) == NULL)
+            return true;
+    }
+    return false;
+}
+
+/* The list becomes the shard's. */
+static void match_nameless_locked(struct list *list)
+{
+    ms_heap_free(ms_shard.nameless);
+    ms_shard.nameless = list->blocks;
+    ms_shard.nameless_count = list->count;
+    *list = (struct list){0};
+    for (size_t i = 0; i < ms_shard.nameless_count; i++) {
+        struct ms_nameless *block = &ms_shard.nameless[i];
+        block->is_selected = ms_nameless_select_locked(block, i);
+    }
+    ms_shard_make_nameless_sheet_locked();
+}
+
+/* --- */
+
+static void match_locked(struct list *list)
+{
+    size_t *homeless = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*homeless));
+    ms_heap_free(ms_shard.ambiguous);
+    ms_shard.ambiguous_count = 0;
+    ms_shard.ambiguous = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*homeless));
+    if (homeless != NULL && ms_shard.ambiguous != NULL && ms_known_count() == 0)
+        match_declared_locked(list, homeless, list_homeless_locked(homeless));
+    ms_heap_free(homeless);
+    if (ms_known_count() == 0 && ms_named_count() == 0 && has_nameless_locked())
+        match_nameless_locked(list);
+}
+
+void ms_shard_match_blocks(void)
+{
+    struct list list = {0};
+    const bool is_good = collect(&list);
+    pthread_mutex_lock(&ms_shard.lock);
+    if (is_good && ms_shard.plan != NULL && ms_shard_has_sheet_locked())
+        match_locked(&list);
+    pthread_mutex_unlock(&ms_shard.lock);
+    ms_heap_free(list.blocks);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/pinned_pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "runtime/base/log.h"
+#include "runtime/state/state.h"
+
+/* More are in use at once only when more threads fill memory at once. */
+enum { MAX_KEPT = 16 };
+
+static struct {
+    pthread_mutex_t lock; /* guards the table; not held across driver calls */
+    struct ms_staging areas[MAX_KEPT];
+    int count;
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Takes one out of the table. */
+static bool find(CUcontext context, size_t bytes, struct ms_staging *staging_out)
+{
+    bool found = false;
+    pthread_mutex_lock(&kept.lock);
+    for (int i = 0; i < kept.count && !found; i++) {
+        found = kept.areas[i].context == context && kept.areas[i].bytes >= bytes;
+        if (found) {
+            *staging_out = kept.areas[i];
+            kept.areas[i] = kept.areas[--kept.count];
+        }
+    }
+    pthread_mutex_unlock(&kept.lock);
+    return found;
+}
+
+CUresult ms_staging_take(CUcontext context, size_t bytes, struct ms_staging *staging_out)
+{
+    if (find(context, bytes, staging_out))
+        return CUDA_SUCCESS;
+    void *memory;
+    const CUresult result = ms_driver.mem_host_alloc(&memory, bytes, 0);
+    if (result != CUDA_SUCCESS) {
+        ms_log(MS_DEBUG, "no pinned memory for staging (CUDA error %d): pageable memory it is",
+               (int)result);
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS)
+        ms_state_event_for(MS_EVENT_PIN, MS_REASON_CALL, 0, (uintptr_t)memory, bytes, 0,
+                           "host memory, to read files through");
+    *staging_out = (struct ms_staging){memory, bytes, result == CUDA_SUCCESS, context};
+    return CUDA_SUCCESS;
+}
+
+static void free_pinned(const struct ms_staging *staging)
+{
+    const CUresult result = ms_driver.mem_free_host(staging->memory);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_DEBUG, "%zu bytes of pinned memory could not be given back: CUDA error %d",
+               staging->bytes, (int)result);
+}
+
+void ms_staging_drop(const struct ms_staging *staging)
+{
+    if (!staging->is_pinned) {
+        munmap(staging->memory, staging->bytes);
+        return;
+    }
+    pthread_mutex_lock(&kept.lock);
+    const bool has_room = kept.count < MAX_KEPT;
+    if (has_room)
+        kept.areas[kept.count++] = *staging;
+    pthread_mutex_unlock(&kept.lock);
+    if (!has_room)
+        free_pinned(staging);
+}
+
+void ms_staging_give_back(CUcontext context)
+{
+    struct ms_staging staging;
+    struct ms_driver_scope scope;
+    while (find(context, 0, &staging)) {
+        if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+            return;
+        free_pinned(&staging);
+        ms_driver_leave(&scope);
+    }
+}
+
+void ms_staging_forget(CUcontext context)
+{
+    struct ms_staging staging;
+    while (find(context, 0, &staging))
+        ;
+}

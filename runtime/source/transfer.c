@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/source/transfer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
+#include "runtime/config/config.h"
+#include "runtime/source/pinned_pool.h"
+#include "runtime/source/reader.h"
+#include "runtime/source/schedule.h"
+#include "runtime/state/counters.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+
+static const size_t min_slot_bytes = (size_t)256 << 10;
+/* Larger ones are not read faster, but leave the caches before they are copied. */
+static const size_t max_slot_bytes = (size_t)2 << 20;
+/* Less is read before threads have started. */
+static const size_t min_threaded_bytes = (size_t)4 << 20;
+static const uint64_t report_ns = 2 * SECOND_NS;
+
+static _Atomic bool is_cancelled;
+static const _Atomic bool is_never; /* cancelled: the program's own threads */
+static _Thread_local bool may_be_cancelled __attribute__((tls_model("initial-exec")));
+
+static const _Atomic bool *cancel_flag(void)
+{
+    return may_be_cancelled ? &is_cancelled : &is_never;
+}
+
+struct transfer {
+    struct ms_gather gather;
+    struct ms_reader *reader;
+    CUstream stream;
+
+    struct ms_staging staging;
+    size_t slot_bytes, slot_count;
+    CUevent *events; /* of each slot: complete when its bytes were copied */
+    size_t event_count;
+    size_t *queued; /* the slots that are being copied: a ring, the oldest first */
+    size_t oldest, queued_count;
+
+    size_t bytes_done;
+    uint64_t began_ns, reported_ns;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+static void report(struct transfer *transfer)
+{
+    const uint64_t now = now_ns();
+    if (now - transfer->reported_ns < report_ns)
+        return;
+    transfer->reported_ns = now;
+    const double seconds = (double)(now - transfer->began_ns) / (double)SECOND_NS;
+    ms_log(MS_INFO, "filling device memory from files: %zu of %zu bytes, %.2f GiB/s",
+           transfer->bytes_done, transfer->gather.wanted_bytes,
+           (double)transfer->bytes_done / (double)(1 << 30) / seconds);
+}
+
+/* --- staging */
+
+static size_t sum_bytes(const struct ms_run *runs, size_t count)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += runs[i].bytes;
+    return bytes;
+}
+
+static unsigned count_cores(void)
+{
+    cpu_set_t cores;
+    /* More than a set holds: the call fails. */
+    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? (unsigned)CPU_COUNT(&cores)
+                                                            : sizeof(cores) * 8;
+}
+
+/* More than there are cores would take turns, and the slots that they fill leave the caches. */
+static unsigned choose_threads(size_t bytes)
+{
+    const unsigned count = count_cores();
+    if (ms_config.read_threads <= 1 || bytes < min_threaded_bytes || count <= 1)
+        return 0;
+    return ms_config.read_threads < count ? (unsigned)ms_config.read_threads : count;
+}
+
+/* For each thread a slot that it fills and one that is copied, and two more to pass from hand to hand. Whatever is
+ * to be read: an area that is kept fits the next transfer. */
+static size_t choose_staging_bytes(void)
+{
+    const size_t enough = (2 * (size_t)choose_threads(SIZE_MAX) + 2) * max_slot_bytes;
+    const size_t bytes = (size_t)ms_config.staging_bytes / min_slot_bytes * min_slot_bytes;
+    if (bytes < min_slot_bytes)
+        return min_slot_bytes;
+    return bytes < enough ? bytes : enough;
+}
+
+/* Several, so that there is always one to read into and one to copy from. */
+static size_t choose_slot_bytes(size_t bytes)
+{
+    const size_t limit = choose_staging_bytes() / 6;
+    size_t slot = bytes / 8;
+    if (slot > limit)
+        slot = limit;
+    if (slot > max_slot_bytes)
+        slot = max_slot_bytes;
+    if (slot < min_slot_bytes)
+        slot = min_slot_bytes;
+    return slot / min_slot_bytes * min_slot_bytes;
+}
+
+static CUresult take_staging(struct transfer *transfer, CUcontext context)
+{
+    CUresult result = ms_staging_take(context, choose_staging_bytes(), &transfer->staging);
+    if (result != CUDA_SUCCESS)
+        return result;
+    transfer->slot_count = transfer->staging.bytes / transfer->slot_bytes;
+    if (transfer->slot_count > transfer->gather.batch_count)
+        transfer->slot_count = transfer->gather.batch_count;
+    transfer->queued = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->queued));
+    transfer->events = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->events));
+    if (transfer->queued == NULL || transfer->events == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    while (transfer->event_count < transfer->slot_count && result == CUDA_SUCCESS) {
+        /* A waiting thread leaves its core to those that read. */
+        result = ms_driver.event_create(&transfer->events[transfer->event_count],
+                                        CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
+        transfer->event_count += result == CUDA_SUCCESS;
+    }
+    return result;
+}
+
+static void drop_staging(struct transfer *transfer)
+{
+    for (size_t i = 0; i < transfer->event_count; i++)
+        ms_driver.event_destroy(transfer->events[i]);
+    ms_heap_free(transfer->events);
+    ms_heap_free(transfer->queued);
+    if (transfer->staging.memory != NULL)
+        ms_staging_drop(&transfer->staging);
+}
+
+static bool start_reading(struct transfer *transfer)
+{
+    const unsigned threads = choose_threads(transfer->gather.wanted_bytes);
+    const struct ms_reading reading = {
+        .parts = transfer->gather.parts,
+        .batches = transfer->gather.batches,
+        .batch_count = transfer->gather.batch_count,
+        .slots = transfer->staging.memory,
+        .slot_bytes = transfer->slot_bytes,
+        .slot_count = transfer->slot_count,
+        .threads = threads < transfer->slot_count ? threads : (unsigned)transfer->slot_count,
+        .busy_threads = count_cores() - 1, /* one copies on, and is the program's */
+        .cancelled = cancel_flag(),
+    };
+    transfer->reader = ms_reader_create(&reading);
+    return transfer->reader != NULL;
+}
+
+/* --- copying */
+
+static CUresult copy_rows(const struct transfer *transfer, const struct ms_piece *pieces,
+                          size_t rows, const unsigned char *slot)
+{
+    const CUDA_MEMCPY2D copy = {
+        .srcMemoryType = CU_MEMORYTYPE_HOST,
+        .srcHost = slot + pieces[0].place,
+        .srcPitch = pieces[1].place - pieces[0].place,
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+        .dstDevice = pieces[0].address,
+        .dstPitch = (size_t)(pieces[1].address - pieces[0].address),
+        .WidthInBytes = pieces[0].bytes,
+        .Height = rows,
+    };
+    return ms_driver.memcpy_2d_async(&copy, transfer->stream);
+}
+
+static CUresult copy_pieces(struct transfer *transfer, size_t batch, const unsigned char *slot)
+{
+    const struct ms_piece *pieces = transfer->gather.pieces;
+    const size_t end = transfer->gather.first_piece[batch + 1];
+    CUresult result = CUDA_SUCCESS;
+    size_t rows;
+    for (size_t i = transfer->gather.first_piece[batch]; i < end && result == CUDA_SUCCESS;
+         i += rows) {
+        rows = ms_gather_rows(&pieces[i], end - i);
+        result = rows > 1 ? copy_rows(transfer, &pieces[i], rows, slot)
+                          : ms_driver.memcpy_htod_async(pieces[i].address, slot + pieces[i].place,
+                                                        pieces[i].bytes, transfer->stream);
+        if (result == CUDA_SUCCESS) {
+            ms_count(MS_COUNT_H2D_BYTES, rows * pieces[i].bytes);
+            transfer->bytes_done += rows * pieces[i].bytes;
+        }
+    }
+    return result;
+}
+
+/* There is a slot: take_staging got memory for one at least, and there is something to read.
+ * NOLINTBEGIN(clang-analyzer-core.DivideZero) */
+static CUresult queue(struct transfer *transfer, const struct ms_read_done *done)
+{
+    CUresult result = copy_pieces(transfer, done->batch,
+                                  transfer->staging.memory + done->slot * transfer->slot_bytes);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.event_record(transfer->events[done->slot], transfer->stream);
+    const size_t at = transfer->oldest + transfer->queued_count;
+    transfer->queued[at % transfer->slot_count] = done->slot;
+    transfer->queued_count++;
+    return result;
+}
+
+static void give_back_oldest(struct transfer *transfer)
+{
+    ms_reader_give_back(transfer->reader, transfer->queued[transfer->oldest]);
+    transfer->oldest = (transfer->oldest + 1) % transfer->slot_count;
+    transfer->queued_count--;
+}
+/* NOLINTEND(clang-analyzer-core.DivideZero) */
+
+static CUresult give_back_copied(struct transfer *transfer)
+{
+    CUresult result = CUDA_SUCCESS;
+    while (transfer->queued_count > 0 && result == CUDA_SUCCESS) {
+        result = ms_driver.event_query(transfer->events[transfer->queued[transfer->oldest]]);
+        if (result == CUDA_SUCCESS)
+            give_back_oldest(transfer);
+    }
+    return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
+}
+
+/* Without a slot to read into only the copies can go on. */
+static CUresult wait_for_slot(struct transfer *transfer)
+{
+    if (transfer->queued_count < transfer->slot_count)
+        return CUDA_SUCCESS;
+    const CUresult result =
+        ms_driver.event_synchronize(transfer->events[transfer->queued[transfer->oldest]]);
+    if (result == CUDA_SUCCESS)
+        give_back_oldest(transfer);
+    return result;
+}
+
+static CUresult move_batches(struct transfer *transfer)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t moved = 0; moved < transfer->gather.batch_count && result == CUDA_SUCCESS;) {
+        if (atomic_load(cancel_flag()))
+            return CUDA_ERROR_DEINITIALIZED;
+        report(transfer);
+        result = give_back_copied(transfer);
+        if (result != CUDA_SUCCESS)
+            break;
+        struct ms_read_done done;
+        const uint64_t wait_ns = transfer->queued_count > 0 ? SECOND_NS / 10000 : SECOND_NS / 20;
+        result = wait_for_slot(transfer);
+        if (result != CUDA_SUCCESS)
+            break;
+        result = ms_reader_next(transfer->reader, wait_ns, &done);
+        if (result == CUDA_ERROR_NOT_READY) {
+            result = CUDA_SUCCESS;
+        } else if (result == CUDA_SUCCESS) {
+            result = queue(transfer, &done);
+            moved++;
+        }
+    }
+    return result;
+}
+
+/* --- all of it */
+
+static CUresult carry_out(struct transfer *transfer, CUcontext context)
+{
+    CUresult result = take_staging(transfer, context);
+    if (result == CUDA_SUCCESS && !start_reading(transfer))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        result = move_batches(transfer);
+        ms_reader_destroy(transfer->reader);
+    }
+    /* Also after a failure: what is queued must not outlive staging. */
+    const CUresult waited = ms_driver_wait(transfer->stream);
+    drop_staging(transfer);
+    return result != CUDA_SUCCESS ? result : waited;
+}
+
+static size_t drop_empty(struct ms_run *runs, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (runs[i].bytes > 0)
+            runs[kept++] = runs[i];
+    }
+    return kept;
+}
+
+static CUresult transfer_runs(struct ms_run *runs, size_t count, CUcontext context, CUstream stream)
+{
+    if (atomic_load(cancel_flag()))
+        return CUDA_ERROR_DEINITIALIZED;
+    count = drop_empty(runs, count);
+    if (count == 0)
+        return CUDA_SUCCESS;
+    struct transfer transfer = {.stream = stream, .began_ns = now_ns()};
+    transfer.reported_ns = transfer.began_ns;
+    transfer.slot_bytes = choose_slot_bytes(sum_bytes(runs, count));
+    if (!ms_gather_init(&transfer.gather, runs, count, transfer.slot_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = carry_out(&transfer, context);
+    ms_gather_cleanup(&transfer.gather);
+    return result;
+}
+
+CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstream stream)
+{
+    const int saved_errno = errno;
+    int cancel_state;
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* The threads that read must not be left behind. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    result = transfer_runs(runs, count, context, stream);
+    pthread_setcancelstate(cancel_state, NULL);
+    ms_driver_leave(&scope);
+    errno = saved_errno;
+    return result;
+}
+
+void ms_transfer_let_cancel(void)
+{
+    may_be_cancelled = true;
+}
+
+void ms_transfer_cancel(void)
+{
+    atomic_store(&is_cancelled, true);
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The life of the runtime in a process: nothing before ms_start(), the report in ms_finish().
+ */
+#ifndef METASHARD_RUNTIME_START_START_H
+#define METASHARD_RUNTIME_START_START_H
+
+#include "runtime/config/config.h"
+
+/*
+ * Reads the configuration and begins to defer. ms_driver must be filled. Called after the program's
+ * first successful cuInit; later calls do nothing.
+ */
+void ms_start(char **environment);
+
+/* At exit: the summary line and the dump. Calls no driver function. Nothing when not started. */
+void ms_finish(void);
+
+#endif

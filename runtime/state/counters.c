@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/counters.h"
+
+#include <stddef.h>
+
+#include "runtime/driver/flags.h"
+
+const char *const ms_counter_names[MS_FIGURE_COUNT] = {
+#define MS_COUNTER(id, name) #name,
+#include "runtime/state/counters.def"
+#undef MS_COUNTER
+    [MS_GAUGE_BACKED] = "backed_bytes",     [MS_GAUGE_BACKED_PEAK] = "backed_bytes_peak",
+    [MS_GAUGE_LIVE] = "live_bytes",         [MS_GAUGE_LIVE_PEAK] = "live_bytes_peak",
+    [MS_GAUGE_DEFERRED] = "deferred_bytes", [MS_GAUGE_SNAPSHOT] = "snapshot_bytes",
+    [MS_GAUGE_BLOCKS] = "blocks_live",      [MS_GAUGE_BLOCKS_OUT] = "blocks_left_out",
+    [MS_GAUGE_CHANGED_NS] = "changed_ns",
+};
+
+static _Atomic uint64_t own[MS_FIGURE_COUNT];
+static _Atomic(_Atomic uint64_t *) shared; /* NULL: own */
+
+static _Atomic uint64_t *figures(void)
+{
+    _Atomic uint64_t *values = atomic_load_explicit(&shared, memory_order_acquire);
+    return values != NULL && ms_is_recorded() ? values : own;
+}
+
+/* What another thread counts in the old place just now is missed. Nothing is deferred yet, so that is at most a lookup. */
+void ms_counters_share(_Atomic uint64_t *values)
+{
+    for (int i = 0; i < MS_FIGURE_COUNT; i++)
+        atomic_store(&values[i], atomic_load(&own[i]));
+    atomic_store_explicit(&shared, values, memory_order_release);
+}
+
+void ms_count(enum ms_counter counter, uint64_t amount)
+{
+    atomic_fetch_add_explicit(&figures()[counter], amount, memory_order_relaxed);
+}
+
+uint64_t ms_counter_get(enum ms_counter counter)
+{
+    return atomic_load_explicit(&figures()[counter], memory_order_relaxed);
+}
+
+uint64_t ms_gauge_get(enum ms_gauge gauge)
+{
+    return atomic_load_explicit(&figures()[gauge], memory_order_relaxed);
+}
+
+void ms_gauge_add(enum ms_gauge gauge, int64_t change)
+{
+    atomic_fetch_add_explicit(&figures()[gauge], (uint64_t)change, memory_order_relaxed);
+}
+
+void ms_gauge_set(enum ms_gauge gauge, uint64_t value)
+{
+    atomic_store_explicit(&figures()[gauge], value, memory_order_relaxed);
+}
+
+static void add_with_peak(enum ms_gauge gauge, enum ms_gauge peak_gauge, int64_t change)
+{
+    _Atomic uint64_t *values = figures();
+    const uint64_t now = atomic_fetch_add(&values[gauge], (uint64_t)change) + (uint64_t)change;
+    uint64_t peak = atomic_load(&values[peak_gauge]);
+    while (now > peak && !atomic_compare_exchange_weak(&values[peak_gauge], &peak, now))
+        ;
+}
+
+void ms_count_backed(int64_t change)
+{
+    add_with_peak(MS_GAUGE_BACKED, MS_GAUGE_BACKED_PEAK, change);
+}
+
+void ms_count_live(int64_t change)
+{
+    add_with_peak(MS_GAUGE_LIVE, MS_GAUGE_LIVE_PEAK, change);
+}
+
+uint64_t ms_backed_bytes(void)
+{
+    return ms_gauge_get(MS_GAUGE_BACKED);
+}
+
+uint64_t ms_backed_bytes_peak(void)
+{
+    return ms_gauge_get(MS_GAUGE_BACKED_PEAK);
+}

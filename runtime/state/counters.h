@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the shim counts, for the summary line, the dump and the state page. Relaxed atomics: a reader may see
+ * one figure ahead of another. h2d_bytes counts what the shim itself copies to the device; a
+ * program's own copies that are forwarded are not in it.
+ *
+ * Figures are the counters, which only grow, and behind them the gauges.
+ */
+#ifndef METASHARD_RUNTIME_STATE_COUNTERS_H
+#define METASHARD_RUNTIME_STATE_COUNTERS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum ms_counter {
+#define MS_COUNTER(id, name) MS_COUNT_##id,
+#include "runtime/state/counters.def"
+#undef MS_COUNTER
+    MS_COUNTER_COUNT
+};
+
+enum ms_gauge {
+    MS_GAUGE_BACKED = MS_COUNTER_COUNT, /* physical device bytes behind deferred allocations */
+    MS_GAUGE_BACKED_PEAK,
+    MS_GAUGE_LIVE, /* requested, and not freed yet */
+    MS_GAUGE_LIVE_PEAK,
+    MS_GAUGE_DEFERRED,   /* of the live ones, not in device memory */
+    MS_GAUGE_SNAPSHOT,   /* host bytes that snapshots occupy */
+    MS_GAUGE_BLOCKS,     /* live allocations and their parts */
+    MS_GAUGE_BLOCKS_OUT, /* of them, without a record in the state page */
+    MS_GAUGE_CHANGED_NS, /* when a block changed last, since the page was made */
+    MS_FIGURE_COUNT
+};
+
+extern const char *const ms_counter_names[MS_FIGURE_COUNT];
+
+void ms_count(enum ms_counter counter, uint64_t amount);
+uint64_t ms_counter_get(enum ms_counter counter);
+
+/* The peak follows its gauge. */
+void ms_count_backed(int64_t change);
+void ms_count_live(int64_t change);
+void ms_gauge_add(enum ms_gauge gauge, int64_t change);
+void ms_gauge_set(enum ms_gauge gauge, uint64_t value);
+uint64_t ms_gauge_get(enum ms_gauge gauge);
+uint64_t ms_backed_bytes(void);
+uint64_t ms_backed_bytes_peak(void);
+
+/* From now on the figures are kept in these MS_FIGURE_COUNT values, which are 0 and stay; while
+ * ms_hot.recorded is set. In a forked child they are not the child's, and it is not set. */
+void ms_counters_share(_Atomic uint64_t *values);
+
+#endif

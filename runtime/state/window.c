@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/window.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "runtime/config/config.h"
+
+/* Fewer launches than this are no sign that the program has moved on, however long they take. */
+enum { MIN_LAUNCHES = 64 };
+
+static _Atomic uint64_t last_event_ms;
+static _Atomic uint32_t launches_since;
+static _Atomic bool in_vain; /* settling left something; not again before something new comes */
+
+static _Atomic bool is_settled; /* and no allocation was deferred since */
+
+bool ms_settle_is_over(void)
+{
+    return atomic_load_explicit(&is_settled, memory_order_relaxed);
+}
+
+void ms_settle_open(void)
+{
+    atomic_store_explicit(&is_settled, false, memory_order_relaxed);
+    ms_settle_postpone();
+}
+
+/* Coarse: a read of memory, not a system call. */
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void start_waiting(void)
+{
+    atomic_store_explicit(&last_event_ms, now_ms(), memory_order_relaxed);
+    atomic_store_explicit(&launches_since, 0, memory_order_relaxed);
+}
+
+void ms_settle_postpone(void)
+{
+    start_waiting();
+    atomic_store_explicit(&in_vain, false, memory_order_relaxed);
+}
+
+bool ms_settle_is_due(void)
+{
+    const uint32_t launches =
+        atomic_fetch_add_explicit(&launches_since, 1, memory_order_relaxed) + 1;
+    if (ms_config.settle_ms == 0 || launches < MIN_LAUNCHES ||
+        atomic_load_explicit(&in_vain, memory_order_relaxed))
+        return false;
+    const uint64_t last = atomic_load_explicit(&last_event_ms, memory_order_relaxed);
+    if (now_ms() - last < ms_config.settle_ms)
+        return false;
+    start_waiting(); /* other threads need not come here too */
+    return true;
+}
+
+void ms_settle_end(void)
+{
+    atomic_store(&is_settled, true);
+}
+
+void ms_settle_give_up(void)
+{
+    atomic_store_explicit(&in_vain, true, memory_order_relaxed);
+}

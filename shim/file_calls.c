@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Files that the program is about to change. While something on the device still comes from a file, the calls by which
+ * this process opens it for writing, or changes it by a descriptor, are seen here first: the bytes are brought in, and
+ * then libc's own function runs. A write or a store needs a descriptor that was opened for writing, so these are not
+ * watched; nor are rename and unlink, which leave the bytes of a file that the shim has open.
+ *
+ * While there is no such file an entry costs one load more than libc's function. Nothing here allocates or takes a lock
+ * before the file's inode was found among those that are needed, so open stays as async-signal-safe as it is. libc's functions
+ * are those that the program would have called (RTLD_NEXT); they keep their cancellation points.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/base/log.h"
+#include "runtime/calls/file_writes.h"
+#include "runtime/driver/flags.h"
+#include "shim/real.h"
+
+enum call {
+#define MS_FILE_CALL(name) CALL_##name,
+#include "shim/file_calls.def"
+#undef MS_FILE_CALL
+    CALL_COUNT
+};
+
+static const char *const names[CALL_COUNT] = {
+#define MS_FILE_CALL(name) #name,
+#include "shim/file_calls.def"
+#undef MS_FILE_CALL
+};
+
+static void *_Atomic real[CALL_COUNT];
+
+/* Two threads may find the same. */
+static void *find(enum call call)
+{
+    void *found = ms_libc_dlsym()(RTLD_NEXT, names[call]);
+    if (found == NULL)
+        ms_fatal("the C library has no function that the program calls");
+    atomic_store_explicit(&real[call], found, memory_order_relaxed);
+    return found;
+}
+
+/* Early, because dlsym is not for signal handlers; other libraries' constructors may come before. */
+__attribute__((constructor)) static void find_all(void)
+{
+    for (int call = 0; call < CALL_COUNT; call++)
+        find((enum call)call);
+}
+
+static inline void *real_of(enum call call)
+{
+    void *found = atomic_load_explicit(&real[call], memory_order_relaxed);
+    return found != NULL ? found : find(call);
+}
+
+/* --- shall the call go on? If not, errno says why */
+
+static bool prepare(enum call call, bool is_known, const struct stat *file, int before)
+{
+    const int error = is_known ? ms_prepare_file_write(names[call], file->st_dev, file->st_ino) : 0;
+    errno = error != 0 ? error : before;
+    return error == 0;
+}
+
+static inline bool is_needed(void)
+{
+    return __builtin_expect(ms_has_files(), false);
+}
+
+__attribute__((noinline)) static bool prepare_path(enum call call, int folder, const char *path)
+{
+    struct stat file;
+    const int before = errno;
+    return prepare(call, fstatat(folder, path, &file, 0) == 0, &file, before);
+}
+
+__attribute__((noinline)) static bool prepare_descriptor(enum call call, int descriptor)
+{
+    struct stat file;
+    const int before = errno;
+    return prepare(call, fstat(descriptor, &file) == 0, &file, before);
+}
+
+/* A file that these flags may change. One that must not be there yet is none. */
+static bool may_change(int flags)
+{
+    if ((flags & O_PATH) != 0 || (flags & O_TMPFILE) == O_TMPFILE ||
+        (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
+        return false;
+    return (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC) != 0;
+}
+
+static bool may_open(enum call call, int folder, const char *path, int flags)
+{
+    return !is_needed() || !may_change(flags) || prepare_path(call, folder, path);
+}
+
+static bool may_open_stream(enum call call, const char *path, const char *mode)
+{
+    return !is_needed() || (mode[0] == 'r' && strchr(mode, '+') == NULL) ||
+           prepare_path(call, AT_FDCWD, path);
+}
+
+static bool may_change_path(enum call call, const char *path)
+{
+    return !is_needed() || prepare_path(call, AT_FDCWD, path);
+}
+
+static bool may_change_descriptor(enum call call, int descriptor)
+{
+    return !is_needed() || prepare_descriptor(call, descriptor);
+}
+
+/* --- the calls. The headers may give one name for another (open64 for open), so the symbol is given to the assembler. */
+
+#define CALL(type, name, parameters)                                                      \
+    type ms_file_##name parameters __asm__(#name) __attribute__((visibility("default"))); \
+    type ms_file_##name parameters
+#define REAL_CALL(type, name, parameters) ((type(*) parameters)real_of(CALL_##name))
+
+static bool has_mode(int flags)
+{
+    return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
+}
+
+/* The mode is there only where the flags say so. */
+#define READ_MODE(mode, flags)            \
+    mode_t mode = 0;                      \
+    if (has_mode(flags)) {                \
+        va_list arguments;                \
+        va_start(arguments, flags);       \
+        mode = va_arg(arguments, mode_t); \
+        va_end(arguments);                \
+    }
+
+#define OPEN(name)                                                                \
+    CALL(int, name, (const char *path, int flags, ...))                           \
+    {                                                                             \
+        READ_MODE(mode, flags)                                                    \
+        if (!may_open(CALL_##name, AT_FDCWD, path, flags))                        \
+            return -1;                                                            \
+        return REAL_CALL(int, name, (const char *, int, ...))(path, flags, mode); \
+    }
+OPEN(open)
+OPEN(open64)
+
+#define OPENAT(name)                                                                           \
+    CALL(int, name, (int folder, const char *path, int flags, ...))                            \
+    {                                                                                          \
+        READ_MODE(mode, flags)                                                                 \
+        if (!may_open(CALL_##name, folder, path, flags))                                       \
+            return -1;                                                                         \
+        return REAL_CALL(int, name, (int, const char *, int, ...))(folder, path, flags, mode); \
+    }
+OPENAT(openat)
+OPENAT(openat64)
+
+#define OPEN_2(name)                                                   \
+    CALL(int, name, (const char *path, int flags))                     \
+    {                                                                  \
+        if (!may_open(CALL_##name, AT_FDCWD, path, flags))             \
+            return -1;                                                 \
+        return REAL_CALL(int, name, (const char *, int))(path, flags); \
+    }
+OPEN_2(__open_2)
+OPEN_2(__open64_2)
+
+#define OPENAT_2(name)                                                              \
+    CALL(int, name, (int folder, const char *path, int flags))                      \
+    {                                                                               \
+        if (!may_open(CALL_##name, folder, path, flags))                            \
+            return -1;                                                              \
+        return REAL_CALL(int, name, (int, const char *, int))(folder, path, flags); \
+    }
+OPENAT_2(__openat_2)
+OPENAT_2(__openat64_2)
+
+#define CREAT(name)                                                      \
+    CALL(int, name, (const char *path, mode_t mode))                     \
+    {                                                                    \
+        if (!may_change_path(CALL_##name, path))                         \
+            return -1;                                                   \
+        return REAL_CALL(int, name, (const char *, mode_t))(path, mode); \
+    }
+CREAT(creat)
+CREAT(creat64)
+
+#define FOPEN(name)                                                               \
+    CALL(FILE *, name, (const char *path, const char *mode))                      \
+    {                                                                             \
+        if (!may_open_stream(CALL_##name, path, mode))                            \
+            return NULL;                                                          \
+        return REAL_CALL(FILE *, name, (const char *, const char *))(path, mode); \
+    }
+FOPEN(fopen)
+FOPEN(fopen64)
+
+/* Without a path it is the stream's own file that is opened again. */
+static bool may_open_again(enum call call, const char *path, const char *mode, FILE *stream)
+{
+    if (path != NULL || !is_needed())
+        return may_open_stream(call, path, mode);
+    return (mode[0] == 'r' && strchr(mode, '+') == NULL) ||
+           prepare_descriptor(call, fileno(stream));
+}
+
+#define FREOPEN(name)                                                                             \
+    CALL(FILE *, name, (const char *path, const char *mode, FILE *stream))                        \
+    {                                                                                             \
+        if (!may_open_again(CALL_##name, path, mode, stream))                                     \
+            return NULL;                                                                          \
+        return REAL_CALL(FILE *, name, (const char *, const char *, FILE *))(path, mode, stream); \
+    }
+FREOPEN(freopen)
+FREOPEN(freopen64)
+
+#define TRUNCATE(name)                                                   \
+    CALL(int, name, (const char *path, off_t bytes))                     \
+    {                                                                    \
+        if (!may_change_path(CALL_##name, path))                         \
+            return -1;                                                   \
+        return REAL_CALL(int, name, (const char *, off_t))(path, bytes); \
+    }
+TRUNCATE(truncate)
+TRUNCATE(truncate64)
+
+#define FTRUNCATE(name)                                         \
+    CALL(int, name, (int file, off_t bytes))                    \
+    {                                                           \
+        if (!may_change_descriptor(CALL_##name, file))          \
+            return -1;                                          \
+        return REAL_CALL(int, name, (int, off_t))(file, bytes); \
+    }
+FTRUNCATE(ftruncate)
+FTRUNCATE(ftruncate64)
+
+#define FALLOCATE(name)                                                               \
+    CALL(int, name, (int file, int mode, off_t at, off_t bytes))                      \
+    {                                                                                 \
+        if (!may_change_descriptor(CALL_##name, file))                                \
+            return -1;                                                                \
+        return REAL_CALL(int, name, (int, int, off_t, off_t))(file, mode, at, bytes); \
+    }
+FALLOCATE(fallocate)
+FALLOCATE(fallocate64)
+
+/* Returns its error, and leaves errno alone. */
+#define POSIX_FALLOCATE(name)                                              \
+    CALL(int, name, (int file, off_t at, off_t bytes))                     \
+    {                                                                      \
+        const int before = errno;                                          \
+        if (!may_change_descriptor(CALL_##name, file)) {                   \
+            const int error = errno;                                       \
+            errno = before;                                                \
+            return error;                                                  \
+        }                                                                  \
+        return REAL_CALL(int, name, (int, off_t, off_t))(file, at, bytes); \
+    }
+POSIX_FALLOCATE(posix_fallocate)
+POSIX_FALLOCATE(posix_fallocate64)
+
+CALL(ssize_t, copy_file_range,
+     (int from, off_t *from_at, int file, off_t *at, size_t bytes, unsigned flags))
+{
+    if (!may_change_descriptor(CALL_copy_file_range, file))
+        return -1;
+    return REAL_CALL(ssize_t, copy_file_range, (int, off_t *, int, off_t *, size_t, unsigned))(
+        from, from_at, file, at, bytes, flags);
+}
+
+#define SENDFILE(name)                                                                       \
+    CALL(ssize_t, name, (int file, int from, off_t *at, size_t bytes))                       \
+    {                                                                                        \
+        if (!may_change_descriptor(CALL_##name, file))                                       \
+            return -1;                                                                       \
+        return REAL_CALL(ssize_t, name, (int, int, off_t *, size_t))(file, from, at, bytes); \
+    }
+SENDFILE(sendfile)
+SENDFILE(sendfile64)

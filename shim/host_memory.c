@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host memory that kernels can read: noted, because addresses may hide there. */
+#include "runtime/calls/host_memory.h"
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
+#include "shim/entries.h"
+
+/* Kernels may have another address for it: of memory that is registered or write-combined, cuda.h says. */
+static CUresult noted(CUresult result, void *const *address, size_t bytes)
+{
+    CUdeviceptr alias;
+    if (result != CUDA_SUCCESS || !ms_is_started())
+        return result;
+    const CUdeviceptr host = (uintptr_t)*address;
+    ms_host_note(host, bytes);
+    if (MS_REAL(cuMemHostGetDevicePointer_v2)(&alias, *address, 0) == CUDA_SUCCESS && alias != host)
+        ms_host_note_alias(host, alias, bytes);
+    return result;
+}
+
+CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
+{
+    return noted(MS_REAL(cuMemAllocHost)(pp, bytesize), pp, bytesize);
+}
+
+CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
+{
+    return noted(MS_REAL(cuMemAllocHost_v2)(pp, bytesize), pp, bytesize);
+}
+
+CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
+{
+    return noted(MS_REAL(cuMemHostAlloc)(pp, bytesize, Flags), pp, bytesize);
+}
+
+CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
+{
+    return noted(MS_REAL(cuMemHostRegister)(p, bytesize, Flags), &p, bytesize);
+}
+
+CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
+{
+    return noted(MS_REAL(cuMemHostRegister_v2)(p, bytesize, Flags), &p, bytesize);
+}
+
+CUresult cuMemFreeHost(void *p)
+{
+    const CUresult result = MS_REAL(cuMemFreeHost)(p);
+    if (result == CUDA_SUCCESS)
+        ms_host_forget((uintptr_t)p);
+    return result;
+}
+
+CUresult cuMemHostUnregister(void *p)
+{
+    const CUresult result = MS_REAL(cuMemHostUnregister)(p);
+    if (result == CUDA_SUCCESS)
+        ms_host_forget((uintptr_t)p);
+    return result;
+}
+
+/* Freed by cuMemFree. */
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
+{
+    const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_host_note(*dptr, bytesize);
+    return result;
+}
+
+/* Memory of another API, which may write there; it gives no word when. */
+CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory extMem,
+                                         const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc)
+{
+    const CUresult result = MS_REAL(cuExternalMemoryGetMappedBuffer)(devPtr, extMem, bufferDesc);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_host_note(*devPtr, bufferDesc->size);
+    return result;
+}
+
+/* Mapped and unmapped time and again, so it stays noted. Outputs may be NULL. */
+CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize,
+                                               CUgraphicsResource resource)
+{
+    const CUresult result =
+        MS_REAL(cuGraphicsResourceGetMappedPointer_v2)(pDevPtr, pSize, resource);
+    if (result == CUDA_SUCCESS && pDevPtr != NULL && pSize != NULL && ms_is_started())
+        ms_host_note(*pDevPtr, *pSize);
+    return result;
+}
+
+/* A global variable that the host can write too. Outputs may be NULL. */
+static CUresult noted_global(CUresult result, const CUdeviceptr *address)
+{
+    if (result == CUDA_SUCCESS && address != NULL && ms_is_started() && ms_is_managed(*address))
+        ms_host_note_global();
+    return result;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
+{
+    return noted_global(MS_REAL(cuModuleGetGlobal_v2)(dptr, bytes, hmod, name), dptr);
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    return noted_global(MS_REAL(cuLibraryGetGlobal)(dptr, bytes, library, name), dptr);
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    const CUresult result = MS_REAL(cuLibraryGetManaged)(dptr, bytes, library, name);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_host_note_global();
+    return result;
+}

@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Wrappers of NCCL's functions. What a call touches is in nccl.h's comments; in a table:
+ *
+ *     Bcast, Broadcast    the root reads its send buffer; all write their receive buffer
+ *     Reduce, Gather      all read; the root writes
+ *     AllReduce           reads and writes `count` elements
+ *     AllGather           reads count, writes count of each rank
+ *     ReduceScatter       reads count for each rank, writes count
+ *     AlltoAll            both count of each rank
+ *     Scatter             the root reads count for each rank; all write count
+ *
+ * Inside of a group nothing has happened yet when a call returns; what was prepared stays as it is.
+ */
+#include "shim/nccl_wrappers.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "runtime/base/log.h"
+#include "runtime/collective/collective.h"
+#include "runtime/collective/communicator.h"
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/state/caller.h"
+#include "shim/cancellation.h"
+#include "shim/init.h"
+#include "shim/nccl_real.h"
+
+/* How many calls of NCCL the thread is in. */
+static _Thread_local unsigned depth __attribute__((tls_model("initial-exec")));
+
+bool ms_nccl_is_inside(const void *return_address)
+{
+    return depth > 0 || ms_nccl_at(return_address) != NULL;
+}
+
+bool ms_nccl_is_calling(void)
+{
+    return depth > 0;
+}
+
+/* A call that goes on: where to, and whether the shim looks at it. */
+struct way {
+    const struct ms_nccl *nccl;
+    void *real; /* NULL: this NCCL has no such function */
+    bool is_ours;
+};
+
+static struct way find_way(enum ms_nccl_id id, ncclComm_t comm, const void *return_address,
+                           const char *name)
+{
+    const struct ms_nccl *nccl = ms_nccl_at(return_address);
+    const bool is_ours = nccl == NULL && depth == 0 && !ms_is_off() && ms_is_started();
+    if (nccl == NULL)
+        nccl = ms_nccl_of(comm, return_address);
+    if (nccl == NULL || nccl->functions[id] == NULL)
+        ms_log(MS_ERROR, "%s is called, and no NCCL in the process has it", name);
+    else if (is_ours)
+        ms_caller = name;
+    return (struct way){nccl, nccl != NULL ? nccl->functions[id] : NULL, is_ours};
+}
+
+#define RETURN_ADDRESS __builtin_extract_return_addr(__builtin_return_address(0))
+#define FIND(name, comm)                                                          \
+    MS_INSIDE;                                                                    \
+    const struct way way = find_way(MS_NCCL_##name, comm, RETURN_ADDRESS, #name); \
+    if (way.real == NULL)                                                         \
+    return ncclSystemError
+#define GO_ON(name, arguments) (depth++, go_on(((__typeof__(&name))way.real)arguments))
+
+static ncclResult_t go_on(ncclResult_t result)
+{
+    depth--;
+    return result;
+}
+
+/* A call that waits for other ranks, and for which nothing is held: cancelling it is between the program and NCCL. */
+#define GO_OUT(name, arguments) \
+    (ms_door_open(&door), depth++, come_back(((__typeof__(&name))way.real)arguments))
+
+static ncclResult_t come_back(ncclResult_t result)
+{
+    ms_door_close();
+    return go_on(result);
+}
+
+/* --- sizes */
+
+/* False: a type that is not known, or more than fits; NCCL will refuse it, or everything is prepared. */
+static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *bytes_out)
+{
+    static const unsigned char sizes[] = MS_NCCL_TYPE_BYTES;
+    *bytes_out = 0;
+    return type >= 0 && (size_t)type < sizeof(sizes) &&
+           !__builtin_mul_overflow(count, sizes[type], bytes_out) &&
+           !__builtin_mul_overflow(*bytes_out, times, bytes_out);
+}
+
+/* Ranks and rank of a communicator: noted when it was made, or asked for now. */
+static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
+{
+    typedef ncclResult_t query(ncclComm_t comm, int *value);
+    if (way->nccl->comm_count == NULL || way->nccl->comm_user_rank == NULL)
+        return false;
+    depth++;
+    const bool is_good = ((query *)way->nccl->comm_count)(comm, &found->ranks) == ncclSuccess &&
+                         ((query *)way->nccl->comm_user_rank)(comm, &found->rank) == ncclSuccess;
+    depth--;
+    return is_good;
+}
+
+/* One of which it is not known how it was made may not block. */
+static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
+{
+    if (ms_communicator_find(comm, found))
+        return true;
+    if (!query(way, comm, found))
+        return false;
+    found->is_blocking = false;
+    ms_communicator_note(comm, found);
+    return true;
+}
+
+/* --- preparing */
+
+/* A call that was prepared, or not, goes on; what follows it is done in any case. `cudaStream_t` 0 is the legacy
+ * stream: NCCL is compiled so. */
+static ncclResult_t called(const struct way *way, cudaStream_t stream, ncclResult_t result)
+{
+    if (way->is_ours)
+        ms_collective_called(stream != NULL ? stream : CU_STREAM_LEGACY);
+    return result;
+}
+
+static ncclResult_t prepare(const struct ms_operation *operation)
+{
+    const CUresult result = ms_collective_prepare(operation);
+    if (result == CUDA_SUCCESS)
+        return ncclSuccess;
+    ms_log(MS_ERROR, "%s: what it needs cannot be prepared: CUDA error %d", ms_caller, (int)result);
+    return ncclUnhandledCudaError;
+}
+
+/* A call of which it is not known what it touches. */
+static ncclResult_t prepare_everything(void)
+{
+    return prepare(&(struct ms_operation){.read_bytes = SIZE_MAX});
+}
+
+/* What one rank does: how many times `count` elements it reads and writes. */
+struct shape {
+    const void *send;
+    void *receive;
+    size_t count;
+    ncclDataType_t type;
+    size_t reads, writes;
+    bool sends, receives, is_late;
+    int ranks;
+};
+
+static ncclResult_t prepare_shape(const struct shape *shape)
+{
+    struct ms_operation operation = {.read = shape->send,
+                                     .written = shape->receive,
+                                     .sends = shape->sends,
+                                     .receives = shape->receives,
+                                     .ranks = shape->ranks,
+                                     .is_late = shape->is_late};
+    if (!ms_collective_matters() || shape->count == 0)
+        return ncclSuccess;
+    if (!find_bytes(shape->count, shape->type, shape->reads, &operation.read_bytes) ||
+        !find_bytes(shape->count, shape->type, shape->writes, &operation.written_bytes))
+        return prepare_everything();
+    return prepare(&operation);
+}
+
+/* Which ranks read and write, and how often, by the kind of operation. */
+enum { NOTHING, ONCE, OF_ALL };
+struct kind {
+    unsigned char root_reads, others_read, root_writes, others_write;
+    bool sends, receives; /* as in struct ms_operation */
+};
+static const struct kind kinds[MS_NCCL_COUNT] = {
+    [MS_NCCL_ncclBcast] = {ONCE, NOTHING, NOTHING, ONCE, true, true},
+    [MS_NCCL_ncclBroadcast] = {ONCE, NOTHING, ONCE, ONCE, true, true},
+    [MS_NCCL_ncclReduce] = {ONCE, ONCE, ONCE, NOTHING, false, false},
+    [MS_NCCL_ncclAllReduce] = {ONCE, ONCE, ONCE, ONCE, false, false},
+    [MS_NCCL_ncclAllGather] = {ONCE, ONCE, OF_ALL, OF_ALL, false, false},
+    [MS_NCCL_ncclReduceScatter] = {OF_ALL, OF_ALL, ONCE, ONCE, false, false},
+    [MS_NCCL_ncclAlltoAll] = {OF_ALL, OF_ALL, OF_ALL, OF_ALL, false, false},
+    [MS_NCCL_ncclGather] = {ONCE, ONCE, OF_ALL, NOTHING, false, false},
+    [MS_NCCL_ncclScatter] = {OF_ALL, NOTHING, ONCE, ONCE, true, false},
+};
+
+static size_t times(unsigned char how_often, int ranks)
+{
+    return how_often == OF_ALL ? (size_t)ranks : how_often;
+}
+
+/* --- collectives */
+
+static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id, ncclComm_t comm,
+                                       int root, struct shape shape)
+{
+    struct ms_communicator self;
+    if (!way->is_ours || !ms_collective_matters())
+        return ncclSuccess;
+    if (!ask(way, comm, &self))
+        return prepare_everything();
+    /* Alone and in place, a rank broadcasts nothing. */
+    if (self.ranks == 1 && kinds[id].receives && shape.send == shape.receive)
+        return ncclSuccess;
+    const struct kind *kind = &kinds[id];
+    const bool is_root = self.rank == root;
+    shape.reads = times(is_root ? kind->root_reads : kind->others_read, self.ranks);
+    shape.writes = times(is_root ? kind->root_writes : kind->others_write, self.ranks);
+    shape.sends = kind->sends;
+    shape.receives = kind->receives;
+    shape.ranks = self.ranks;
+    shape.is_late = !self.is_blocking;
+    return prepare_shape(&shape);
+}
+
+enum { NO_ROOT = -1 };
+
+#define MS_NCCL(name, parameters, arguments)
+#define MS_NCCL_COLLECTIVE(name, parameters, arguments, send_, receive_, count_, root_)           \
+    ncclResult_t name parameters                                                                  \
+    {                                                                                             \
+        FIND(name, comm);                                                                         \
+        const struct shape shape = {                                                              \
+            .send = send_, .receive = receive_, .count = count_, .type = datatype};               \
+        const ncclResult_t prepared =                                                             \
+            prepare_collective(&way, MS_NCCL_##name, comm, root_, shape);                         \
+        return called(&way, stream, prepared != ncclSuccess ? prepared : GO_ON(name, arguments)); \
+    }
+#include "shim/nccl.def"
+#undef MS_NCCL
+
+ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    FIND(ncclSend, comm);
+    struct ms_communicator self;
+    const struct shape shape = {.send = sendbuff,
+                                .count = count,
+                                .type = datatype,
+                                .reads = 1,
+                                .sends = true,
+                                .is_late = ms_defers_any() && (!ms_communicator_find(comm, &self) ||
+                                                               !self.is_blocking)};
+    const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
+    return called(&way, stream,
+                  prepared != ncclSuccess
+                      ? prepared
+                      : GO_ON(ncclSend, (sendbuff, count, datatype, peer, comm, stream)));
+}
+
+ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    FIND(ncclRecv, comm);
+    const struct shape shape = {.receive = recvbuff, .count = count, .type = datatype, .writes = 1};
+    const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
+    return prepared != ncclSuccess
+               ? prepared
+               : GO_ON(ncclRecv, (recvbuff, count, datatype, peer, comm, stream));
+}
+
+/* The peer's window was brought into memory when it was registered. */
+ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
+                           ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
+                           unsigned int flags, ncclComm_t comm, cudaStream_t stream)
+{
+    FIND(ncclPutSignal, comm);
+    const struct shape shape = {.send = localbuff, .count = count, .type = datatype, .reads = 1};
+    const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
+    return prepared != ncclSuccess
+               ? prepared
+               : GO_ON(ncclPutSignal, (localbuff, count, datatype, peer, peerWin, peerWinOffset,
+                                       sigIdx, ctx, flags, comm, stream));
+}
+
+/* --- groups */
+
+ncclResult_t ncclGroupStart(void)
+{
+    FIND(ncclGroupStart, NULL);
+    const ncclResult_t result = GO_ON(ncclGroupStart, ());
+    if (way.is_ours && result == ncclSuccess)
+        ms_collective_group(true);
+    return result;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    FIND(ncclGroupEnd, NULL);
+    const ncclResult_t result = GO_ON(ncclGroupEnd, ());
+    if (way.is_ours)
+        ms_collective_group(false);
+    return result;
+}
+
+/* --- communicators: who made them, and which rank of how many they are */
+
+static void note(const struct way *way, ncclComm_t comm, const struct ms_communicator *self)
+{
+    if (comm == NULL)
+        return;
+    ms_nccl_note_comm(comm, way->nccl);
+    ms_communicator_made(comm, self);
+}
+
+/* The member is there since 2.14; another value than 0 and 1 is the default, which is 1. */
+static bool is_blocking(const ncclConfig_t *config)
+{
+    return config == NULL || config->size < offsetof(ncclConfig_t, blocking) + sizeof(int) ||
+           config->blocking != 0;
+}
+
+static void forget(ncclComm_t comm)
+{
+    ms_communicator_forget(comm);
+    ms_nccl_forget_comm(comm);
+}
+
+/* The handle is there before the communicator is, also in a group. */
+static bool is_made(const struct way *way, ncclResult_t result)
+{
+    return way->is_ours && (result == ncclSuccess || result == ncclInProgress);
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
+{
+    FIND(ncclCommInitRank, NULL);
+    const ncclResult_t result = GO_OUT(ncclCommInitRank, (comm, nranks, commId, rank));
+    const struct ms_communicator self = {nranks, rank, .is_blocking = result == ncclSuccess};
+    if (is_made(&way, result))
+        note(&way, *comm, &self);
+    return result;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
+                                    ncclConfig_t *config)
+{
+    FIND(ncclCommInitRankConfig, NULL);
+    const ncclResult_t result =
+        GO_OUT(ncclCommInitRankConfig, (comm, nranks, commId, rank, config));
+    const struct ms_communicator self = {nranks, rank, is_blocking(config)};
+    if (is_made(&way, result))
+        note(&way, *comm, &self);
+    return result;
+}
+
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
+                                      ncclUniqueId *commIds, ncclConfig_t *config)
+{
+    FIND(ncclCommInitRankScalable, NULL);
+    const ncclResult_t result =
+        GO_OUT(ncclCommInitRankScalable, (newcomm, nranks, myrank, nId, commIds, config));
+    if (is_made(&way, result))
+        note(&way, *newcomm, &(struct ms_communicator){nranks, myrank, is_blocking(config)});
+    return result;
+}
+
+/* All ranks are this process's: none of them is the rank of a plan. */
+ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
+{
+    FIND(ncclCommInitAll, NULL);
+    const ncclResult_t result = GO_OUT(ncclCommInitAll, (comm, ndev, devlist));
+    for (int i = 0; is_made(&way, result) && i < ndev; i++)
+        ms_nccl_note_comm(comm[i], way.nccl);
+    return result;
+}
+
+/* Of these the rank is known when they are used first (ask). One that does not block is written to later, by a
+ * thread of NCCL. */
+static void note_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
+                       const ncclConfig_t *config, ncclComm_t *newcomm)
+{
+    struct ms_communicator self, of_parent;
+    if (!way->is_ours || result != ncclSuccess || newcomm == NULL || *newcomm == NULL)
+        return;
+    ms_nccl_note_comm(*newcomm, way->nccl);
+    if (is_blocking(config) && ms_communicator_find(parent, &of_parent) && of_parent.is_blocking &&
+        query(way, *newcomm, &self)) {
+        self.is_blocking = true;
+        ms_communicator_split_off(*newcomm, &self);
+    }
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
+                           ncclConfig_t *config)
+{
+    FIND(ncclCommSplit, comm);
+    const ncclResult_t result = GO_OUT(ncclCommSplit, (comm, color, key, newcomm, config));
+    note_child(&way, result, comm, config, newcomm);
+    return result;
+}
+
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
+                            ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags)
+{
+    FIND(ncclCommShrink, comm);
+    const ncclResult_t result = GO_OUT(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
+                                                        newcomm, config, shrinkFlags));
+    note_child(&way, result, comm, config, newcomm);
+    return result;
+}
+
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+                          ncclComm_t *newcomm, ncclConfig_t *config)
+{
+    FIND(ncclCommGrow, comm);
+    const ncclResult_t result =
+        GO_OUT(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
+    note_child(&way, result, comm, config, newcomm);
+    return result;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    FIND(ncclCommFinalize, comm);
+    return GO_OUT(ncclCommFinalize, (comm));
+}
+
+/* Forgotten before: the next communicator may get the same handle at once. */
+#define END(name)                      \
+    ncclResult_t name(ncclComm_t comm) \
+    {                                  \
+        FIND(name, comm);              \
+        if (way.is_ours)               \
+            forget(comm);              \
+        return GO_OUT(name, (comm));   \
+    }
+END(ncclCommDestroy)
+END(ncclCommAbort)
+
+/* --- memory that NCCL keeps hold of */
+
+/* It is mapped for other ranks by its handle, for good (NCCL 2.28 takes one handle for a buffer). */
+static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
+{
+    bool is_one_handle;
+    if (!way->is_ours || !ms_owns_any())
+        return ncclSuccess;
+    const CUresult result = ms_collective_pin(buff, size, &is_one_handle);
+    if (result != CUDA_SUCCESS)
+        ms_log(MS_ERROR, "%s: the buffer cannot be brought into memory: CUDA error %d", ms_caller,
+               (int)result);
+    else if (!is_one_handle)
+        ms_log(
+            MS_WARN,
+            "%s: the buffer was brought into memory in pieces before, which NCCL up to 2.29 cannot "
+            "register",
+            ms_caller);
+    return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+/*
+ * To register is to go faster, and NCCL may decline: with NCCL_LOCAL_REGISTER=0 it succeeds and gives no handle (nccl
+ * tag v2.28.9-1, src/register/register.cc; to deregister none succeeds too). PyTorch 2.15 registers every segment of
+ * its allocator with each communicator, so that nothing would stay deferred. All ranks must do alike, so it does not
+ * matter whether this buffer is ours.
+ */
+ncclResult_t ncclCommRegister(ncclComm_t comm, void *buff, size_t size, void **handle)
+{
+    FIND(ncclCommRegister, comm);
+    if (way.is_ours && !ms_config.nccl_register && handle != NULL) {
+        *handle = NULL;
+        return ncclSuccess;
+    }
+    const ncclResult_t pinned = pin(&way, buff, size);
+    return pinned != ncclSuccess ? pinned : GO_ON(ncclCommRegister, (comm, buff, size, handle));
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+                                    int winFlags)
+{
+    FIND(ncclCommWindowRegister, comm);
+    const ncclResult_t pinned = pin(&way, buff, size);
+    return pinned != ncclSuccess ? pinned
+                                 : GO_ON(ncclCommWindowRegister, (comm, buff, size, win, winFlags));
+}
+
+/* The scalar is read when the collective runs. */
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
+                                      ncclScalarResidence_t residence, ncclComm_t comm)
+{
+    FIND(ncclRedOpCreatePreMulSum, comm);
+    const struct shape shape = {.send = scalar, .count = 1, .type = datatype, .reads = 1};
+    const ncclResult_t prepared =
+        way.is_ours && residence == NCCL_SCALAR_DEVICE ? prepare_shape(&shape) : ncclSuccess;
+    return prepared != ncclSuccess
+               ? prepared
+               : GO_ON(ncclRedOpCreatePreMulSum, (op, scalar, datatype, residence, comm));
+}
+
+/* --- looking up */
+
+static void *const wrappers[MS_NCCL_COUNT] = {
+#define MS_NCCL(name, parameters, arguments) (void *)name,
+#include "shim/nccl.def"
+#undef MS_NCCL
+};
+
+/* A wrapper cannot tell which of several copies a program means that has its address from dlsym: only of the
+ * first is it given. Of the others the functions are what they are, and what they launch is looked at. */
+void *ms_nccl_substitute(void *found, const char *name)
+{
+    static const char *const names[MS_NCCL_COUNT] = {
+#define MS_NCCL(name, parameters, arguments) #name,
+#include "shim/nccl.def"
+#undef MS_NCCL
+    };
+    for (int i = 0; i < MS_NCCL_COUNT; i++) {
+        if (strcmp(names[i], name) == 0)
+            return ms_nccl_is_first(ms_nccl_learn(found)) ? wrappers[i] : found;
+    }
+    return found;
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The page's picture of memory over time: steps, as SVG, and the same as a table. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "tools/dump/html/html.h"
+#include "tools/dump/line.h"
+
+enum { MOST_MOMENTS = 2000 };
+enum { WIDTH = 960, HEIGHT = 300, LEFT = 78, RIGHT = 14, TOP = 12, BOTTOM = 34 };
+
+struct scale {
+    uint64_t begin_ns, end_ns, most_bytes;
+    uint64_t step_ns, step_bytes; /* between lines of the grid */
+};
+
+static double x_of(const struct scale *scale, uint64_t time_ns)
+{
+    return LEFT + (double)(time_ns - scale->begin_ns) * (WIDTH - LEFT - RIGHT) /
+                      (double)(scale->end_ns - scale->begin_ns);
+}
+
+static double y_of(const struct scale *scale, uint64_t bytes)
+{
+    return HEIGHT - BOTTOM - (double)bytes * (HEIGHT - TOP - BOTTOM) / (double)scale->most_bytes;
+}
+
+/* 1, 2 or 5 times a power of ten: at most nine of them. */
+static uint64_t round_time(uint64_t span)
+{
+    for (uint64_t step = 1;; step *= 10) {
+        const uint64_t factors[] = {1, 2, 5};
+        for (size_t i = 0; i < 3; i++) {
+            if (span / (step * factors[i]) < 9 || step > UINT64_MAX / 50)
+                return step * factors[i];
+        }
+    }
+}
+
+static struct scale scale_of(const struct moment *moments, size_t count)
+{
+    struct scale scale = {0, moments[count - 1].time_ns, 1, 1, 1};
+    for (size_t i = 0; i < count; i++) {
+        const struct moment *moment = &moments[i];
+        const uint64_t values[] = {moment->live_bytes, moment->deferred_bytes,
+                                   moment->backed_bytes};
+        for (int v = 0; v < 3; v++)
+            scale.most_bytes = values[v] > scale.most_bytes ? values[v] : scale.most_bytes;
+    }
+    if (scale.end_ns == 0)
+        scale.end_ns = 1;
+    scale.step_ns = round_time(scale.end_ns);
+    while (scale.most_bytes / scale.step_bytes >= 6 && scale.step_bytes < UINT64_MAX / 2)
+        scale.step_bytes *= 2;
+    if (scale.most_bytes < UINT64_MAX - scale.step_bytes)
+        scale.most_bytes =
+            (scale.most_bytes + scale.step_bytes - 1) / scale.step_bytes * scale.step_bytes;
+    return scale;
+}
+
+/* Round numbers, all in the unit that suits the greatest. */
+static void label(FILE *file, uint64_t value, uint64_t greatest, const double *units,
+                  const char *const *names)
+{
+    size_t unit = 0;
+    while (names[unit + 1] != NULL && (double)greatest >= units[unit + 1])
+        unit++;
+    if (value == 0)
+        putc('0', file);
+    else
+        fprintf(file, "%.4g %s", (double)value / units[unit], names[unit]);
+}
+
+static void label_bytes(FILE *file, uint64_t bytes, uint64_t greatest)
+{
+    static const double units[] = {1, 0x1p10, 0x1p20, 0x1p30, 0x1p40, 0x1p50, 0x1p60};
+    static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", NULL};
+    label(file, bytes, greatest, units, names);
+}
+
+static void label_time(FILE *file, uint64_t ns, uint64_t greatest)
+{
+    static const double units[] = {1, 1e3, 1e6, 1e9};
+    static const char *const names[] = {"ns", "us", "ms", "s", NULL};
+    label(file, ns, greatest, units, names);
+}
+
+static void draw_grid(FILE *file, const struct scale *scale)
+{
+    for (uint64_t bytes = 0; bytes <= scale->most_bytes; bytes += scale->step_bytes) {
+        const double y = y_of(scale, bytes);
+        fprintf(file, "<path class=\"%s\" d=\"M%d %.1fH%d\"/>", bytes == 0 ? "axis" : "grid", LEFT,
+                y, WIDTH - RIGHT);
+        fprintf(file, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 8, y + 4);
+        label_bytes(file, bytes, scale->most_bytes);
+        fputs("</text>\n", file);
+        if (bytes > UINT64_MAX - scale->step_bytes)
+            break;
+    }
+    for (uint64_t ns = 0; ns <= scale->end_ns; ns += scale->step_ns) {
+        const double x = x_of(scale, ns);
+        fprintf(file, "<path class=\"axis\" d=\"M%.1f %dv5\"/>", x, HEIGHT - BOTTOM);
+        fprintf(file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", x, HEIGHT - BOTTOM + 19);
+        label_time(file, ns, scale->end_ns);
+        fputs("</text>\n", file);
+        if (ns > UINT64_MAX - scale->step_ns)
+            break;
+    }
+}
+
+static uint64_t value_of(const struct moment *moment, size_t offset)
+{
+    return *(const uint64_t *)((const char *)moment + offset);
+}
+
+/* A step where the value changes, and the end. */
+static void draw_steps(FILE *file, const struct scale *scale, const struct moment *moments,
+                       size_t count, size_t offset)
+{
+    uint64_t last = value_of(&moments[0], offset);
+    fprintf(file, "M%.2f %.2f", x_of(scale, moments[0].time_ns), y_of(scale, last));
+    for (size_t i = 1; i < count; i++) {
+        const uint64_t value = value_of(&moments[i], offset);
+        if (value == last && i + 1 < count)
+            continue;
+        fprintf(file, "H%.2f", x_of(scale, moments[i].time_ns));
+        if (value != last)
+            fprintf(file, "V%.2f", y_of(scale, value));
+        last = value;
+    }
+}
+
+static const struct series {
+    const char *name;
+    const char *meaning;
+    size_t offset;
+} all_series[] = {
+    {"requested", "asked for and not freed", offsetof(struct moment, live_bytes)},
+    {"deferred", "of it, not in device memory", offsetof(struct moment, deferred_bytes)},
+    {"backed", "device memory behind it", offsetof(struct moment, backed_bytes)},
+};
+
+enum { SERIES = sizeof(all_series) / sizeof(all_series[0]), BACKED = 2 };
+
+static void draw_chart(const struct html *html, const struct moment *moments, size_t count)
+{
+    FILE *file = html->file;
+    const struct scale scale = scale_of(moments, count);
+    fprintf(file,
+            "<svg class=\"chart\" id=\"%s-chart\" viewBox=\"0 0 %d %d\" role=\"img\" "
+            "aria-labelledby=\"%s-chart-title\" data-begin=\"0\" data-end=\"%" PRIu64
+            "\" data-most=\"%" PRIu64
+            "\" data-left=\"%d\" data-right=\"%d\" data-top=\"%d\" data-bottom=\"%d\">\n",
+            html->id, WIDTH, HEIGHT, html->id, scale.end_ns, scale.most_bytes, LEFT, WIDTH - RIGHT,
+            TOP, HEIGHT - BOTTOM);
+    fprintf(file,
+            "<title id=\"%s-chart-title\">Requested, deferred and backed bytes over %s</title>\n",
+            html->id, time_text(scale.end_ns));
+    draw_grid(file, &scale);
+    fputs("<path class=\"area backed\" d=\"", file);
+    draw_steps(file, &scale, moments, count, all_series[BACKED].offset);
+    fprintf(file, "V%.2fH%.2fZ\"/>\n", y_of(&scale, 0), x_of(&scale, moments[0].time_ns));
+    /* The first on top: it is dashed, and another shines through where they are the same. */
+    for (int i = SERIES - 1; i >= 0; i--) {
+        fprintf(file, "<path class=\"line %s\" data-series=\"%s\" d=\"", all_series[i].name,
+                all_series[i].name);
+        draw_steps(file, &scale, moments, count, all_series[i].offset);
+        fputs("\"/>\n", file);
+    }
+    fputs("</svg>\n", file);
+}
+
+static void draw_legend(FILE *file)
+{
+    fputs("<ul class=\"legend\">", file);
+    for (int i = 0; i < SERIES; i++)
+        fprintf(file,
+                "<li><svg class=\"key\" viewBox=\"0 0 24 8\" aria-hidden=\"true\"><path "
+                "class=\"line %s\" d=\"M0 4H24\"/></svg><b>%s</b> %s</li>",
+                all_series[i].name, all_series[i].name, all_series[i].meaning);
+    fputs("</ul>\n", file);
+}
+
+static void write_table(const struct html *html, const struct moment *moments, size_t count)
+{
+    FILE *file = html->file;
+    fprintf(
+        file,
+        "<details class=\"table\"><summary>The %zu points as a table</summary>\n"
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Memory over time\">"
+        "<table id=\"%s-samples\"><thead><tr><th scope=\"col\" class=\"n\">time</th>"
+        "<th scope=\"col\" class=\"n\">requested</th><th scope=\"col\" class=\"n\">deferred</th>"
+        "<th scope=\"col\" class=\"n\">backed</th></tr></thead><tbody>\n",
+        count, html->id);
+    for (size_t i = 0; i < count; i++) {
+        fputs("<tr><td class=\"n\">", file);
+        html_time(file, NULL, moments[i].time_ns);
+        for (int s = 0; s < SERIES; s++) {
+            fputs("</td><td class=\"n\">", file);
+            html_bytes(file, NULL, value_of(&moments[i], all_series[s].offset));
+        }
+        fputs("</td></tr>\n", file);
+    }
+    fputs("</tbody></table></div></details>\n", file);
+}
+
+void html_chart(const struct html *html)
+{
+    size_t count;
+    struct moment *moments = group_moments(&html->group, MOST_MOMENTS, &count);
+    html_heading(html, "Memory over time");
+    if (moments == NULL || count == 0) {
+        fputs("<p>Nothing was allocated.</p>\n", html->file);
+        free(moments);
+        return;
+    }
+    fputs("<figure>\n", html->file);
+    draw_legend(html->file);
+    draw_chart(html, moments, count);
+    if (html->group.count > 1)
+        fputs("<figcaption>All processes added up, by their hosts’ clocks; each counts with its "
+              "last figures after its end.</figcaption>\n",
+              html->file);
+    fputs("</figure>\n", html->file);
+    write_table(html, moments, count);
+    free(moments);
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * metashard-dump show --html: one page that needs nothing else, and no network. All of it can be read without
+ * JavaScript; the script (page.js) adds sorting, filters and pointers. The page forbids the browser
+ * every script but that one. The data of --json is in the page, under the id "data".
+ */
+#include "tools/dump/html/html.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/state/counters.h"
+#include "tools/dump/line.h"
+#include "tools/dump/output_file.h"
+
+/* For a page of one process; for the view of all; and for those of each, which share what there is. */
+enum { ROWS_OF_ONE = 5000, ROWS_OF_ALL = 1000, ROWS_OF_EACH = 20000, LEAST_ROWS = 200 };
+
+/* Of page.css and page.js, made by embed_page.py. */
+extern const char dump_page_style[], dump_page_script[], dump_page_script_hash[];
+
+/* --- summary */
+
+static void figure(FILE *file, const char *term, const char *name, uint64_t value, bool is_time,
+                   const char *meaning)
+{
+    fprintf(file, "<div><dt>%s</dt><dd>", term);
+    (is_time ? html_time : html_bytes)(file, name, value);
+    fprintf(file, "<span>%s</span></dd></div>\n", meaning);
+}
+
+/* What it comes to, in a sentence. */
+static void verdict(FILE *file, const struct totals *totals)
+{
+    fprintf(file, "<p class=\"verdict\">At most <b>%s</b> of device memory stood behind <b>%s</b>",
+            bytes_text(totals->backed_peak), bytes_text(totals->live_peak));
+    if (totals->live_peak > 0 && totals->saved > 0)
+        fprintf(file, ": <b>%s</b>, %.0f %%, were saved", bytes_text(totals->saved),
+                100.0 * (double)totals->saved / (double)totals->live_peak);
+    fputs(".</p>\n", file);
+}
+
+static void figures(const struct html *html)
+{
+    FILE *file = html->file;
+    const struct totals totals = group_totals(&html->group);
+    verdict(file, &totals);
+    fputs("<dl class=\"figures\">\n", file);
+    figure(file, "requested", "requested_bytes", totals.requested, false,
+           "by all allocations, one after the other");
+    figure(file, "at the most", "live_bytes_peak", totals.live_peak, false,
+           "requested at the same time");
+    figure(file, "now", "live_bytes", totals.live, false, "requested, and not freed");
+    figure(file, "deferred", "deferred_bytes", totals.deferred, false, "now: not in device memory");
+    figure(file, "backed", "backed_bytes", totals.backed, false, "now: device memory behind it");
+    figure(file, "backed at most", "backed_bytes_peak", totals.backed_peak, false,
+           "device memory behind it");
+    figure(file, "saved", "saved_bytes", totals.saved, false,
+           "less device memory at the most than was asked for");
+    figure(file, "skipped", "skipped_bytes", totals.skipped, false,
+           "were written, and never copied to the device");
+    figure(file, "copied", "h2d_bytes", totals.h2d, false, "to the device, by the shim");
+    figure(file, "time", "materialise_ns", totals.materialise_ns, true,
+           "spent bringing bytes into memory");
+    fputs("</dl>\n", file);
+}
+
+static void plan(FILE *file, const struct ms_state_plan *plan)
+{
+    if (plan->generation == 0)
+        return;
+    fputs("<p>Plan ", file);
+    html_text(file, plan->name);
+    fprintf(file, ": rank %" PRIu32 " of %" PRIu32 " keeps ", plan->rank, plan->world);
+    html_bytes(file, NULL, plan->owned_bytes);
+    fputs(" of ", file);
+    html_bytes(file, NULL, plan->planned_bytes);
+    fprintf(file, ", %s.</p>\n", plan->enforced != 0 ? "enforced" : "as advice");
+}
+
+static void note(FILE *file, uint64_t count, const char *text)
+{
+    if (count > 0)
+        fprintf(file, "<p class=\"note\">%" PRIu64 " %s</p>\n", count, text);
+}
+
+static void notes(const struct html *html)
+{
+    uint64_t fallbacks = 0, outside = 0, torn = 0;
+    for (size_t p = 0; p < html->group.count; p++) {
+        const struct ms_snapshot *snapshot = &html->group.processes[p];
+        fallbacks += ms_snapshot_figure(snapshot, "fallbacks");
+        outside += ms_snapshot_figure(snapshot, "outside_reads");
+        torn += snapshot->torn_records;
+    }
+    note(html->file, fallbacks, "times something could not stay deferred: see the causes.");
+    note(html->file, outside, "reads of what the plan gives to other ranks: see the causes.");
+    note(html->file, torn,
+         "records were half written when a process was killed; they are left out.");
+}
+
+static void where(FILE *file, const struct ms_state_process *process)
+{
+    fputs("<p class=\"command\"><code>", file);
+    html_text(file, process->command);
+    fputs("</code></p>\n<p class=\"dim\">in ", file);
+    html_text(file, process->folder);
+    fputs(" on ", file);
+    html_text(file, process->host);
+    fputs(", MetaShard ", file);
+    html_text(file, process->version);
+    fputs("</p>\n", file);
+}
+
+/* All figures, and the configuration. */
+static void particulars(const struct html *html, const struct ms_snapshot *snapshot)
+{
+    FILE *file = html->file;
+    fprintf(file,
+            "<details class=\"table\"><summary>All counters</summary><table id=\"%s-counters\" "
+            "class=\"pairs\"><tbody>\n",
+            html->id);
+    for (int i = 0; i < MS_FIGURE_COUNT; i++) {
+        const char *name = ms_counter_names[i];
+        fprintf(file, "<tr><th scope=\"row\">%s</th><td class=\"n\">", name);
+        html_number(file, name, ms_snapshot_figure(snapshot, name));
+        fputs("</td></tr>\n", file);
+    }
+    fprintf(file,
+            "</tbody></table></details>\n<details class=\"table\"><summary>Configuration</summary>"
+            "<table id=\"%s-options\" class=\"pairs\"><tbody>\n",
+            html->id);
+    for (size_t i = 0; i < snapshot->option_count; i++) {
+        fputs("<tr><th scope=\"row\">", file);
+        html_text(file, snapshot->options[i].name);
+        fputs("</th><td>", file);
+        html_text(file, snapshot->options[i].value);
+        fputs("</td></tr>\n", file);
+    }
+    fputs("</tbody></table></details>\n", file);
+}
+
+/* --- views */
+
+static void describe_life(FILE *file, const struct ms_snapshot *snapshot)
+{
+    static const char *const words[][2] = {{"running", "running for"},
+                                           {"ended", "ended after"},
+                                           {"killed", "gone without an end after"},
+                                           {"unknown", "not known to run, seen last after"}};
+    const char *life = life_name(snapshot);
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (strcmp(words[i][0], life) == 0)
+            fprintf(file, "<span class=\"life %s\">%s ", life, words[i][1]);
+    }
+    html_time(file, NULL, snapshot->taken_ns);
+    fputs("</span>", file);
+}
+
+static void name_process(FILE *file, const struct ms_snapshot *snapshot)
+{
+    const struct ms_state_process *process = &snapshot->process;
+    fprintf(file, "process %" PRIu64, process->pid);
+    if (has_rank(snapshot))
+        fprintf(file, ", rank %" PRIu32, process->rank);
+    if (has_rank(snapshot) && process->world != MS_STATE_NO_RANK)
+        fprintf(file, " of %" PRIu32, process->world);
+}
+
+static void details(const struct html *html)
+{
+    html_chart(html);
+    html_causes(html);
+    html_map(html);
+    html_tensors(html);
+    html_blocks(html);
+    html_events(html);
+}
+
+static void process_view(const struct html *html)
+{
+    const struct ms_snapshot *snapshot = &html->group.processes[0];
+    fprintf(html->file, "<section id=\"%s\" data-pid=\"%" PRIu64 "\">\n", html->id,
+            snapshot->process.pid);
+    where(html->file, &snapshot->process);
+    figures(html);
+    plan(html->file, &snapshot->plan);
+    notes(html);
+    particulars(html, snapshot);
+    details(html);
+    fputs("</section>\n", html->file);
+}
+
+/* The same figures of each, one below the other. */
+static void table_of_processes(const struct html *html)
+{
+    FILE *file = html->file;
+    fprintf(file,
+            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Processes\"><table "
+            "id=\"%s-processes\" class=\"sortable\"><thead><tr><th scope=\"col\">process</th><th "
+            "scope=\"col\">state</th>",
+            html->id);
+    static const char *const columns[] = {"requested", "deferred", "backed", "backed at most",
+                                          "saved",     "skipped",  "copied", "time"};
+    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
+        fprintf(file, "<th scope=\"col\" class=\"n\">%s</th>", columns[i]);
+    fputs("</tr></thead><tbody>\n", file);
+    for (size_t p = 0; p < html->group.count; p++) {
+        const struct ms_snapshot *snapshot = &html->group.processes[p];
+        const struct totals totals = totals_of(snapshot);
+        fprintf(file, "<tr data-pid=\"%" PRIu64 "\"><td><a href=\"#p%zu\">", snapshot->process.pid,
+                p);
+        name_process(file, snapshot);
+        fputs("</a></td><td>", file);
+        describe_life(file, snapshot);
+        const struct {
+            const char *name;
+            uint64_t value;
+        } all[] = {{"requested_bytes", totals.requested},
+                   {"deferred_bytes", totals.deferred},
+                   {"backed_bytes", totals.backed},
+                   {"backed_bytes_peak", totals.backed_peak},
+                   {"saved_bytes", totals.saved},
+                   {"skipped_bytes", totals.skipped},
+                   {"h2d_bytes", totals.h2d}};
+        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+            fputs("</td><td class=\"n\">", file);
+            html_bytes(file, all[i].name, all[i].value);
+        }
+        fputs("</td><td class=\"n\">", file);
+        html_time(file, "materialise_ns", totals.materialise_ns);
+        fputs("</td></tr>\n", file);
+    }
+    fputs("</tbody></table></div>\n", file);
+}
+
+static size_t rows_of_each(size_t count)
+{
+    const size_t rows = ROWS_OF_EACH / count;
+    return rows > ROWS_OF_ONE ? ROWS_OF_ONE : rows < LEAST_ROWS ? LEAST_ROWS : rows;
+}
+
+static void all_views(FILE *file, const struct view *view)
+{
+    const struct html all = {file, {view->processes, view->count}, "all", 0, ROWS_OF_ALL, "h2"};
+    fprintf(file, "<header><h1>%zu processes</h1></header>\n<main>\n<section id=\"all\">\n",
+            view->count);
+    figures(&all);
+    notes(&all);
+    table_of_processes(&all);
+    details(&all);
+    fputs("</section>\n<h2>Each process</h2>\n", file);
+    for (size_t p = 0; p < view->count; p++) {
+        struct html one = {file, {&view->processes[p], 1}, "", p, rows_of_each(view->count), "h3"};
+        snprintf(one.id, sizeof(one.id), "p%zu", p);
+        fputs("<details class=\"process\"><summary><b>", file);
+        name_process(file, &view->processes[p]);
+        fputs("</b> ", file);
+        describe_life(file, &view->processes[p]);
+        fputs("</summary>\n", file);
+        process_view(&one);
+        fputs("</details>\n", file);
+    }
+}
+
+static void one_view(FILE *file, const struct view *view)
+{
+    const struct html html = {file, {view->processes, 1}, "p0", 0, ROWS_OF_ONE, "h2"};
+    fputs("<header><h1>", file);
+    name_process(file, view->processes);
+    fputs("</h1><p>", file);
+    describe_life(file, view->processes);
+    fputs("</p></header>\n<main>\n", file);
+    process_view(&html);
+}
+
+/* --- the page */
+
+static void head(FILE *file, const struct view *view)
+{
+    fprintf(
+        file,
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+        "'unsafe-inline'; img-src data:; script-src '%s'; base-uri 'none'; form-action 'none'\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+        "<meta name=\"color-scheme\" content=\"light dark\">\n"
+        "<link rel=\"icon\" href=\"data:,\">\n<title>MetaShard: ",
+        dump_page_script_hash);
+    if (view->count == 1)
+        name_process(file, view->processes);
+    else
+        fprintf(file, "%zu processes", view->count);
+    fprintf(file, "</title>\n<style>\n%s</style>\n</head>\n<body>\n", dump_page_style);
+}
+
+/* Nothing in it can end the element: "<" stands only in texts, where its escape is the same. */
+static bool embed_data(FILE *file, const struct view *view)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *memory = open_memstream(&text, &bytes);
+    if (memory == NULL)
+        return false;
+    write_json(memory, view);
+    if (fclose(memory) != 0) {
+        free(text);
+        return false;
+    }
+    fputs("<script type=\"application/json\" id=\"data\">", file);
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '<')
+            fputs("\\u003c", file);
+        else
+            putc(text[i], file);
+    }
+    fputs("</script>\n", file);
+    free(text);
+    return true;
+}
+
+static bool write_page(FILE *file, const struct view *view)
+{
+    head(file, view);
+    (view->count == 1 ? one_view : all_views)(file, view);
+    fputs("</main>\n", file);
+    if (!embed_data(file, view))
+        return false;
+    fprintf(file, "<script>%s</script>\n</body>\n</html>\n", dump_page_script);
+    return true;
+}
+
+bool write_html(const char *path, const struct view *view)
+{
+    return write_output(path, view, write_page);
+}

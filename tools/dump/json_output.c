@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metashard-dump show --json. */
+#include "tools/dump/dump.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "runtime/state/counters.h"
+#include "runtime/state/explain.h"
+
+/* An object or a list that is being written: whether a comma is due, and how deep it is. */
+struct writer {
+    FILE *file;
+    unsigned depth;
+    bool is_first, is_in_line; /* small objects stand in one line */
+};
+
+static void put_text(FILE *file, const char *text)
+{
+    putc('"', file);
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\')
+            putc('\\', file);
+        putc(*text, file); /* the view has no control characters */
+    }
+    putc('"', file);
+}
+
+static void next(struct writer *writer, const char *key)
+{
+    FILE *file = writer->file;
+    if (!writer->is_first)
+        putc(',', file);
+    if (writer->is_in_line)
+        fputs(writer->is_first ? "" : " ", file);
+    else
+        fprintf(file, "\n%*s", (int)(2 * writer->depth), "");
+    writer->is_first = false;
+    if (key != NULL) {
+        put_text(file, key);
+        fputs(": ", file);
+    }
+}
+
+static struct writer begin(struct writer *outer, const char *key, char bracket, bool is_in_line)
+{
+    next(outer, key);
+    putc(bracket, outer->file);
+    return (struct writer){outer->file, outer->depth + 1, true, is_in_line};
+}
+
+static void end(const struct writer *writer, char bracket)
+{
+    if (!writer->is_first && !writer->is_in_line)
+        fprintf(writer->file, "\n%*s", (int)(2 * (writer->depth - 1)), "");
+    putc(bracket, writer->file);
+}
+
+static void put_number(struct writer *writer, const char *key, uint64_t value)
+{
+    next(writer, key);
+    fprintf(writer->file, "%" PRIu64, value);
+}
+
+static void put_string(struct writer *writer, const char *key, const char *text)
+{
+    next(writer, key);
+    put_text(writer->file, text);
+}
+
+static void put_null(struct writer *writer, const char *key)
+{
+    next(writer, key);
+    fputs("null", writer->file);
+}
+
+static void put_rank(struct writer *writer, const char *key, uint32_t value)
+{
+    if (value == MS_STATE_NO_RANK)
+        put_null(writer, key);
+    else
+        put_number(writer, key, value);
+}
+
+static void put_address(struct writer *writer, const char *key, uint64_t address)
+{
+    next(writer, key);
+    fprintf(writer->file, "\"0x%" PRIx64 "\"", address);
+}
+
+static void put_cause_of(struct writer *block, const struct ms_state_block *record)
+{
+    if (record->backed_bytes == 0 && record->backed_call[0] == '\0')
+        return;
+    put_string(block, "backed_call", record->backed_call);
+    put_string(block, "backed_reason", ms_reason_text(record->backed_reason));
+}
+
+static void put_block(struct writer *list, const struct ms_snapshot *snapshot,
+                      const struct ms_state_block *record)
+{
+    struct writer block = begin(list, NULL, '{', true);
+    const bool is_part = (record->flags & MS_BLOCK_PART) != 0;
+    put_number(&block, "id", record->id);
+    put_string(&block, "kind",
+               is_part                                  ? "part"
+               : (record->flags & MS_BLOCK_CARVED) != 0 ? "carved"
+                                                        : "allocation");
+    put_address(&block, "address", record->address);
+    put_number(&block, "device", record->device);
+    put_number(&block, "bytes", record->bytes);
+    put_string(&block, "state", block_state(record));
+    if (!is_part)
+        put_number(&block, "backed_bytes", record->backed_bytes);
+    put_number(&block, "deferred_bytes", record->deferred_bytes);
+    put_number(&block, "cached_bytes", record->cached_bytes);
+    put_number(&block, "away_bytes", record->away_bytes);
+    struct writer lineage = begin(&block, "lineage_bytes", '{', true);
+    for (int i = 0; i < MS_BYTES_KIND_COUNT; i++) {
+        if (record->kind_bytes[i] > 0)
+            put_number(&lineage, ms_state_kind_names[i], record->kind_bytes[i]);
+    }
+    end(&lineage, '}');
+    if (record->name[0] != '\0')
+        put_string(&block, "name", record->name);
+    if (record->file > 0) {
+        put_string(&block, "file", snapshot->files[record->file - 1].path);
+        put_number(&block, "file_offset", record->file_offset);
+    }
+    put_cause_of(&block, record);
+    put_number(&block, "allocated_ns", record->allocated_ns);
+    put_number(&block, "changed_ns", record->changed_ns);
+    end(&block, '}');
+}
+
+static void put_event(struct writer *list, const struct ms_state_event *record)
+{
+    struct writer event = begin(list, NULL, '{', true);
+    put_number(&event, "number", record->sequence / 2 - 1);
+    put_number(&event, "time_ns", record->time_ns);
+    put_number(&event, "duration_ns", record->duration_ns);
+    put_string(&event, "kind", ms_event_kind_name(record->kind));
+    put_string(&event, "reason", ms_event_reason_text(record->kind, record->reason));
+    put_string(&event, "call", record->call);
+    put_string(&event, "text", record->text);
+    put_number(&event, "block", record->block);
+    put_address(&event, "address", record->address);
+    put_number(&event, "bytes", record->bytes);
+    put_number(&event, "thread", record->thread);
+    end(&event, '}');
+}
+
+static void put_cause(struct writer *list, const struct ms_state_cause *record)
+{
+    struct writer cause = begin(list, NULL, '{', true);
+    put_string(&cause, "kind", ms_event_kind_name(record->kind));
+    put_string(&cause, "reason", ms_event_reason_text(record->kind, record->reason));
+    put_string(&cause, "call", record->call);
+    put_string(&cause, "text", record->text);
+    put_number(&cause, "count", record->count);
+    put_number(&cause, "bytes", record->bytes);
+    put_number(&cause, "duration_ns", record->duration_ns);
+    put_number(&cause, "first_ns", record->first_ns);
+    put_number(&cause, "last_ns", record->last_ns);
+    if (record->sentence[0] != '\0')
+        put_string(&cause, "explanation", record->sentence);
+    end(&cause, '}');
+}
+
+static void put_sample(struct writer *list, const struct ms_state_sample *record)
+{
+    struct writer sample = begin(list, NULL, '{', true);
+    put_number(&sample, "time_ns", record->time_ns);
+    put_number(&sample, "live_bytes", record->live_bytes);
+    put_number(&sample, "deferred_bytes", record->deferred_bytes);
+    put_number(&sample, "backed_bytes", record->backed_bytes);
+    put_number(&sample, "h2d_bytes", record->h2d_bytes);
+    end(&sample, '}');
+}
+
+static void put_tensors(struct writer *object, const struct ms_snapshot *snapshot)
+{
+    size_t count;
+    struct tensor_row *rows = tensors_of(snapshot, &count);
+    struct writer list = begin(object, "tensors", '[', false);
+    for (size_t i = 0; i < count && rows != NULL; i++) {
+        struct writer tensor = begin(&list, NULL, '{', true);
+        put_string(&tensor, "name", rows[i].name);
+        put_number(&tensor, "bytes", rows[i].bytes);
+        put_number(&tensor, "deferred_bytes", rows[i].deferred_bytes);
+        put_number(&tensor, "present_bytes", rows[i].present_bytes);
+        put_number(&tensor, "file_bytes", rows[i].file_bytes);
+        put_number(&tensor, "blocks", rows[i].blocks);
+        end(&tensor, '}');
+    }
+    end(&list, ']');
+    free(rows);
+}
+
+static void put_plan(struct writer *object, const struct ms_state_plan *record)
+{
+    if (record->generation == 0) {
+        put_null(object, "plan");
+        return;
+    }
+    struct writer plan = begin(object, "plan", '{', true);
+    put_string(&plan, "file", record->name);
+    put_string(&plan, "mode", record->enforced != 0 ? "enforce" : "advise");
+    put_rank(&plan, "rank", record->rank);
+    put_rank(&plan, "world_size", record->world);
+    put_number(&plan, "plans", record->generation);
+    put_number(&plan, "tensors", record->tensors);
+    put_number(&plan, "planned_bytes", record->planned_bytes);
+    put_number(&plan, "owned_bytes", record->owned_bytes);
+    end(&plan, '}');
+}
+
+static void put_lists(struct writer *object, const struct ms_snapshot *snapshot)
+{
+    struct writer options = begin(object, "options", '{', false);
+    for (size_t i = 0; i < snapshot->option_count; i++)
+        put_string(&options, snapshot->options[i].name, snapshot->options[i].value);
+    end(&options, '}');
+    struct writer devices = begin(object, "devices", '[', true);
+    for (size_t i = 0; i < snapshot->device_count; i++)
+        put_string(&devices, NULL, snapshot->devices[i].name);
+    end(&devices, ']');
+    put_plan(object, &snapshot->plan);
+    struct writer samples = begin(object, "samples", '[', false);
+    for (size_t i = 0; i < snapshot->sample_count; i++)
+        put_sample(&samples, &snapshot->samples[i]);
+    end(&samples, ']');
+    struct writer blocks = begin(object, "blocks", '[', false);
+    for (size_t i = 0; i < snapshot->block_count; i++)
+        put_block(&blocks, snapshot, &snapshot->blocks[i]);
+    end(&blocks, ']');
+    put_tensors(object, snapshot);
+    struct writer causes = begin(object, "causes", '[', false);
+    for (size_t i = 0; i < snapshot->cause_count; i++)
+        put_cause(&causes, &snapshot->causes[i]);
+    end(&causes, ']');
+    struct writer events = begin(object, "events", '[', false);
+    for (size_t i = 0; i < snapshot->event_count; i++)
+        put_event(&events, &snapshot->events[i]);
+    end(&events, ']');
+}
+
+/* Those that this program knows, whatever the page calls its own. */
+static void put_figures(struct writer *object, const struct ms_snapshot *snapshot)
+{
+    const struct totals totals = totals_of(snapshot);
+    for (int i = 0; i < MS_FIGURE_COUNT; i++)
+        put_number(object, ms_counter_names[i], ms_snapshot_figure(snapshot, ms_counter_names[i]));
+    put_number(object, "saved_bytes", totals.saved);
+    put_number(object, "skipped_bytes", totals.skipped);
+}
+
+static void put_process(struct writer *object, const struct ms_snapshot *snapshot)
+{
+    const struct ms_state_process *process = &snapshot->process;
+    put_number(object, "pid", process->pid);
+    put_rank(object, "rank", process->rank);
+    put_rank(object, "world_size", process->world);
+    put_string(object, "state", life_name(snapshot));
+    put_string(object, "version", process->version);
+    put_string(object, "page", snapshot->path);
+    put_string(object, "host", process->host);
+    put_string(object, "command", process->command);
+    put_string(object, "folder", process->folder);
+    put_number(object, "started_unix_ns", process->started_ns);
+    put_number(object, "time_ns", snapshot->taken_ns);
+    put_number(object, "torn_records", snapshot->torn_records);
+    put_number(object, "events_lost", snapshot->events_lost);
+    put_figures(object, snapshot);
+    put_lists(object, snapshot);
+}
+
+/* Several: their sums, and each of them. */
+static void put_processes(struct writer *object, const struct view *view)
+{
+    struct totals sum = {0};
+    for (size_t i = 0; i < view->count; i++) {
+        const struct totals totals = totals_of(&view->processes[i]);
+        totals_add(&sum, &totals);
+    }
+    put_null(object, "pid");
+    put_null(object, "rank");
+    put_number(object, "requested_bytes", sum.requested);
+    put_number(object, "live_bytes", sum.live);
+    put_number(object, "live_bytes_peak", sum.live_peak);
+    put_number(object, "deferred_bytes", sum.deferred);
+    put_number(object, "backed_bytes", sum.backed);
+    put_number(object, "backed_bytes_peak", sum.backed_peak);
+    put_number(object, "h2d_bytes", sum.h2d);
+    put_number(object, "materialise_ns", sum.materialise_ns);
+    put_number(object, "saved_bytes", sum.saved);
+    put_number(object, "skipped_bytes", sum.skipped);
+    struct writer list = begin(object, "processes", '[', false);
+    for (size_t i = 0; i < view->count; i++) {
+        struct writer process = begin(&list, NULL, '{', false);
+        put_process(&process, &view->processes[i]);
+        end(&process, '}');
+    }
+    end(&list, ']');
+}
+
+void write_json(FILE *file, const struct view *view)
+{
+    struct writer object = {file, 1, true, false};
+    putc('{', file);
+    put_string(&object, "format", "metashard-state/2");
+    if (view->count == 1)
+        put_process(&object, &view->processes[0]);
+    else
+        put_processes(&object, view);
+    end(&object, '}');
+    putc('\n', file);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/dump/line.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static bool has_color;
+static size_t width; /* in characters; 0: there is no end */
+
+static const char *const codes[] = {
+    [PLAIN] = "",          [BOLD] = "\033[1m",   [DIM] = "\033[2m",  [RED] = "\033[31m",
+    [YELLOW] = "\033[33m", [GREEN] = "\033[32m", [CYAN] = "\033[36m"};
+
+static size_t terminal_width(void)
+{
+    struct winsize size;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0)
+        return 0;
+    return size.ws_col;
+}
+
+bool line_setup(const struct options *options)
+{
+    const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+    has_color = is_terminal;
+    width = is_terminal ? terminal_width() : 0;
+    if (options->color != NULL) {
+        has_color = strcmp(options->color, "always") == 0 ||
+                    (strcmp(options->color, "auto") == 0 && is_terminal);
+        if (!has_color && strcmp(options->color, "auto") != 0 &&
+            strcmp(options->color, "never") != 0) {
+            fprintf(stderr, "metashard-dump: --color: expected auto, always or never, found %s\n",
+                    options->color);
+            return false;
+        }
+    }
+    if (options->width != NULL) {
+        char *end;
+        const unsigned long number = strtoul(options->width, &end, 10);
+        if (options->width[0] < '0' || options->width[0] > '9' || *end != '\0' || number > 10000) {
+            fprintf(stderr, "metashard-dump: --width: expected a number of characters, found %s\n",
+                    options->width);
+            return false;
+        }
+        width = number;
+    }
+    return true;
+}
+
+static bool is_inside(char byte)
+{
+    return ((unsigned char)byte & 0xc0) == 0x80;
+}
+
+/* The bytes of the first characters of the text. */
+static size_t bytes_of(const char *text, size_t characters)
+{
+    size_t at = 0;
+    for (; text[at] != '\0' && characters > 0; characters--) {
+        at++;
+        while (is_inside(text[at]))
+            at++;
+    }
+    return at;
+}
+
+static size_t characters_of(const char *text, size_t bytes)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < bytes; i++)
+        count += !is_inside(text[i]);
+    return count;
+}
+
+static void put(enum color color, const char *text, size_t bytes)
+{
+    if (has_color && color != PLAIN)
+        printf("%s%.*s\033[0m\n", codes[color], (int)bytes, text);
+    else
+        printf("%.*s\n", (int)bytes, text);
+}
+
+void line(enum color color, const char *format, ...)
+{
+    char text[8192];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    size_t bytes = strlen(text);
+    while (bytes > 0 && text[bytes - 1] == ' ')
+        bytes--;
+    text[bytes] = '\0';
+    if (width > 0 && characters_of(text, bytes) > width)
+        bytes = bytes_of(text, width);
+    put(color, text, bytes);
+}
+
+void paragraph(enum color color, unsigned indent, const char *text)
+{
+    const size_t whole = width > 8 ? width : 100;
+    indent = whole > indent + 20 ? indent : 4;
+    char out[8192];
+    while (*text != '\0') {
+        size_t bytes = bytes_of(text, whole - indent);
+        size_t space = bytes;
+        while (text[bytes] != '\0' && space > 0 && text[space] != ' ')
+            space--;
+        if (space > 0) /* else it is one long word, which is cut */
+            bytes = space;
+        snprintf(out, sizeof(out), "%*s%.*s", (int)indent, "", (int)bytes, text);
+        put(color, out, strlen(out));
+        text += bytes;
+        while (*text == ' ')
+            text++;
+    }
+}
+
+static char *buffer(void)
+{
+    static char buffers[16][32];
+    static unsigned turn;
+    return buffers[turn++ % 16];
+}
+
+const char *bytes_text(uint64_t bytes)
+{
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    char *text = buffer();
+    if (bytes < 1024) {
+        snprintf(text, 32, "%" PRIu64 " B", bytes);
+        return text;
+    }
+    double value = (double)bytes / 1024;
+    size_t unit = 0;
+    for (; value >= 1024 && unit < sizeof(units) / sizeof(units[0]) - 1; unit++)
+        value /= 1024;
+    snprintf(text, 32, "%.1f %s", value, units[unit]);
+    return text;
+}
+
+const char *time_text(uint64_t ns)
+{
+    char *text = buffer();
+    if (ns >= 1000000000)
+        snprintf(text, 32, "%.3f s", (double)ns / 1e9);
+    else if (ns >= 1000000)
+        snprintf(text, 32, "%.1f ms", (double)ns / 1e6);
+    else
+        snprintf(text, 32, "%.1f us", (double)ns / 1e3);
+    return text;
+}

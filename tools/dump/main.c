@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metashard-dump: what MetaShard did in a process, from its state page. */
+#include "tools/command_line.h"
+#include "tools/dump/dump.h"
+
+static const char usage[] =
+    "usage: metashard-dump list\n"
+    "       metashard-dump show PID|FILE... [--json | --events]\n"
+    "       metashard-dump show PID|FILE... --watch | [--html OUT] [--trace OUT]\n"
+    "       metashard-dump diff PID|FILE PID|FILE\n"
+    "       metashard-dump --help\n"
+    "each takes --color auto|always|never, and --width CHARACTERS (0: lines are not cut)\n";
+
+enum { LIST = 1, SHOW = 2, DIFF = 4 };
+
+static const struct command commands[] = {
+    {"list", LIST, run_list, 0, 0},
+    {"show", SHOW, run_show, 1, MAX_FILES},
+    {"diff", DIFF, run_diff, 2, 2},
+};
+
+static const struct row rows[] = {
+    {TO(json), no_argument, SHOW},
+    {TO(events), no_argument, SHOW},
+    {TO(html), required_argument, SHOW},
+    {TO(trace), required_argument, SHOW},
+    {TO(watch), no_argument, SHOW},
+    {TO(color), required_argument, LIST | SHOW | DIFF},
+    {TO(width), required_argument, LIST | SHOW | DIFF},
+    {TO(help), no_argument, LIST | SHOW | DIFF},
+};
+
+static const struct letter letters[] = {{'h', "help"}};
+
+static void take_words(struct options *options, const struct words *words)
+{
+    options->command = words->command;
+    options->files = words->files;
+    options->file_count = words->file_count;
+}
+
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+int main(int argc, char **argv)
+{
+    static const struct command_line line = {.program = "metashard-dump",
+                                             .usage = usage,
+                                             .commands = commands,
+                                             .command_count = COUNT(commands),
+                                             .rows = rows,
+                                             .row_count = COUNT(rows),
+                                             .letters = letters,
+                                             .letter_count = COUNT(letters),
+                                             .take_words = take_words,
+                                             .good = GOOD,
+                                             .bad = BAD,
+                                             .wrong_usage = USAGE};
+    struct options options = {0};
+    return command_line_run(&line, argc, argv, &options);
+}

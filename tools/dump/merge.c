@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/dump/merge.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t group_start_ns(const struct group *group)
+{
+    uint64_t start = UINT64_MAX;
+    for (size_t i = 0; i < group->count; i++) {
+        const uint64_t own = group->processes[i].process.started_ns;
+        start = own < start ? own : start;
+    }
+    return start;
+}
+
+uint64_t group_shift_ns(const struct group *group, const struct ms_snapshot *snapshot)
+{
+    return snapshot->process.started_ns - group_start_ns(group);
+}
+
+struct totals group_totals(const struct group *group)
+{
+    struct totals sum = {0};
+    for (size_t i = 0; i < group->count; i++) {
+        const struct totals totals = totals_of(&group->processes[i]);
+        totals_add(&sum, &totals);
+    }
+    return sum;
+}
+
+/* --- causes */
+
+static int same_first(const void *a, const void *b)
+{
+    const struct ms_state_cause *left = a, *right = b;
+    if (left->kind != right->kind)
+        return left->kind < right->kind ? -1 : 1;
+    if (left->reason != right->reason)
+        return left->reason < right->reason ? -1 : 1;
+    const int order = strcmp(left->call, right->call);
+    return order != 0 ? order : strcmp(left->text, right->text);
+}
+
+static int most_bytes_first(const void *a, const void *b)
+{
+    const struct ms_state_cause *left = a, *right = b;
+    if (left->bytes != right->bytes)
+        return left->bytes > right->bytes ? -1 : 1;
+    if (left->count != right->count)
+        return left->count > right->count ? -1 : 1;
+    return same_first(a, b);
+}
+
+struct ms_state_cause *group_causes(const struct group *group, size_t *count_out)
+{
+    size_t count = 0, kept = 0;
+    for (size_t p = 0; p < group->count; p++)
+        count += group->processes[p].cause_count;
+    struct ms_state_cause *causes = calloc(count + 1, sizeof(*causes));
+    *count_out = 0;
+    if (causes == NULL)
+        return NULL;
+    count = 0;
+    for (size_t p = 0; p < group->count; p++) {
+        for (size_t i = 0; i < group->processes[p].cause_count; i++)
+            causes[count++] = group->processes[p].causes[i];
+    }
+    qsort(causes, count, sizeof(*causes), same_first);
+    for (size_t i = 0; i < count; i++) {
+        if (kept == 0 || same_first(&causes[kept - 1], &causes[i]) != 0) {
+            causes[kept++] = causes[i];
+            continue;
+        }
+        causes[kept - 1].count += causes[i].count;
+        causes[kept - 1].bytes += causes[i].bytes;
+        causes[kept - 1].duration_ns += causes[i].duration_ns;
+    }
+    qsort(causes, kept, sizeof(*causes), most_bytes_first);
+    *count_out = kept;
+    return causes;
+}
+
+/* --- tensors */
+
+static int by_name(const void *a, const void *b)
+{
+    const struct tensor_row *left = a, *right = b;
+    return strcmp(left->name, right->name);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const struct tensor_row *left = a, *right = b;
+    if (left->bytes != right->bytes)
+        return left->bytes > right->bytes ? -1 : 1;
+    return by_name(a, b);
+}
+
+static void add_tensor(struct tensor_row *row, const struct tensor_row *added)
+{
+    row->bytes += added->bytes;
+    row->deferred_bytes += added->deferred_bytes;
+    row->present_bytes += added->present_bytes;
+    row->file_bytes += added->file_bytes;
+    row->blocks += added->blocks;
+}
+
+struct tensor_row *group_tensors(const struct group *group, size_t *count_out)
+{
+    size_t room = 0, count = 0, kept = 0;
+    for (size_t p = 0; p < group->count; p++)
+        room += group->processes[p].block_count;
+    struct tensor_row *rows = calloc(room + 1, sizeof(*rows));
+    *count_out = 0;
+    for (size_t p = 0; p < group->count && rows != NULL; p++) {
+        size_t own_count;
+        struct tensor_row *own = tensors_of(&group->processes[p], &own_count);
+        for (size_t i = 0; own != NULL && i < own_count; i++)
+            rows[count++] = own[i];
+        free(own);
+    }
+    if (rows == NULL)
+        return NULL;
+    qsort(rows, count, sizeof(*rows), by_name);
+    for (size_t i = 0; i < count; i++) {
+        if (kept > 0 && by_name(&rows[kept - 1], &rows[i]) == 0)
+            add_tensor(&rows[kept - 1], &rows[i]);
+        else
+            rows[kept++] = rows[i];
+    }
+    qsort(rows, kept, sizeof(*rows), by_size);
+    *count_out = kept;
+    return rows;
+}
+
+/* --- memory over time */
+
+/* A sample on the group's clock; and what the process had before it. */
+struct step {
+    uint64_t time_ns;
+    const struct ms_state_sample *now, *before;
+};
+
+static int by_time(const void *a, const void *b)
+{
+    const struct step *left = a, *right = b;
+    if (left->time_ns != right->time_ns)
+        return left->time_ns < right->time_ns ? -1 : 1;
+    return left->now < right->now ? -1 : left->now > right->now;
+}
+
+static struct step *steps_of(const struct group *group, size_t *count_out)
+{
+    static const struct ms_state_sample nothing;
+    size_t count = 0;
+    for (size_t p = 0; p < group->count; p++)
+        count += group->processes[p].sample_count;
+    struct step *steps = calloc(count + 1, sizeof(*steps));
+    count = 0;
+    for (size_t p = 0; p < group->count && steps != NULL; p++) {
+        const struct ms_snapshot *snapshot = &group->processes[p];
+        const uint64_t shift = group_shift_ns(group, snapshot);
+        for (size_t i = 0; i < snapshot->sample_count; i++) {
+            const struct ms_state_sample *now = &snapshot->samples[i];
+            steps[count++] = (struct step){now->time_ns + shift, now, i > 0 ? now - 1 : &nothing};
+        }
+    }
+    *count_out = count;
+    return steps;
+}
+
+static size_t thin_out(struct moment *moments, size_t count, size_t most)
+{
+    if (count <= most)
+        return count;
+    const uint64_t first = moments[0].time_ns;
+    const uint64_t span = (moments[count - 1].time_ns - first) / (most - 1) + 1;
+    const struct moment last = moments[count - 1];
+    size_t kept = 0;
+    uint64_t in_span = UINT64_MAX;
+    for (size_t i = 0; i + 1 < count; i++) {
+        const uint64_t number = (moments[i].time_ns - first) / span;
+        if (number != in_span)
+            moments[kept++] = moments[i];
+        else if (moments[i].backed_bytes > moments[kept - 1].backed_bytes)
+            moments[kept - 1] = moments[i];
+        in_span = number;
+    }
+    moments[kept++] = last;
+    return kept;
+}
+
+struct moment *group_moments(const struct group *group, size_t most, size_t *count_out)
+{
+    size_t count, kept = 0;
+    struct step *steps = steps_of(group, &count);
+    struct moment *moments = calloc(count + 1, sizeof(*moments));
+    struct moment now = {0};
+    *count_out = 0;
+    if (steps == NULL || moments == NULL) {
+        free(steps);
+        free(moments);
+        return NULL;
+    }
+    qsort(steps, count, sizeof(*steps), by_time);
+    for (size_t i = 0; i < count; i++) {
+        now.time_ns = steps[i].time_ns;
+        now.live_bytes += steps[i].now->live_bytes - steps[i].before->live_bytes;
+        now.deferred_bytes += steps[i].now->deferred_bytes - steps[i].before->deferred_bytes;
+        now.backed_bytes += steps[i].now->backed_bytes - steps[i].before->backed_bytes;
+        if (kept > 0 && moments[kept - 1].time_ns == now.time_ns)
+            kept--;
+        moments[kept++] = now;
+    }
+    free(steps);
+    *count_out = thin_out(moments, kept, most);
+    return moments;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/dump/output_file.h"
+
+#include <errno.h>
+#include <string.h>
+
+bool is_standard(const char *path)
+{
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+static bool failed(const char *path)
+{
+    fprintf(stderr, "metashard-dump: %s cannot be written: %s\n", path,
+            errno != 0 ? strerror(errno) : "memory is out");
+    return false;
+}
+
+bool write_output(const char *path, const struct view *view,
+                  bool (*write)(FILE *file, const struct view *view))
+{
+    const bool is_own = !is_standard(path);
+    errno = 0;
+    FILE *file = !is_own ? stdout : fopen(path, "w");
+    if (file == NULL)
+        return failed(path);
+    bool is_good = write(file, view) && fflush(file) == 0 && ferror(file) == 0;
+    const int error = errno;
+    if (is_own && fclose(file) != 0)
+        is_good = false;
+    else
+        errno = error;
+    return is_good || failed(path);
+}

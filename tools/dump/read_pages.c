@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finding and reading state pages, and what follows from their figures. */
+#include "tools/dump/dump.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/state/page.h"
+
+static bool is_number(const char *text)
+{
+    return text[0] != '\0' && strspn(text, "0123456789") == strlen(text);
+}
+
+/* The page of a process id: the first folder that has one. */
+static bool find_page(const char *pid, char path_out[MS_PATH_BYTES + 64])
+{
+    struct ms_config config;
+    char folder[MS_PATH_BYTES];
+    ms_config_read_quietly(&config, environ);
+    for (unsigned i = 0; ms_state_folder(&config, i, folder); i++) {
+        snprintf(path_out, MS_PATH_BYTES + 64, "%s/" MS_STATE_PREFIX "%s" MS_STATE_SUFFIX, folder,
+                 pid);
+        if (access(path_out, F_OK) == 0)
+            return true;
+    }
+    fprintf(stderr,
+            "metashard-dump: no state page of process %s was found; expected metashard-%s.state in "
+            "METASHARD_STATE_DIR\n",
+            pid, pid);
+    return false;
+}
+
+static bool open_one(struct ms_snapshot *snapshot, const char *name)
+{
+    char found[MS_PATH_BYTES + 64];
+    struct ms_fault fault;
+    const bool is_pid = is_number(name) && access(name, F_OK) != 0;
+    if (is_pid && !find_page(name, found))
+        return false;
+    char *path = strdup(is_pid ? found : name);
+    if (path == NULL || !ms_snapshot_read(path, snapshot, &fault)) {
+        fprintf(stderr, "%s\n", path != NULL ? fault.text : "metashard-dump: memory is out");
+        free(path);
+        return false;
+    }
+    /* view_close frees the path. NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+    name_blocks(snapshot);
+    return true;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ms_state_process *left = &((const struct ms_snapshot *)a)->process;
+    const struct ms_state_process *right = &((const struct ms_snapshot *)b)->process;
+    if (left->rank != right->rank)
+        return left->rank < right->rank ? -1 : 1;
+    return left->pid < right->pid ? -1 : left->pid > right->pid;
+}
+
+bool view_open_in_order(struct view *view, const struct options *options)
+{
+    *view = (struct view){calloc(options->file_count, sizeof(*view->processes)), 0};
+    for (size_t i = 0; i < options->file_count; i++) {
+        if (view->processes == NULL || !open_one(&view->processes[i], options->files[i])) {
+            view_close(view);
+            return false;
+        }
+        view->count++;
+    }
+    return true;
+}
+
+bool view_open(struct view *view, const struct options *options)
+{
+    if (!view_open_in_order(view, options))
+        return false;
+    if (view->count > 1)
+        qsort(view->processes, view->count, sizeof(*view->processes), by_rank);
+    return true;
+}
+
+void view_close(struct view *view)
+{
+    for (size_t i = 0; i < view->count; i++) {
+        free((char *)view->processes[i].path);
+        ms_snapshot_cleanup(&view->processes[i]);
+    }
+    free(view->processes);
+    *view = (struct view){0};
+}
+
+static uint64_t less(uint64_t whole, uint64_t part)
+{
+    return whole > part ? whole - part : 0;
+}
+
+struct totals totals_of(const struct ms_snapshot *snapshot)
+{
+    struct totals totals = {
+        .requested = ms_snapshot_figure(snapshot, "requested_bytes"),
+        .live = ms_snapshot_figure(snapshot, "live_bytes"),
+        .live_peak = ms_snapshot_figure(snapshot, "live_bytes_peak"),
+        .deferred = ms_snapshot_figure(snapshot, "deferred_bytes"),
+        .backed = ms_snapshot_figure(snapshot, "backed_bytes"),
+        .backed_peak = ms_snapshot_figure(snapshot, "backed_bytes_peak"),
+        .h2d = ms_snapshot_figure(snapshot, "h2d_bytes"),
+        .recorded = ms_snapshot_figure(snapshot, "recorded_file_bytes") +
+                    ms_snapshot_figure(snapshot, "recorded_snapshot_bytes"),
+        .materialise_ns = ms_snapshot_figure(snapshot, "materialise_ns"),
+    };
+    totals.saved = less(totals.live_peak, totals.backed_peak);
+    totals.skipped = less(totals.recorded, totals.h2d);
+    return totals;
+}
+
+void totals_add(struct totals *sum, const struct totals *added)
+{
+    sum->requested += added->requested;
+    sum->live += added->live;
+    sum->live_peak += added->live_peak;
+    sum->deferred += added->deferred;
+    sum->backed += added->backed;
+    sum->backed_peak += added->backed_peak;
+    sum->h2d += added->h2d;
+    sum->recorded += added->recorded;
+    sum->saved += added->saved;
+    sum->skipped += added->skipped;
+    sum->materialise_ns += added->materialise_ns;
+}
+
+const char *life_name(const struct ms_snapshot *snapshot)
+{
+    if (snapshot->process.ended_ns > 0)
+        return "ended";
+    return snapshot->life == MS_LIFE_ALIVE  ? "running"
+           : snapshot->life == MS_LIFE_GONE ? "killed"
+                                            : "unknown";
+}
+
+const char *block_state(const struct ms_state_block *block)
+{
+    const uint64_t resident = block->kind_bytes[MS_BYTES_RESIDENT];
+    if (block->deferred_bytes > 0)
+        return resident + block->cached_bytes > 0 ? "partly" : "deferred";
+    if (block->cached_bytes > 0)
+        return "cached";
+    return resident > 0 ? "resident" : "dead";
+}
+
+bool has_rank(const struct ms_snapshot *snapshot)
+{
+    return snapshot->process.rank != MS_STATE_NO_RANK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct tensor_row *left = a, *right = b;
+    return strcmp(left->name, right->name);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const struct tensor_row *left = a, *right = b;
+    if (left->bytes != right->bytes)
+        return left->bytes > right->bytes ? -1 : 1;
+    return strcmp(left->name, right->name);
+}
+
+/* Rows of one name become one. */
+static size_t join_rows(struct tensor_row *rows, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (kept > 0 && strcmp(rows[kept - 1].name, rows[i].name) == 0) {
+            struct tensor_row *row = &rows[kept - 1];
+            row->bytes += rows[i].bytes;
+            row->deferred_bytes += rows[i].deferred_bytes;
+            row->present_bytes += rows[i].present_bytes;
+            row->file_bytes += rows[i].file_bytes;
+            row->blocks++;
+        } else {
+            rows[kept++] = rows[i];
+        }
+    }
+    return kept;
+}
+
+struct tensor_row *tensors_of(const struct ms_snapshot *snapshot, size_t *count_out)
+{
+    struct tensor_row *rows = calloc(snapshot->block_count + 1, sizeof(*rows));
+    size_t count = 0;
+    for (size_t i = 0; i < snapshot->block_count && rows != NULL; i++) {
+        const struct ms_state_block *block = &snapshot->blocks[i];
+        if (block->name[0] == '\0' || (block->flags & MS_BLOCK_CARVED) != 0)
+            continue;
+        rows[count++] =
+            (struct tensor_row){block->name,
+                                block->bytes,
+                                block->deferred_bytes,
+                                block->cached_bytes + block->kind_bytes[MS_BYTES_RESIDENT],
+                                block->kind_bytes[MS_BYTES_FILE],
+                                1};
+    }
+    if (count > 0) {
+        qsort(rows, count, sizeof(*rows), by_name);
+        count = join_rows(rows, count);
+        qsort(rows, count, sizeof(*rows), by_size);
+    }
+    *count_out = count;
+    return rows;
+}

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metashard-dump show: the summary first, then the details. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/state/explain.h"
+#include "tools/dump/line.h"
+#include "tools/dump/output_file.h"
+
+enum { SHOWN_BLOCKS = 30, SHOWN_TENSORS = 30, SHOWN_CAUSES = 20, SHOWN_EVENTS = 20 };
+
+static enum color life_color(const struct ms_snapshot *snapshot)
+{
+    const char *life = life_name(snapshot);
+    return strcmp(life, "killed") == 0 ? RED : strcmp(life, "running") == 0 ? GREEN : BOLD;
+}
+
+/* --- summary */
+
+static void show_title(const struct ms_snapshot *snapshot)
+{
+    const struct ms_state_process *process = &snapshot->process;
+    static const char *const words[][2] = {{"running", "running for"},
+                                           {"ended", "ended after"},
+                                           {"killed", "gone without an end after"},
+                                           {"unknown", "not known to run, seen last after"}};
+    const char *what = "";
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        what = strcmp(words[i][0], life_name(snapshot)) == 0 ? words[i][1] : what;
+    char rank[64] = "";
+    if (has_rank(snapshot) && process->world != MS_STATE_NO_RANK)
+        snprintf(rank, sizeof(rank), ", rank %" PRIu32 " of %" PRIu32, process->rank,
+                 process->world);
+    else if (has_rank(snapshot))
+        snprintf(rank, sizeof(rank), ", rank %" PRIu32, process->rank);
+    line(life_color(snapshot), "process %" PRIu64 "%s: %s %s", process->pid, rank, what,
+         time_text(snapshot->taken_ns));
+    line(PLAIN, "  %s", process->command);
+    line(DIM, "  in %s on %s, MetaShard %s", process->folder, process->host, process->version);
+}
+
+static void show_figure(const char *name, const char *value, const char *meaning)
+{
+    line(PLAIN, "  %-10s %12s   %s", name, value, meaning);
+}
+
+static void show_totals(const struct totals *totals, uint64_t allocations)
+{
+    char text[160];
+    snprintf(text, sizeof(text), "in %" PRIu64 " allocations; at most %s at a time, now %s",
+             allocations, bytes_text(totals->live_peak), bytes_text(totals->live));
+    show_figure("requested", bytes_text(totals->requested), text);
+    show_figure("deferred", bytes_text(totals->deferred), "now: not in device memory");
+    snprintf(text, sizeof(text), "now: device memory behind it; at most %s",
+             bytes_text(totals->backed_peak));
+    show_figure("backed", bytes_text(totals->backed), text);
+    show_figure("saved", bytes_text(totals->saved),
+                "less device memory at the most than was asked for");
+    show_figure("skipped", bytes_text(totals->skipped),
+                "were written by the program and never copied to the device");
+    show_figure("copied", bytes_text(totals->h2d), "to the device, by the shim");
+    show_figure("time", time_text(totals->materialise_ns), "spent bringing bytes into memory");
+}
+
+static void show_plan(const struct ms_state_plan *plan)
+{
+    if (plan->generation == 0)
+        return;
+    line(PLAIN, "  plan       %s: rank %" PRIu32 " of %" PRIu32 " keeps %s of %s, %s", plan->name,
+         plan->rank, plan->world, bytes_text(plan->owned_bytes), bytes_text(plan->planned_bytes),
+         plan->enforced != 0 ? "enforced" : "as advice");
+}
+
+/* What is not as it is by default is not known here; what was set to something is told. */
+static void show_notes(const struct ms_snapshot *snapshot)
+{
+    const uint64_t fallbacks = ms_snapshot_figure(snapshot, "fallbacks");
+    const uint64_t outside = ms_snapshot_figure(snapshot, "outside_reads");
+    if (fallbacks > 0)
+        line(YELLOW, "  something could not stay deferred, %" PRIu64 " times: see the causes",
+             fallbacks);
+    if (outside > 0)
+        line(YELLOW, "  %" PRIu64 " reads of what the plan gives to other ranks", outside);
+    if (snapshot->torn_records > 0)
+        line(DIM, "  %zu records were being written when it was killed; they are left out",
+             snapshot->torn_records);
+}
+
+/* --- details */
+
+static void describe_source(const struct ms_state_block *block, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < MS_BYTES_KIND_COUNT; i++) {
+        if (block->kind_bytes[i] == 0 || used >= bytes)
+            continue;
+        const bool is_all = block->kind_bytes[i] == block->bytes;
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s%s%s", used > 0 ? ", " : "",
+                                 ms_state_kind_names[i], is_all ? "" : " ",
+                                 is_all ? "" : bytes_text(block->kind_bytes[i]));
+    }
+}
+
+static void show_block(const struct ms_state_block *block)
+{
+    char source[256], cause[256] = "";
+    const bool is_part = (block->flags & MS_BLOCK_PART) != 0;
+    describe_source(block, source, sizeof(source));
+    if (block->backed_bytes > 0 && !is_part)
+        snprintf(cause, sizeof(cause), "  backed for %s%s%s",
+                 block->backed_call[0] != '\0' ? block->backed_call : "no call",
+                 block->backed_reason != MS_REASON_CALL ? ": " : "",
+                 block->backed_reason != MS_REASON_CALL ? ms_reason_text(block->backed_reason)
+                                                        : "");
+    line(PLAIN, "  %s%-6" PRIu64 " 0x%012" PRIx64 " %3" PRIu32 " %11s %11s %11s  %-8s  %s%s%s%s",
+         is_part ? " " : "", block->id, block->address, block->device, bytes_text(block->bytes),
+         is_part ? "" : bytes_text(block->backed_bytes), bytes_text(block->deferred_bytes),
+         block_state(block), block->name, block->name[0] != '\0' ? "  " : "", source, cause);
+}
+
+static void show_rest(size_t shown, size_t all)
+{
+    if (shown < all)
+        line(DIM, "  and %zu more (--json has all)", all - shown);
+}
+
+static void show_blocks(const struct ms_snapshot *snapshot)
+{
+    const size_t count = snapshot->block_count;
+    const uint64_t left_out = ms_snapshot_figure(snapshot, "blocks_left_out");
+    if (count == 0)
+        return;
+    line(PLAIN, "%s", "");
+    line(BOLD, "Blocks by size");
+    line(DIM, "  %-6s %-14s %3s %11s %11s %11s  %-8s  %s", "id", "address", "dev", "bytes",
+         "backed", "deferred", "state", "tensor, where the bytes come from, why it has memory");
+    for (size_t i = 0; i < count && i < SHOWN_BLOCKS; i++)
+        show_block(&snapshot->blocks[i]);
+    show_rest(SHOWN_BLOCKS, count);
+    if (left_out > 0)
+        line(YELLOW, "  %" PRIu64 " smaller ones have no room in the page (METASHARD_STATE_BYTES)",
+             left_out);
+}
+
+static void show_tensors(const struct ms_snapshot *snapshot)
+{
+    size_t count;
+    struct tensor_row *rows = tensors_of(snapshot, &count);
+    if (rows != NULL && count > 0) {
+        line(PLAIN, "%s", "");
+        line(BOLD, "Tensors by name");
+        line(DIM, "  %11s %11s %11s  %s", "bytes", "deferred", "in memory", "name");
+    }
+    for (size_t i = 0; i < count && i < SHOWN_TENSORS && rows != NULL; i++)
+        line(PLAIN, "  %11s %11s %11s  %s", bytes_text(rows[i].bytes),
+             bytes_text(rows[i].deferred_bytes), bytes_text(rows[i].present_bytes), rows[i].name);
+    show_rest(SHOWN_TENSORS, count);
+    free(rows);
+}
+
+static enum color event_color(uint32_t kind)
+{
+    return kind == MS_EVENT_FAIL ? RED
+           : kind == MS_EVENT_FALLBACK || kind == MS_EVENT_OUTSIDE || kind == MS_EVENT_PRESSURE
+               ? YELLOW
+           : kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_SETTLE || kind == MS_EVENT_REPLAY
+               ? CYAN
+               : PLAIN;
+}
+
+/* The same in several processes is one row. What was materialised for a fallback is told by the fallback. */
+static size_t join_causes(struct ms_state_cause *causes, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t at = 0;
+        if (causes[i].kind == MS_EVENT_MATERIALISE &&
+            ms_reason_is_fallback((enum ms_reason)causes[i].reason))
+            continue;
+        while (at < kept &&
+               (causes[at].kind != causes[i].kind || causes[at].reason != causes[i].reason ||
+                strcmp(causes[at].call, causes[i].call) != 0 ||
+                strcmp(causes[at].text, causes[i].text) != 0))
+            at++;
+        if (at == kept) {
+            causes[kept++] = causes[i];
+            continue;
+        }
+        causes[at].count += causes[i].count;
+        causes[at].bytes += causes[i].bytes;
+        causes[at].duration_ns += causes[i].duration_ns;
+    }
+    return kept;
+}
+
+static int most_bytes_first(const void *a, const void *b)
+{
+    const struct ms_state_cause *left = a, *right = b;
+    if (left->bytes != right->bytes)
+        return left->bytes > right->bytes ? -1 : 1;
+    return left->count > right->count ? -1 : left->count < right->count;
+}
+
+static void show_cause(const struct ms_state_cause *cause)
+{
+    const bool is_plain = cause->reason == MS_REASON_CALL && cause->kind != MS_EVENT_MATERIALISE;
+    line(event_color(cause->kind), "  %11s %7" PRIu64 " %10s  %-16s %s%s%s%s%s",
+         bytes_text(cause->bytes), cause->count,
+         cause->duration_ns > 0 ? time_text(cause->duration_ns) : "",
+         ms_event_kind_name(cause->kind), cause->call, cause->text[0] != '\0' ? ", " : "",
+         cause->text, is_plain ? "" : ": ", is_plain ? "" : ms_reason_text(cause->reason));
+    if (cause->sentence[0] != '\0')
+        paragraph(DIM, 34, cause->sentence);
+}
+
+static void show_causes(const struct view *view)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < view->count; i++)
+        count += view->processes[i].cause_count;
+    struct ms_state_cause *causes = calloc(count + 1, sizeof(*causes));
+    if (causes == NULL || count == 0) {
+        free(causes);
+        return;
+    }
+    count = 0;
+    for (size_t i = 0; i < view->count; i++) {
+        const struct ms_snapshot *snapshot = &view->processes[i];
+        if (snapshot->cause_count > 0)
+            memcpy(&causes[count], snapshot->causes, snapshot->cause_count * sizeof(*causes));
+        count += snapshot->cause_count;
+    }
+    count = join_causes(causes, count);
+    qsort(causes, count, sizeof(*causes), most_bytes_first);
+    line(PLAIN, "%s", "");
+    line(BOLD, "Causes by bytes");
+    line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", "time", "kind", "call: why");
+    for (size_t i = 0; i < count && i < SHOWN_CAUSES; i++)
+        show_cause(&causes[i]);
+    show_rest(SHOWN_CAUSES, count);
+    free(causes);
+}
+
+static void show_event(const struct ms_snapshot *snapshot, const struct ms_state_event *event,
+                       bool has_ranks)
+{
+    char rank[16] = "";
+    if (has_ranks && has_rank(snapshot))
+        snprintf(rank, sizeof(rank), "%5" PRIu32 " ", snapshot->process.rank);
+    else if (has_ranks)
+        snprintf(rank, sizeof(rank), "%5s ", "?");
+    char block[32] = "";
+    if (event->block > 0)
+        snprintf(block, sizeof(block), "%" PRIu64, event->block);
+    line(event_color(event->kind), "  %s%12.6f %-16s %11s %10s %6s  %s%s%s%s%s", rank,
+         (double)event->time_ns / 1e9, ms_event_kind_name(event->kind), bytes_text(event->bytes),
+         event->duration_ns > 0 ? time_text(event->duration_ns) : "", block, event->call,
+         event->text[0] != '\0' ? ", " : "", event->text,
+         event->reason != MS_REASON_CALL ? ": " : "",
+         event->reason != MS_REASON_CALL ? ms_reason_text(event->reason) : "");
+}
+
+static void show_events(const struct view *view, size_t most)
+{
+    for (size_t p = 0; p < view->count; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
+        const size_t count = snapshot->event_count;
+        const size_t first = count > most ? count - most : 0;
+        line(PLAIN, "%s", "");
+        if (first > 0)
+            line(BOLD, "The last %zu of %zu events of process %" PRIu64 " (--events: all)",
+                 count - first, count, snapshot->process.pid);
+        else
+            line(BOLD, "The %zu events of process %" PRIu64, count, snapshot->process.pid);
+        if (snapshot->events_lost > 0)
+            line(DIM, "  %" PRIu64 " older ones have no room in the page (METASHARD_STATE_BYTES)",
+                 snapshot->events_lost);
+        line(DIM, "  %s%12s %-16s %11s %10s %6s  %s", view->count > 1 ? " rank " : "", "seconds",
+             "kind", "bytes", "time", "block", "call, kernel or tensor: why");
+        for (size_t i = first; i < count; i++)
+            show_event(snapshot, &snapshot->events[i], view->count > 1);
+    }
+}
+
+/* --- one, and several */
+
+static void show_one(const struct view *view)
+{
+    const struct ms_snapshot *snapshot = &view->processes[0];
+    const struct totals totals = totals_of(snapshot);
+    show_title(snapshot);
+    line(PLAIN, "%s", "");
+    show_totals(&totals, ms_snapshot_figure(snapshot, "deferred_allocations"));
+    show_plan(&snapshot->plan);
+    show_notes(snapshot);
+    show_blocks(snapshot);
+    show_tensors(snapshot);
+}
+
+static void show_rank(const struct ms_snapshot *snapshot)
+{
+    const struct totals totals = totals_of(snapshot);
+    char rank[16] = "?";
+    if (has_rank(snapshot))
+        snprintf(rank, sizeof(rank), "%" PRIu32, snapshot->process.rank);
+    line(life_color(snapshot) == RED ? RED : PLAIN,
+         "  %5s %9" PRIu64 " %-8s %11s %11s %11s %11s %11s %11s %11s", rank, snapshot->process.pid,
+         life_name(snapshot), bytes_text(totals.requested), bytes_text(totals.deferred),
+         bytes_text(totals.backed), bytes_text(totals.backed_peak), bytes_text(totals.saved),
+         bytes_text(totals.skipped), bytes_text(totals.h2d));
+}
+
+static void show_ranks(const struct view *view)
+{
+    struct totals sum = {0};
+    line(BOLD, "%zu processes", view->count);
+    line(DIM, "  %5s %9s %-8s %11s %11s %11s %11s %11s %11s %11s", "rank", "pid", "state",
+         "requested", "deferred", "backed", "at most", "saved", "skipped", "copied");
+    for (size_t i = 0; i < view->count; i++) {
+        const struct totals totals = totals_of(&view->processes[i]);
+        totals_add(&sum, &totals);
+        show_rank(&view->processes[i]);
+    }
+    line(BOLD, "  %5s %9s %-8s %11s %11s %11s %11s %11s %11s %11s", "all", "", "",
+         bytes_text(sum.requested), bytes_text(sum.deferred), bytes_text(sum.backed),
+         bytes_text(sum.backed_peak), bytes_text(sum.saved), bytes_text(sum.skipped),
+         bytes_text(sum.h2d));
+}
+
+static void show_text(const struct view *view, const struct options *options)
+{
+    if (options->events != NULL) {
+        show_events(view, SIZE_MAX);
+        return;
+    }
+    if (view->count == 1)
+        show_one(view);
+    else
+        show_ranks(view);
+    show_causes(view);
+    show_events(view, view->count == 1 ? SHOWN_EVENTS : SHOWN_EVENTS / 4);
+}
+
+/* What --html and --trace ask for, if anything. */
+static bool has_outputs(const struct options *options)
+{
+    return options->html != NULL || options->trace != NULL;
+}
+
+static int run_outputs(const struct options *options, const struct view *view)
+{
+    const bool is_text = options->json != NULL || options->events != NULL;
+    if (is_standard(options->html) + is_standard(options->trace) + is_text > 1) {
+        fputs("metashard-dump: standard output is asked for twice\n", stderr);
+        return USAGE;
+    }
+    if (options->html != NULL && !write_html(options->html, view))
+        return BAD;
+    if (options->trace != NULL && !write_trace(options->trace, view))
+        return BAD;
+    return GOOD;
+}
+
+int run_show(const struct options *options)
+{
+    struct view view;
+    if (options->watch != NULL)
+        return run_watch(options);
+    if (!line_setup(options))
+        return USAGE;
+    if (!view_open(&view, options))
+        return BAD;
+    const int status = run_outputs(options, &view);
+    if (status == GOOD && options->json != NULL)
+        write_json(stdout, &view);
+    else if (status == GOOD && (options->events != NULL || !has_outputs(options)))
+        show_text(&view, options);
+    view_close(&view);
+    return status;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The commands of metashard-plan (docs/plan-format.md): each returns the program's exit status. */
+#ifndef METASHARD_TOOLS_PLAN_COMMANDS_H
+#define METASHARD_TOOLS_PLAN_COMMANDS_H
+
+#include "runtime/plan/plan.h"
+
+enum { GOOD, NOT_VALID, USAGE };
+
+/* NULL: not given. */
+struct options {
+    const char *command, *files[2];
+    int file_count;
+    const char *strategy, *mesh, *rules, *world, *output; /* make; strategy: fit too */
+    const char *json;                                     /* any text; check, explain */
+    const char *rank;                                     /* explain */
+    const char *ranks;                                    /* check; any text */
+    const char *memory;                                   /* fit */
+    const char *to;                                       /* send */
+    const char *help;
+};
+
+/* "12" as a whole, at most `most`. */
+bool read_count(const char *text, uint64_t most, uint64_t *count_out);
+
+/* Control characters as \u0000, also those of Unicode, and a backslash before each of `special`.
+ * Text is UTF-8. */
+void print_escaped(const char *text, const char *special);
+
+/* The text of a good plan for a checkpoint, which is opened too; free() and ms_checkpoint_close().
+ * NULL: *status_out, and it was said why. */
+char *plan_text(const struct options *options, const char *path,
+                struct ms_checkpoint **checkpoint_out, int *status_out);
+
+int run_make(const struct options *options);
+int run_check(const struct options *options);
+int run_explain(const struct options *options);
+int run_fit(const struct options *options);
+int run_send(const struct options *options);
+
+#endif

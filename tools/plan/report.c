@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metashard-plan check, explain and fit. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/plan/census.h"
+#include "runtime/plan/placement.h"
+#include "runtime/plan/rank.h"
+#include "tools/plan/commands.h"
+
+/* A plan and its layout, over a checkpoint or alone. */
+struct opened {
+    struct ms_checkpoint *checkpoint;
+    struct ms_plan *plan;
+    struct ms_layout *layout;
+};
+
+static void opened_close(struct opened *opened)
+{
+    ms_layout_destroy(opened->layout);
+    ms_plan_destroy(opened->plan);
+    ms_checkpoint_close(opened->checkpoint);
+    *opened = (struct opened){0};
+}
+
+/* Says on stderr what is wrong. */
+static bool opened_open(struct opened *opened, const char *plan, const char *checkpoint)
+{
+    struct ms_fault fault;
+    *opened = (struct opened){0};
+    if (!ms_plan_read(plan, &opened->plan, &fault) ||
+        (checkpoint != NULL && !ms_checkpoint_open(checkpoint, &opened->checkpoint, &fault))) {
+        fprintf(stderr, "%s\n", fault.text);
+        opened_close(opened);
+        return false;
+    }
+    if (!ms_layout_create(opened->plan, opened->checkpoint, &opened->layout, &fault)) {
+        fprintf(stderr, "%s: %s\n", plan, fault.text);
+        opened_close(opened);
+        return false;
+    }
+    return true;
+}
+
+struct extremes {
+    uint64_t least, most, sum, padding;
+    uint32_t least_rank, most_rank;
+};
+
+static struct extremes extremes_of(const struct ms_census *census)
+{
+    struct extremes found = {.least = UINT64_MAX};
+    for (uint32_t rank = 0; rank < census->world; rank++) {
+        const uint64_t bytes = census->bytes[rank];
+        if (bytes < found.least)
+            found.least = bytes, found.least_rank = rank;
+        if (bytes > found.most)
+            found.most = bytes, found.most_rank = rank;
+        found.sum += bytes;
+        found.padding += census->padding[rank];
+    }
+    return found;
+}
+
+static void print_string(const char *text)
+{
+    putchar('"');
+    print_escaped(text, "\"\\");
+    putchar('"');
+}
+
+static size_t report_unplaced(const struct ms_layout *layout)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        if (ms_layout_is_placed(layout, i))
+            continue;
+        if (count++ < 10) {
+            fputs("not placed: ", stdout);
+            print_escaped(ms_layout_tensor(layout, i)->name, "\\");
+            putchar('\n');
+        }
+    }
+    return count;
+}
+
+static void report_census(const struct ms_layout *layout, const struct ms_census *census)
+{
+    const struct extremes found = extremes_of(census);
+    const uint64_t whole = ms_layout_bytes(layout);
+    const double mean = (double)found.sum / census->world;
+    printf("tensors: %zu, %" PRIu64 " bytes\n", ms_layout_count(layout), whole);
+    printf("ranks: %" PRIu32 "\n", census->world);
+    printf("most: %" PRIu64 " bytes (rank %" PRIu32 ")\n", found.most, found.most_rank);
+    printf("least: %" PRIu64 " bytes (rank %" PRIu32 ")\n", found.least, found.least_rank);
+    printf("balance: %.4f (most over mean)\n", mean > 0 ? (double)found.most / mean : 1.0);
+    printf("padding: %" PRIu64 " bytes in all ranks\n", found.padding);
+    printf("saved: %.2f%% of the whole on the largest rank\n",
+           whole > 0 ? 100.0 * (1.0 - (double)found.most / (double)whole) : 0.0);
+}
+
+static size_t report_text(const struct ms_layout *layout, const struct ms_census *census)
+{
+    report_census(layout, census);
+    const size_t unplaced = report_unplaced(layout);
+    printf("%zu tensors are not placed\n", unplaced);
+    return unplaced;
+}
+
+static size_t print_unplaced(const struct ms_layout *layout)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        if (ms_layout_is_placed(layout, i))
+            continue;
+        fputs(count++ > 0 ? ", " : "", stdout);
+        print_string(ms_layout_tensor(layout, i)->name);
+    }
+    return count;
+}
+
+static void print_by_rank(const char *key, const uint64_t *numbers, uint32_t world)
+{
+    printf(",\n \"%s\": [", key);
+    for (uint32_t rank = 0; rank < world; rank++)
+        printf("%s%" PRIu64, rank > 0 ? ", " : "", numbers[rank]);
+    putchar(']');
+}
+
+static size_t report_json(const struct ms_layout *layout, const struct ms_census *census,
+                          bool has_ranks)
+{
+    const struct extremes found = extremes_of(census);
+    printf("{\"tensors\": %zu, \"bytes\": %" PRIu64 ", \"world_size\": %" PRIu32 ",\n",
+           ms_layout_count(layout), ms_layout_bytes(layout), census->world);
+    printf(" \"most\": {\"rank\": %" PRIu32 ", \"bytes\": %" PRIu64 "}, ", found.most_rank,
+           found.most);
+    printf("\"least\": {\"rank\": %" PRIu32 ", \"bytes\": %" PRIu64 "},\n", found.least_rank,
+           found.least);
+    printf(" \"padding\": %" PRIu64 ", \"not_placed\": [", found.padding);
+    const size_t unplaced = print_unplaced(layout);
+    putchar(']');
+    if (has_ranks) {
+        print_by_rank("bytes_by_rank", census->bytes, census->world);
+        print_by_rank("padding_by_rank", census->padding, census->world);
+    }
+    puts("}");
+    return unplaced;
+}
+
+int run_check(const struct options *options)
+{
+    struct opened opened;
+    struct ms_census census;
+    if (options->ranks != NULL && options->json == NULL) {
+        fputs("--ranks: expected --json beside it\n", stderr);
+        return USAGE;
+    }
+    if (!opened_open(&opened, options->files[0], options->files[1]))
+        return NOT_VALID;
+    int status = NOT_VALID;
+    if (ms_census_init(&census, opened.layout)) {
+        const size_t unplaced = options->json != NULL
+                                    ? report_json(opened.layout, &census, options->ranks != NULL)
+                                    : report_text(opened.layout, &census);
+        ms_census_cleanup(&census);
+        status = unplaced == 0 ? GOOD : NOT_VALID;
+    } else {
+        fputs("metashard-plan: memory is out\n", stderr);
+    }
+    opened_close(&opened);
+    return status;
+}
+
+static void print_shape(const struct ms_tensor *tensor)
+{
+    putchar('[');
+    for (unsigned i = 0; i < tensor->dims; i++)
+        printf("%s%" PRIu64, i > 0 ? ", " : "", tensor->shape[i]);
+    putchar(']');
+}
+
+static void print_ranges(const struct ms_placement *placement, size_t tensor)
+{
+    static struct ms_cursor cursor;
+    struct ms_range range;
+    const char *between = "";
+    ms_cursor_init(&cursor, placement, tensor);
+    putchar('[');
+    for (; ms_cursor_next(&cursor, &range); between = ", ")
+        printf("%s[%" PRIu64 ", %" PRIu64 "]", between, range.begin, range.end);
+    putchar(']');
+}
+
+static void print_json(const struct ms_layout *layout, const struct ms_placement *placement,
+                       uint32_t rank)
+{
+    printf("{\"rank\": %" PRIu32 ", \"world_size\": %" PRIu32 ", \"tensors\": [", rank,
+           ms_plan_mesh(ms_layout_plan(layout))->world);
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        const struct ms_tensor *tensor = ms_layout_tensor(layout, i);
+        printf("%s\n  {\"name\": ", i > 0 ? "," : "");
+        print_string(tensor->name);
+        printf(", \"dtype\": \"%s\", \"shape\": ", ms_dtype_names[tensor->dtype]);
+        print_shape(tensor);
+        printf(", \"ranges\": ");
+        print_ranges(placement, i);
+        putchar('}');
+    }
+    puts("]}");
+}
+
+static void print_text(const struct ms_layout *layout, const struct ms_placement *placement,
+                       uint32_t rank)
+{
+    printf("rank %" PRIu32 " keeps %" PRIu64 " of %" PRIu64 " bytes\n", rank,
+           ms_placement_total(placement), ms_layout_bytes(layout));
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        const struct ms_tensor *tensor = ms_layout_tensor(layout, i);
+        printf("%12" PRIu64 " of %12" PRIu64 "  ", ms_placement_bytes(placement, i), tensor->bytes);
+        print_escaped(tensor->name, "\\");
+        printf(" %s ", ms_dtype_names[tensor->dtype]);
+        print_shape(tensor);
+        putchar('\n');
+    }
+}
+
+static int explain(const struct options *options, const struct ms_layout *layout)
+{
+    const struct ms_plan *plan = ms_layout_plan(layout);
+    struct ms_fault fault;
+    uint32_t rank;
+    uint64_t number;
+    if (options->rank != NULL) {
+        if (!read_count(options->rank, ms_plan_mesh(plan)->world - 1, &number)) {
+            fprintf(stderr, "--rank: expected a rank below %" PRIu32 "\n",
+                    ms_plan_mesh(plan)->world);
+            return USAGE;
+        }
+        rank = (uint32_t)number;
+    } else if (!ms_rank_find(plan, &rank, &fault)) {
+        fprintf(stderr, "%s\n", fault.text);
+        return NOT_VALID;
+    }
+    struct ms_placement *placement = ms_placement_create(layout, rank);
+    if (placement == NULL) {
+        fputs("metashard-plan: memory is out\n", stderr);
+        return NOT_VALID;
+    }
+    (options->json != NULL ? print_json : print_text)(layout, placement, rank);
+    ms_placement_destroy(placement);
+    return GOOD;
+}
+
+int run_explain(const struct options *options)
+{
+    struct opened opened;
+    if (!opened_open(&opened, options->files[0], options->files[1]))
+        return NOT_VALID;
+    const int status = explain(options, opened.layout);
+    opened_close(&opened);
+    return status;
+}
+
+static bool read_memory(const char *text, uint64_t *bytes_out)
+{
+    static const struct {
+        const char *name;
+        uint64_t bytes;
+    } units[] = {{"", 1},
+                 {"B", 1},
+                 {"KB", 1000},
+                 {"MB", 1000000},
+                 {"GB", 1000000000},
+                 {"TB", 1000000000000},
+                 {"KiB", 1 << 10},
+                 {"MiB", 1 << 20},
+                 {"GiB", 1 << 30},
+                 {"TiB", (uint64_t)1 << 40}};
+    char *end;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    const unsigned long long count = strtoull(text, &end, 10);
+    if (errno != 0)
+        return false;
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (strcmp(end, units[i].name) == 0)
+            return !__builtin_mul_overflow((uint64_t)count, units[i].bytes, bytes_out);
+    }
+    return false;
+}
+
+/* Rank 0 always has the most: chunks only get shorter from it on. */
+static bool fits(const struct opened *opened, uint32_t size, uint64_t memory, uint64_t *most_out)
+{
+    struct ms_layout *layout;
+    struct ms_fault fault;
+    if (!ms_plan_resize(opened->plan, 0, size) ||
+        !ms_layout_create(opened->plan, opened->checkpoint, &layout, &fault))
+        return false;
+    struct ms_placement *placement = ms_placement_create(layout, 0);
+    *most_out = placement == NULL ? UINT64_MAX
+                                  : ms_placement_total(placement) + ms_placement_padding(placement);
+    ms_placement_destroy(placement);
+    ms_layout_destroy(layout);
+    return *most_out <= memory;
+}
+
+/* `file` is the plan, for faults. */
+static int fit(const struct opened *opened, uint64_t memory, const char *file)
+{
+    const struct ms_mesh *mesh = ms_plan_mesh(opened->plan);
+    uint32_t low = 0, high = 1;
+    uint64_t most = UINT64_MAX;
+    const uint32_t limit = MS_WORLD_MAX / mesh->stride[0];
+    if (!ms_plan_resize(opened->plan, 0, 1)) {
+        fprintf(stderr, "%s: tensors: expected no ranges, which are for one world only\n", file);
+        return NOT_VALID;
+    }
+    while (high < limit && !fits(opened, high, memory, &most)) {
+        low = high;
+        high = high <= limit / 2 ? high * 2 : limit;
+    }
+    while (low + 1 < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        *(fits(opened, middle, memory, &most) ? &high : &low) = middle;
+    }
+    if (!fits(opened, high, memory, &most)) {
+        printf("does not fit: %" PRIu64 " bytes on rank 0 of %" PRIu32 " ranks\n", most,
+               ms_plan_mesh(opened->plan)->world);
+        return NOT_VALID;
+    }
+    printf("world: %" PRIu32 "\nmost: %" PRIu64 " bytes\n", ms_plan_mesh(opened->plan)->world,
+           most);
+    return GOOD;
+}
+
+/* torch.save writes zip files, by any name. */
+static bool is_zip(const char *path)
+{
+    char start[2] = "";
+    FILE *file = fopen(path, "rb");
+    const bool is_read = file != NULL && fread(start, 1, 2, file) == 2;
+    if (file != NULL)
+        fclose(file);
+    return is_read && start[0] == 'P' && start[1] == 'K';
+}
+
+static bool is_plan(const char *path)
+{
+    struct stat found;
+    const size_t length = strlen(path);
+    if ((stat(path, &found) == 0 && S_ISDIR(found.st_mode)) || is_zip(path))
+        return false;
+    return (length < 12 || strcmp(path + length - 12, ".safetensors") != 0) &&
+           (length < 11 || strcmp(path + length - 11, ".index.json") != 0);
+}
+
+/* The plan over the tensors that it declares, or over a checkpoint. */
+static int fit_plan(const struct options *options, uint64_t memory)
+{
+    struct opened opened;
+    int status = NOT_VALID;
+    if (options->strategy != NULL) {
+        fputs("--strategy: expected a checkpoint alone, found a plan\n", stderr);
+        return USAGE;
+    }
+    if (!opened_open(&opened, options->files[0], options->files[1]))
+        return NOT_VALID;
+    if (opened.checkpoint == NULL && ms_layout_count(opened.layout) == 0)
+        fprintf(stderr,
+                "%s: tensors: no entry declares a tensor; expected a checkpoint beside it\n",
+                options->files[0]);
+    else
+        status = fit(&opened, memory, options->files[0]);
+    opened_close(&opened);
+    return status;
+}
+
+static int fit_checkpoint(const struct options *options, uint64_t memory)
+{
+    struct opened opened = {0};
+    struct ms_fault fault;
+    int status;
+    char *text = plan_text(options, options->files[0], &opened.checkpoint, &status);
+    if (text == NULL)
+        return status;
+    status = NOT_VALID;
+    if (ms_plan_parse(text, strlen(text), "plan", &opened.plan, &fault))
+        status = fit(&opened, memory, options->files[0]);
+    else
+        fprintf(stderr, "%s\n", fault.text);
+    free(text);
+    opened_close(&opened);
+    return status;
+}
+
+int run_fit(const struct options *options)
+{
+    uint64_t memory;
+    if (options->memory == NULL || !read_memory(options->memory, &memory)) {
+        fputs("--memory: expected bytes, as 80GiB\n", stderr);
+        return USAGE;
+    }
+    return options->file_count == 2 || is_plan(options->files[0]) ? fit_plan(options, memory)
+                                                                  : fit_checkpoint(options, memory);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metashard-plan send: a plan to a process that listens for one on a UNIX socket. */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "tools/plan/commands.h"
+
+/* The reader of plans takes no more bytes than these. */
+enum { PLAN_MAX_BYTES = 256 << 20, ANSWER_MAX_BYTES = 1 << 16 };
+
+static bool say(const char *file, const char *what, int error)
+{
+    if (error != 0)
+        fprintf(stderr, "%s: %s: %s\n", file, what, strerror(error));
+    else
+        fprintf(stderr, "%s: %s\n", file, what);
+    return false;
+}
+
+/* A whole file, or the first byte too many; free(). NULL: errno says why. */
+static char *read_all(FILE *file, size_t *bytes_out)
+{
+    char *text = NULL;
+    size_t bytes = 0, capacity = 0;
+    while (bytes == capacity && bytes <= PLAN_MAX_BYTES) {
+        capacity = capacity * 2 + (1 << 16);
+        char *grown = realloc(text, capacity);
+        if (grown == NULL) {
+            free(text);
+            return NULL;
+        }
+        text = grown;
+        bytes += fread(text + bytes, 1, capacity - bytes, file);
+    }
+    if (ferror(file)) {
+        free(text);
+        return NULL;
+    }
+    *bytes_out = bytes;
+    return text;
+}
+
+/* The bytes that are checked are those that are sent: the file may be written meanwhile. */
+static char *read_plan(const char *path, size_t *bytes_out)
+{
+    struct ms_plan *plan;
+    struct ms_fault fault;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        say(path, "cannot be opened", errno);
+        return NULL;
+    }
+    char *text = read_all(file, bytes_out);
+    if (text == NULL)
+        say(path, "cannot be read", errno);
+    fclose(file);
+    if (text == NULL)
+        return NULL;
+    if (!ms_plan_parse(text, *bytes_out, path, &plan, &fault)) {
+        fprintf(stderr, "%s\n", fault.text);
+        free(text);
+        return NULL;
+    }
+    ms_plan_destroy(plan);
+    return text;
+}
+
+/* "plan BYTES\n" and the text; free(). */
+static char *message_of(const char *text, size_t bytes, size_t *bytes_out)
+{
+    char *message = malloc(bytes + 32);
+    if (message != NULL) {
+        const size_t head = (size_t)sprintf(message, "plan %zu\n", bytes);
+        memcpy(message + head, text, bytes);
+        *bytes_out = head + bytes;
+    }
+    return message;
+}
+
+static int connect_to(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof(address.sun_path)) {
+        say(path, "the path is too long for a socket", 0);
+        return -1;
+    }
+    strcpy(address.sun_path, path);
+    const int peer = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (peer >= 0 && connect(peer, (const struct sockaddr *)&address, sizeof(address)) == 0)
+        return peer;
+    say(path, "cannot be connected to", errno);
+    if (peer >= 0)
+        close(peer);
+    return -1;
+}
+
+/* Sends, and reads one line without its end. The other side may answer before it has read all, and
+ * close: then the rest is not sent. */
+static bool exchange(int peer, const char *path, const char *message, size_t bytes,
+                     char answer[ANSWER_MAX_BYTES])
+{
+    size_t sent = 0, got = 0;
+    while (got < ANSWER_MAX_BYTES) {
+        struct pollfd ready = {.fd = peer, .events = POLLIN};
+        if (sent < bytes)
+            ready.events |= POLLOUT;
+        if (poll(&ready, 1, -1) < 0)
+            return say(path, "cannot be waited for", errno);
+        if ((ready.revents & POLLOUT) != 0) {
+            const ssize_t some =
+                send(peer, message + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+            if (some > 0)
+                sent += (size_t)some;
+            else if (errno != EAGAIN && errno != EINTR)
+                sent = bytes;
+        }
+        if ((ready.revents & ~POLLOUT) == 0)
+            continue;
+        const ssize_t some = recv(peer, answer + got, ANSWER_MAX_BYTES - got, MSG_DONTWAIT);
+        if (some < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (some <= 0)
+            return say(path, "closed without an answer", some < 0 ? errno : 0);
+        char *end = memchr(answer + got, '\n', (size_t)some);
+        if (end != NULL) {
+            *end = '\0';
+            return true;
+        }
+        got += (size_t)some;
+    }
+    return say(path, "expected an answer of one line", 0);
+}
+
+static bool begins(const char *answer, const char *word)
+{
+    const size_t length = strlen(word);
+    return strncmp(answer, word, length) == 0 && (answer[length] == '\0' || answer[length] == ' ');
+}
+
+static int report(const char *path, const char *answer)
+{
+    if (!begins(answer, "ok") && !begins(answer, "error")) {
+        say(path, "expected ok or error as answer", 0);
+        return NOT_VALID;
+    }
+    print_escaped(answer, "");
+    putchar('\n');
+    return begins(answer, "ok") ? GOOD : NOT_VALID;
+}
+
+static int send_plan(const char *path, const char *text, size_t bytes)
+{
+    static char answer[ANSWER_MAX_BYTES];
+    char *message = message_of(text, bytes, &bytes);
+    if (message == NULL) {
+        fputs("metashard-plan: memory is out\n", stderr);
+        return NOT_VALID;
+    }
+    int status = NOT_VALID;
+    const int peer = connect_to(path);
+    if (peer >= 0 && exchange(peer, path, message, bytes, answer))
+        status = report(path, answer);
+    if (peer >= 0)
+        close(peer);
+    free(message);
+    return status;
+}
+
+int run_send(const struct options *options)
+{
+    size_t bytes;
+    if (options->to == NULL)
+        return USAGE;
+    char *text = read_plan(options->files[0], &bytes);
+    if (text == NULL)
+        return NOT_VALID;
+    const int status = send_plan(options->to, text, bytes);
+    free(text);
+    return status;
+}
