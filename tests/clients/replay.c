@@ -6,7 +6,7 @@
  *
  * REPLAY_EXPECT: "driver", without the shim or with the shim off, or "shim".
  */
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 #include <cuda.h>
 #include <dlfcn.h>

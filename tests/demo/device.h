@@ -44,7 +44,7 @@ void device_open(void);
 /* Of bytes that follow others with this hash; 0 at first. Eight bytes a step; enough to tell any two loads apart. */
 uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t length);
 
-/* Loads a kernel library of tests/sim/kernels, with scratch memory for reads of at most so many bytes. */
+/* Loads a kernel library of tests/simcuda/kernels, with scratch memory for reads of at most so many bytes. */
 void device_load_kernels(const char *path, size_t scratch_bytes);
 
 /* Reads device memory with a copy. */

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "tests/differential/scenario.h"
-#include "tests/sim/kernels/torch_kernels.h"
+#include "tests/simcuda/kernels/torch_kernels.h"
 
 enum { ROWS = 2048, COLUMNS = 512, MATRIX_BYTES = ROWS * COLUMNS * 4 };
 

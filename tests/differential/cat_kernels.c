@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/differential/cat_kernels.h"
 
-#include "tests/sim/torch/host.h"
+#include "tests/simcuda/torch/host.h"
 
 /* Names that are macros are expanded on the way. */
 #define KERNEL(name) SIMCUDA_KERNEL(name)

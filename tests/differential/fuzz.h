@@ -36,7 +36,7 @@ const char *fuzz_entry_name(enum fuzz_entry entry);
 extern uint32_t *fuzz_hits; /* by entry */
 
 #define CALL(symbol) ((__typeof__(&symbol))fuzz_entry(FUZZ_##symbol))
-/* What the simulated driver exports beside the driver's functions (tests/sim/hook.h, gl.h). */
+/* What the simulated driver exports beside the driver's functions (tests/simcuda/driver/hook.h, gl.h). */
 void *fuzz_stand_in(const char *name);
 #define FUZZ_STAND_IN(name) ((__typeof__(&name))fuzz_stand_in(#name))
 /* The other function when the condition is true; both have one type. */
@@ -120,7 +120,7 @@ CUstream fuzz_stream(bool per_thread);
 void fuzz_default_stream(bool per_thread);
 void fuzz_wait(void); /* for everything that is queued */
 
-/* --- kernels of tests/sim/kernels (fuzz_launches.c) */
+/* --- kernels of tests/simcuda/kernels (fuzz_launches.c) */
 
 CUfunction fuzz_kernel(const char *name);
 void fuzz_launch(CUfunction function, void **params);

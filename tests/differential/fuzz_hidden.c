@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/sim/gl.h"
+#include "tests/simcuda/driver/gl.h"
 
 enum { COUNT = 4, TABLE_BYTES = COUNT * 8, PAGE = 4096, GRANULE = 64 << 10 };
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/sim/hook.h"
+#include "tests/simcuda/driver/hook.h"
 
 enum { PAGE = 4096 };
 

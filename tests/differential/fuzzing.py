@@ -27,7 +27,7 @@ SETTINGS = {
     "a slow device": (dict(EVERYTHING, SIMCUDA_EAGER="0", SIMCUDA_DELAY_US="30", SIMCUDA_POISON="2"), 0.05),
 }
 # What the driver is like, alone and under the shim: of each row one value is drawn for each batch, from its seed. Rows
-# may be added at the end, whose variables are settings of tests/sim/simcuda.h. The first value is the likelier one, and
+# may be added at the end, whose variables are settings of tests/simcuda/driver/simcuda.h. The first value is the likelier one, and
 # what kept programs and the slice of `hooks` are run with.
 WORLDS = {
     "addresses": ({}, {"SIMCUDA_LOW": "1"}, {"SIMCUDA_HINTS": "0"}, {"SIMCUDA_LOW": "1", "SIMCUDA_HINTS": "0"},
@@ -122,7 +122,7 @@ class Fuzzer:
         self.preload = preload or os.path.join(build, "shim", "libmetashard.so")
         self.environment = environment or {}
         self.program = os.path.join(build, "tests", "differential", "fuzz")
-        self.kernels = [os.path.join(build, "tests", "sim", name)
+        self.kernels = [os.path.join(build, "tests", "simcuda", name)
                         for name in ("test_kernels.so", "torch_kernels.so")]
         listed = subprocess.run([self.program, "--list"], env=self.base(), capture_output=True, text=True,
                                 check=True).stdout
@@ -139,7 +139,7 @@ class Fuzzer:
     def base(self):
         kept = {name: value for name, value in os.environ.items()
                 if not name.startswith(("METASHARD", "SIMCUDA_", "FUZZ_", "LD_PRELOAD", "RANK", "WORLD_SIZE"))}
-        kept.setdefault("LD_LIBRARY_PATH", os.path.join(self.build, "tests", "sim"))
+        kept.setdefault("LD_LIBRARY_PATH", os.path.join(self.build, "tests", "simcuda"))
         return kept
 
     def side(self, batch, folder, with_shim, prints=False):

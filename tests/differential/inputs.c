@@ -14,7 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "tests/harness/device.h"
+#include "tests/harness/preload.h"
+#include "tests/simcuda/harness/device.h"
 
 static CUcontext context;
 

@@ -43,7 +43,7 @@ def first_difference(wanted, seen):
 def run(arguments):
     """How many runs diverged."""
     program = os.path.join(arguments.build, "tests", "differential", "program")
-    kernels = [os.path.join(arguments.build, "tests", "sim", name)
+    kernels = [os.path.join(arguments.build, "tests", "simcuda", name)
                for name in ("test_kernels.so", "torch_kernels.so")]
     preload = arguments.preload or os.path.join(arguments.build, "shim", "libmetashard.so")
     operations = max(1, arguments.large // arguments.programs)

@@ -44,7 +44,7 @@ bool program_range(struct program_range *range_out, size_t limit);
 CUdeviceptr program_address(const struct program_range *range);
 bool program_is_disjoint(const struct program_range *a, const struct program_range *b);
 
-/* Operations with kernels: of tests/sim/kernels/test_kernels.c and torch_kernels.c. */
+/* Operations with kernels: of tests/simcuda/kernels/test_kernels.c and torch_kernels.c. */
 void program_kernels_init(const char *kernels, const char *torch_kernels);
 void program_add(void);
 void program_copy_words(void);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/sim/kernels/torch_kernels.h"
+#include "tests/simcuda/kernels/torch_kernels.h"
 
 static const char *torch_path;
 static CUmodule kernels, torch;

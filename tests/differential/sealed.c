@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/harness/device.h"
+#include "tests/simcuda/harness/device.h"
 
 enum { COUNT = 1 << 20 };
 

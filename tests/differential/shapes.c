@@ -12,7 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/harness/device.h"
+#include "tests/harness/preload.h"
+#include "tests/simcuda/harness/device.h"
 
 static CUcontext context;
 static unsigned char seen[4 << 20];

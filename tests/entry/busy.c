@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/sim/hook.h"
+#include "tests/simcuda/driver/hook.h"
 
 #define BYTES ((size_t)4 << 20)
 

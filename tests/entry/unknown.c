@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 typedef CUresult read_function(unsigned char *byte, CUdeviceptr address, long a, double b, int c,
                                float d, long e, double f, int g, long h, double i, float j,

@@ -116,7 +116,7 @@ def base_environment(place, folder):
                    if not key.startswith(("METASHARD", "SIMCUDA_", "SIMNCCL_", "FAULTS_", "OMPI_", "SLURM_", "PMI_"))
                    and key not in ("RANK", "WORLD_SIZE", "LD_PRELOAD")}
     environment.update(
-        LD_LIBRARY_PATH=f"{place.tests}/sim:{place.tests}/sim/nccl", SIMCUDA_STATS=os.path.join(folder, "stats"),
+        LD_LIBRARY_PATH=f"{place.tests}/simcuda:{place.tests}/simcuda/nccl", SIMCUDA_STATS=os.path.join(folder, "stats"),
         SIMCUDA_GRANULE_KIB="64", SIMCUDA_POISON="2", METASHARD_MIN_BYTES="1", METASHARD_SETTLE_MS="0",
         METASHARD_STATE_DIR=os.path.join(folder, "state"), METASHARD_DUMP=os.path.join(folder, "dump"))
     return environment
@@ -271,8 +271,8 @@ class Persistent(Flow):
         return super().prepare()
 
     def command(self, folder):
-        return [self.place.program("faults", "flow"), self.place.program("sim", "test_kernels.so"),
-                self.place.program("sim", "torch_kernels.so"), self.data, *self.options]
+        return [self.place.program("faults", "flow"), self.place.program("simcuda", "test_kernels.so"),
+                self.place.program("simcuda", "torch_kernels.so"), self.data, *self.options]
 
     def judge(self, done, kind):
         sticky = kind == "driver-sticky"
@@ -324,7 +324,7 @@ class FromScratch(Once):
     calls = (1150, 260, 110)
 
     def command(self, folder):
-        return [self.place.program("flows", "from_scratch"), "--kernels", self.place.program("sim", "torch_kernels.so"),
+        return [self.place.program("flows", "from_scratch"), "--kernels", self.place.program("simcuda", "torch_kernels.so"),
                 "--rank", "1", "--ranks", "3", "--dim", "36", "--layers", "1", "--vocab", "9", "--end"]
 
 
@@ -334,7 +334,7 @@ class Differential(Once):
 
     def command(self, folder):
         return [self.place.program("differential", "program"), "3", "120", os.path.join(folder, "data"),
-                self.place.program("sim", "test_kernels.so"), self.place.program("sim", "torch_kernels.so")]
+                self.place.program("simcuda", "test_kernels.so"), self.place.program("simcuda", "torch_kernels.so")]
 
     def judge(self, done, kind):
         # It prints as it goes: what comes before the error is as without.
@@ -447,7 +447,7 @@ class Nccl(Flow):
             models.SHAPES["faults"] = [("embed", [101, 33]), ("layers.0.q", [5, 7]), ("layers.0.o_proj", [129, 65]),
                                        ("norm", [65])]
             Nccl.model = models.Model(folder, "faults")
-        self.options = types.SimpleNamespace(programs=programs, kernels=self.place.program("sim", "torch_kernels.so"),
+        self.options = types.SimpleNamespace(programs=programs, kernels=self.place.program("simcuda", "torch_kernels.so"),
                                              plan=self.place.plan_tool, granule=64 * KIB, bucket=8 * KIB, shim={},
                                              preload="", cat=os.path.join(programs, "flow_kernels.so"))
         return super().prepare()

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/sim/kernels/torch_kernels.h"
+#include "tests/simcuda/kernels/torch_kernels.h"
 
 enum { MAX_TENSORS = 1024, MAX_GRID = 1056 };
 

@@ -13,16 +13,16 @@ import sys
 
 from run_tools import SOURCE
 
-# Of tests/sim/test_*.c; what the design leans on most comes first.
+# Of tests/simcuda/tests/test_*.c; what the design leans on most comes first.
 SUBJECTS = ["vmm", "memory", "copy", "stream", "query", "launch", "capture", "graph", "lookup",
             "environment"]
 PROBE, RECORDER = "tests/gpu/probe", "tests/gpu/liblaunch_recorder.so"
-SHIM, SIMULATOR = "shim/libmetashard.so", "tests/sim/libcuda.so.1"
-PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tests/sim/test_kernels.so"
+SHIM, SIMULATOR = "shim/libmetashard.so", "tests/simcuda/libcuda.so.1"
+PROBE_KERNELS, TEST_KERNELS = "tests/gpu/libprobe_sim_kernels.so", "tests/simcuda/test_kernels.so"
 CONFORMANCE = [f"tests/gpu/conformance_{subject}" for subject in SUBJECTS]
-# Of tests/sim/nccl/test_*.c; only where nccl.h is.
+# Of tests/simcuda/tests/nccl/test_*.c; only where nccl.h is.
 NCCL_SUBJECTS = ["alone", "collectives", "comms", "groups", "numbers", "registration"]
-NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tests/sim/nccl/libnccl.so.2"
+NCCL_ALIAS, SIMULATED_NCCL = "tests/gpu/nccl_alias", "tests/simcuda/nccl/libnccl.so.2"
 NCCL_CONFORMANCE = [f"tests/gpu/conformance_nccl_{subject}" for subject in NCCL_SUBJECTS]
 NCCL_TARGETS = [SIMULATED_NCCL, NCCL_ALIAS, *NCCL_CONFORMANCE]
 # The most important first.
@@ -112,18 +112,18 @@ class Builder:
                        "-Wl,-z,now", "-lpthread", "-ldl"]}
 
     def simulator_rules(self):
-        own = [path for path in sources("tests/sim/*.c") if not os.path.basename(path).startswith("test_")]
+        own = sources("tests/simcuda/driver/*.c")
         library = ["-fPIC", "-shared"]
         return {SIMULATOR: [*library, "-fvisibility=hidden", "-D__CUDA_API_VERSION_INTERNAL",
                             "-D__CUDA_API_PUSH_VISIBILITY_DEFAULT", "-DSIM_BUILT_VERSION=13000", *own,
-                            "-Wl,-Bsymbolic", "-Wl,--version-script=tests/sim/simcuda.map",
+                            "-Wl,-Bsymbolic", "-Wl,--version-script=tests/simcuda/driver/simcuda.map",
                             "-Wl,-soname,libcuda.so.1", "-lpthread", "-ldl"],
                 PROBE_KERNELS: [*library, "tests/gpu/probe_sim_kernels.c"],
-                TEST_KERNELS: [*library, "tests/sim/kernels/test_kernels.c"]}
+                TEST_KERNELS: [*library, "tests/simcuda/kernels/test_kernels.c"]}
 
     def conformance_rules(self):
         # As in meson.build, where it is told why.
-        return {target: ["-O0", "-include", "tests/gpu/conformance.h", f"tests/sim/test_{subject}.c",
+        return {target: ["-O0", "-include", "tests/gpu/conformance.h", f"tests/simcuda/tests/test_{subject}.c",
                          "tests/gpu/conformance.c", "-Wl,-z,lazy", "-Wl,--no-as-needed",
                          self.path(SIMULATOR), "-lpthread", "-ldl"]
                 for target, subject in zip(CONFORMANCE, SUBJECTS)}
@@ -134,15 +134,14 @@ class Builder:
             print("run: nccl.h was not found; name its folder in NCCL_HEADERS", file=sys.stderr)
             return {}
         common = ["-isystem", headers, "-D__CUDA_FP16_H__", "-D__CUDA_BF16_H__"]
-        own = [path for path in sources("tests/sim/nccl/*.c")
-               if os.path.basename(path) != "ranks.c" and not os.path.basename(path).startswith("test_")]
+        own = sources("tests/simcuda/nccl/*.c")
         libraries = ["-Wl,-z,lazy", "-Wl,--no-as-needed", self.path(SIMULATOR), self.path(SIMULATED_NCCL), "-lpthread",
                      "-lm", "-ldl"]
-        tests = {target: [*common, "-O0", "-include", "tests/gpu/conformance.h", f"tests/sim/nccl/test_{subject}.c",
-                          "tests/sim/nccl/ranks.c", "tests/gpu/conformance.c", *libraries]
+        tests = {target: [*common, "-O0", "-include", "tests/gpu/conformance.h", f"tests/simcuda/tests/nccl/test_{subject}.c",
+                          "tests/simcuda/tests/nccl/ranks.c", "tests/gpu/conformance.c", *libraries]
                  for target, subject in zip(NCCL_CONFORMANCE, NCCL_SUBJECTS)}
         return {SIMULATED_NCCL: [*common, "-fPIC", "-shared", "-fvisibility=hidden", "-fsemantic-interposition", *own,
-                                 "-Wl,--version-script=tests/sim/nccl/simnccl.map", "-Wl,-soname,libnccl.so.2",
+                                 "-Wl,--version-script=tests/simcuda/nccl/simnccl.map", "-Wl,-soname,libnccl.so.2",
                                  "-lpthread", "-lm", "-ldl"],
                 NCCL_ALIAS: [*common, "tests/gpu/nccl_alias.c", *libraries], **tests}
 

@@ -12,7 +12,7 @@
 #ifndef METASHARD_TESTS_GPU_CONFORMANCE_H
 #define METASHARD_TESTS_GPU_CONFORMANCE_H
 
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -49,8 +49,8 @@ class Side:
 
     def __init__(self, build, simulated, settings=()):
         self.build = build
-        libraries = os.path.join(build, "tests", "sim")
-        environment = {"SIM_DATA": os.path.join(SOURCE, "tests", "sim", "data")}
+        libraries = os.path.join(build, "tests", "simcuda")
+        environment = {"SIM_DATA": os.path.join(SOURCE, "tests", "simcuda", "data")}
         if simulated:
             environment.update(LD_LIBRARY_PATH=libraries,
                                SIM_KERNELS=os.path.join(libraries, "test_kernels.so"),

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "tests/groups/groups.h"
-#include "tests/sim/gl.h"
+#include "tests/simcuda/driver/gl.h"
 
 enum { COUNT = 4 };
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "tests/groups/groups.h"
-#include "tests/sim/peer.h"
+#include "tests/simcuda/tests/peer.h"
 
 static unsigned char *late; /* pinned memory that a host function writes */
 

@@ -37,7 +37,7 @@ class Case:
     """One run. jobs: how many lines say "right"; said: what a line of the shim must match, or None for silence."""
 
     def __init__(self, place, *arguments, jobs=1, said=None, deferred=True, preload=None, limits=(), prefix="",
-                 driver="sim", **settings):
+                 driver="simcuda", **settings):
         self.folder = tempfile.mkdtemp(dir=place.folder)
         self.jobs, self.said, self.deferred = jobs, said, deferred
         environment = {name: value for name, value in os.environ.items()
@@ -226,7 +226,7 @@ def check_file_systems(place):
 def check_drivers(place):
     place.check("a driver without virtual memory management", "job", driver=os.path.join("hostile", "old"), deferred=None,
                 said="steps aside")
-    place.check("a driver of CUDA 12.9", "job", driver=os.path.join("sim", "profile12"))
+    place.check("a driver of CUDA 12.9", "job", driver=os.path.join("simcuda", "profile12"))
     place.check("a driver that hides what is new", "job", SIMCUDA_PROFILE="12")
 
 

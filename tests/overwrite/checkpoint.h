@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 #include "shim/metashard.h"
-#include "tests/harness/device.h"
+#include "tests/harness/preload.h"
+#include "tests/simcuda/harness/device.h"
 
 enum { BYTES = 4 << 20, WRITTEN = 4096 };
 

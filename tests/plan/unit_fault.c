@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/harness/test.h"
 #include "tests/plan/fuzz_check.h"
+#include "tests/simcuda/harness/test.h"
 
 static const char *const characters[] = {"a", "\xcf\x80", "\xe2\x82\xac", "\xf0\x9f\x90\x8d"};
 

@@ -12,7 +12,7 @@
 
 #include "runtime/state/state.h"
 #include "runtime/state/view.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 static char page_folder[64];
 

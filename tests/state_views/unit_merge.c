@@ -2,7 +2,7 @@
 /* Several processes as one: what the page cannot show at its size. */
 #include <stdlib.h>
 
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 #include "tools/dump/merge.h"
 
 enum { SAMPLES = 1000, PEAK = 537, MOST = 10 };

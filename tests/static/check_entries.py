@@ -27,6 +27,7 @@ class Row:
     def __init__(self, match, chapter, reasons):
         self.chapter = chapter
         self.class_, self.symbol, self.base = match["class_"], match["symbol"], match["base"]
+        self.version, self.per_thread = match["version"], match["per_thread"]
         reason = match["reason"] or ""
         if not reason.startswith('"') and reason != "" and reason not in reasons:
             sys.exit(f"shim/entries.def: {self.symbol}: {reason} is not defined")
@@ -67,13 +68,19 @@ def exported(library):
             if line.split()[-1].startswith("cu")}
 
 
+def simulated():
+    """The rows of the simulated driver, which has the same functions."""
+    with open(os.path.join(SOURCE, "tests", "simcuda", "driver", "functions.def")) as file:
+        return re.findall(r"^SIM_FUNCTION\((\w+), (\w+), (\d+), ([01])\)$", file.read(), re.M)
+
+
 def main():
     rows = read_rows()
     symbols = [row.symbol for row in rows]
     faults = [f"{name} has more than one row" for name in set(symbols) if symbols.count(name) > 1]
     faults += [f"{row.symbol}: class {row.class_} needs a reason that says something, this is "
                f'"{row.reason}"' for row in rows if len(row.reason) < SHORTEST_REASON]
-    with open(os.path.join(SOURCE, "tests", "sim", "data", "cuda13-stub-exports.txt")) as file:
+    with open(os.path.join(SOURCE, "tests", "simcuda", "data", "cuda13-stub-exports.txt")) as file:
         listed = set(file.read().split())
     faults += [f"{name} is exported by CUDA 13.0 and has no row" for name in listed - set(symbols)]
     faults += [f"{name} has a row but is no export of CUDA 13.0" for name in set(symbols) - listed]
@@ -81,6 +88,8 @@ def main():
     if len(header) < 500:
         faults.append(f"{sys.argv[1]}: only {len(header)} declarations found, that cannot be right")
     faults += [f"{name} is declared in cuda.h and has no row" for name in header - set(symbols)]
+    ours = {(row.symbol, row.base, row.version, row.per_thread) for row in rows}
+    faults += [f"tests/simcuda/driver/functions.def and shim/entries.def differ: {row}" for row in ours ^ set(simulated())]
     for stub in sys.argv[2:]:
         if os.path.exists(stub):
             faults += [f"{name} is exported by {stub} and has no row"

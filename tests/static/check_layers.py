@@ -3,7 +3,7 @@
 """check_layers.py RUNTIME_ARCHIVE: who may know whom.
 
 From source: runtime/ includes nothing of shim/, tools/ or tests/; shim/ nothing of tools/ or
-tests/; nobody but runtime/config, the launcher's rank and a plan's reads the environment. From the object
+tests/; tests/simcuda nothing of anybody's; nobody but runtime/config, the launcher's rank and a plan's reads the environment. From the object
 files: the runtime calls no cu*, nccl* or dl* function, which would come back into the shim.
 """
 import os
@@ -41,6 +41,10 @@ def check_sources():
                 faults.append(f"{name} reads the environment")
             if "SPDX-License-Identifier: Apache-2.0" not in text:
                 faults.append(f"{name} has no SPDX line")
+    for name in sources("tests/simcuda"):
+        with open(os.path.join(SOURCE, name)) as file:
+            faults += [f"{name} includes {included}, which is not the simulated driver's own" for included in
+                       re.findall(r'#include "([^"]+)"', file.read()) if not included.startswith("tests/simcuda/")]
     if files < 20:
         faults.append(f"only {files} files found, that cannot be right")
     return faults

@@ -10,7 +10,7 @@
 
 #include "shim/metashard.h"
 #include "tests/demo/safetensors.h"
-#include "tests/sim/kernels/torch_kernels.h"
+#include "tests/simcuda/kernels/torch_kernels.h"
 
 enum { ELEMENT = sizeof(float), POLLS = 60000, NAME_BYTES = 128 };
 

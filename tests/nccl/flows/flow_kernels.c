@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/nccl/flows/flow_kernels.h"
 
-#include "tests/sim/kernels/torch_kernels.h"
-#include "tests/sim/simcuda.h"
-#include "tests/sim/torch/host.h"
+#include "tests/simcuda/driver/simcuda.h"
+#include "tests/simcuda/kernels/torch_kernels.h"
+#include "tests/simcuda/torch/host.h"
 
 /* Names that are macros are expanded on the way. */
 #define KERNEL(name) SIMCUDA_KERNEL(name)

@@ -12,7 +12,7 @@
  */
 #include "tests/nccl/flows/flow.h"
 #include "tests/nccl/flows/flow_kernels.h"
-#include "tests/sim/kernels/torch_kernels.h"
+#include "tests/simcuda/kernels/torch_kernels.h"
 
 #include <stdlib.h>
 #include <string.h>

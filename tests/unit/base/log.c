@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 static char path[64];
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 /* The slow, obvious twin: an array that is moved whole. Items have an odd size, so that none lies by luck where it should. */
 enum { MOST = 400, STEPS = 40000 };

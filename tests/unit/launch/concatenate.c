@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 /* Parameters as PyTorch packs them, for N = 4 inputs, elements of 4 bytes, one shape. */
 enum { INPUTS = 4, METADATA = INPUTS * 21, METADATA_BYTES = (METADATA + 32 + 7) / 8 * 8 };

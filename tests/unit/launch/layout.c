@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/kernel/call.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 /* A driver with two functions, `three` (int, pointer, int) and `unknown`, and a kernel of one int. */
 enum { THREE = 16, UNKNOWN = 32, KERNEL = 48 };

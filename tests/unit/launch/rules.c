@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/harness/test.h"
-#include "tests/sim/kernels/torch_kernels.h"
+#include "tests/simcuda/harness/test.h"
+#include "tests/simcuda/kernels/torch_kernels.h"
 
 #define FILL TORCH_NAME(TORCH_FILL)
 #define ADD_OF_TWO                                                                              \

@@ -2,7 +2,7 @@
 #include "runtime/memory/addresses.h"
 
 #include "runtime/memory/allocations.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 #define GIB ((size_t)1 << 30)
 #define GRANULE ((size_t)2 << 20)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/memory/recorded_launch.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 /* The slow, obvious twin: what each byte holds. */
 enum { BYTES = 257, SOURCES = 3 };

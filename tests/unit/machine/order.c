@@ -6,7 +6,7 @@
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 #define CONTEXT ((CUcontext)1)
 #define STREAM ((CUstream)7)

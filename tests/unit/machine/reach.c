@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "runtime/calls/host_memory.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 #define FAR ((CUdeviceptr)0x5a5b00200000)
 #define NEAR ((CUdeviceptr)0x302200000)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/memory/addresses.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 /* The slow, obvious twin: a place for each address that an allocation may have, in use or not. */
 enum { PLACES = 300, ROUNDS = 20000, BYTES = 1000, STEP = 4096 };

@@ -8,7 +8,7 @@
 #include "runtime/config/config.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/state/counters.h"
-#include "tests/unit/source/deny.h"
+#include "tests/simcuda/harness/deny.h"
 #include "tests/unit/source/files.h"
 
 enum { BLOCK = 4096, MAX_QUEUED = 1 << 17, MAX_EVENTS = 1024 };

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "runtime/source/source.h"
-#include "tests/harness/test.h"
-#include "tests/unit/source/deny.h"
+#include "tests/simcuda/harness/deny.h"
+#include "tests/simcuda/harness/test.h"
 
 /* Three tensors, of which two have the same size and differ late. */
 enum { LARGE = 300000, SMALL = 70000, DATA = 2 * LARGE + SMALL };

@@ -17,7 +17,7 @@
 
 #include "runtime/source/mapping.h"
 #include "runtime/source/source.h"
-#include "tests/harness/test.h"
+#include "tests/simcuda/harness/test.h"
 
 struct test_file {
     char path[64];

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "runtime/source/source.h"
-#include "tests/harness/test.h"
-#include "tests/unit/source/deny.h"
+#include "tests/simcuda/harness/deny.h"
+#include "tests/simcuda/harness/test.h"
 
 enum { BYTES = 256 << 10 };
 

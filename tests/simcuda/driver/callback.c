@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host functions in streams. */
+#include "tests/simcuda/driver/state.h"
+
+struct host_work {
+    struct sim_work work;
+    CUhostFn function;
+    CUstreamCallback callback;
+    CUstream stream;
+    void *data;
+};
+
+static void run_function(struct sim_work *work)
+{
+    struct host_work *host = (struct host_work *)work;
+    host->function(host->data);
+}
+
+static void run_callback(struct sim_work *work)
+{
+    struct host_work *host = (struct host_work *)work;
+    host->callback(host->stream, sim_sticky_error(), host->data);
+}
+
+static CUresult launch(CUstream stream, CUhostFn function, void *data, bool per_thread)
+{
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct host_work *host = sim_zalloc(sizeof(*host));
+    host->work.run = run_function;
+    host->work.may_wait = true;
+    host->work.name = "cuLaunchHostFunc";
+    host->function = function;
+    host->data = data;
+    return sim_stream_submit(stream, per_thread, &host->work);
+}
+
+CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
+{
+    SIM_ENTER(cuLaunchHostFunc);
+    return launch(hStream, fn, userData, false);
+}
+
+CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
+{
+    SIM_ENTER(cuLaunchHostFunc_ptsz);
+    return launch(hStream, fn, userData, true);
+}
+
+static CUresult add(CUstream stream, CUstreamCallback callback, void *data, unsigned flags,
+                    bool per_thread)
+{
+    if (callback == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    struct CUstream_st *found;
+    CUresult result = sim_stream_find_locked(stream, per_thread, &found);
+    if (result == CUDA_SUCCESS)
+        result = sim_capture_refuse_stream_locked(found);
+    pthread_mutex_unlock(&sim_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct host_work *host = sim_zalloc(sizeof(*host));
+    host->work.run = run_callback;
+    host->work.may_wait = true;
+    host->work.name = "cuStreamAddCallback";
+    host->work.runs_after_error = true;
+    host->callback = callback;
+    host->stream = stream;
+    host->data = data;
+    return sim_stream_submit(stream, per_thread, &host->work);
+}
+
+CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
+                             unsigned int flags)
+{
+    SIM_ENTER(cuStreamAddCallback);
+    return add(hStream, callback, userData, flags, false);
+}
+
+CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData,
+                                  unsigned int flags)
+{
+    SIM_ENTER(cuStreamAddCallback_ptsz);
+    return add(hStream, callback, userData, flags, true);
+}

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream capture. A capture keeps the work of all its streams in the order in which it came, which
+ * is an order that the graph may run in. What depends on what is kept as one vector for each
+ * stream: how much of every stream's work lies before its present point. With it, work that was
+ * forked off and never joined is found when the capture ends.
+ */
+#include "tests/simcuda/driver/graph.h"
+#include "tests/simcuda/driver/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_capture {
+    struct sim_capture *next;
+    uint64_t id;
+    CUstreamCaptureMode mode;
+    const struct sim_thread *thread; /* that began it */
+    struct CUstream_st *origin;
+    CUgraph graph; /* to which it is added; NULL: a new one */
+    bool is_invalid;
+    struct CUstream_st *streams[SIM_CAPTURE_STREAMS_MAX];
+    unsigned seen[SIM_CAPTURE_STREAMS_MAX][SIM_CAPTURE_STREAMS_MAX];
+    int streams_count;
+    struct sim_work **works;
+    int works_count, works_room;
+};
+static struct sim_capture *captures;
+
+static struct sim_capture *find_locked(uint64_t id)
+{
+    struct sim_capture *capture = captures;
+    while (capture != NULL && capture->id != id)
+        capture = capture->next;
+    return capture;
+}
+
+bool sim_capture_is_live_locked(uint64_t capture_id)
+{
+    return capture_id != 0 && find_locked(capture_id) != NULL;
+}
+
+CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *work)
+{
+    struct sim_capture *capture = stream->capture;
+    const int index = stream->capture_index;
+    if (capture->is_invalid) {
+        sim_work_discard(work);
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    if (capture->works_count == capture->works_room) {
+        const int room = capture->works_room == 0 ? 16 : capture->works_room * 2;
+        struct sim_work **works = sim_zalloc((size_t)room * sizeof(works[0]));
+        if (capture->works_count > 0)
+            memcpy(works, capture->works, (size_t)capture->works_count * sizeof(works[0]));
+        free(capture->works);
+        capture->works = works;
+        capture->works_room = room;
+    }
+    capture->works[capture->works_count++] = work;
+    capture->seen[index][index]++;
+    return CUDA_SUCCESS;
+}
+
+/* --- what is not allowed meanwhile */
+
+static bool forbids_unsafe_calls(const struct sim_capture *capture, CUstreamCaptureMode mode)
+{
+    if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return false;
+    if (capture->thread == &sim_thread)
+        return true;
+    return mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+}
+
+CUresult sim_capture_refuse_unsafe(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (sim_thread.capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&sim_lock);
+    for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
+        if (forbids_unsafe_calls(capture, sim_thread.capture_mode)) {
+            capture->is_invalid = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+static bool has_stream_of(const struct sim_capture *capture, const struct CUctx_st *context,
+                          bool blocking_only)
+{
+    for (int i = 0; i < capture->streams_count; i++) {
+        const struct CUstream_st *stream = capture->streams[i];
+        if (stream != NULL && stream->context == context &&
+            (!blocking_only || sim_stream_is_blocking(stream)))
+            return true;
+    }
+    return false;
+}
+
+static CUresult refuse_locked(const struct CUctx_st *context, bool blocking_only, CUresult refusal)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
+        if (has_stream_of(capture, context, blocking_only)) {
+            capture->is_invalid = true;
+            result = refusal;
+        }
+    }
+    return result;
+}
+
+/* Blocking streams take part in the order of the context's legacy stream. */
+CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context)
+{
+    return refuse_locked(context, true, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+}
+
+CUresult sim_capture_refuse_context_locked(const struct CUctx_st *context)
+{
+    return refuse_locked(context, false, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+CUresult sim_capture_refuse_stream_locked(struct CUstream_st *stream)
+{
+    if (stream->is_legacy)
+        return sim_capture_refuse_legacy_locked(stream->context);
+    if (stream->capture == NULL)
+        return CUDA_SUCCESS;
+    stream->capture->is_invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult sim_capture_refuse_event_locked(const struct sim_capture_point *point)
+{
+    struct sim_capture *capture = point->capture_id == 0 ? NULL : find_locked(point->capture_id);
+    if (capture != NULL)
+        capture->is_invalid = true;
+    return point->capture_id == 0 ? CUDA_SUCCESS : CUDA_ERROR_CAPTURED_EVENT;
+}
+
+void sim_capture_leave_locked(struct CUstream_st *stream)
+{
+    struct sim_capture *capture = stream->capture;
+    if (capture == NULL)
+        return;
+    capture->is_invalid = true;
+    capture->streams[stream->capture_index] = NULL;
+    if (capture->origin == stream)
+        capture->origin = NULL;
+    stream->capture = NULL;
+}
+
+/* --- events */
+
+CUresult sim_capture_record_locked(struct CUstream_st *stream, struct sim_capture_point *point_out)
+{
+    const struct sim_capture *capture = stream->capture;
+    if (capture->is_invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    point_out->capture_id = capture->id;
+    memcpy(point_out->seen, capture->seen[stream->capture_index], sizeof(point_out->seen));
+    return CUDA_SUCCESS;
+}
+
+static bool join_locked(struct sim_capture *capture, struct CUstream_st *stream)
+{
+    if (capture->streams_count == SIM_CAPTURE_STREAMS_MAX)
+        return false;
+    stream->capture = capture;
+    stream->capture_index = capture->streams_count;
+    capture->streams[capture->streams_count++] = stream;
+    return true;
+}
+
+CUresult sim_capture_wait_locked(struct CUstream_st *stream, const struct sim_capture_point *point)
+{
+    struct sim_capture *capture = point->capture_id == 0 ? NULL : find_locked(point->capture_id);
+    if (stream->is_legacy) {
+        capture->is_invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (stream->capture != NULL && stream->capture != capture) {
+        stream->capture->is_invalid = true;
+        if (capture == NULL)
+            return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+        capture->is_invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    }
+    if (capture->is_invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (stream->capture == NULL && !join_locked(capture, stream)) {
+        capture->is_invalid = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    unsigned *seen = capture->seen[stream->capture_index];
+    for (int i = 0; i < capture->streams_count; i++) {
+        if (point->seen[i] > seen[i])
+            seen[i] = point->seen[i];
+    }
+    return CUDA_SUCCESS;
+}
+
+/* --- begin and end */
+
+static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph graph, bool per_thread)
+{
+    struct CUstream_st *stream;
+    if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL && mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+        mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    if (result == CUDA_SUCCESS && stream->is_legacy)
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (result == CUDA_SUCCESS && stream->capture != NULL)
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    if (result == CUDA_SUCCESS) {
+        struct sim_capture *capture = sim_zalloc(sizeof(*capture));
+        capture->id = sim_new_id_locked();
+        capture->mode = mode;
+        capture->thread = &sim_thread;
+        capture->origin = stream;
+        capture->graph = graph;
+        capture->next = captures;
+        captures = capture;
+        join_locked(capture, stream);
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+static CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread)
+{
+    return begin_to(handle, mode, NULL, per_thread);
+}
+
+/* What is captured is added when the capture ends, behind nothing: dependencies are not simulated. */
+static CUresult begin_to_graph(CUstream handle, CUgraph graph, size_t dependencies,
+                               CUstreamCaptureMode mode, bool per_thread)
+{
+    pthread_mutex_lock(&sim_lock);
+    const bool is_graph = sim_graph_find_locked(graph) != NULL;
+    pthread_mutex_unlock(&sim_lock);
+    if (!is_graph)
+        return CUDA_ERROR_INVALID_VALUE;
+    return dependencies > 0 ? CUDA_ERROR_NOT_SUPPORTED : begin_to(handle, mode, graph, per_thread);
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                     const CUgraphNode *dependencies,
+                                     const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                                     CUstreamCaptureMode mode)
+{
+    SIM_ENTER(cuStreamBeginCaptureToGraph);
+    (void)dependencies;
+    (void)dependencyData;
+    return begin_to_graph(hStream, hGraph, numDependencies, mode, false);
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
+                                          const CUgraphNode *dependencies,
+                                          const CUgraphEdgeData *dependencyData,
+                                          size_t numDependencies, CUstreamCaptureMode mode)
+{
+    SIM_ENTER(cuStreamBeginCaptureToGraph_ptsz);
+    (void)dependencies;
+    (void)dependencyData;
+    return begin_to_graph(hStream, hGraph, numDependencies, mode, true);
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
+{
+    SIM_ENTER(cuStreamBeginCapture_v2);
+    return begin(hStream, mode, false);
+}
+
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
+{
+    SIM_ENTER(cuStreamBeginCapture_v2_ptsz);
+    return begin(hStream, mode, true);
+}
+
+CUresult cuStreamBeginCapture(CUstream hStream)
+{
+    SIM_ENTER(cuStreamBeginCapture);
+    return begin(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL, false);
+}
+
+CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
+{
+    SIM_ENTER(cuStreamBeginCapture_ptsz);
+    return begin(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL, true);
+}
+
+static void remove_locked(struct sim_capture *capture)
+{
+    struct sim_capture **link = &captures;
+    while (*link != capture)
+        link = &(*link)->next;
+    *link = capture->next;
+    for (int i = 0; i < capture->streams_count; i++) {
+        if (capture->streams[i] != NULL)
+            capture->streams[i]->capture = NULL;
+    }
+}
+
+static CUresult check_end_locked(const struct sim_capture *capture)
+{
+    const int origin = capture->origin->capture_index;
+    if (capture->is_invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    for (int i = 0; i < capture->streams_count; i++) {
+        if (capture->seen[origin][i] < capture->seen[i][i])
+            return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult end(CUstream handle, CUgraph *graph_out, bool per_thread)
+{
+    struct CUstream_st *stream;
+    struct sim_capture *capture = NULL;
+    if (graph_out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *graph_out = NULL;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    if (result == CUDA_SUCCESS && stream->capture == NULL)
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    if (result == CUDA_SUCCESS && stream->capture->origin != stream) {
+        stream->capture->is_invalid = true;
+        result = CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    if (result == CUDA_SUCCESS && stream->capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+        stream->capture->thread != &sim_thread)
+        result = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+    if (result == CUDA_SUCCESS) {
+        capture = stream->capture;
+        result = check_end_locked(capture);
+        remove_locked(capture);
+    }
+    pthread_mutex_unlock(&sim_lock);
+    if (capture == NULL)
+        return result;
+    if (result == CUDA_SUCCESS) {
+        result =
+            sim_graph_take_capture(capture->graph, capture->works, capture->works_count, graph_out);
+    } else {
+        for (int i = 0; i < capture->works_count; i++)
+            sim_work_discard(capture->works[i]);
+    }
+    free(capture->works);
+    free(capture);
+    return result;
+}
+
+CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
+{
+    SIM_ENTER(cuStreamEndCapture);
+    return end(hStream, phGraph, false);
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
+{
+    SIM_ENTER(cuStreamEndCapture_ptsz);
+    return end(hStream, phGraph, true);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    SIM_ENTER(cuThreadExchangeStreamCaptureMode);
+    if (mode == NULL ||
+        (*mode != CU_STREAM_CAPTURE_MODE_GLOBAL && *mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+         *mode != CU_STREAM_CAPTURE_MODE_RELAXED))
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUstreamCaptureMode before = sim_thread.capture_mode;
+    sim_thread.capture_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
+/* --- queries */
+
+/*
+ * Graph and dependencies are not told while the capture goes on: the graph is made at its end.
+ * Asking on the legacy stream is an error, but one that leaves the captures alone.
+ */
+static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *status_out,
+                     cuuint64_t *id_out)
+{
+    struct CUstream_st *stream;
+    if (status_out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    if (result == CUDA_SUCCESS && stream->is_legacy) {
+        for (const struct sim_capture *capture = captures; capture != NULL;
+             capture = capture->next) {
+            if (has_stream_of(capture, stream->context, true))
+                result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        const struct sim_capture *capture = stream->capture;
+        *status_out = capture == NULL       ? CU_STREAM_CAPTURE_STATUS_NONE
+                      : capture->is_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                            : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+        if (capture != NULL && id_out != NULL)
+            *id_out = capture->id;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
+{
+    SIM_ENTER(cuStreamIsCapturing);
+    return info(hStream, false, captureStatus, NULL);
+}
+
+CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
+{
+    SIM_ENTER(cuStreamIsCapturing_ptsz);
+    return info(hStream, true, captureStatus, NULL);
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                cuuint64_t *id_out)
+{
+    SIM_ENTER(cuStreamGetCaptureInfo);
+    return info(hStream, false, captureStatus_out, id_out);
+}
+
+CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                     cuuint64_t *id_out)
+{
+    SIM_ENTER(cuStreamGetCaptureInfo_ptsz);
+    return info(hStream, true, captureStatus_out, id_out);
+}
+
+static CUresult long_info(CUstream stream, bool per_thread, CUstreamCaptureStatus *status_out,
+                          cuuint64_t *id_out, CUgraph *graph_out,
+                          const CUgraphNode **dependencies_out, size_t *count_out)
+{
+    const CUresult result = info(stream, per_thread, status_out, id_out);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (graph_out != NULL)
+        *graph_out = NULL;
+    if (dependencies_out != NULL)
+        *dependencies_out = NULL;
+    if (count_out != NULL)
+        *count_out = 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                   cuuint64_t *id_out, CUgraph *graph_out,
+                                   const CUgraphNode **dependencies_out,
+                                   size_t *numDependencies_out)
+{
+    SIM_ENTER(cuStreamGetCaptureInfo_v2);
+    return long_info(hStream, false, captureStatus_out, id_out, graph_out, dependencies_out,
+                     numDependencies_out);
+}
+
+CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                        cuuint64_t *id_out, CUgraph *graph_out,
+                                        const CUgraphNode **dependencies_out,
+                                        size_t *numDependencies_out)
+{
+    SIM_ENTER(cuStreamGetCaptureInfo_v2_ptsz);
+    return long_info(hStream, true, captureStatus_out, id_out, graph_out, dependencies_out,
+                     numDependencies_out);
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                   cuuint64_t *id_out, CUgraph *graph_out,
+                                   const CUgraphNode **dependencies_out,
+                                   const CUgraphEdgeData **edgeData_out,
+                                   size_t *numDependencies_out)
+{
+    SIM_ENTER(cuStreamGetCaptureInfo_v3);
+    if (edgeData_out != NULL)
+        *edgeData_out = NULL;
+    return long_info(hStream, false, captureStatus_out, id_out, graph_out, dependencies_out,
+                     numDependencies_out);
+}
+
+CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
+                                        cuuint64_t *id_out, CUgraph *graph_out,
+                                        const CUgraphNode **dependencies_out,
+                                        const CUgraphEdgeData **edgeData_out,
+                                        size_t *numDependencies_out)
+{
+    SIM_ENTER(cuStreamGetCaptureInfo_v3_ptsz);
+    if (edgeData_out != NULL)
+        *edgeData_out = NULL;
+    return long_info(hStream, true, captureStatus_out, id_out, graph_out, dependencies_out,
+                     numDependencies_out);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Graphs, as graph.c (structure), graph_edge.c, graph_body.c (what a node does), graph_node.c (to
+ * make and change nodes) and graph_exec.c (to run them) share them. Lists are guarded by sim_lock.
+ * A body is immutable: new parameters are a new body, so what is queued keeps what it was launched
+ * with.
+ */
+#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_GRAPH_H
+#define METASHARD_TESTS_SIMCUDA_DRIVER_GRAPH_H
+
+#include "tests/simcuda/driver/launch.h"
+
+struct sim_body {
+    atomic_int references;
+    CUgraphNodeType type;
+    struct sim_work *work; /* captured: it decides what to do; the rest is not used */
+    union {
+        struct sim_launch *launch;
+        CUDA_MEMCPY3D copy;
+        CUDA_MEMSET_NODE_PARAMS fill;
+        CUDA_HOST_NODE_PARAMS host;
+        CUgraph child; /* owned */
+    };
+};
+
+struct CUgraphNode_st {
+    struct CUgraphNode_st *next; /* in the order of adding */
+    CUgraph graph;
+    CUgraphNode original; /* of a clone */
+    struct sim_body *body;
+    CUgraphNode *after; /* dependencies */
+    size_t after_count;
+    bool is_visited; /* by the function that orders the nodes */
+};
+
+struct CUgraph_st {
+    struct CUgraph_st *next;
+    bool is_child; /* owned by the body of a node */
+    CUgraphNode first, *last_link;
+    size_t count;
+};
+
+/* NULL for handles that are not live. */
+CUgraph sim_graph_find_locked(CUgraph handle);
+CUgraphNode sim_node_find_locked(CUgraphNode handle);
+
+CUgraph sim_graph_create_locked(void);
+void sim_graph_destroy(CUgraph graph); /* takes sim_lock; runs the destroy functions of works */
+CUgraph sim_graph_clone_locked(CUgraph original);
+/* Takes the body when it succeeds. */
+CUresult sim_graph_add_locked(CUgraph graph, const CUgraphNode *after, size_t after_count,
+                              struct sim_body *body, CUgraphNode *node_out);
+void sim_node_depend(CUgraphNode node, CUgraphNode after);
+void sim_node_forget(CUgraphNode node, CUgraphNode after);
+bool sim_node_depends(const struct CUgraphNode_st *node, const struct CUgraphNode_st *after);
+void sim_node_unlink_locked(CUgraphNode node); /* out of its graph, with its edges */
+void sim_node_destroy(CUgraphNode node);       /* without sim_lock */
+/*
+ * The nodes of the graph, and of its child graphs in their place, each after those that it depends
+ * on; to be freed. CUDA_ERROR_INVALID_VALUE when there is a cycle.
+ */
+CUresult sim_graph_order_locked(CUgraph graph, CUgraphNode **nodes_out, size_t *count_out);
+
+/* Bodies. The making functions check the parameters as the driver does when a node is added. */
+CUresult sim_body_make_kernel(const struct sim_launch_call *call, struct sim_body **body_out);
+CUresult sim_body_make_copy(const CUDA_MEMCPY3D *copy, struct sim_body **body_out);
+CUresult sim_body_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill, struct sim_body **body_out);
+CUresult sim_body_make_host(const CUDA_HOST_NODE_PARAMS *host, struct sim_body **body_out);
+struct sim_body *sim_body_make_empty(void);
+struct sim_body *sim_body_make_child(CUgraph owned);
+struct sim_body *sim_body_make_captured(struct sim_work *owned);
+/* From the struct of cuGraphAddNode. A child graph is copied. */
+CUresult sim_body_make(const CUgraphNodeParams *params, struct sim_body **body_out);
+struct sim_body *sim_body_keep(struct sim_body *body);
+void sim_body_drop(struct sim_body *body); /* without sim_lock */
+/* For the functions that set parameters: `made` is how the making of the body ended. */
+CUresult sim_exec_replace_body(CUgraphExec exec, CUgraphNode node, CUresult made,
+                               struct sim_body *body);
+void sim_body_run(const struct sim_body *body);
+
+#endif

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Executable graphs. A launch is one work item that runs all bodies in order. */
+#include "tests/simcuda/driver/graph.h"
+
+#include <stdlib.h>
+
+/* One node of an executable graph. The node handle is only a name: its graph may be gone. */
+struct step {
+    CUgraphNode node;
+    struct sim_body *body;
+    bool is_enabled;
+};
+
+struct CUgraphExec_st {
+    struct CUgraphExec_st *next;
+    unsigned long long flags;
+    size_t count;
+    struct step steps[];
+};
+
+static CUgraphExec live_execs; /* guarded by sim_lock */
+
+static CUgraphExec find_exec_locked(CUgraphExec handle)
+{
+    CUgraphExec exec = live_execs;
+    while (exec != NULL && exec != handle)
+        exec = exec->next;
+    return exec;
+}
+
+static struct step *find_step(CUgraphExec exec, CUgraphNode node)
+{
+    for (size_t i = 0; i < exec->count; i++) {
+        if (exec->steps[i].node == node)
+            return &exec->steps[i];
+    }
+    return NULL;
+}
+
+CUresult sim_exec_replace_body(CUgraphExec handle, CUgraphNode node, CUresult made,
+                               struct sim_body *body)
+{
+    if (made != CUDA_SUCCESS)
+        return made;
+    struct sim_body *dropped = body;
+    pthread_mutex_lock(&sim_lock);
+    CUgraphExec exec = find_exec_locked(handle);
+    struct step *step = exec != NULL ? find_step(exec, node) : NULL;
+    /* The steps of a child graph are its nodes' own; replacing it as a whole is not simulated. */
+    if (step != NULL && step->body->type == body->type && step->body->work == NULL &&
+        body->type != CU_GRAPH_NODE_TYPE_GRAPH) {
+        dropped = step->body;
+        step->body = body;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    sim_body_drop(dropped);
+    return dropped != body ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult instantiate_locked(CUgraph handle, unsigned long long flags, CUgraphExec *exec_out)
+{
+    CUgraph graph = sim_graph_find_locked(handle);
+    CUgraphNode *nodes;
+    size_t count;
+    if (graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = sim_graph_order_locked(graph, &nodes, &count);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUgraphExec exec = sim_zalloc(sizeof *exec + count * sizeof exec->steps[0]);
+    exec->flags = flags;
+    exec->count = count;
+    for (size_t i = 0; i < count; i++)
+        exec->steps[i] = (struct step){nodes[i], sim_body_keep(nodes[i]->body), true};
+    free(nodes);
+    exec->next = live_execs;
+    live_execs = exec;
+    *exec_out = exec;
+    return CUDA_SUCCESS;
+}
+
+/* Launching from the device is not simulated. */
+static CUresult instantiate(CUgraphExec *exec_out, CUgraph graph, unsigned long long flags)
+{
+    CUdevice device;
+    if (exec_out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = sim_current_device(&device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&sim_lock);
+    result = instantiate_locked(graph, flags, exec_out);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+static CUresult instantiate_with_log(CUgraphExec *exec_out, CUgraph graph, CUgraphNode *error_node,
+                                     char *log, size_t log_bytes)
+{
+    if (error_node != NULL)
+        *error_node = NULL;
+    if (log != NULL && log_bytes > 0)
+        log[0] = '\0';
+    return instantiate(exec_out, graph, 0);
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                            char *logBuffer, size_t bufferSize)
+{
+    SIM_ENTER(cuGraphInstantiate);
+    return instantiate_with_log(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+                               char *logBuffer, size_t bufferSize)
+{
+    SIM_ENTER(cuGraphInstantiate_v2);
+    return instantiate_with_log(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                     unsigned long long flags)
+{
+    SIM_ENTER(cuGraphInstantiateWithFlags);
+    return instantiate(phGraphExec, hGraph, flags);
+}
+
+static CUresult instantiate_with_params(CUgraphExec *exec_out, CUgraph graph,
+                                        CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+    if (params == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = instantiate(exec_out, graph, params->flags);
+    params->hErrNode_out = NULL;
+    params->result_out =
+        result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    return result;
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    SIM_ENTER(cuGraphInstantiateWithParams);
+    return instantiate_with_params(phGraphExec, hGraph, instantiateParams);
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    SIM_ENTER(cuGraphInstantiateWithParams_ptsz);
+    return instantiate_with_params(phGraphExec, hGraph, instantiateParams);
+}
+
+CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
+{
+    SIM_ENTER(cuGraphExecGetFlags);
+    pthread_mutex_lock(&sim_lock);
+    CUgraphExec exec = find_exec_locked(hGraphExec);
+    if (exec != NULL && flags != NULL)
+        *flags = exec->flags;
+    pthread_mutex_unlock(&sim_lock);
+    return exec != NULL && flags != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
+{
+    SIM_ENTER(cuGraphExecDestroy);
+    pthread_mutex_lock(&sim_lock);
+    CUgraphExec exec = find_exec_locked(hGraphExec);
+    for (CUgraphExec *place = &live_execs; exec != NULL && *place != NULL;) {
+        if (*place == exec)
+            *place = exec->next;
+        else
+            place = &(*place)->next;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    if (exec == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < exec->count; i++)
+        sim_body_drop(exec->steps[i].body);
+    free(exec);
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_enabled(CUgraphExec handle, CUgraphNode node, const unsigned *set,
+                            unsigned *get_out)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUgraphExec exec = find_exec_locked(handle);
+    struct step *step = exec != NULL ? find_step(exec, node) : NULL;
+    /* Only these three types can be switched off. */
+    if (step != NULL && (step->body->type == CU_GRAPH_NODE_TYPE_KERNEL ||
+                         step->body->type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+                         step->body->type == CU_GRAPH_NODE_TYPE_MEMSET)) {
+        if (set != NULL)
+            step->is_enabled = *set != 0;
+        if (get_out != NULL)
+            *get_out = step->is_enabled;
+        result = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled)
+{
+    SIM_ENTER(cuGraphNodeSetEnabled);
+    return set_enabled(hGraphExec, hNode, &isEnabled, NULL);
+}
+
+CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled)
+{
+    SIM_ENTER(cuGraphNodeGetEnabled);
+    return isEnabled == NULL ? CUDA_ERROR_INVALID_VALUE
+                             : set_enabled(hGraphExec, hNode, NULL, isEnabled);
+}
+
+/* A launch holds the bodies as they were when it was made. */
+struct graph_work {
+    struct sim_work work;
+    size_t count;
+    struct sim_body *bodies[];
+};
+
+static void run_graph(struct sim_work *work)
+{
+    const struct graph_work *item = (const struct graph_work *)work;
+    for (size_t i = 0; i < item->count && sim_sticky_error() == CUDA_SUCCESS; i++)
+        sim_body_run(item->bodies[i]);
+}
+
+static void destroy_graph_work(struct sim_work *work)
+{
+    struct graph_work *item = (struct graph_work *)work;
+    for (size_t i = 0; i < item->count; i++)
+        sim_body_drop(item->bodies[i]);
+    free(item);
+}
+
+static struct graph_work *make_work_locked(CUgraphExec exec)
+{
+    struct graph_work *item = sim_zalloc(sizeof *item + exec->count * sizeof item->bodies[0]);
+    item->work.run = run_graph;
+    item->work.destroy = destroy_graph_work;
+    item->work.name = "graph";
+    for (size_t i = 0; i < exec->count; i++) {
+        if (exec->steps[i].is_enabled)
+            item->bodies[item->count++] = sim_body_keep(exec->steps[i].body);
+        /* A host function, or what was captured, which may be anything. */
+        item->work.may_wait |=
+            exec->steps[i].body->type == CU_GRAPH_NODE_TYPE_HOST ||
+            (exec->steps[i].body->work != NULL && exec->steps[i].body->work->may_wait) ||
+            exec->steps[i].body->type == CU_GRAPH_NODE_TYPE_GRAPH;
+    }
+    return item;
+}
+
+static CUresult launch(CUgraphExec handle, CUstream stream, bool per_thread)
+{
+    pthread_mutex_lock(&sim_lock);
+    CUgraphExec exec = find_exec_locked(handle);
+    struct graph_work *item = exec != NULL ? make_work_locked(exec) : NULL;
+    pthread_mutex_unlock(&sim_lock);
+    if (item == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return sim_stream_submit(stream, per_thread, &item->work);
+}
+
+CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
+{
+    SIM_ENTER(cuGraphLaunch);
+    return launch(hGraphExec, hStream, false);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+    SIM_ENTER(cuGraphLaunch_ptsz);
+    return launch(hGraphExec, hStream, true);
+}
+
+/* There is nothing to upload; the handle is checked. */
+static CUresult upload(CUgraphExec handle)
+{
+    pthread_mutex_lock(&sim_lock);
+    CUgraphExec exec = find_exec_locked(handle);
+    pthread_mutex_unlock(&sim_lock);
+    return exec != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+    SIM_ENTER(cuGraphUpload);
+    (void)hStream;
+    return upload(hGraphExec);
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+    SIM_ENTER(cuGraphUpload_ptsz);
+    (void)hStream;
+    return upload(hGraphExec);
+}
+
+/* Node by node, in order of running: same number, same types. Edges are not compared. */
+static CUgraphExecUpdateResult compare(CUgraphExec exec, const CUgraphNode *nodes, size_t count,
+                                       CUgraphNode *error_out)
+{
+    if (count != exec->count)
+        return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (size_t i = 0; i < count; i++) {
+        if (nodes[i]->body->type != exec->steps[i].body->type) {
+            *error_out = nodes[i];
+            return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        }
+    }
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+/*
+ * Swaps the bodies of the nodes into the executable graph, and the old ones into `old`. The steps
+ * keep the names that they got from the graph which was instantiated.
+ */
+static void swap_bodies(CUgraphExec exec, const CUgraphNode *nodes, struct sim_body **old)
+{
+    for (size_t i = 0; i < exec->count; i++) {
+        old[i] = exec->steps[i].body;
+        exec->steps[i].body = sim_body_keep(nodes[i]->body);
+    }
+}
+
+static CUresult update(CUgraphExec exec_handle, CUgraph graph_handle,
+                       CUgraphExecUpdateResult *result_out, CUgraphNode *error_out)
+{
+    CUgraphNode *nodes = NULL;
+    struct sim_body **old = NULL;
+    size_t count = 0;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    *result_out = CU_GRAPH_EXEC_UPDATE_ERROR;
+    *error_out = NULL;
+    pthread_mutex_lock(&sim_lock);
+    CUgraphExec exec = find_exec_locked(exec_handle);
+    CUgraph graph = sim_graph_find_locked(graph_handle);
+    if (exec != NULL && graph != NULL)
+        result = sim_graph_order_locked(graph, &nodes, &count);
+    if (result == CUDA_SUCCESS)
+        *result_out = compare(exec, nodes, count, error_out);
+    if (result == CUDA_SUCCESS && *result_out == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+        old = sim_zalloc(count * sizeof old[0] + 1);
+        swap_bodies(exec, nodes, old);
+    } else if (result == CUDA_SUCCESS) {
+        result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    for (size_t i = 0; old != NULL && i < count; i++)
+        sim_body_drop(old[i]);
+    free(old);
+    free(nodes);
+    return result;
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+                           CUgraphExecUpdateResult *updateResult_out)
+{
+    SIM_ENTER(cuGraphExecUpdate);
+    if (hErrorNode_out == NULL || updateResult_out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    return update(hGraphExec, hGraph, updateResult_out, hErrorNode_out);
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+                              CUgraphExecUpdateResultInfo *resultInfo)
+{
+    SIM_ENTER(cuGraphExecUpdate_v2);
+    if (resultInfo == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    resultInfo->errorFromNode = NULL;
+    return update(hGraphExec, hGraph, &resultInfo->result, &resultInfo->errorNode);
+}

@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stream-ordered memory. An allocation exists when the call returns; a free takes effect when the
+ * stream gets there. What is freed stays in the pool up to its release threshold. Pools of host memory
+ * and of managed memory give memory that the host writes too.
+ */
+#include "tests/simcuda/driver/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* A block that the pool keeps for its next allocation of the same size. */
+struct kept {
+    struct kept *next;
+    struct sim_memory *memory;
+};
+struct CUmemPoolHandle_st {
+    struct sim_region region; /* begin: the handle */
+    CUdevice device;
+    enum sim_kind kind; /* of its memory: pooled device memory, host memory, managed memory */
+    bool is_default;
+    bool is_destroyed; /* goes with its last allocation */
+    uint64_t release_threshold;
+    uint64_t used, used_high, reserved, reserved_high;
+    int reuse[3]; /* follow event dependencies, opportunistic, internal dependencies */
+    unsigned char access[SIM_DEVICES_MAX];
+    struct kept *kept;
+    size_t live;
+};
+struct free_work {
+    struct sim_work work;
+    CUdeviceptr address;
+    uint64_t buffer_id;
+};
+static struct sim_table pools;
+
+static CUresult find_locked(CUmemoryPool handle)
+{
+    const struct sim_region *row = sim_table_find(&pools, (uint64_t)handle);
+    return row != NULL && row == &handle->region && !handle->is_destroyed
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
+}
+
+static struct CUmemPoolHandle_st *create_locked(CUdevice device)
+{
+    struct CUmemPoolHandle_st *pool = sim_zalloc(sizeof(*pool));
+    pool->region = (struct sim_region){(uint64_t)pool, 1};
+    pool->device = device;
+    pool->kind = SIM_POOLED;
+    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
+    pool->access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    sim_table_add(&pools, &pool->region);
+    return pool;
+}
+
+static struct CUmemPoolHandle_st *default_pool_locked(CUdevice device)
+{
+    struct sim_device *place = &sim_devices[device];
+    if (place->default_pool == NULL) {
+        place->default_pool = create_locked(device);
+        place->default_pool->is_default = true;
+    }
+    return place->default_pool;
+}
+
+static struct CUmemPoolHandle_st *current_pool_locked(CUdevice device)
+{
+    struct sim_device *place = &sim_devices[device];
+    return place->pool != NULL ? place->pool : default_pool_locked(device);
+}
+
+static void free_if_over_locked(struct CUmemPoolHandle_st *pool)
+{
+    if (!pool->is_destroyed || pool->live > 0)
+        return;
+    sim_table_remove(&pools, &pool->region);
+    free(pool);
+}
+
+static void trim_locked(struct CUmemPoolHandle_st *pool, uint64_t keep)
+{
+    while (pool->kept != NULL && pool->reserved > keep) {
+        struct kept *kept = pool->kept;
+        pool->kept = kept->next;
+        sim_memory_destroy_locked(kept->memory);
+        free(kept);
+    }
+}
+
+void sim_pools_forget_locked(struct sim_memory *memory)
+{
+    struct CUmemPoolHandle_st *pool = memory->pool;
+    pool->reserved -= memory->backed_bytes;
+    if (!memory->freeing || !memory->internal)
+        pool->used -= memory->backed_bytes;
+    pool->live--;
+    free_if_over_locked(pool);
+}
+
+/* --- allocation */
+
+/* Kept blocks are `freeing` (no call knows them) and `internal` (their use is not counted). */
+static struct sim_memory *take_kept_locked(struct CUmemPoolHandle_st *pool, size_t bytes)
+{
+    const size_t backed =
+        sim_round_up(bytes, bytes < SIM_GRANULE ? SIM_SMALL_ALIGNMENT : SIM_GRANULE);
+    for (struct kept **link = &pool->kept; *link != NULL; link = &(*link)->next) {
+        struct kept *kept = *link;
+        struct sim_memory *memory = kept->memory;
+        if (memory->backed_bytes != backed)
+            continue;
+        *link = kept->next;
+        free(kept);
+        memory->freeing = false;
+        memory->internal = false;
+        memory->region.bytes = bytes;
+        memory->buffer_id = sim_new_id_locked();
+        return memory;
+    }
+    return NULL;
+}
+
+/* Host and managed memory does not count as the device's. */
+static CUresult create_host_locked(enum sim_kind kind, size_t bytes, struct sim_memory **out)
+{
+    const size_t backed =
+        sim_round_up(bytes, bytes < SIM_GRANULE ? SIM_SMALL_ALIGNMENT : SIM_GRANULE);
+    void *address = mmap(NULL, backed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = sim_memory_add_locked(kind, (uint64_t)address, bytes, NULL);
+    (*out)->backed_bytes = backed;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_memory_locked(const struct CUmemPoolHandle_st *pool, size_t bytes,
+                                     struct sim_memory **out)
+{
+    return pool->kind == SIM_POOLED
+               ? sim_memory_create_locked(NULL, SIM_POOLED, pool->device, bytes, out)
+               : create_host_locked(pool->kind, bytes, out);
+}
+
+static CUresult allocate_locked(struct CUmemPoolHandle_st *pool, size_t bytes,
+                                CUdeviceptr *address_out)
+{
+    struct sim_memory *memory = take_kept_locked(pool, bytes);
+    if (memory == NULL) {
+        CUresult result = create_memory_locked(pool, bytes, &memory);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->kept != NULL) {
+            trim_locked(pool, 0);
+            result = create_memory_locked(pool, bytes, &memory);
+        }
+        if (result != CUDA_SUCCESS)
+            return result;
+        memory->pool = pool;
+        pool->live++;
+        pool->reserved += memory->backed_bytes;
+        if (pool->reserved > pool->reserved_high)
+            pool->reserved_high = pool->reserved;
+    }
+    pool->used += memory->backed_bytes;
+    if (pool->used > pool->used_high)
+        pool->used_high = pool->used;
+    *address_out = memory->region.begin;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate(CUdeviceptr *address_out, size_t bytes, CUmemoryPool pool, CUstream handle,
+                         bool per_thread)
+{
+    struct CUstream_st *stream;
+    if (address_out == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    if (result == CUDA_SUCCESS && stream->is_legacy)
+        result = sim_capture_refuse_legacy_locked(stream->context);
+    /* In a graph it would be a memory node, with an address of its own at every launch. */
+    if (result == CUDA_SUCCESS && stream->capture != NULL)
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS && pool != NULL)
+        result = find_locked(pool);
+    if (result == CUDA_SUCCESS)
+        result = allocate_locked(pool != NULL ? pool : current_pool_locked(stream->context->device),
+                                 bytes, address_out);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    SIM_ENTER(cuMemAllocAsync);
+    return allocate(dptr, bytesize, NULL, hStream, false);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    SIM_ENTER(cuMemAllocAsync_ptsz);
+    return allocate(dptr, bytesize, NULL, hStream, true);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                 CUstream hStream)
+{
+    SIM_ENTER(cuMemAllocFromPoolAsync);
+    return pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(dptr, bytesize, pool, hStream, false);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+                                      CUstream hStream)
+{
+    SIM_ENTER(cuMemAllocFromPoolAsync_ptsz);
+    return pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(dptr, bytesize, pool, hStream, true);
+}
+
+/* --- stream-ordered free */
+
+static void keep_or_destroy_locked(struct sim_memory *memory)
+{
+    struct CUmemPoolHandle_st *pool = memory->pool;
+    if (pool == NULL || pool->is_destroyed || pool->reserved > pool->release_threshold) {
+        sim_memory_destroy_locked(memory);
+        return;
+    }
+    sim_streams_retire_range_locked(memory->region.begin, memory->region.bytes, "memory was freed");
+    struct kept *kept = sim_zalloc(sizeof(*kept));
+    kept->memory = memory;
+    kept->next = pool->kept;
+    pool->kept = kept;
+    pool->used -= memory->backed_bytes;
+    memory->internal = true;
+}
+
+static void run_free(struct sim_work *work)
+{
+    const struct free_work *job = (struct free_work *)work;
+    pthread_mutex_lock(&sim_lock);
+    struct sim_memory *memory = sim_memory_find_locked(job->address);
+    if (memory != NULL && memory->buffer_id == job->buffer_id && memory->freeing)
+        keep_or_destroy_locked(memory);
+    pthread_mutex_unlock(&sim_lock);
+}
+
+static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread)
+{
+    struct CUstream_st *stream;
+    uint64_t buffer_id = 0;
+    if (address == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    if (result == CUDA_SUCCESS && stream->is_legacy)
+        result = sim_capture_refuse_legacy_locked(stream->context);
+    if (result == CUDA_SUCCESS && stream->capture != NULL)
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS) {
+        struct sim_memory *memory = sim_memory_find_locked(address);
+        const bool is_ours = memory != NULL && memory->region.begin == address &&
+                             !memory->freeing && !memory->internal &&
+                             (memory->pool != NULL || memory->kind == SIM_DEVICE);
+        if (is_ours) {
+            memory->freeing = true;
+            buffer_id = memory->buffer_id;
+        } else {
+            result = CUDA_ERROR_INVALID_VALUE;
+        }
+    }
+    pthread_mutex_unlock(&sim_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct free_work *job = sim_zalloc(sizeof(*job));
+    job->work.run = run_free;
+    job->work.name = "cuMemFreeAsync";
+    job->address = address;
+    job->buffer_id = buffer_id;
+    return sim_stream_submit(handle, per_thread, &job->work);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+    SIM_ENTER(cuMemFreeAsync);
+    return free_async(dptr, hStream, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
+{
+    SIM_ENTER(cuMemFreeAsync_ptsz);
+    return free_async(dptr, hStream, true);
+}
+
+/* --- pools */
+
+static CUresult kind_of(const CUmemPoolProps *props, enum sim_kind *kind_out)
+{
+    const CUmemLocationType place = props->location.type;
+    const bool is_host = place == CU_MEM_LOCATION_TYPE_HOST;
+    const bool is_managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if ((!is_managed && props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) ||
+        place == CU_MEM_LOCATION_TYPE_INVALID)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((!is_host && place != CU_MEM_LOCATION_TYPE_DEVICE) ||
+        props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    *kind_out = is_managed ? SIM_MANAGED : is_host ? SIM_HOST : SIM_POOLED;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
+{
+    SIM_ENTER(cuMemPoolCreate);
+    enum sim_kind kind;
+    if (pool == NULL || poolProps == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = kind_of(poolProps, &kind);
+    const bool is_on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (result == CUDA_SUCCESS && is_on_device)
+        result = sim_device_check(poolProps->location.id);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&sim_lock);
+    *pool = create_locked(is_on_device ? poolProps->location.id : 0);
+    (*pool)->kind = kind;
+    pthread_mutex_unlock(&sim_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    SIM_ENTER(cuMemPoolDestroy);
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = find_locked(pool);
+    if (result == CUDA_SUCCESS && pool->is_default)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        if (sim_devices[pool->device].pool == pool)
+            sim_devices[pool->device].pool = NULL;
+        trim_locked(pool, 0);
+        pool->is_destroyed = true;
+        free_if_over_locked(pool);
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+{
+    SIM_ENTER(cuMemPoolTrimTo);
+    pthread_mutex_lock(&sim_lock);
+    const CUresult result = find_locked(pool);
+    if (result == CUDA_SUCCESS)
+        trim_locked(pool, minBytesToKeep);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+/* Where an attribute lives: an int, or a 64-bit number. */
+static int *int_attribute(struct CUmemPoolHandle_st *pool, CUmemPool_attribute attribute)
+{
+    switch ((int)attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+        return &pool->reuse[0];
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+        return &pool->reuse[1];
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+        return &pool->reuse[2];
+    default:
+        return NULL;
+    }
+}
+
+static uint64_t *long_attribute(struct CUmemPoolHandle_st *pool, CUmemPool_attribute attribute)
+{
+    switch ((int)attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        return &pool->release_threshold;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        return &pool->reserved;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        return &pool->reserved_high;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        return &pool->used;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        return &pool->used_high;
+    default:
+        return NULL;
+    }
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    SIM_ENTER(cuMemPoolGetAttribute);
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = find_locked(pool);
+    if (result == CUDA_SUCCESS && int_attribute(pool, attr) != NULL)
+        memcpy(value, int_attribute(pool, attr), sizeof(int));
+    else if (result == CUDA_SUCCESS && long_attribute(pool, attr) != NULL)
+        memcpy(value, long_attribute(pool, attr), sizeof(uint64_t));
+    else
+        result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+/* High marks may only be set back to 0, which means to the present value. */
+static CUresult set_long_locked(struct CUmemPoolHandle_st *pool, CUmemPool_attribute attribute,
+                                uint64_t value)
+{
+    switch ((int)attribute) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        pool->release_threshold = value;
+        return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        pool->reserved_high = pool->reserved;
+        return value == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        pool->used_high = pool->used;
+        return value == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    SIM_ENTER(cuMemPoolSetAttribute);
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = find_locked(pool);
+    if (result == CUDA_SUCCESS && int_attribute(pool, attr) != NULL)
+        memcpy(int_attribute(pool, attr), value, sizeof(int));
+    else if (result == CUDA_SUCCESS)
+        result = set_long_locked(pool, attr, *(const uint64_t *)value);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+{
+    SIM_ENTER(cuMemPoolSetAccess);
+    if (map == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = find_locked(pool);
+    for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++) {
+        if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+            sim_device_check(map[i].location.id) != CUDA_SUCCESS)
+            result = CUDA_ERROR_INVALID_DEVICE;
+        else if (map[i].location.id == pool->device &&
+                 map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            result = CUDA_ERROR_INVALID_VALUE;
+    }
+    for (size_t i = 0; result == CUDA_SUCCESS && i < count; i++)
+        pool->access[map[i].location.id] = (unsigned char)map[i].flags;
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location)
+{
+    SIM_ENTER(cuMemPoolGetAccess);
+    if (flags == NULL || location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        sim_device_check(location->id) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    const CUresult result = find_locked(memPool);
+    if (result == CUDA_SUCCESS)
+        *flags = (CUmemAccess_flags)memPool->access[location->id];
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice device, bool write)
+{
+    const unsigned char wanted =
+        write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+    return (pool->access[device] & wanted) == wanted;
+}
+
+/* --- the pools of a device */
+
+static CUresult get_pool(CUmemoryPool *pool_out, CUdevice device, bool is_default)
+{
+    if (pool_out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = sim_device_check(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&sim_lock);
+    *pool_out = is_default ? default_pool_locked(device) : current_pool_locked(device);
+    pthread_mutex_unlock(&sim_lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_pool(CUdevice device, CUmemoryPool pool)
+{
+    CUresult result = sim_device_check(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&sim_lock);
+    result = find_locked(pool);
+    if (result == CUDA_SUCCESS && pool->device != device)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        sim_devices[device].pool = pool;
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev)
+{
+    SIM_ENTER(cuDeviceGetDefaultMemPool);
+    return get_pool(pool_out, dev, true);
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev)
+{
+    SIM_ENTER(cuDeviceGetMemPool);
+    return get_pool(pool, dev, false);
+}
+
+CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
+{
+    SIM_ENTER(cuDeviceSetMemPool);
+    return set_pool(dev, pool);
+}
+
+static CUresult check_location(const CUmemLocation *location, CUmemAllocationType type)
+{
+    if (location == NULL || location->type == CU_MEM_LOCATION_TYPE_INVALID)
+        return CUDA_ERROR_INVALID_VALUE;
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+                                CUmemAllocationType type)
+{
+    SIM_ENTER(cuMemGetDefaultMemPool);
+    const CUresult result = check_location(location, type);
+    return result != CUDA_SUCCESS ? result : get_pool(pool_out, location->id, true);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    SIM_ENTER(cuMemGetMemPool);
+    const CUresult result = check_location(location, type);
+    return result != CUDA_SUCCESS ? result : get_pool(pool, location->id, false);
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    SIM_ENTER(cuMemSetMemPool);
+    const CUresult result = check_location(location, type);
+    return result != CUDA_SUCCESS ? result : set_pool(location->id, pool);
+}

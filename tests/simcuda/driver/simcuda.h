@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulated CUDA driver: a libcuda.so.1 for machines without a GPU, for tests only.
+ *
+ * It has every export of the CUDA 13.0 driver. Device memory is real memory (a memory file mapped
+ * at the device addresses), streams are real threads, and the rules of the driver are kept
+ * strictly: what the documentation forbids fails here, also where a real driver may be lenient.
+ * Kernels are host functions. Calls that are not simulated return CUDA_ERROR_NOT_SUPPORTED.
+ * The CUDA runtime library does not start on it; programs use the driver API.
+ *
+ * Environment, read at the first call. A bad value gives one line on stderr and the default.
+ *
+ *   SIMCUDA_DEVICES=<n>        number of devices, 1 to 16; default 1
+ *   SIMCUDA_MEMORY_MIB=<n>     memory of each device; default 8192
+ *   SIMCUDA_GRANULE_KIB=<n>    allocation granularity, 64 to 2048, rounded up to a power of two; default
+ *                              2048, which real devices have
+ *   SIMCUDA_LOW=1              reservations begin at 0x302000000, as those of real drivers on Linux do, while cuMemAlloc
+ *                              gives 0x7f... (what cuda-gdb prints of llama.cpp's pool; kvcache-ai/Mooncake#2511). What
+ *                              lies below, from 0x200000000 on, is mapped without access, as real drivers leave it.
+ *                              Without effect where a sanitizer needs those addresses
+ *   SIMCUDA_HINTS=<n>          a wanted address of cuMemAddressReserve that is free is 0: declined (another address is
+ *                              given), 1: honoured, 2: refused (CUDA_ERROR_INVALID_VALUE). Default 1
+ *   SIMCUDA_PAGEABLE=1         kernels can read pageable host memory (else it is an illegal access), as with HMM
+ *                              (CUDA programming guide, unified memory; Linux 6.1.24, driver 535, open modules)
+ *   SIMCUDA_POISON=1           fresh device memory is filled with 0xCB (else it is not specified);
+ *                              2: with another byte each time
+ *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
+ *                              makes missing synchronisation visible; default 0
+ *   SIMCUDA_EAGER=1            a device that is done at once: what nothing in a stream is before runs before the
+ *                              call that queues it returns; host functions still run on threads of their own
+ *   SIMCUDA_LATE=1             asynchronous copies read pageable memory when the stream gets there, not before they return.
+ *                              "If pageable memory must first be staged to pinned memory, the driver may synchronize with
+ *                              the stream and stage the copy": may, and "undocumented behavior should not be relied upon"
+ *                              (CUDA driver API, API synchronization behavior)
+ *   SIMCUDA_MULTICAST=1        the devices have a switch between them: multicast objects (else not supported)
+ *   SIMCUDA_PROFILE=12|13      12 hides the functions that CUDA 13 added from cuGetProcAddress;
+ *                              default 13. The library in profile12/ does not export them either
+ *   SIMCUDA_FAULTS=<function>:<nth>=<number>[,...]
+ *                              the nth call (from 1) of this export does nothing and returns the
+ *                              CUresult with this number, as in cuMemCreate:3=2; a ! behind
+ *                              the number makes the error sticky
+ *   SIMCUDA_FAULT_CALLER=<text>
+ *                              *:<nth>=<number> then is the nth call, of any export, that comes from a
+ *                              library with this text in its name
+ *   SIMCUDA_FAULT_REPORT=<path>
+ *                              the name of each call that was made to fail, one a line
+ *   SIMCUDA_FAULT_TRACE=<path> a line for each call that *:<nth> counts: its number, its name, and a hash of its path, which
+ *                              is where in that library it was called from, and where that library was
+ *   SIMCUDA_FAULT_PATH=<hash>  *:<nth> counts calls of this path alone
+ *   SIMCUDA_LOG=<path>         one line for every driver call; %p in the path is the process id
+ *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
+ *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
+ *   SIMCUDA_STATS=<path>       statistics as a JSON object, written when the process ends; %p too
+ *
+ *   SIM_SETTINGS=<name>=<n> ... what those of the above that are numbers are when the environment does not say: for a
+ *                              whole run of tests, most of which begin with an environment without SIMCUDA_
+ *
+ * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),
+ * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches,
+ * create_calls and map_calls (cuMemCreate, cuMemMap that succeeded), illegal_accesses, races
+ * (memory unmapped or released under work that still used it), live_handles and live_reservations
+ * (VMM objects the program has not released).
+ *
+ * Memory. cuMemAlloc of a granule and more takes whole granules; smaller ones
+ * share granules, aligned to 512 bytes. A device address is also a valid address of the process, so
+ * host-function kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it
+ * is free (not in builds with ThreadSanitizer). Work that touches device memory which is unmapped or
+ * has no access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call
+ * or, if asynchronous, from all later calls. Write-combined host memory has another address for the device.
+ * The host reaches all device memory, so giving it access to a mapping changes nothing.
+ *
+ * Order. The legacy default stream, per-thread default streams and non-blocking streams order
+ * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not:
+ * unmapping under queued work is a race, reported and counted. Copies from pageable memory read it
+ * before the call returns (but SIMCUDA_LATE), copies from pinned memory when the stream gets there. Copies to pageable
+ * memory are synchronous. Driver calls from host functions give CUDA_ERROR_NOT_PERMITTED.
+ *
+ * Capture. All modes, with streams that join through events; calls that may synchronise, and the
+ * legacy stream next to a blocking stream, fail and invalidate. A stream-ordered allocation or free
+ * in a capture is not supported, nor are dependencies of cuStreamBeginCaptureToGraph, and the graph is not
+ * visible, or does not grow, before the capture ends.
+ *
+ * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
+ * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.
+ * Memory that was exported is not given back to the system before its process ends. Events of cuIpcGetEventHandle are
+ * recorded and waited for by any process that has them.
+ *
+ * Other APIs. External memory is what a file descriptor that can be mapped stands for. An external semaphore is an
+ * eventfd (opaque), or a memory file that begins with the number (timeline). Graphics resources are buffers of the
+ * stand-in in gl.h; images are not supported. Memory is bound to multicast objects and unbound; an object is neither
+ * mapped nor shared, and stored to by hook.h alone.
+ */
+#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_SIMCUDA_H
+#define METASHARD_TESTS_SIMCUDA_DRIVER_SIMCUDA_H
+
+#include <cuda.h>
+#include <stddef.h>
+
+/* --- kernels: how to write them is told there */
+#include "tests/simcuda/driver/kernel.h"
+/* --- end of kernels */
+
+#endif
