@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """growth.py SCALE KERNELS PLAN FOLDER: how the work grows with blocks, tensors and ranks, from 100 to 1,000,000.
 
-Runs tests/bench/scale and tests/plan/bench-plan, and fits time = c * n^exponent by least squares on the logarithms:
+Runs tests/bench/scale and tests/plans/plan/bench-plan, and fits time = c * n^exponent by least squares on the logarithms:
 over all sizes, and once more over the larger half of them, where what is spent once no longer counts. Prints a line for
 each: the exponents, and the time of each size over that of the smallest. 0 is a time that does not depend on n, 1 one in
 proportion to it; a sorted table costs a little more than 1, and 2 would be a fault.

@@ -3,7 +3,7 @@
 """table.py --folder DIR [--write PAGE] [--run BUILD]: one table of what the benchmarks have printed (keep.py).
 
 --run: all benchmarks first, with meson. --write: a page with the table, for docs/results. What was not run is named, and
-has no figure; figures of PyTorch's flows are those of docs/results/flows-simulated.md, which tests/torch/run made.
+has no figure; figures of PyTorch's flows are those of docs/results/flows-simulated.md, which tests/frameworks/torch/run made.
 """
 import argparse
 import datetime

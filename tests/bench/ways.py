@@ -4,7 +4,7 @@
 
 The main job (tests/demo/client.c), one rank of 8, in three ways: by hand, which is the lower bound (allocate the rank's
 rows and copy these); as written (map the file, copy everything, slice), without MetaShard; and that with it. And a model that is
-initialised on the device and then sharded (tests/flows/from_scratch.c), in the last two ways. A line each:
+initialised on the device and then sharded (tests/frameworks/flows/from_scratch.c), in the last two ways. A line each:
 peak device memory and bytes copied to the device, over the rank's shard; instructions outside of the program itself (shim,
 driver, libc, on all threads), in millions and over those by hand, counted by callgrind. Without valgrind these are left out.
 
@@ -78,7 +78,7 @@ def main_job(options, folder, counted):
 
 def from_scratch(options, folder, counted):
     program, driver, preload = without_debug_information(
-        folder, os.path.join(options.build, "tests", "flows", "from_scratch"), options.driver, options.preload)
+        folder, os.path.join(options.build, "tests", "frameworks", "flows", "from_scratch"), options.driver, options.preload)
     command = [program, "--kernels", options.kernels, "--rank", str(RANK), "--ranks", str(RANKS), "--end", *MODEL]
     outputs = set()
     for way, shim in (("without", None), ("with", preload)):

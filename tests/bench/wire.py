@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """wire.py --programs FOLDER --kernels FILE --plan PROGRAM --preload FILE --driver FILE --nccl FILE: instructions of flows over NCCL.
 
-Flows of tests/nccl/flows, with 4 ranks, under callgrind: without the preload, with it, and with a plan. A line for each:
+Flows of tests/ranks/flows, with 4 ranks, under callgrind: without the preload, with it, and with a plan. A line for each:
 millions of instructions of all ranks and threads outside of the program itself (shim, driver, NCCL, libc). The simulated NCCL and
 driver move bytes with the processor, so that what is not moved is seen; what they do while they wait is some hundredths, and
 differs from run to run. Values are those of the file in every run, or it fails. Without valgrind the exit status is 77.
@@ -15,7 +15,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "nccl", "flows"))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "ranks", "flows"))
 
 import check_flows as flows  # noqa: E402
 import model as models  # noqa: E402

@@ -164,7 +164,7 @@ def sources(pattern):
 
 def headers_with(header, variable):
     given = os.environ.get(variable)
-    wheels = subprocess.run([sys.executable, "tests/find_wheel_headers.py"], cwd=SOURCE,
+    wheels = subprocess.run([sys.executable, "tests/setup/find_wheel_headers.py"], cwd=SOURCE,
                             capture_output=True, text=True, check=False).stdout.split()
     for place in [given] if given else HEADER_PLACES + wheels:
         if os.path.exists(os.path.join(place, header)):

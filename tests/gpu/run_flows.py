@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the programs of tests/flows on the device, several at a time, each for some of its ranks.
+"""Runs the programs of tests/frameworks/flows on the device, several at a time, each for some of its ranks.
 
     run_flows.py --shim libmetashard.so [--out FILE] [--seconds S] [--flows NAME...]
 
-`tests/flows/run` runs all ranks of all flows one after the other, which takes half an hour. Here every flow
+`tests/frameworks/flows/run` runs all ranks of all flows one after the other, which takes half an hour. Here every flow
 is a process of its own, for two of eight ranks, so a flow that fails or hangs leaves the others alone. Writes
 one JSON object after each flow.
 """
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from run_tools import SOURCE, last_line, read_json, run_limited, without_shim, write_json
 
-PROGRAM = os.path.join(SOURCE, "tests", "flows", "run")
+PROGRAM = os.path.join(SOURCE, "tests", "frameworks", "flows", "run")
 WORLD, RANKS = 8, "0,5"
 COUNTED = re.compile(r"^(ok|not ok) \d+ (.*)$")
 
@@ -53,13 +53,13 @@ def run_flow(name, options, limit):
 def names_of_flows(options):
     done = run_limited([sys.executable, PROGRAM, "--list", *options.flows], 60)
     if done.status != 0:
-        raise SystemExit("tests/flows/run cannot be used: " + last_line(done.error))
+        raise SystemExit("tests/frameworks/flows/run cannot be used: " + last_line(done.error))
     return done.out.split()
 
 
 def measure(options):
     if not os.path.exists(PROGRAM):
-        return {"skipped": "tests/flows/run is not there"}
+        return {"skipped": "tests/frameworks/flows/run is not there"}
     deadline = time.monotonic() + options.seconds
     names = names_of_flows(options)
     result = {"format": "metashard-flows-1", "complete": False, "world": WORLD, "ranks": RANKS,

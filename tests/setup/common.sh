@@ -186,7 +186,7 @@ find_cuda_headers() {
     local folder
     for folder in /usr/local/cuda/include /usr/local/cuda-13.0/include /opt/cuda/include \
         /usr/include /usr/local/include /usr/lib/cuda/include \
-        $(python3 tests/find_wheel_headers.py); do
+        $(python3 tests/setup/find_wheel_headers.py); do
         if grep -Eqs '#define CUDA_VERSION 1[3-9]' "$folder/cuda.h"; then
             return
         fi
@@ -213,7 +213,7 @@ want_nccl_header() {
     local folder
     for folder in /usr/local/cuda/include /usr/local/cuda-13.0/include /opt/cuda/include \
         /usr/include /usr/local/include /usr/lib/cuda/include \
-        $(python3 tests/find_wheel_headers.py); do
+        $(python3 tests/setup/find_wheel_headers.py); do
         if [ -e "$folder/nccl.h" ]; then
             return
         fi

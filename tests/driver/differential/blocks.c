@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A caching allocator that carves its allocations into blocks and reports them, as PyTorch's does. */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/driver/differential/c10.h"
+#include "tests/driver/differential/scenario.h"
+
+static const struct c10_device device = {1, 0};
+
+static CUdeviceptr take(CUdeviceptr address, size_t bytes)
+{
+    REPORT((void *)(uintptr_t)address, (int64_t)bytes, 1, 2, device);
+    return address;
+}
+
+static void give(CUdeviceptr address, size_t bytes)
+{
+    REPORT((void *)(uintptr_t)address, -(int64_t)bytes, 1, 2, device);
+}
+
+static CUstream stream; /* of add and copy; the legacy one unless a scenario sets it */
+
+static CUresult try_add(CUdeviceptr address, uint32_t value, uint64_t count)
+{
+    struct {
+        CUdeviceptr address;
+        uint64_t count;
+        uint32_t value;
+    } args = {address, count, value};
+    void *params[] = {&args};
+    return cuLaunchKernel(function("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL);
+}
+
+static void add(CUdeviceptr address, uint32_t value, uint64_t count)
+{
+    OK(try_add(address, value, count));
+}
+
+static void copy(CUdeviceptr to, CUdeviceptr from, uint64_t count)
+{
+    void *params[] = {&to, &from, &count};
+    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+}
+
+static void print_told(void)
+{
+    int calls;
+    int64_t bytes;
+    c10_told(&calls, &bytes);
+    printf("told %d times, %lld bytes live\n", calls, (long long)bytes);
+}
+
+/* One allocation for a whole model, as transformers warms the allocator up: of each tensor an eighth is
+ * kept. */
+static void carved(void)
+{
+    const CUdeviceptr whole = allocate(128 * MIB);
+    const CUdeviceptr shards = allocate(16 * MIB);
+    give(take(whole, 128 * MIB), 128 * MIB);
+    for (int i = 0; i < 4; i++) {
+        const CUdeviceptr tensor = take(whole + (size_t)i * 32 * MIB, 32 * MIB);
+        const CUdeviceptr shard = take(shards + (size_t)i * 4 * MIB, 4 * MIB);
+        uniform(tensor, 8 * MIB, (uint64_t)i);
+        OK(cuMemcpyDtoD(shard, tensor + 12 * MIB, 4 * MIB));
+        give(tensor, 32 * MIB);
+    }
+    print_bytes("shards", shards, 16 * MIB);
+    print_told();
+}
+
+/* An unknown kernel touches the block it is given, and no other. */
+static void one_block(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    for (int i = 0; i < 4; i++)
+        uniform(take(whole + (size_t)i * 16 * MIB, 16 * MIB), 4 * MIB, (uint64_t)i);
+    add(whole + 16 * MIB, 5, 4 * MIB);
+    print_bytes("touched", whole + 16 * MIB + 100, MIB);
+    print_bytes("read", whole + 48 * MIB, MIB);
+}
+
+/* Blocks of all sizes in one granule, which take turns. */
+static void neighbours(void)
+{
+    const CUdeviceptr whole = allocate(4 * MIB);
+    CUdeviceptr at = whole;
+    for (size_t i = 0; i < 40; i++) {
+        const size_t bytes = (i * 7919 % 150 + 1) * 512;
+        uniform(take(at, bytes), bytes / 4, i);
+        if (i % 3 == 0)
+            add(at, 1, bytes / 4);
+        if (i % 5 == 0)
+            print_bytes("block", at, bytes);
+        at += bytes;
+    }
+    print_bytes("all", whole, (size_t)(at - whole));
+}
+
+/* Work is queued on a block that was given back, and memory runs out. */
+static void freed_but_queued(void)
+{
+    const CUdeviceptr whole = allocate(24 * MIB);
+    const CUdeviceptr kept = allocate(8 * MIB);
+    const CUdeviceptr other = allocate(44 * MIB);
+    OK(cuMemsetD8(take(whole, 24 * MIB), 7, 24 * MIB));
+    add(whole, 1, 6 * MIB);
+    add(take(kept, 8 * MIB), 1, 2 * MIB);
+    OK(cuCtxSynchronize());
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (uint32_t i = 0; i < 8; i++)
+        add(whole, i, 6 * MIB);
+    copy(kept, whole + 8 * MIB, 2 * MIB);
+    give(whole, 24 * MIB);
+    stream = NULL;
+    add(take(other, 44 * MIB), 1, MIB); /* needs the memory of the block that was given back */
+    OK(cuCtxSynchronize());
+    print_bytes("kept", kept, 8 * MIB);
+    give(other, 44 * MIB);
+    OK(cuMemsetD8(take(whole, 24 * MIB), 1, 24 * MIB));
+    add(whole, 2, 6 * MIB);
+    print_bytes("again", whole, 24 * MIB);
+    print_bytes("kept", kept, 8 * MIB);
+}
+
+/* What a block leaves behind makes room for the next one: when the device is done with it. */
+static void left_behind(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 3; i++) {
+        const CUdeviceptr block = take(whole + (size_t)(i % 2) * 32 * MIB, 24 * MIB);
+        OK(cuMemsetD8Async(block, (unsigned char)(i + 1), 24 * MIB, stream));
+        add(block, 1, 6 * MIB);
+        OK(cuStreamSynchronize(stream));
+        print_bytes("written", block, 24 * MIB);
+        add(block, 2, 6 * MIB); /* queued when the block goes back */
+        give(block, 24 * MIB);
+    }
+    OK(cuCtxSynchronize());
+    stream = NULL;
+}
+
+static atomic_bool is_open;
+
+static void CUDA_CB wait_at_gate(void *unused)
+{
+    (void)unused;
+    while (!atomic_load(&is_open))
+        usleep(100);
+}
+
+/* A block goes back while work on it is queued behind something that this thread does later. */
+static void left_in_use(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    const CUdeviceptr kept = allocate(4 * MIB);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUdeviceptr first = take(whole, 24 * MIB);
+    OK(cuMemsetD8Async(first, 3, 24 * MIB, stream));
+    add(first, 1, 6 * MIB);
+    add(take(kept, 4 * MIB), 1, MIB);
+    OK(cuLaunchHostFunc(stream, wait_at_gate, NULL));
+    add(first, 2, 6 * MIB);
+    copy(kept, first + 8 * MIB, MIB);
+    give(first, 24 * MIB);
+    const CUdeviceptr second = take(whole + 32 * MIB, 24 * MIB);
+    OK(cuMemsetD8Async(second, 5, 24 * MIB, stream));
+    add(second, 1, 6 * MIB);
+    atomic_store(&is_open, true);
+    OK(cuStreamSynchronize(stream));
+    stream = NULL;
+    print_bytes("kept", kept, 4 * MIB);
+    print_bytes("second", second, 24 * MIB);
+}
+
+/* Steps of a training that never settles. */
+static void for_ever(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    for (int i = 0; i < 40; i++) {
+        const CUdeviceptr block = take(whole, 24 * MIB);
+        OK(cuMemsetD8(block, (unsigned char)i, 24 * MIB));
+        add(block, 1, 6 * MIB);
+        OK(cuCtxSynchronize());
+        if (i == 39)
+            print_bytes("last", block, 24 * MIB);
+        give(block, 24 * MIB);
+    }
+}
+
+/* When deferral has ended, what is handed out has memory at once. */
+static void after_settling(void)
+{
+    const CUdeviceptr whole = allocate(32 * MIB);
+    uniform(take(whole, 8 * MIB), 2 * MIB, 1);
+    uniform(take(whole + 24 * MIB, 8 * MIB), 2 * MIB, 2);
+    give(whole + 24 * MIB, 8 * MIB);
+    OK(cuStreamSynchronize(NULL));
+    struct timespec wait = {.tv_nsec = 300 * 1000 * 1000};
+    const CUdeviceptr small = allocate(4096);
+    for (int i = 0; i < 100; i++)
+        fill(small, (uint32_t)i, 1024);
+    nanosleep(&wait, NULL);
+    for (int i = 0; i < 100; i++)
+        fill(small, (uint32_t)i, 1024);
+    take(whole + 16 * MIB, 4 * MIB);
+    print_bytes("settled", whole, 8 * MIB);
+}
+
+/* A program that uses what it was not handed out. */
+static void outside(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    OK(cuMemsetD8(whole + 8 * MIB, 3, 4 * MIB));
+    add(whole + 9 * MIB, 5, MIB / 2);
+    print_bytes("outside", whole + 8 * MIB, 4 * MIB);
+    print_bytes("inside", whole, 4 * MIB);
+}
+
+/* A stale address among the parameters, which the kernel does not use. */
+static void stale(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    give(take(whole + 32 * MIB, 16 * MIB), 16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    copy(whole, whole + 40 * MIB, 0);
+    print_bytes("block", whole, 4 * MIB);
+}
+
+/* A pointer that is formed a little before the block that it is for. */
+static void little_before(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    uniform(take(whole + 4 * MIB, 8 * MIB), 2 * MIB, 2);
+    add(whole + 4 * MIB - 256, 5, MIB);
+    print_bytes("both", whole, 12 * MIB);
+}
+
+/* Written before anything was handed out: the allocation stays whole. */
+static void written_before(void)
+{
+    unsigned char *bytes = malloc(16 * MIB);
+    for (size_t i = 0; i < 16 * MIB; i++)
+        bytes[i] = (unsigned char)(i * 7 >> 4);
+    const CUdeviceptr whole = allocate(16 * MIB);
+    OK(cuMemcpyHtoD(whole, bytes, 16 * MIB));
+    take(whole + 4 * MIB, 4 * MIB);
+    give(whole + 4 * MIB, 4 * MIB);
+    print_bytes("whole", whole, 16 * MIB);
+    free(bytes);
+}
+
+/* What nobody has written is anything, but the same for who reads it and for who reads a copy. */
+static void undefined_input(void)
+{
+    unsigned char *bytes[2];
+    const CUdeviceptr blocks[] = {take(allocate(8 * MIB), 8 * MIB),
+                                  take(allocate(8 * MIB), 8 * MIB)};
+    OK(cuMemsetD8(blocks[0], 5, 4 * MIB));
+    copy(blocks[1], blocks[0], 2 * MIB);
+    for (int i = 0; i < 2; i++) {
+        bytes[i] = malloc(8 * MIB);
+        OK(cuMemcpyDtoH(bytes[i], blocks[i], 8 * MIB));
+    }
+    printf("copy: %s\n", memcmp(bytes[0], bytes[1], 8 * MIB) == 0 ? "same" : "different");
+}
+
+/* A kernel that reads what it has just written: from one block to itself is not from another. */
+static void within(void)
+{
+    const CUdeviceptr block = take(allocate(8 * MIB), 8 * MIB);
+    uniform(block, 2 * MIB, 1);
+    copy(block + MIB, block, MIB);
+    print_bytes("repeated", block, 8 * MIB);
+}
+
+/* A new block over old ones that were never given back, and giving back what was not handed out. */
+static void odd_reports(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    uniform(take(whole + 4 * MIB, 4 * MIB), MIB, 2);
+    uniform(take(whole + 2 * MIB, 4 * MIB), MIB, 3);
+    give(whole + 3 * MIB, MIB);
+    take(whole + 12 * MIB, 64 * MIB);
+    take(0x1000, 4096);
+    give(0x1000, 4096);
+    print_bytes("new", whole + 2 * MIB, 4 * MIB);
+}
+
+/* Memory of a captured graph is used whenever it is launched, whether or not it is handed out. */
+static void captured(void)
+{
+    CUstream captured_stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    const CUdeviceptr whole = allocate(16 * MIB);
+    const CUdeviceptr kept = allocate(4 * MIB);
+    /* There may be no room for it beside the others. No block is in it while the capture begins. */
+    const CUdeviceptr other = allocate(58 * MIB);
+    give(take(other, 2 * MIB), 2 * MIB);
+    OK(cuStreamCreate(&captured_stream, CU_STREAM_NON_BLOCKING));
+    uniform(take(whole, 2 * MIB), MIB / 2, 1);
+    take(kept, 4 * MIB);
+    OK(cuCtxSynchronize());
+    OK(cuStreamBeginCapture(captured_stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    take(whole + 8 * MIB, 4 * MIB);
+    OK(cuMemsetD8Async(whole + 8 * MIB, 5, 4 * MIB, captured_stream));
+    OK(cuMemcpyDtoDAsync(kept, whole + 8 * MIB, 4 * MIB, captured_stream));
+    give(whole + 8 * MIB, 4 * MIB);
+    OK(cuStreamEndCapture(captured_stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    const CUresult result = try_add(take(other, 58 * MIB), 9, 58 * MIB / 4);
+    printf("%s\n", result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? "full" : "?");
+    give(other, 58 * MIB);
+    OK(cuGraphLaunch(exec, captured_stream));
+    OK(cuStreamSynchronize(captured_stream));
+    print_bytes("kept", kept, 4 * MIB);
+}
+
+/* Memory that others have a handle of is not given up when its block is returned: they would not see the block
+ * that comes there next. */
+static void exported(void)
+{
+    const CUdeviceptr range = allocate(8 * MIB);
+    uniform(take(range, 8 * MIB), 2 * MIB, 2);
+    int file;
+    OK(cuMemGetHandleForAddressRange(&file, range, 8 * MIB, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                     0));
+    const off_t place = lseek(file, 0, SEEK_CUR);
+    give(range, 8 * MIB);
+    const CUdeviceptr other = allocate(60 * MIB);
+    printf("no room: %d\n", try_add(take(other, 60 * MIB), 9, 60 * MIB / 4));
+    give(other, 60 * MIB);
+    OK(cuMemsetD8(take(range, 8 * MIB), 4, 8 * MIB));
+    OK(cuCtxSynchronize());
+    unsigned char seen = 0;
+    if (pread(file, &seen, 1, place + 5 * (off_t)MIB) != 1)
+        exit(2);
+    printf("through the handle: %d\n", seen);
+}
+
+/* Each from the one before: no more than two of them may need memory at a time. */
+static void chain(void)
+{
+    CUdeviceptr blocks[8];
+    for (int i = 0; i < 8; i++)
+        blocks[i] = take(allocate(8 * MIB), 8 * MIB);
+    uniform(blocks[0], 2 * MIB, 1);
+    for (int i = 1; i < 8; i++)
+        copy(blocks[i], blocks[i - 1], 2 * MIB);
+    print_bytes("last", blocks[7], MIB);
+    print_bytes("middle", blocks[4], 8 * MIB);
+}
+
+/* PyTorch is there and reports nothing: an older or a changed one. */
+static void silent(void)
+{
+    if (dlopen(getenv("LIBC10_CUDA"), RTLD_NOW) == NULL)
+        exit(2);
+    CUdeviceptr all[20];
+    for (int i = 0; i < 20; i++) {
+        all[i] = allocate(4 * MIB);
+        uniform(all[i], MIB, (uint64_t)i);
+    }
+    print_bytes("one", all[7], 4 * MIB);
+}
+
+/* --- random programs */
+
+enum { SEGMENTS = 3, MAX_BLOCKS = 64, SEGMENT_BYTES = 12 << 20 };
+
+struct block {
+    CUdeviceptr address;
+    size_t bytes;
+};
+
+static struct block live[MAX_BLOCKS];
+static size_t block_count;
+static CUdeviceptr segments[SEGMENTS];
+static uint64_t state;
+
+static size_t pick(size_t below)
+{
+    state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (size_t)(state >> 33) % below;
+}
+
+static bool is_free(CUdeviceptr address, size_t bytes)
+{
+    for (size_t i = 0; i < block_count; i++) {
+        if (address < live[i].address + live[i].bytes && live[i].address < address + bytes)
+            return false;
+    }
+    return true;
+}
+
+static const struct block *pick_block(void)
+{
+    return &live[pick(block_count)];
+}
+
+/* Every byte of a block is written before it is read. */
+static void write_block(const struct block *block)
+{
+    const struct block *other = block_count > 1 ? pick_block() : block;
+    unsigned char *bytes;
+    switch (pick(5)) {
+    case 0:
+        OK(cuMemsetD32(block->address, (uint32_t)pick(1000), block->bytes / 4));
+        break;
+    case 1:
+        fill(block->address, (uint32_t)pick(1000), block->bytes / 4);
+        break;
+    case 2:
+        bytes = malloc(block->bytes);
+        memset(bytes, (int)pick(250), block->bytes);
+        OK(cuMemcpyHtoD(block->address, bytes, block->bytes));
+        free(bytes);
+        break;
+    case 3:
+        if (other != block && other->bytes >= block->bytes) {
+            copy(block->address, other->address, block->bytes / 4);
+            break;
+        }
+        /* fall through */
+    default:
+        uniform(block->address, block->bytes / 4, pick(1000));
+    }
+}
+
+static void take_some(void)
+{
+    const size_t bytes = (pick(3) == 0 ? pick(6000) + 1 : pick(300) + 1) * 512;
+    const CUdeviceptr at = segments[pick(SEGMENTS)] + pick((SEGMENT_BYTES - bytes) / 512) * 512;
+    if (block_count == MAX_BLOCKS || !is_free(at, bytes))
+        return;
+    live[block_count++] = (struct block){take(at, bytes), bytes};
+    write_block(&live[block_count - 1]);
+}
+
+static void give_some(void)
+{
+    const size_t at = pick(block_count);
+    give(live[at].address, live[at].bytes);
+    live[at] = live[--block_count];
+}
+
+static void copy_some(void)
+{
+    const struct block *from = pick_block();
+    const struct block *to = pick_block();
+    const size_t bytes = pick((from->bytes < to->bytes ? from->bytes : to->bytes) / 4) * 4;
+    const size_t skip = pick((from->bytes - bytes) / 4 + 1) * 4;
+    if (from != to)
+        OK(cuMemcpyDtoD(to->address, from->address + skip, bytes));
+}
+
+static void read_some(void)
+{
+    const struct block *block = pick_block();
+    const size_t begin = pick(block->bytes);
+    print_bytes("read", block->address + begin, pick(block->bytes - begin) + 1);
+}
+
+static void random_blocks(void)
+{
+    const char *seed = getenv("BLOCKS_SEED");
+    const char *ops = getenv("BLOCKS_OPS");
+    state = seed != NULL ? strtoull(seed, NULL, 10) : 1;
+    for (int i = 0; i < SEGMENTS; i++)
+        segments[i] = allocate(SEGMENT_BYTES);
+    for (int i = ops != NULL ? atoi(ops) : 300; i > 0; i--) {
+        const size_t what = block_count < 4 ? 0 : pick(16);
+        if (what < 5)
+            take_some();
+        else if (what < 8)
+            give_some();
+        else if (what < 10)
+            write_block(pick_block());
+        else if (what < 12)
+            copy_some();
+        else if (what < 13)
+            add(pick_block()->address, 3, 128);
+        else if (what < 15)
+            read_some();
+        else
+            OK(cuMemsetD8(pick_block()->address + 100, (unsigned char)i, 300));
+    }
+    for (size_t i = 0; i < block_count; i++)
+        print_bytes("at the end", live[i].address, live[i].bytes);
+    print_told();
+}
+
+const struct scenario scenarios[] = {
+    {"carved", carved},
+    {"one_block", one_block},
+    {"neighbours", neighbours},
+    {"freed_but_queued", freed_but_queued},
+    {"left_behind", left_behind},
+    {"left_in_use", left_in_use},
+    {"for_ever", for_ever},
+    {"after_settling", after_settling},
+    {"outside", outside},
+    {"stale", stale},
+    {"little_before", little_before},
+    {"written_before", written_before},
+    {"undefined_input", undefined_input},
+    {"within", within},
+    {"odd_reports", odd_reports},
+    {"captured", captured},
+    {"exported", exported},
+    {"chain", chain},
+    {"silent", silent},
+    {"random", random_blocks},
+    {NULL, NULL},
+};

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The differential fuzzer: batches of operations, run alone and under the shim, compared and shrunk (fuzz.h)."""
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import tempfile
+import time
+from collections import Counter
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+PROGRAM_OPERATIONS, OPERATIONS_MOST = 400, 128  # as in fuzz.c
+TIMEOUT = 600
+SHRINK_SECONDS = 240
+
+ALONE = {"SIMCUDA_EAGER": "1", "SIMCUDA_DEVICES": "2", "SIMCUDA_GRANULE_KIB": "64", "SIMCUDA_MULTICAST": "1"}
+EVERYTHING = {"METASHARD_MIN_BYTES": "1", "METASHARD_SETTLE_MS": "600000", "FUZZ_DEFERS": "1"}
+# By name: the environment under the shim, and what share of a batch is run with it (a slow device is slow).
+SETTINGS = {
+    "everything deferred": (EVERYTHING, 1),
+    "little memory": (dict(EVERYTHING, SIMCUDA_MEMORY_MIB="16", SIMCUDA_POISON="2"), 1),
+    "no snapshots": (dict(EVERYTHING, METASHARD_SNAPSHOT_BYTES="0", SIMCUDA_POISON="2"), 1),
+    "large blocks deferred, settling": ({"METASHARD_MIN_BYTES": "16K", "METASHARD_SETTLE_MS": "1"}, 1),
+    "a device with threads": (dict(EVERYTHING, SIMCUDA_EAGER="0"), 0.2),
+    "a slow device": (dict(EVERYTHING, SIMCUDA_EAGER="0", SIMCUDA_DELAY_US="30", SIMCUDA_POISON="2"), 0.05),
+}
+# What the driver is like, alone and under the shim: of each row one value is drawn for each batch, from its seed. Rows
+# may be added at the end, whose variables are settings of tests/simcuda/driver/simcuda.h. The first value is the likelier one, and
+# what kept programs and the slice of `hooks` are run with.
+WORLDS = {
+    "addresses": ({}, {"SIMCUDA_LOW": "1"}, {"SIMCUDA_HINTS": "0"}, {"SIMCUDA_LOW": "1", "SIMCUDA_HINTS": "0"},
+                  {"SIMCUDA_LOW": "1", "SIMCUDA_HINTS": "2"}),
+    "pageable memory": ({}, {"SIMCUDA_PAGEABLE": "1"}),
+    "pageable sources": ({}, {"SIMCUDA_LATE": "1"}),
+}
+# What may stand in the log: what the shim refuses, and plans that are not valid.
+EXPECTED_LINES = re.compile(
+    r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
+    r"expected mesh or world_size|no tensor of the program meets|another plan: |no plan was read from")
+# Acts after which calls fail, and the driver says why on stderr.
+LOUD_ACTS = ("read-without-access", "read-illegally")
+
+
+def entry_classes():
+    with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
+        return {symbol: class_ for class_, symbol in
+                re.findall(r"^MS_ENTRY\((\w+), (\w+),", file.read(), re.M)}
+
+
+class Batch:
+    """What one process does."""
+
+    def __init__(self, seed, operations, setting, first=None, last=None, keep=None, world=None):
+        self.seed, self.operations, self.setting = seed, operations, setting
+        self.first, self.last, self.keep = first, last, keep
+        self.world = world or {}
+
+    def arguments(self, folder, kernels):
+        command = [str(self.seed), "0", str(self.operations), folder, *kernels]
+        if self.keep is not None:
+            command += ["--keep", self.keep if isinstance(self.keep, str) else ranges(self.keep)]
+        if self.more() is not None:
+            command += ["--more", self.more()]
+        for option, act in (("--first", self.first), ("--last", self.last)):
+            if act is not None:
+                command += [option, act]
+        return command
+
+    def more(self):
+        """An operation that is costly, and drawn more often where it matters, if the run is short."""
+        return "need room" if self.setting == "little memory" and self.operations <= 1000 else None
+
+    def describe(self):
+        return {"seed": self.seed, "operations": self.operations, "setting": self.setting,
+                "first": self.first, "last": self.last, **({"world": self.world} if self.world else {}),
+                "keep": self.keep if self.keep is None or isinstance(self.keep, str) else ranges(self.keep)}
+
+    def where(self, index):
+        """What the record with this index is about: (operation or None, words)."""
+        index -= 1
+        if index < 0:
+            return None, "the start"
+        if self.first is not None:
+            if index == 0:
+                return None, f"the first act, {self.first}"
+            index -= 1
+        whole, rest = divmod(index, PROGRAM_OPERATIONS + 1)
+        operation = whole * PROGRAM_OPERATIONS + rest
+        if operation < self.operations and rest < PROGRAM_OPERATIONS:
+            return operation, f"operation {operation}"
+        end = min(operation, self.operations)
+        if rest == PROGRAM_OPERATIONS or operation == self.operations:
+            return end - 1, f"the memory at the end of the program of operation {end - 1}"
+        return None, f"the last act, {self.last}" if self.last else "the end"
+
+
+def ranges(numbers):
+    """[3, 17, 18, 19] as 3,17-19"""
+    text, numbers = [], sorted(numbers)
+    while numbers:
+        count = 1
+        while count < len(numbers) and numbers[count] == numbers[0] + count:
+            count += 1
+        text.append(str(numbers[0]) if count == 1 else f"{numbers[0]}-{numbers[count - 1]}")
+        numbers = numbers[count:]
+    return ",".join(text) or "4294967295"
+
+
+class Side:
+    """What one process has left."""
+
+    def __init__(self, status, records, counts, errors, log, output):
+        self.status, self.records, self.counts = status, records, counts
+        self.errors, self.log, self.output = errors, log, output
+
+
+class Fuzzer:
+    def __init__(self, build, preload=None, environment=None):
+        self.build = build
+        self.preload = preload or os.path.join(build, "shim", "libmetashard.so")
+        self.environment = environment or {}
+        self.program = os.path.join(build, "tests", "driver", "differential", "fuzz")
+        self.kernels = [os.path.join(build, "tests", "simcuda", name)
+                        for name in ("test_kernels.so", "torch_kernels.so")]
+        listed = subprocess.run([self.program, "--list"], env=self.base(), capture_output=True, text=True,
+                                check=True).stdout
+        rows = [line.split(" ", 1) for line in listed.splitlines()]
+        self.kinds = [name for kind, name in rows if kind == "operation"]
+        self.firsts = [name for kind, name in rows if kind == "first"]
+        self.lasts = [name for kind, name in rows if kind == "last"]
+        self.entries = [name for kind, name in rows if kind == "entry"]
+        self.classes = entry_classes()
+        self.alone = {}  # by what a batch is: with `remembers`, what it left without the shim
+        self.remembers = False
+        self.draws = False  # worlds
+
+    def base(self):
+        kept = {name: value for name, value in os.environ.items()
+                if not name.startswith(("METASHARD", "SIMCUDA_", "FUZZ_", "LD_PRELOAD", "RANK", "WORLD_SIZE"))}
+        kept.setdefault("LD_LIBRARY_PATH", os.path.join(self.build, "tests", "simcuda"))
+        return kept
+
+    def side(self, batch, folder, with_shim, prints=False):
+        os.makedirs(folder, exist_ok=True)
+        environment = dict(self.base(), **ALONE, **batch.world)
+        log = os.path.join(folder, "log")
+        if with_shim:
+            rules = os.path.join(folder, "rules")
+            with open(rules, "w") as file:
+                file.write("write-only uniform32\n")
+            environment.update(SETTINGS[batch.setting][0], METASHARD_KERNEL_RULES=rules, FUZZ_LOG=log,
+                               METASHARD_LOG="warn:" + log, METASHARD_STATE_DIR="", LD_PRELOAD=self.preload,
+                               METASHARD_PLAN=os.path.join(folder, "plan.json"),
+                               METASHARD_CONTROL=os.path.join(folder, "control"), **self.environment)
+        command = [self.program, *batch.arguments(folder, self.kernels), *(["--print"] if prints else [])]
+        try:
+            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, errors="replace", timeout=TIMEOUT)
+            status, output, errors = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired as late:
+            status, output, errors = "no end", "", str(late.stderr or "")
+        return Side(status, read(folder, "records"), read(folder, "counts"), errors,
+                    read(folder, "log").decode(errors="replace"), output)
+
+    def side_alone(self, batch, folder):
+        key = (batch.seed, batch.operations, batch.first, batch.last, str(batch.keep), batch.more(),
+               str(batch.world))
+        side = self.alone.get(key) or self.side(batch, folder, False)
+        if self.remembers:
+            self.alone[key] = side
+        return side
+
+    def compare(self, batch):
+        """(index or None, reason or None, the side under the shim, the side alone)"""
+        with tempfile.TemporaryDirectory() as folder:
+            alone = self.side_alone(batch, os.path.join(folder, "alone"))
+            if alone.status != 0 or (alone.errors and batch.last not in LOUD_ACTS):
+                return None, f"fails without the shim: {alone.status}\n{alone.errors[-1500:]}", alone, alone
+            seen = self.side(batch, os.path.join(folder, "shim"), True)
+        index = first_difference(alone.records, seen.records)
+        if index is not None:
+            return index, f"{batch.where(index)[1]} is not the same", seen, alone
+        if seen.status != 0:
+            return None, f"exit status {seen.status}", seen, alone
+        if seen.errors and batch.last not in LOUD_ACTS:
+            return None, f"on stderr: {seen.errors[-1500:]}", seen, alone
+        lines = [line for line in seen.log.splitlines() if not EXPECTED_LINES.search(line)]
+        return None, f"in the log: {lines[0]}" if lines and batch.last not in LOUD_ACTS else None, seen, alone
+
+    # --- shrinking
+
+    def shrink(self, batch, say=lambda text: None):
+        """The batch with as few operations as still diverge (delta debugging: Zeller, 1999)."""
+        index, reason, _, _ = self.compare(batch)
+        if reason is None:
+            return batch
+        for act in ("first", "last"):
+            without = replaced(batch, **{act: None})
+            if getattr(batch, act) is not None and self.compare(without)[1] is not None:
+                batch = without
+        index = self.compare(batch)[0]
+        bad = batch.where(index)[0] if index is not None else None
+        kept = list(range(bad + 1)) if bad is not None else (batch.keep or list(range(batch.operations)))
+        if batch.keep is not None:
+            kept = [number for number in batch.keep if number in set(kept)]
+        if not self.diverges(batch, kept):
+            kept = batch.keep or list(range(batch.operations))
+        for count in (200, PROGRAM_OPERATIONS, 1000, 2000, 4000, 8000):
+            if count < len(kept) and self.diverges(batch, kept[-count:]):
+                kept = kept[-count:]
+                break
+        pieces = 2
+        end = time.monotonic() + SHRINK_SECONDS
+        while len(kept) > 1 and time.monotonic() < end:
+            size = -(-len(kept) // pieces)
+            for begin in range(0, len(kept), size):
+                rest = kept[:begin] + kept[begin + size:]
+                if self.diverges(batch, rest):
+                    kept, pieces = rest, max(pieces - 1, 2)
+                    say(f"{len(kept)} operations left")
+                    break
+            else:
+                if pieces >= len(kept):
+                    break
+                pieces = min(2 * pieces, len(kept))
+        if kept and self.diverges(batch, []):
+            kept = []
+        return replaced(batch, keep=kept)
+
+    def diverges(self, batch, keep):
+        return self.compare(replaced(batch, keep=keep))[1] is not None
+
+    def explain(self, batch):
+        """The program in words, and where the two sides part."""
+        with tempfile.TemporaryDirectory() as folder:
+            alone = self.side(batch, os.path.join(folder, "alone"), False, prints=True)
+            seen = self.side(batch, os.path.join(folder, "shim"), True, prints=True)
+        text = [f"setting: {batch.setting}{in_words(batch.world)}"]
+        theirs, ours = words(alone.output), words(seen.output)
+        for number, line in enumerate(theirs):
+            other = ours[number] if number < len(ours) else "(nothing: it ended)"
+            text.append(line if line == other else f"{line}    <-- with the shim: {other.strip()}")
+        return "\n".join(text), named(batch, theirs)
+
+
+def named(batch, lines):
+    """The same batch, its operations by number and name: what does not change with the tables of operations."""
+    if batch.keep is None:
+        return batch
+    found = [re.match(r"(\d+): (.*)$", line) for line in lines]
+    return replaced(batch, keep=",".join(f"{match[1]}={match[2]}" for match in found if match))
+
+
+def in_words(world):
+    return "".join(f", {name}={value}" for name, value in world.items())
+
+
+def draw_world(seed):
+    """As is half of the time; the rows are independent, and a new one changes nothing of those before it."""
+    world = {}
+    for name, values in WORLDS.items():
+        draw = random.Random(f"{seed} {name}")
+        world.update(values[0] if draw.random() < 0.5 else draw.choice(values[1:]))
+    return world
+
+
+def words(output):
+    """What was printed, as one would write it."""
+    output = re.sub(r"\(?[\w()]+\), (\w+),\s*(\w+)\)\(", r"\1 or its twin(", output)
+    return [line for line in output.replace(")(", "(").splitlines() if " ends the program" not in line]
+
+
+def replaced(batch, **changes):
+    return Batch(**{**{"seed": batch.seed, "operations": batch.operations, "setting": batch.setting,
+                       "first": batch.first, "last": batch.last, "keep": batch.keep}, **changes})
+
+
+def read(folder, name):
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def first_difference(wanted, seen):
+    if wanted == seen:
+        return None
+    count = min(len(wanted), len(seen)) // 8
+    low, high = 0, count  # the first that differs is in [low, high]
+    while low < high:
+        middle = (low + high) // 2
+        if wanted[8 * low:8 * middle + 8] == seen[8 * low:8 * middle + 8]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def batch_size(operations):
+    return min(20000, max(PROGRAM_OPERATIONS, operations // 40))
+
+
+def batches(fuzzer, seed, operations, size):
+    """The batches of a run: what each is follows from the seed and its number."""
+    firsts = [None, *fuzzer.firsts]
+    lasts = [None, *fuzzer.lasts]
+    names = list(SETTINGS)
+    number = 0
+    while operations > 0:
+        # Each first act with each setting, however many there are of them.
+        setting = names[(number % len(firsts) + number // len(firsts)) % len(names)]
+        count = min(operations, max(PROGRAM_OPERATIONS, int(size * SETTINGS[setting][1])))
+        last = lasts[number // 3 % len(lasts)]
+        world = draw_world(seed + number) if fuzzer.draws else {}
+        # There is nothing that a kernel may not read: it would end the simulated device. And the shadow memory of a sanitizer
+        # is terabytes that can be read, so that most pairs of integers are a host address.
+        if last == "read-illegally" or "san.so" in (fuzzer.preload or ""):
+            world["SIMCUDA_PAGEABLE"] = "0"  # whatever SIM_SETTINGS says
+        yield Batch(seed + number, count, setting, firsts[number % len(firsts)], last, world=world)
+        operations -= count
+        number += 1
+
+
+class Coverage:
+    def __init__(self, fuzzer):
+        self.fuzzer, self.entries, self.ran, self.failed = fuzzer, Counter(), Counter(), Counter()
+
+    def add(self, alone, seen):
+        hits = struct.unpack(f"{len(seen.counts) // 4}I", seen.counts)
+        for name, count in zip(self.fuzzer.entries, hits):
+            self.entries[name] += count
+        counts = struct.unpack(f"{len(alone.counts) // 4}I", alone.counts)[len(self.fuzzer.entries):]
+        for number, name in enumerate(self.fuzzer.kinds):
+            self.ran[name] += counts[number]
+            self.failed[name] += counts[OPERATIONS_MOST + number]
+
+    def never(self):
+        return [name for name in self.fuzzer.entries
+                if self.fuzzer.classes[name] in ("OWN", "OBSERVE") and self.entries[name] == 0]
+
+    def table(self):
+        text = ["entries that were hit, by class:"]
+        for class_ in ("OWN", "OBSERVE", "SEAL", "PASS"):
+            names = [name for name in self.fuzzer.entries if self.fuzzer.classes[name] == class_]
+            hit = [name for name in names if self.entries[name] > 0]
+            text.append(f"  {class_.lower()}: {len(hit)} of {len(names)}")
+            for name in sorted(hit, key=lambda name: -self.entries[name]):
+                text.append(f"    {self.entries[name]:10} {name}")
+        text.append("own or observe, never hit: " + (", ".join(self.never()) or "none"))
+        text.append("operations, and how many had a result that is no success:")
+        for name in self.fuzzer.kinds:
+            text.append(f"  {self.ran[name]:10} {self.failed[name]:8} {name}")
+        return "\n".join(text)
+
+
+def load(path):
+    with open(path) as file:
+        kept = json.load(file)
+    kept.pop("why", None)
+    return Batch(**kept)

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Recorded launches, and bytes that were read and could be played again. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/driver/differential/scenario.h"
+
+/* A chain of launches, with other writes between and behind them, read in parts and whole. */
+static void chain(void)
+{
+    const CUdeviceptr block = allocate(16 * MIB);
+    uniform(block, 4 * MIB, 1);
+    OK(cuMemsetD8(block + 3 * MIB + 5, 0x77, MIB));
+    fill(block + 6 * MIB, 0x3f800000, MIB / 2);
+    OK(cuMemsetD32(block + 7 * MIB, 0x12345678, MIB / 4));
+    uniform(block + 10 * MIB, MIB, 2);
+    print_bytes("a part", block + 5 * MIB + 3, 3 * MIB);
+    print_bytes("another part", block + MIB, 3 * MIB);
+    print_bytes("all", block, 16 * MIB);
+    fill(block + MIB, 7, 100);
+    print_bytes("all again", block, 16 * MIB);
+}
+
+/* A rank's rows, of which the whole is freed before they are needed. */
+static void moved(void)
+{
+    const CUdeviceptr whole = allocate(32 * MIB);
+    const CUdeviceptr rows = allocate(8 * MIB);
+    uniform(whole, 8 * MIB, 5);
+    OK(cuMemcpyDtoD(rows, whole + 9 * MIB + 1024, 8 * MIB));
+    OK(cuMemFree(whole));
+    print_bytes("rows of a freed tensor", rows + MIB, 2 * MIB);
+    print_bytes("all rows", rows, 8 * MIB);
+    fill(rows + 4 * MIB, 9, MIB);
+    print_bytes("rows written on", rows, 8 * MIB);
+}
+
+/* Columns [begin, begin + width) of the rows of a matrix, side by side in another block. */
+static CUresult copy_columns(CUdeviceptr to, CUdeviceptr matrix, size_t pitch, size_t begin,
+                             size_t width, size_t rows)
+{
+    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .srcDevice = matrix,
+                                .srcPitch = pitch,
+                                .srcXInBytes = begin,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = to,
+                                .dstPitch = width,
+                                .WidthInBytes = width,
+                                .Height = rows};
+    return cuMemcpy2D(&copy);
+}
+
+/* A rank's columns, of which the whole is freed before they are needed. */
+static void columns(void)
+{
+    enum { PITCH = 16 << 10, WIDTH = 2 << 10, ROWS = 2048 };
+    const CUdeviceptr whole = load_file((size_t)PITCH * ROWS);
+    const CUdeviceptr part = allocate((size_t)WIDTH * ROWS);
+    OK(cuMemsetD32(whole + 7 * MIB, 0x01020304, MIB / 4));
+    OK(copy_columns(part, whole, PITCH, 3 * WIDTH, WIDTH, ROWS));
+    printf("a pitch below the width: %d\n", (int)copy_columns(part, whole, 1000, 0, 2000, 2));
+    OK(cuMemFree(whole));
+    print_bytes("columns of a freed tensor", part + MIB, MIB);
+    fill(part + 2 * MIB, 9, 1000);
+    print_bytes("all columns", part, (size_t)WIDTH * ROWS);
+}
+
+/* Where rows are not what is copied: a launch would run for each of them, and memory is there already. */
+static void other_columns(void)
+{
+    enum { PITCH = 4 << 10, WIDTH = 512, ROWS = 2048 };
+    const CUdeviceptr whole = allocate((size_t)PITCH * ROWS);
+    const CUdeviceptr part = allocate(4 * MIB);
+    uniform(whole, (size_t)PITCH * ROWS / 4, 3);
+    OK(copy_columns(part, whole, PITCH, WIDTH, WIDTH, ROWS));
+    print_bytes("columns of a launch", part, (size_t)WIDTH * ROWS);
+    OK(cuMemsetD8(whole + MIB, 0x33, MIB));
+    OK(copy_columns(part + MIB, whole, PITCH, 2 * WIDTH, WIDTH, ROWS));
+    print_bytes("columns of what was read", part, 4 * MIB);
+    const CUdeviceptr one = load_file(4 * MIB);
+    OK(copy_columns(one + MIB + 100, one, PITCH, 0, WIDTH, 512));
+    print_bytes("columns of itself", one, 4 * MIB);
+    const CUdeviceptr two = load_file(4 * MIB);
+    OK(copy_columns(two + 2 * MIB, two, PITCH, WIDTH, WIDTH, 512));
+    OK(copy_columns(two + 3 * MIB, two, 100, 3, 10, 1024));
+    print_bytes("columns beside themselves", two, 4 * MIB);
+}
+
+/* Rows that fit, but not twice: there is no room to play them all at once. */
+static void little_room(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    const CUdeviceptr rows = allocate(44 * MIB);
+    uniform(whole, 16 * MIB, 5);
+    OK(cuMemcpyDtoD(rows, whole + 9 * MIB + 1024, 44 * MIB));
+    OK(cuMemFree(whole));
+    print_bytes("rows", rows, 44 * MIB);
+}
+
+/* Copies of copies, with launches on each. */
+static void moved_twice(void)
+{
+    CUdeviceptr blocks[3];
+    for (int i = 0; i < 3; i++)
+        blocks[i] = allocate(8 * MIB);
+    uniform(blocks[0], 2 * MIB, 1);
+    OK(cuMemcpyDtoD(blocks[1] + MIB, blocks[0] + 2 * MIB, 4 * MIB));
+    fill(blocks[1] + 2 * MIB, 3, MIB / 2);
+    OK(cuMemcpyDtoD(blocks[2], blocks[1] + MIB + 512, 4 * MIB - 512));
+    uniform(blocks[2] + 4 * MIB - 512, MIB, 8);
+    OK(cuMemcpyDtoD(blocks[0] + 2 * MIB, blocks[2], 4 * MIB));
+    print_bytes("third", blocks[2], 5 * MIB);
+    print_bytes("first", blocks[0], 8 * MIB);
+    print_bytes("second", blocks[1] + MIB, 4 * MIB);
+}
+
+/* The rule says write-only, but this launch has an input: its bytes must be those of now. */
+static void has_an_input(void)
+{
+    uint64_t count = MIB;
+    CUdeviceptr block = allocate(4 * MIB);
+    CUdeviceptr input = allocate(MIB); /* the driver's own */
+    OK(cuMemsetD8(input, 1, MIB));
+    count = MIB / 4;
+    void *params[] = {&block, &input, &count};
+    OK(cuMemsetD8(block, 9, 4 * MIB));
+    OK(cuLaunchKernel(function("copy32"), 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    OK(cuMemsetD8(input, 2, MIB));
+    print_bytes("copied before the input changed", block, 4 * MIB);
+}
+
+static void uniform_with(CUdeviceptr address, uint64_t count, uint64_t seed,
+                         CUlaunchAttribute *attributes, unsigned attribute_count)
+{
+    uint64_t offset = 5;
+    void *params[] = {&address, &count, &seed, &offset};
+    const CUlaunchConfig config = {.gridDimX = 16,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 64,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .attrs = attributes,
+                                   .numAttrs = attribute_count};
+    OK(cuLaunchKernelEx(&config, function("uniform32"), params, NULL));
+    memset(attributes, 0xff,
+           attribute_count * sizeof(*attributes)); /* they are the program's again */
+}
+
+/* Attributes that say how a kernel runs go with it; one that says when does not wait. */
+static void with_attributes(void)
+{
+    const CUdeviceptr block = allocate(16 * MIB);
+    CUlaunchAttribute how[] = {{.id = CU_LAUNCH_ATTRIBUTE_IGNORE},
+                               {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = 0},
+                               {.id = CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN}};
+    CUlaunchAttribute when[] = {{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                 .value.programmaticStreamSerializationAllowed = 1}};
+    OK(cuMemsetD8(block, 9, 16 * MIB));
+    uniform_with(block, MIB, 1, how, 3);
+    uniform_with(block + 8 * MIB, MIB, 2, how, 0);
+    print_bytes("recorded", block, 16 * MIB);
+    uniform_with(block + 4 * MIB, MIB, 3, when, 1);
+    print_bytes("run", block, 16 * MIB);
+}
+
+/* What the driver refuses is refused, and leaves everything as it was. */
+static void refused(void)
+{
+    CUdeviceptr block = allocate(4 * MIB);
+    uint32_t value = 5;
+    uint64_t count = 1000;
+    void *params[] = {&block, &value, &count};
+    const CUfunction kernel = function("fill32");
+    OK(cuMemsetD8(block, 3, 4 * MIB));
+    printf("no threads: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 1, 1, 0, 1, 1, 0, NULL, params, NULL));
+    printf("too many threads: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 1, 1, 2000, 1, 1, 0, NULL, params, NULL));
+    printf("too large a grid: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 70000, 1, 1, 1, 1, 0, NULL, params, NULL));
+    printf("too much shared memory: %d\n",
+           (int)cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 1 << 30, NULL, params, NULL));
+    printf("no stream: %d\n", (int)cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0,
+                                                  (CUstream)(uintptr_t)0x1234, params, NULL));
+    print_bytes("untouched", block, 4 * MIB);
+}
+
+/* A copy to the host that is still under way when the bytes are written again: the stream of the second
+ * call waits for the legacy stream, although there is nothing in it. */
+static void read_while_written(void)
+{
+    CUstream stream;
+    unsigned char *pinned;
+    const CUdeviceptr block = allocate(4 * MIB);
+    const CUdeviceptr other = allocate(4 * MIB);
+    OK(cuMemAllocHost((void **)&pinned, 4 * MIB));
+    OK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+    OK(cuMemsetD32(block, 0x01020304, MIB));
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, NULL));
+    OK(cuMemsetD8Async(block, 0xee, 4 * MIB, stream));
+    print_bytes("written", block, 4 * MIB);
+    OK(cuStreamSynchronize(stream));
+    print_host("read before", pinned, 4 * MIB);
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, NULL));
+    OK(cuMemcpyHtoDAsync(other, pinned, 4 * MIB, stream));
+    print_bytes("copied on", other, 4 * MIB);
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, stream));
+    uniform(block, MIB, 4);
+    print_bytes("launched", block, 4 * MIB);
+    OK(cuStreamSynchronize(stream));
+    print_host("read before the launch", pinned, 4 * MIB);
+    OK(cuMemcpyDtoHAsync(pinned, block, 4 * MIB, stream));
+    OK(cuMemFree(block));
+    OK(cuStreamSynchronize(stream));
+    print_host("read before it was freed", pinned, 4 * MIB);
+}
+
+static void CUDA_CB wait_for_flag(void *flag)
+{
+    while (__atomic_load_n((int *)flag, __ATOMIC_ACQUIRE) == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Work that waits for what comes later runs after it, although it was queued before. */
+static void behind_a_host_function(void)
+{
+    static int flag;
+    CUstream stream, other;
+    CUdeviceptr block = allocate(4 * MIB);
+    uint64_t count = MIB;
+    uint64_t seed = 1;
+    uint64_t offset = 2;
+    void *params[] = {&block, &count, &seed, &offset};
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    const CUfunction kernel = function("uniform32");
+    OK(cuLaunchHostFunc(stream, wait_for_flag, &flag));
+    OK(cuLaunchKernel(kernel, 16, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+    OK(cuMemsetD8Async(block, 0x44, 4 * MIB, other));
+    OK(cuStreamSynchronize(other));
+    __atomic_store_n(&flag, 1, __ATOMIC_RELEASE);
+    OK(cuStreamSynchronize(stream));
+    print_bytes("the launch came last", block, 4 * MIB);
+}
+
+/* A copy of bytes that are in memory already, into a block that is not. */
+static void copy_of_read(void)
+{
+    const CUdeviceptr whole = allocate(8 * MIB);
+    const CUdeviceptr slice = allocate(4 * MIB);
+    uniform(whole, 2 * MIB, 6);
+    OK(cuMemsetD8(whole + 4 * MIB, 0x10, MIB));
+    print_bytes("read", whole + 2 * MIB, 4 * MIB);
+    OK(cuMemcpyDtoD(slice, whole + 3 * MIB, 4 * MIB));
+    OK(cuMemFree(whole));
+    print_bytes("slice", slice, 4 * MIB);
+}
+
+/* A launch is played into a granule that holds other bytes already. */
+static void beside_resident(void)
+{
+    const CUdeviceptr block = allocate(8 * MIB);
+    uniform(block, 2 * MIB, 6);
+    print_bytes("read", block, MIB / 2);
+    OK(cuMemsetD8(block, 0x55, MIB / 2)); /* the driver's, as the bytes are in memory */
+    print_bytes("the rest of the granule", block + MIB / 2, 2 * MIB);
+    print_bytes("all", block, 8 * MIB);
+}
+
+/* What nobody has written is anything, but always the same. */
+static void undefined_is_stable(void)
+{
+    unsigned char *first = malloc(8 * MIB);
+    unsigned char *second = malloc(8 * MIB);
+    const CUdeviceptr block = allocate(8 * MIB);
+    const CUdeviceptr slice = allocate(4 * MIB);
+    uniform(block, MIB / 2, 1); /* the rest of the block stays as it is */
+    OK(cuMemcpyDtoD(slice, block + 4 * MIB, 4 * MIB));
+    OK(cuMemcpyDtoH(first, block, 8 * MIB));
+    /* More than the device has: what was read is given back. */
+    for (int i = 0; i < 4; i++) {
+        const CUdeviceptr other = allocate(58 * MIB);
+        OK(cuMemsetD8(other, (unsigned char)i, 58 * MIB));
+        print_bytes("other", other, 58 * MIB);
+        OK(cuMemFree(other));
+    }
+    OK(cuMemcpyDtoH(second, block, 8 * MIB));
+    printf("second read: %s\n", memcmp(first, second, 8 * MIB) == 0 ? "same" : "different");
+    OK(cuMemcpyDtoH(second, slice, 4 * MIB));
+    printf("slice: %s\n", memcmp(first + 4 * MIB, second, 4 * MIB) == 0 ? "same" : "different");
+    free(first);
+    free(second);
+}
+
+/* A file that has changed can no longer restore what was read from it. */
+static void lost_file_under_pressure(void)
+{
+    const CUdeviceptr block = load_file(24 * MIB);
+    print_bytes("read", block, 24 * MIB);
+    overwrite_file(24 * MIB);
+    const CUdeviceptr other = allocate(24 * MIB);
+    OK(cuMemsetD8(other, 1, 24 * MIB));
+    print_bytes("other", other, 24 * MIB);
+    const CUdeviceptr third = allocate(24 * MIB);
+    OK(cuMemsetD8(third, 2, 24 * MIB));
+    print_bytes("third", third, 24 * MIB);
+    print_bytes("read again", block, 24 * MIB);
+}
+
+const struct scenario scenarios[] = {
+    {"chain", chain},
+    {"moved", moved},
+    {"columns", columns},
+    {"other_columns", other_columns},
+    {"little_room", little_room},
+    {"moved_twice", moved_twice},
+    {"behind_a_host_function", behind_a_host_function},
+    {"beside_resident", beside_resident},
+    {"copy_of_read", copy_of_read},
+    {"has_an_input", has_an_input},
+    {"with_attributes", with_attributes},
+    {"refused", refused},
+    {"read_while_written", read_while_written},
+    {"undefined_is_stable", undefined_is_stable},
+    {"lost_file_under_pressure", lost_file_under_pressure},
+    {NULL, NULL},
+};

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/driver/differential/scenario.h"
+
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const char *kernels_path, *data_path;
+
+void scenario_check(CUresult result, const char *call, int line)
+{
+    if (result != CUDA_SUCCESS) {
+        printf("line %d: %s is %d\n", line, call, (int)result);
+        exit(1);
+    }
+}
+
+CUdeviceptr allocate(size_t bytes)
+{
+    CUdeviceptr address;
+    OK(cuMemAlloc(&address, bytes));
+    return address;
+}
+
+static uint64_t hash_of(const unsigned char *bytes, size_t count)
+{
+    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a */
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+void print_host(const char *name, const void *bytes, size_t count)
+{
+    printf("%s: hash %016llx\n", name, (unsigned long long)hash_of(bytes, count));
+}
+
+void print_bytes(const char *name, CUdeviceptr address, size_t bytes)
+{
+    unsigned char *host = calloc(1, bytes);
+    const CUresult result = cuMemcpyDtoH(host, address, bytes);
+    printf("%s: result %d, hash %016llx\n", name, (int)result,
+           (unsigned long long)hash_of(host, result == CUDA_SUCCESS ? bytes : 0));
+    free(host);
+}
+
+static CUmodule module;
+
+CUfunction function(const char *name)
+{
+    CUfunction found;
+    if (module == NULL)
+        OK(cuModuleLoad(&module, kernels_path));
+    OK(cuModuleGetFunction(&found, module, name));
+    return found;
+}
+
+void unload_kernels(void)
+{
+    OK(cuModuleUnload(module));
+    module = NULL;
+}
+
+void fill(CUdeviceptr address, uint32_t value, uint64_t count)
+{
+    void *params[] = {&address, &value, &count};
+    OK(cuLaunchKernel(function("fill32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+void uniform(CUdeviceptr address, uint64_t count, uint64_t seed)
+{
+    uint64_t offset = 5;
+    void *params[] = {&address, &count, &seed, &offset};
+    OK(cuLaunchKernel(function("uniform32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+/* A file of distinct bytes, mapped. */
+static void *map_file(size_t bytes)
+{
+    unsigned char *content = malloc(bytes);
+    for (size_t i = 0; i < bytes; i++)
+        content[i] = (unsigned char)(i * 2654435761U >> 13);
+    int file = open(data_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
+        exit(2);
+    free(content);
+    close(file); /* nobody writes: else it would be no source */
+    file = open(data_path, O_RDONLY);
+    void *mapped = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    return mapped;
+}
+
+static void overwrite(int file, size_t bytes)
+{
+    unsigned char *content = calloc(1, bytes);
+    if (file < 0 || write(file, content, bytes) != (ssize_t)bytes)
+        exit(2);
+    close(file);
+    free(content);
+}
+
+void overwrite_file(size_t bytes)
+{
+    overwrite(open(data_path, O_WRONLY), bytes);
+}
+
+void overwrite_file_unseen(size_t bytes)
+{
+    overwrite((int)syscall(SYS_openat, AT_FDCWD, data_path, O_WRONLY), bytes);
+}
+
+CUdeviceptr load_file(size_t bytes)
+{
+    const CUdeviceptr block = allocate(bytes);
+    OK(cuMemcpyHtoD(block, map_file(bytes), bytes));
+    return block;
+}
+
+int main(int count, char **arguments)
+{
+    CUcontext context;
+    if (count != 4)
+        return 2;
+    kernels_path = arguments[1];
+    data_path = arguments[3];
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    for (const struct scenario *scenario = scenarios; scenario->name != NULL; scenario++) {
+        if (strcmp(scenario->name, arguments[2]) == 0) {
+            scenario->run();
+            return 0;
+        }
+    }
+    return 2;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the scenario programs share: PROGRAM KERNELS SCENARIO FILE runs one scenario, which prints what it
+ * observes; scenarios.py runs it without and with the shim. FILE is where a scenario may make a file.
+ */
+#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_SCENARIO_H
+#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_SCENARIO_H
+
+#include <cuda.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MIB ((size_t)1 << 20)
+
+/* A call that must succeed. */
+void scenario_check(CUresult result, const char *call, int line);
+#define OK(call) scenario_check(call, #call, __LINE__)
+
+CUdeviceptr allocate(size_t bytes);
+
+/* Reads the bytes and prints the result and their hash. */
+void print_bytes(const char *name, CUdeviceptr address, size_t bytes);
+
+/* Prints a hash of host memory. */
+void print_host(const char *name, const void *bytes, size_t count);
+
+/* A kernel of tests/simcuda/kernels/test_kernels.c. */
+CUfunction function(const char *name);
+void unload_kernels(void);
+
+/* Launches of fill32 and uniform32. */
+void fill(CUdeviceptr address, uint32_t value, uint64_t count);
+void uniform(CUdeviceptr address, uint64_t count, uint64_t seed);
+
+/* A new block that was loaded from a mapped file of distinct bytes; and other bytes for that file. */
+CUdeviceptr load_file(size_t bytes);
+void overwrite_file(size_t bytes);
+
+/* The same without a call of libc that the shim would see, as another process does it. */
+void overwrite_file_unseen(size_t bytes);
+
+/* The program's own; ends with a row without a name. */
+struct scenario {
+    const char *name;
+    void (*run)(void);
+};
+extern const struct scenario scenarios[];
+
+#endif

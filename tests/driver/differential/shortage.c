@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs that look for an out-of-memory where it belongs: at the allocation. For a device of 64
+ * MiB (shortage.py).
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tests/driver/differential/scenario.h"
+
+enum { MOST = 64 };
+
+/* A kernel that no rule knows. */
+static CUresult use(CUdeviceptr address, size_t bytes)
+{
+    struct {
+        CUdeviceptr address;
+        uint64_t count;
+        uint32_t value;
+    } add = {address, bytes / 4, 5};
+    void *params[] = {&add};
+    return cuLaunchKernel(function("add_in_place32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL);
+}
+
+static void print_free(const char *when)
+{
+    size_t free, total;
+    OK(cuMemGetInfo(&free, &total));
+    printf("%s: %zu of %zu are free\n", when, free, total);
+}
+
+/* The blocks of one try. */
+struct blocks {
+    CUdeviceptr all[MOST];
+    int count;
+};
+
+static CUresult take(struct blocks *blocks, size_t bytes)
+{
+    const CUresult result = cuMemAlloc(&blocks->all[blocks->count], bytes);
+    if (result == CUDA_SUCCESS)
+        blocks->count++;
+    return result;
+}
+
+static void give_all(struct blocks *blocks)
+{
+    while (blocks->count > 0)
+        OK(cuMemFree(blocks->all[--blocks->count]));
+}
+
+/*
+ * Takes up to `layers` activations of `bytes`, and writes each of them at once. The result of the
+ * first call that fails; *at_out tells which allocation did, 0 for a launch.
+ */
+static CUresult forward(struct blocks *blocks, int layers, size_t bytes, int *at_out)
+{
+    *at_out = 0;
+    for (int layer = 1; layer <= layers; layer++) {
+        CUresult result = take(blocks, bytes);
+        if (result != CUDA_SUCCESS) {
+            *at_out = layer;
+            return result;
+        }
+        const CUdeviceptr newest = blocks->all[blocks->count - 1];
+        OK(cuMemsetD8(newest, (unsigned char)layer, bytes));
+        result = use(newest, bytes);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The model's parameters, initialised by kernels that are recorded. */
+static void make_model(struct blocks *model, int count, size_t bytes)
+{
+    for (int i = 0; i < count; i++) {
+        OK(take(model, bytes));
+        uniform(model->all[i], bytes / 4, (uint64_t)i);
+    }
+}
+
+static void search(struct blocks *model, size_t batch)
+{
+    for (; batch >= MIB; batch /= 2) {
+        struct blocks blocks = {.count = 0};
+        int at = 0;
+        CUresult result = CUDA_SUCCESS;
+        for (int i = 0; i < model->count && result == CUDA_SUCCESS; i++) {
+            result = use(model->all[i], 2 * MIB);
+            if (result == CUDA_SUCCESS)
+                result = forward(&blocks, 2, batch, &at);
+        }
+        printf("batch %zu: result %d at allocation %d of block %d\n", batch >> 20, (int)result, at,
+               blocks.count);
+        print_free("then");
+        give_all(&blocks);
+        if (result == CUDA_SUCCESS)
+            break;
+    }
+    for (int i = 0; i < model->count; i++)
+        print_bytes("parameter", model->all[i], 2 * MIB);
+}
+
+/* The first steps of a training program, which halves its batch until it fits. */
+static void batch_search(void)
+{
+    struct blocks model = {.count = 0};
+    make_model(&model, 4, 2 * MIB);
+    search(&model, 32 * MIB);
+    give_all(&model);
+}
+
+static void model_in_search(void)
+{
+    for (size_t batch = 16; batch >= 4; batch /= 2) {
+        struct blocks model = {.count = 0};
+        make_model(&model, 4, 2 * MIB);
+        search(&model, batch * MIB);
+        give_all(&model);
+    }
+}
+
+/* The state of an optimizer is made of zeros, which are recorded, after the first steps. */
+static void optimizer_state(void)
+{
+    struct blocks model = {.count = 0};
+    int count = 0;
+    make_model(&model, 6, 4 * MIB);
+    for (int i = 0; i < 6; i++)
+        OK(use(model.all[i], 4 * MIB));
+    CUresult result = CUDA_SUCCESS;
+    for (; result == CUDA_SUCCESS; count++) {
+        result = take(&model, 4 * MIB);
+        if (result == CUDA_SUCCESS)
+            OK(cuMemsetD8(model.all[model.count - 1], 0, 4 * MIB));
+    }
+    printf("no room at state %d: %d\n", count, (int)result);
+    print_free("then");
+    give_all(&model);
+}
+
+static void settled(void)
+{
+    struct blocks model = {.count = 0};
+    make_model(&model, 3, 8 * MIB);
+    const CUdeviceptr small = allocate(4096);
+    for (int i = 0; i < 150; i++) {
+        fill(small, (uint32_t)i, 1024);
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    print_free("settled");
+    printf("too much: %d\n", (int)take(&model, 48 * MIB));
+    printf("not too much: %d\n", (int)take(&model, 32 * MIB));
+    printf("too much again: %d\n", (int)take(&model, 16 * MIB));
+    print_bytes("parameter", model.all[1], 8 * MIB);
+    give_all(&model);
+}
+
+/*
+ * A model larger than the device: each tensor is cut down and freed at once, or all of them later.
+ */
+static void load(struct blocks *parts, bool at_once, bool with_helpers)
+{
+    struct blocks whole = {.count = 0};
+    for (int i = 0; i < 10; i++) {
+        OK(take(&whole, 16 * MIB));
+        uniform(whole.all[whole.count - 1], 4 * MIB, (uint64_t)i);
+        if (with_helpers) {
+            struct blocks helper = {.count = 0};
+            OK(take(&helper, 2 * MIB));
+            OK(use(helper.all[0], 2 * MIB));
+            give_all(&helper);
+        }
+        if (at_once) {
+            OK(take(parts, 2 * MIB));
+            OK(cuMemcpyDtoD(parts->all[i], whole.all[0] + 4 * MIB, 2 * MIB));
+            give_all(&whole);
+        }
+    }
+    for (int i = 0; i < whole.count; i++) {
+        OK(take(parts, 2 * MIB));
+        OK(cuMemcpyDtoD(parts->all[i], whole.all[i] + 4 * MIB, 2 * MIB));
+    }
+    give_all(&whole);
+}
+
+static void load_and_use(bool at_once, bool with_helpers)
+{
+    struct blocks parts = {.count = 0};
+    load(&parts, at_once, with_helpers);
+    for (int i = 0; i < parts.count; i++)
+        OK(use(parts.all[i], 2 * MIB));
+    print_free("loaded");
+    printf("too much: %d\n", (int)take(&parts, 48 * MIB));
+    for (int i = 0; i < 10; i++)
+        print_bytes("part", parts.all[i], 2 * MIB);
+    give_all(&parts);
+}
+
+static void larger_model(void)
+{
+    load_and_use(false, false);
+}
+
+static void larger_model_with_helpers(void)
+{
+    load_and_use(false, true);
+}
+
+/* The next model of the same process, which has computed before. */
+static void next_model(void)
+{
+    struct blocks parts = {.count = 0};
+    load(&parts, false, false);
+    for (int i = 0; i < parts.count; i++)
+        OK(use(parts.all[i], 2 * MIB));
+    give_all(&parts);
+    load_and_use(false, false);
+}
+
+/* Whatever was taken, exactly what is free then can be used, and no granule more. */
+static void just_fits(void)
+{
+    for (unsigned seed = 1; seed <= 12; seed++) {
+        struct blocks blocks = {.count = 0};
+        size_t free, total;
+        srand(seed);
+        const int tensors = 1 + rand() % 5;
+        for (int i = 0; i < tensors; i++) {
+            const size_t bytes = (size_t)(1 + rand() % 5) * 2 * MIB;
+            OK(take(&blocks, bytes));
+            uniform(blocks.all[i], bytes / 4, seed);
+            if (rand() % 2 == 0)
+                print_bytes("a part", blocks.all[i] + MIB, MIB);
+        }
+        OK(take(&blocks, 2 * MIB));
+        OK(use(blocks.all[tensors], 2 * MIB));
+        while (cuMemGetInfo(&free, &total) == CUDA_SUCCESS && free > 0) {
+            size_t bytes = (size_t)(1 + rand() % 6) * 2 * MIB;
+            bytes = bytes < free ? bytes : free;
+            OK(take(&blocks, bytes));
+            OK(cuMemsetD8(blocks.all[blocks.count - 1], 1, bytes));
+            if (rand() % 3 > 0)
+                OK(use(blocks.all[blocks.count - 1], bytes));
+        }
+        printf("%d blocks, and one more: %d\n", blocks.count, (int)take(&blocks, 2 * MIB));
+        for (int i = 0; i < blocks.count; i++)
+            OK(use(blocks.all[i], 2 * MIB));
+        OK(cuCtxSynchronize());
+        for (int i = 0; i < blocks.count; i++)
+            print_bytes("block", blocks.all[i], 2 * MIB);
+        give_all(&blocks);
+    }
+}
+
+/* Memory comes in granules. The device has an odd number of MiB. */
+static void rounded(void)
+{
+    struct blocks blocks = {.count = 0};
+    size_t free, total;
+    OK(take(&blocks, 40 * MIB));
+    OK(use(blocks.all[0], 40 * MIB));
+    OK(cuMemGetInfo(&free, &total));
+    printf("all that is free: %d\n", (int)take(&blocks, free));
+    printf("all granules of it: %d\n", (int)take(&blocks, free / (2 * MIB) * 2 * MIB));
+    OK(use(blocks.all[blocks.count - 1], 2 * MIB));
+    give_all(&blocks);
+}
+
+/*
+ * What a recorded copy reads needs room of its own while it is replayed; there is none left in the
+ * end.
+ */
+static void recorded_copy(void)
+{
+    struct blocks blocks = {.count = 0};
+    size_t free, total;
+    const size_t bytes = 6 * MIB;
+    const CUdeviceptr source = allocate(bytes), cast = allocate(bytes);
+    uint64_t count = bytes / 4;
+    void *params[] = {(void *)&cast, (void *)&source, &count};
+    uniform(source, count, 5);
+    OK(cuLaunchKernel(function("copy32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    OK(cuMemFree(source));
+    while (cuMemGetInfo(&free, &total) == CUDA_SUCCESS && free > 0) {
+        OK(take(&blocks, 2 * MIB));
+        OK(use(blocks.all[blocks.count - 1], 2 * MIB));
+    }
+    OK(use(cast, bytes));
+    print_bytes("cast", cast, bytes);
+    give_all(&blocks);
+    OK(cuMemFree(cast));
+}
+
+/* A launch that finds no memory is a sign, too. */
+static void after_a_launch(void)
+{
+    struct blocks blocks = {.count = 0};
+    make_model(&blocks, 1, 16 * MIB);
+    CUresult result = take(&blocks, 70 * MIB); /* without the shim it fails here */
+    if (result == CUDA_SUCCESS) {
+        result = use(blocks.all[1], 70 * MIB);
+        OK(cuMemFree(blocks.all[--blocks.count]));
+    }
+    printf("no room: %d\n", (int)result);
+    printf("then: %d\n", (int)take(&blocks, 70 * MIB));
+    printf("less: %d\n", (int)take(&blocks, 40 * MIB));
+    give_all(&blocks);
+}
+
+const struct scenario scenarios[] = {
+    {"batch_search", batch_search},
+    {"model_in_search", model_in_search},
+    {"optimizer_state", optimizer_state},
+    {"settled", settled},
+    {"larger_model", larger_model},
+    {"larger_model_with_helpers", larger_model_with_helpers},
+    {"next_model", next_model},
+    {"just_fits", just_fits},
+    {"rounded", rounded},
+    {"recorded_copy", recorded_copy},
+    {"after_a_launch", after_a_launch},
+    {NULL, NULL},
+};

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/driver/groups/groups.h"
+
+#include <dlfcn.h>
+
+void *tested;
+
+void must(CUresult result, const char *call, int line)
+{
+    if (result == CUDA_SUCCESS)
+        return;
+    printf("line %d: %s is %d\n", line, call, (int)result);
+    exit(3);
+}
+
+void seen(const char *what, CUresult result)
+{
+    printf("%s: %d\n", what, (int)result);
+}
+
+void print_host(const char *what, const void *bytes, size_t count)
+{
+    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a */
+    for (size_t i = 0; i < count; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(1099511628211);
+    printf("%s: %016llx\n", what, (unsigned long long)hash);
+}
+
+void print_device(const char *what, CUdeviceptr address, size_t bytes)
+{
+    unsigned char *host = calloc(1, bytes);
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyDtoH_v2(host, address, bytes));
+    print_host(what, host, bytes);
+    free(host);
+}
+
+unsigned char *make_bytes(size_t count, unsigned seed)
+{
+    unsigned char *bytes = malloc(count);
+    for (size_t i = 0; i < count; i++)
+        bytes[i] = (unsigned char)((i + seed) * 2654435761U >> 11);
+    return bytes;
+}
+
+CUdeviceptr make_block(unsigned seed)
+{
+    CUdeviceptr block;
+    unsigned char *bytes = make_bytes(BLOCK_BYTES / 2, seed);
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuMemsetD32_v2(block, 0x01020304 + seed, BLOCK_BYTES / 4));
+    MUST(cuMemcpyHtoD_v2(block + BLOCK_BYTES / 4, bytes, BLOCK_BYTES / 2));
+    free(bytes);
+    return block;
+}
+
+static const char *kernels_path;
+
+CUmodule get_module(void)
+{
+    static CUmodule module;
+    if (module == NULL)
+        MUST(cuModuleLoad(&module, kernels_path));
+    return module;
+}
+
+CUfunction find_kernel(const char *name)
+{
+    CUfunction kernel;
+    MUST(cuModuleGetFunction(&kernel, get_module(), name));
+    return kernel;
+}
+
+void print_gathered(CUdeviceptr table, uint64_t count)
+{
+    CUdeviceptr out;
+    uint32_t words[16] = {0};
+    MUST(cuMemAlloc_v2(&out, sizeof(words)));
+    void *params[] = {&out, &table, &count};
+    MUST(cuLaunchKernel(find_kernel("gather32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyDtoH_v2(words, out, count * sizeof(words[0])));
+    for (uint64_t i = 0; i < count; i++)
+        printf("gathered %08x\n", words[i]);
+}
+
+static const struct scenario *const chapters[] = {memory_scenarios, copy_scenarios,
+                                                  launch_scenarios, stream_scenarios,
+                                                  hidden_scenarios, device_scenarios};
+enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]) };
+
+static const struct scenario *find(const char *symbol)
+{
+    for (int i = 0; i < CHAPTERS; i++) {
+        for (const struct scenario *scenario = chapters[i]; scenario->symbol != NULL; scenario++) {
+            if (strcmp(scenario->symbol, symbol) == 0)
+                return scenario;
+        }
+    }
+    return NULL;
+}
+
+static void list(void)
+{
+    for (int i = 0; i < CHAPTERS; i++) {
+        for (const struct scenario *scenario = chapters[i]; scenario->symbol != NULL; scenario++)
+            printf("%s %s\n", scenario->symbol, scenario->with != NULL ? scenario->with : "");
+    }
+}
+
+/* Any call seals, whatever comes of it: with nothing but zeroes, the driver refuses it. */
+static void call_with_zeroes(void)
+{
+    typedef CUresult function(void *, void *, void *, void *, void *, void *, void *, void *,
+                              void *, void *, void *, void *);
+    static char zeroes[4096]; /* for arguments that are read before they are checked */
+    CUdeviceptr block = make_block(1);
+    ((function *)tested)(zeroes, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+    (void)block;
+}
+
+/* groups list | groups KERNELS SYMBOL | groups KERNELS SYMBOL seal */
+int main(int count, char **arguments)
+{
+    CUcontext context;
+    if (count == 2 && strcmp(arguments[1], "list") == 0) {
+        list();
+        return 0;
+    }
+    const struct scenario *scenario = count >= 3 ? find(arguments[2]) : NULL;
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY);
+    if (driver == NULL || count < 3 || (count == 3 && scenario == NULL))
+        return 2;
+    kernels_path = arguments[1];
+    char symbol[128];
+    snprintf(symbol, sizeof(symbol), "%.*s", (int)strcspn(arguments[2], ":"), arguments[2]);
+    tested = dlsym(driver, symbol);
+    if (tested == NULL)
+        return 2;
+    if (strcmp(symbol, "cuInit") == 0)
+        MUST(TESTED(cuInit)(0));
+    else
+        MUST(cuInit(0));
+    MUST(cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(cuCtxSetCurrent(context));
+    if (count == 4)
+        call_with_zeroes();
+    else
+        scenario->run();
+    return 0;
+}

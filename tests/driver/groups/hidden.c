@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Addresses that no launch shows: in tables that were copied, set, or written by the host. */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/driver/groups/groups.h"
+#include "tests/simcuda/driver/gl.h"
+
+enum { COUNT = 4 };
+
+static void fill_table(CUdeviceptr *table)
+{
+    const CUdeviceptr first = make_block(1);
+    const CUdeviceptr second = make_block(2);
+    table[0] = first + 4;
+    table[1] = second + 3 * MIB;
+    table[2] = first + BLOCK_BYTES - 4;
+    table[3] = second;
+}
+
+static CUdeviceptr device_table(void)
+{
+    CUdeviceptr table;
+    MUST(cuMemAlloc_v2(&table, COUNT * sizeof(table)));
+    return table;
+}
+
+static void copied(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoD_v2)(table, host, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+static void copied_async(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoDAsync_v2)(table, host, sizeof(host), NULL));
+    print_gathered(table, COUNT);
+}
+
+static void copied_anyhow(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpy)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+static void copied_anyhow_async(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyAsync)(table, (CUdeviceptr)(uintptr_t)host, sizeof(host), NULL));
+    print_gathered(table, COUNT);
+}
+
+/* A copy between devices whose source is pinned memory. */
+static void copied_from_pinned(void)
+{
+    CUdeviceptr *pinned;
+    const CUdeviceptr table = device_table();
+    MUST(cuMemAllocHost_v2((void **)&pinned, COUNT * sizeof(table)));
+    fill_table(pinned);
+    SEEN(TESTED(cuMemcpyDtoD_v2)(table, (CUdeviceptr)(uintptr_t)pinned, COUNT * sizeof(table)));
+    print_gathered(table, COUNT);
+}
+
+static void copied_in_rows(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = host,
+                                .srcPitch = sizeof(host[0]),
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = table,
+                                .dstPitch = sizeof(host[0]),
+                                .WidthInBytes = sizeof(host[0]),
+                                .Height = COUNT};
+    SEEN(TESTED(cuMemcpy2D_v2)(&copy));
+    print_gathered(table, COUNT);
+}
+
+static void copied_in_a_box(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = host,
+                                .srcPitch = sizeof(host[0]),
+                                .srcHeight = 2,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = table,
+                                .dstPitch = sizeof(host[0]),
+                                .dstHeight = 2,
+                                .WidthInBytes = sizeof(host[0]),
+                                .Height = 2,
+                                .Depth = 2};
+    SEEN(TESTED(cuMemcpy3D_v2)(&copy));
+    print_gathered(table, COUNT);
+}
+
+/* Two halves make an address. */
+static void set_in_halves(void)
+{
+    CUdeviceptr host[COUNT];
+    const CUdeviceptr table = device_table();
+    fill_table(host);
+    for (int i = 0; i < COUNT; i++) {
+        MUST(TESTED(cuMemsetD32_v2)(table + 8 * (unsigned)i, (unsigned)host[i], 1));
+        MUST(TESTED(cuMemsetD32_v2)(table + 8 * (unsigned)i + 4, (unsigned)(host[i] >> 32), 1));
+    }
+    print_gathered(table, COUNT);
+}
+
+static void through_an_array(void)
+{
+    CUarray array;
+    CUdeviceptr host[COUNT];
+    const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = sizeof(host),
+                                              .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                              .NumChannels = 1};
+    const CUdeviceptr table = device_table();
+    MUST(cuArrayCreate_v2(&array, &descriptor));
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoA_v2)(array, 0, host, sizeof(host)));
+    MUST(cuMemcpyAtoD_v2(table, array, 0, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+static void through_an_array_async(void)
+{
+    CUarray array;
+    CUdeviceptr host[COUNT];
+    const CUDA_ARRAY_DESCRIPTOR descriptor = {.Width = sizeof(host),
+                                              .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                              .NumChannels = 1};
+    const CUdeviceptr table = device_table();
+    MUST(cuArrayCreate_v2(&array, &descriptor));
+    fill_table(host);
+    SEEN(TESTED(cuMemcpyHtoAAsync_v2)(array, 0, host, sizeof(host), NULL));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyAtoD_v2(table, array, 0, sizeof(host)));
+    print_gathered(table, COUNT);
+}
+
+/* Memory that the kernel reads and the host writes. */
+static void in_pinned(void)
+{
+    CUdeviceptr *pinned;
+    SEEN(TESTED(cuMemAllocHost_v2)((void **)&pinned, 4096));
+    fill_table(pinned);
+    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
+}
+
+static void in_pinned_as_before(void)
+{
+    CUdeviceptr *pinned;
+    SEEN(TESTED(cuMemAllocHost)((void **)&pinned, 4096));
+    fill_table(pinned);
+    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
+}
+
+static void in_mapped(void)
+{
+    CUdeviceptr *pinned;
+    SEEN(TESTED(cuMemHostAlloc)((void **)&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
+    fill_table(pinned);
+    print_gathered((CUdeviceptr)(uintptr_t)pinned, COUNT);
+}
+
+static void in_registered(void)
+{
+    CUdeviceptr *host = aligned_alloc(4096, 4096);
+    SEEN(TESTED(cuMemHostRegister_v2)(host, 4096, CU_MEMHOSTREGISTER_DEVICEMAP));
+    fill_table(host);
+    print_gathered((CUdeviceptr)(uintptr_t)host, COUNT);
+}
+
+static void in_managed(void)
+{
+    CUdeviceptr managed;
+    SEEN(TESTED(cuMemAllocManaged)(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+    fill_table((CUdeviceptr *)(uintptr_t)managed);
+    print_gathered(managed, COUNT);
+}
+
+/* Write-combined memory has another address for kernels. */
+static void at_another_address(void)
+{
+    CUdeviceptr *host;
+    CUdeviceptr alias;
+    SEEN(TESTED(cuMemHostAlloc)((void **)&host, 4096, CU_MEMHOSTALLOC_WRITECOMBINED));
+    MUST(cuMemHostGetDevicePointer_v2(&alias, host, 0));
+    printf("another address: %d\n", alias != (CUdeviceptr)(uintptr_t)host);
+    fill_table(host);
+    print_gathered(alias, COUNT);
+}
+
+/* Pools whose memory the host writes too. */
+static CUmemoryPool make_pool(CUmemAllocationType type, CUmemLocationType place)
+{
+    CUmemoryPool pool;
+    const CUmemPoolProps props = {.allocType = type, .location = {.type = place}};
+    MUST(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+static void in_pool(CUmemAllocationType type, CUmemLocationType place)
+{
+    CUdeviceptr table;
+    const CUmemoryPool pool = make_pool(type, place);
+    SEEN(TESTED(cuMemAllocFromPoolAsync)(&table, 4096, pool, NULL));
+    MUST(cuCtxSynchronize());
+    fill_table((CUdeviceptr *)(uintptr_t)table);
+    print_gathered(table, COUNT);
+}
+
+static void in_host_pool(void)
+{
+    in_pool(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST);
+}
+
+static void in_managed_pool(void)
+{
+    in_pool(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_HOST);
+}
+
+static void in_pool_of_the_device(void)
+{
+    CUdeviceptr table;
+    MUST(cuDeviceSetMemPool(0, make_pool(CU_MEM_ALLOCATION_TYPE_MANAGED,
+                                         CU_MEM_LOCATION_TYPE_DEVICE)));
+    SEEN(TESTED(cuMemAllocAsync)(&table, 4096, NULL));
+    MUST(cuCtxSynchronize());
+    fill_table((CUdeviceptr *)(uintptr_t)table);
+    print_gathered(table, COUNT);
+}
+
+/* A descriptor holds the address in a form of its own. */
+static void print_described(const char *kernel, void *descriptor)
+{
+    CUdeviceptr out;
+    uint32_t word = 0;
+    MUST(cuMemAlloc_v2(&out, sizeof(word)));
+    void *params[] = {&out, descriptor};
+    MUST(cuLaunchKernel(find_kernel(kernel), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    seen("synchronised", cuCtxSynchronize());
+    MUST(cuMemcpyDtoH_v2(&word, out, sizeof(word)));
+    printf("described %08x\n", word);
+}
+
+static CUresult encode_map(__typeof__(&cuTensorMapEncodeTiled) encode, CUtensorMap *map,
+                           CUdeviceptr address)
+{
+    static const cuuint64_t dim = 1024;
+    static const cuuint32_t box = 64, step = 1;
+    return encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 1, (void *)(uintptr_t)address, &dim, NULL,
+                  &box, &step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+static void in_tensor_map(void)
+{
+    CUtensorMap map;
+    seen("encoded", encode_map(TESTED(cuTensorMapEncodeTiled), &map, make_block(1) + 3 * MIB));
+    print_described("read_map32", &map);
+}
+
+static void in_tensor_map_replaced(void)
+{
+    CUtensorMap map;
+    MUST(encode_map(cuTensorMapEncodeTiled, &map, device_table()));
+    SEEN(TESTED(cuTensorMapReplaceAddress)(&map, (void *)(uintptr_t)(make_block(1) + 3 * MIB)));
+    print_described("read_map32", &map);
+}
+
+static void in_texture(void)
+{
+    CUtexObject texture;
+    const CUDA_TEXTURE_DESC how = {.flags = CU_TRSF_READ_AS_INTEGER};
+    const CUDA_RESOURCE_DESC what = {.resType = CU_RESOURCE_TYPE_LINEAR,
+                                     .res.linear = {.devPtr = make_block(1) + 3 * MIB,
+                                                    .format = CU_AD_FORMAT_UNSIGNED_INT32,
+                                                    .numChannels = 1,
+                                                    .sizeInBytes = MIB}};
+    SEEN(TESTED(cuTexObjectCreate)(&texture, &what, &how, NULL));
+    print_described("read_texture32", &texture);
+}
+
+/* A managed variable, which a kernel reaches without a parameter. */
+static void print_managed(CUdeviceptr table, CUfunction kernel)
+{
+    CUdeviceptr out;
+    uint32_t words[COUNT] = {0};
+    uint64_t count = COUNT;
+    MUST(cuMemAlloc_v2(&out, sizeof(words)));
+    fill_table((CUdeviceptr *)(uintptr_t)table);
+    void *params[] = {&out, &count};
+    MUST(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    seen("synchronised", cuCtxSynchronize());
+    MUST(cuMemcpyDtoH_v2(words, out, sizeof(words)));
+    print_host("gathered", words, sizeof(words));
+}
+
+static void in_variable(void)
+{
+    CUdeviceptr table;
+    size_t bytes;
+    SEEN(TESTED(cuModuleGetGlobal_v2)(&table, &bytes, get_module(), "managed_table"));
+    print_managed(table, find_kernel("gather_managed32"));
+}
+
+static CUfunction find_in_library(CUlibrary *library_out)
+{
+    CUmodule module;
+    CUfunction kernel;
+    MUST(
+        cuLibraryLoadFromFile(library_out, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
+    MUST(cuLibraryGetModule(&module, *library_out));
+    MUST(cuModuleGetFunction(&kernel, module, "gather_managed32"));
+    return kernel;
+}
+
+static void in_variable_of_library(void)
+{
+    CUdeviceptr table;
+    size_t bytes;
+    CUlibrary library;
+    const CUfunction kernel = find_in_library(&library);
+    SEEN(TESTED(cuLibraryGetGlobal)(&table, &bytes, library, "managed_table"));
+    print_managed(table, kernel);
+}
+
+static void in_managed_of_library(void)
+{
+    CUdeviceptr table;
+    size_t bytes;
+    CUlibrary library;
+    const CUfunction kernel = find_in_library(&library);
+    SEEN(TESTED(cuLibraryGetManaged)(&table, &bytes, library, "managed_table"));
+    print_managed(table, kernel);
+}
+
+static const CUmemAccessDesc of_both[] = {{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+                                          {.location = {.type = CU_MEM_LOCATION_TYPE_HOST},
+                                           .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+
+/* Two handles in a row. */
+static CUdeviceptr map_two(void)
+{
+    CUdeviceptr place;
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    MUST(cuMemAddressReserve(&place, 4 * MIB, 0, 0, 0));
+    for (CUdeviceptr at = place; at < place + 4 * MIB; at += 2 * MIB) {
+        CUmemGenericAllocationHandle handle;
+        MUST(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+        MUST(cuMemMap(at, 2 * MIB, 0, handle, 0));
+    }
+    return place;
+}
+
+/* Mapped memory that the host may write; of what was opened at once a part goes. */
+static void in_mapping(void)
+{
+    const CUdeviceptr place = map_two();
+    SEEN(TESTED(cuMemSetAccess)(place, 4 * MIB, of_both, 2));
+    MUST(cuMemUnmap(place, 2 * MIB));
+    fill_table((CUdeviceptr *)(uintptr_t)(place + 2 * MIB));
+    print_gathered(place + 2 * MIB, COUNT);
+}
+
+/* Memory of another API, which this program itself plays. */
+static CUdeviceptr *map_external(CUexternalMemory *external_out, CUdeviceptr *address_out,
+                                 __typeof__(&cuExternalMemoryGetMappedBuffer) map)
+{
+    const int file = memfd_create("external", 0);
+    if (file < 0 || ftruncate(file, 4096) != 0)
+        exit(2);
+    CUdeviceptr *host = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    const CUDA_EXTERNAL_MEMORY_HANDLE_DESC import = {
+        .type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .handle.fd = file, .size = 4096};
+    const CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = 4096};
+    MUST(cuImportExternalMemory(external_out, &import));
+    MUST(map(address_out, *external_out, &buffer));
+    return host;
+}
+
+static void in_external(void)
+{
+    CUexternalMemory external;
+    CUdeviceptr table;
+    fill_table(map_external(&external, &table, TESTED(cuExternalMemoryGetMappedBuffer)));
+    print_gathered(table, COUNT);
+    SEEN(cuMemFree_v2(table));
+    SEEN(cuDestroyExternalMemory(external));
+}
+
+static void copied_from_external(void)
+{
+    CUexternalMemory external;
+    CUdeviceptr there;
+    const CUdeviceptr table = device_table();
+    fill_table(map_external(&external, &there, cuExternalMemoryGetMappedBuffer));
+    SEEN(TESTED(cuMemcpyDtoD_v2)(table, there, COUNT * sizeof(table)));
+    print_gathered(table, COUNT);
+}
+
+/* Host memory that is gone: its address is a number again. groups.py looks at the device's memory. */
+static void pass_number(CUdeviceptr number)
+{
+    CUdeviceptr block, small;
+    uint64_t count = 0;
+    MUST(cuMemAlloc_v2(&block, 64 * MIB));
+    MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
+    MUST(cuMemAlloc_v2(&small, 4096));
+    void *params[] = {&small, &number, &count};
+    MUST(cuLaunchKernel(find_kernel("copy32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    MUST(cuCtxSynchronize());
+}
+
+static void freed_pinned(void)
+{
+    void *pinned;
+    MUST(cuMemAllocHost_v2(&pinned, 4096));
+    SEEN(TESTED(cuMemFreeHost)(pinned));
+    pass_number((CUdeviceptr)(uintptr_t)pinned);
+}
+
+static void freed_pooled(void)
+{
+    CUdeviceptr pooled;
+    MUST(cuMemAllocFromPoolAsync(
+        &pooled, 4096, make_pool(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_HOST), NULL));
+    SEEN(TESTED(cuMemFreeAsync)(pooled, NULL));
+    MUST(cuCtxSynchronize());
+    pass_number(pooled);
+}
+
+static void unmapped(void)
+{
+    const CUdeviceptr place = map_two();
+    MUST(cuMemSetAccess(place, 4 * MIB, of_both, 2));
+    SEEN(TESTED(cuMemUnmap)(place, 2 * MIB));
+    pass_number(place + MIB);
+}
+
+static void unregistered(void)
+{
+    void *host = aligned_alloc(4096, 4096);
+    MUST(cuMemHostRegister_v2(host, 4096, 0));
+    SEEN(TESTED(cuMemHostUnregister)(host));
+    pass_number((CUdeviceptr)(uintptr_t)host);
+}
+
+/* A launch that is only recorded must not lose its code. */
+static void unloaded(void)
+{
+    CUdeviceptr block;
+    uint64_t count = 2 * MIB;
+    uint64_t seed = 1;
+    uint64_t offset = 2;
+    CUmodule module;
+    CUfunction kernel;
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuModuleLoad(&module, getenv("GROUPS_KERNELS")));
+    MUST(cuModuleGetFunction(&kernel, module, "uniform32"));
+    void *params[] = {&block, &count, &seed, &offset};
+    MUST(cuLaunchKernel(kernel, 8, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    SEEN(TESTED(cuModuleUnload)(module));
+    print_device("block", block, BLOCK_BYTES);
+}
+
+static void library_unloaded(void)
+{
+    CUdeviceptr block;
+    uint64_t count = 2 * MIB;
+    uint64_t seed = 1;
+    uint64_t offset = 2;
+    CUlibrary library;
+    CUkernel kernel;
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuLibraryLoadFromFile(&library, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
+    MUST(cuLibraryGetKernel(&kernel, library, "uniform32"));
+    void *params[] = {&block, &count, &seed, &offset};
+    MUST(cuLaunchKernel((CUfunction)kernel, 8, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    SEEN(TESTED(cuLibraryUnload)(library));
+    print_device("block", block, BLOCK_BYTES);
+}
+
+/* Drawn by a graphics API, which gives no word of it. */
+static void in_graphics(void)
+{
+    CUdeviceptr there;
+    size_t bytes;
+    CUgraphicsResource resource;
+    const unsigned buffer = simcuda_gl_create(4096);
+    MUST(cuGraphicsGLRegisterBuffer(&resource, buffer, 0));
+    fill_table((CUdeviceptr *)simcuda_gl_bytes(buffer));
+    MUST(cuGraphicsMapResources(1, &resource, NULL));
+    SEEN(TESTED(cuGraphicsResourceGetMappedPointer_v2)(&there, &bytes, resource));
+    print_gathered(there, COUNT);
+}
+
+const struct scenario hidden_scenarios[] = {
+    {"cuMemAllocHost", in_pinned_as_before, NULL},
+    {"cuMemAllocHost_v2", in_pinned, NULL},
+    {"cuMemHostAlloc", in_mapped, NULL},
+    {"cuMemHostRegister", in_registered, NULL},
+    {"cuMemHostRegister_v2", in_registered, NULL},
+    {"cuMemAllocManaged", in_managed, NULL},
+    {"cuExternalMemoryGetMappedBuffer", in_external, NULL},
+    {"cuGraphicsResourceGetMappedPointer_v2", in_graphics, NULL},
+    {"cuMemFreeHost", freed_pinned, NULL},
+    {"cuMemHostUnregister", unregistered, NULL},
+    {"cuModuleUnload", unloaded, NULL},
+    {"cuLibraryUnload", library_unloaded, NULL},
+    {"cuMemcpyHtoA_v2", through_an_array, NULL},
+    {"cuMemcpyHtoA_v2_ptds", through_an_array, NULL},
+    {"cuMemcpyHtoAAsync_v2", through_an_array_async, NULL},
+    {"cuMemcpyHtoAAsync_v2_ptsz", through_an_array_async, NULL},
+    /* A second scenario of an entry has a name behind a colon. */
+    {"cuMemcpyHtoD_v2:table", copied, NULL},
+    {"cuMemcpyHtoD_v2_ptds:table", copied, NULL},
+    {"cuMemcpyHtoDAsync_v2:table", copied_async, NULL},
+    {"cuMemcpyHtoDAsync_v2_ptsz:table", copied_async, NULL},
+    {"cuMemcpy:table", copied_anyhow, NULL},
+    {"cuMemcpy_ptds:table", copied_anyhow, NULL},
+    {"cuMemcpyAsync:table", copied_anyhow_async, NULL},
+    {"cuMemcpyAsync_ptsz:table", copied_anyhow_async, NULL},
+    {"cuMemcpyDtoD_v2:table", copied_from_pinned, NULL},
+    {"cuMemcpyDtoD_v2:external", copied_from_external, NULL},
+    {"cuMemcpy2D_v2:table", copied_in_rows, NULL},
+    {"cuMemcpy2DUnaligned_v2:table", copied_in_rows, NULL},
+    {"cuMemcpy3D_v2:table", copied_in_a_box, NULL},
+    {"cuMemsetD32_v2:table", set_in_halves, NULL},
+    {"cuModuleGetGlobal_v2", in_variable, NULL},
+    {"cuLibraryGetGlobal", in_variable_of_library, NULL},
+    {"cuLibraryGetManaged", in_managed_of_library, NULL},
+    {"cuTensorMapEncodeTiled", in_tensor_map, NULL},
+    {"cuTensorMapReplaceAddress", in_tensor_map_replaced, NULL},
+    {"cuTexObjectCreate", in_texture, NULL},
+    {"cuMemSetAccess:host", in_mapping, NULL},
+    {"cuMemUnmap:host", unmapped, NULL},
+    {"cuMemHostAlloc:alias", at_another_address, NULL},
+    {"cuMemAllocFromPoolAsync:host", in_host_pool, NULL},
+    {"cuMemAllocFromPoolAsync_ptsz:host", in_host_pool, NULL},
+    {"cuMemAllocFromPoolAsync:managed", in_managed_pool, NULL},
+    {"cuMemAllocAsync:managed", in_pool_of_the_device, NULL},
+    {"cuMemAllocAsync_ptsz:managed", in_pool_of_the_device, NULL},
+    {"cuMemFreeAsync:host", freed_pooled, NULL},
+    {"cuMemFreeAsync_ptsz:host", freed_pooled, NULL},
+    {NULL, NULL, NULL},
+};

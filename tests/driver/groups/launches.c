@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches, and graphs: what a kernel or a node reaches. */
+#include "tests/driver/groups/groups.h"
+
+/* The parameters of add_in_place32, a struct by value with the address inside. */
+struct add {
+    CUdeviceptr address;
+    uint64_t count;
+    uint32_t value;
+};
+
+static void print_sum(CUdeviceptr block)
+{
+    seen("synchronised", cuCtxSynchronize());
+    print_device("block", block, BLOCK_BYTES);
+}
+
+static void launched(void)
+{
+    const CUdeviceptr block = make_block(1);
+    struct add add = {block + MIB, MIB, 77};
+    void *params[] = {&add};
+    SEEN(TESTED(cuLaunchKernel)(find_kernel("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, NULL, params,
+                                NULL));
+    print_sum(block);
+    /* The same with packed parameters, and with parameters whose places the driver does not know. */
+    const CUdeviceptr second = make_block(2);
+    size_t bytes = sizeof(add);
+    add.address = second;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &add, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    SEEN(TESTED(cuLaunchKernel)(find_kernel("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, NULL, NULL,
+                                extra));
+    print_sum(second);
+    const CUdeviceptr third = make_block(3);
+    add.address = third;
+    SEEN(TESTED(cuLaunchKernel)(find_kernel("unknown_layout"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL,
+                                extra));
+    print_sum(third);
+    /* A handle that is a kernel, not a function. */
+    CUlibrary library;
+    CUkernel kernel;
+    const CUdeviceptr fourth = make_block(4);
+    add.address = fourth;
+    MUST(cuLibraryLoadFromFile(&library, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
+    MUST(cuLibraryGetKernel(&kernel, library, "add_in_place32"));
+    SEEN(TESTED(cuLaunchKernel)((CUfunction)kernel, 4, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    print_sum(fourth);
+}
+
+static void launched_ex(void)
+{
+    const CUdeviceptr block = make_block(1);
+    struct add add = {block + MIB, MIB, 77};
+    void *params[] = {&add};
+    const CUlaunchConfig config = {.gridDimX = 4,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 64,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1};
+    SEEN(TESTED(cuLaunchKernelEx)(&config, find_kernel("add_in_place32"), params, NULL));
+    print_sum(block);
+}
+
+static void launched_together(void)
+{
+    const CUdeviceptr block = make_block(1);
+    struct add add = {block + MIB, MIB, 77};
+    void *params[] = {&add};
+    SEEN(TESTED(cuLaunchCooperativeKernel)(find_kernel("add_in_place32"), 4, 1, 1, 64, 1, 1, 0,
+                                           NULL, params));
+    print_sum(block);
+}
+
+static void launched_on_devices(void)
+{
+    CUstream stream;
+    const CUdeviceptr block = make_block(1);
+    struct add add = {block + MIB, MIB, 77};
+    void *params[] = {&add};
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUDA_LAUNCH_PARAMS launches = {.function = find_kernel("add_in_place32"),
+                                   .gridDimX = 4,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = 64,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = stream,
+                                   .kernelParams = params};
+    SEEN(TESTED(cuLaunchCooperativeKernelMultiDevice)(&launches, 1, 0));
+    print_sum(block);
+}
+
+/* The oldest way: parameters are set one by one, and looked at then; the launch is looked at too. */
+static CUfunction set_parameters(const struct add *add)
+{
+    const CUfunction kernel = find_kernel("add_in_place32");
+    MUST(cuFuncSetBlockShape(kernel, 64, 1, 1));
+    MUST(cuParamSetSize(kernel, sizeof(*add)));
+    MUST(cuParamSetv(kernel, 0, (void *)add, sizeof(*add)));
+    return kernel;
+}
+
+static void parameters_set(void)
+{
+    const CUdeviceptr block = make_block(1);
+    struct add add = {block, MIB, 3};
+    const CUfunction kernel = find_kernel("add_in_place32");
+    MUST(cuFuncSetBlockShape(kernel, 64, 1, 1));
+    MUST(cuParamSetSize(kernel, sizeof(add)));
+    SEEN(TESTED(cuParamSetv)(kernel, 0, &add, sizeof(add)));
+    print_sum(block);
+}
+
+static void parameter_set(void)
+{
+    const CUdeviceptr block = make_block(1);
+    const CUfunction kernel = find_kernel("add_in_place32");
+    SEEN(TESTED(cuParamSeti)(kernel, 0, (unsigned)block));
+    print_sum(block);
+}
+
+static void launched_the_old_way(void)
+{
+    const struct add add = {make_block(1), MIB, 3};
+    SEEN(TESTED(cuLaunch)(set_parameters(&add)));
+    print_sum(add.address);
+}
+
+static void launched_grid(void)
+{
+    const struct add add = {make_block(1), MIB, 3};
+    SEEN(TESTED(cuLaunchGrid)(set_parameters(&add), 4, 1));
+    print_sum(add.address);
+}
+
+static void launched_grid_async(void)
+{
+    const struct add add = {make_block(1), MIB, 3};
+    SEEN(TESTED(cuLaunchGridAsync)(set_parameters(&add), 4, 1, NULL));
+    print_sum(add.address);
+}
+
+/*
+ * The parameters of a handle that is a kernel are asked for in another way. If the shim did not know that it is
+ * one, all would have to be there; groups.py looks at the device's memory.
+ */
+static CUlibrary load_library(void)
+{
+    CUlibrary library;
+    MUST(cuLibraryLoadFromFile(&library, getenv("GROUPS_KERNELS"), NULL, NULL, 0, NULL, NULL, 0));
+    return library;
+}
+
+static void launch_beside_block(CUkernel kernel)
+{
+    CUdeviceptr block, small;
+    MUST(cuMemAlloc_v2(&block, 64 * MIB));
+    MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
+    MUST(cuMemAlloc_v2(&small, 4096));
+    struct add add = {small, 1024, 3};
+    void *params[] = {&add};
+    MUST(cuLaunchKernel((CUfunction)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    MUST(cuCtxSynchronize());
+}
+
+static void kernel_of_library(void)
+{
+    CUkernel kernel;
+    SEEN(TESTED(cuLibraryGetKernel)(&kernel, load_library(), "add_in_place32"));
+    launch_beside_block(kernel);
+}
+
+static void kernels_of_library(void)
+{
+    CUkernel kernels[64];
+    unsigned count;
+    const char *name;
+    const CUlibrary library = load_library();
+    MUST(cuLibraryGetKernelCount(&count, library));
+    SEEN(TESTED(cuLibraryEnumerateKernels)(kernels, count, library));
+    for (unsigned i = 0; i < count; i++) {
+        MUST(cuKernelGetName(&name, kernels[i]));
+        if (strcmp(name, "add_in_place32") == 0)
+            launch_beside_block(kernels[i]);
+    }
+}
+
+/*
+ * A graph that copies a table of addresses from the host and follows it. The table changes after the
+ * graph was made, so only its launch can tell.
+ */
+static void graph_launched(void)
+{
+    CUcontext context;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode copied, gathered;
+    CUstream stream;
+    CUdeviceptr *pinned;
+    CUdeviceptr table, out;
+    uint64_t count = 2;
+    uint32_t words[2] = {0};
+    MUST(cuCtxGetCurrent(&context));
+    MUST(cuMemAllocHost_v2((void **)&pinned, 2 * sizeof(*pinned)));
+    MUST(cuMemAlloc_v2(&table, 2 * sizeof(*pinned)));
+    MUST(cuMemAlloc_v2(&out, sizeof(words)));
+    const CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = pinned,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = table,
+                                .WidthInBytes = 2 * sizeof(*pinned),
+                                .Height = 1,
+                                .Depth = 1};
+    void *params[] = {&out, &table, &count};
+    const CUDA_KERNEL_NODE_PARAMS_v2 node = {.func = find_kernel("gather32"),
+                                             .gridDimX = 1,
+                                             .gridDimY = 1,
+                                             .gridDimZ = 1,
+                                             .blockDimX = 1,
+                                             .blockDimY = 1,
+                                             .blockDimZ = 1,
+                                             .kernelParams = params,
+                                             .ctx = context};
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddMemcpyNode(&copied, graph, NULL, 0, &copy, context));
+    MUST(cuGraphAddKernelNode_v2(&gathered, graph, &copied, 1, &node));
+    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+
+    const CUdeviceptr block = make_block(1);
+    pinned[0] = block + 4;
+    pinned[1] = block + 3 * MIB;
+    SEEN(TESTED(cuGraphLaunch)(exec, stream));
+    seen("synchronised", cuStreamSynchronize(stream));
+    MUST(cuMemcpyDtoH_v2(words, out, sizeof(words)));
+    printf("gathered %08x %08x\n", words[0], words[1]);
+}
+
+const struct scenario launch_scenarios[] = {
+    {"cuLaunchKernel", launched, NULL},
+    {"cuLaunchKernel_ptsz", launched, NULL},
+    {"cuLaunchKernelEx", launched_ex, NULL},
+    {"cuLaunchKernelEx_ptsz", launched_ex, NULL},
+    {"cuLaunchCooperativeKernel", launched_together, NULL},
+    {"cuLaunchCooperativeKernel_ptsz", launched_together, NULL},
+    {"cuLaunchCooperativeKernelMultiDevice", launched_on_devices, NULL},
+    {"cuParamSetv", parameters_set, NULL},
+    {"cuParamSeti", parameter_set, NULL},
+    {"cuLaunch", launched_the_old_way, NULL},
+    {"cuLaunchGrid", launched_grid, NULL},
+    {"cuLaunchGridAsync", launched_grid_async, NULL},
+    {"cuLibraryGetKernel", kernel_of_library, NULL},
+    {"cuLibraryEnumerateKernels", kernels_of_library, NULL},
+    {"cuGraphLaunch", graph_launched, NULL},
+    {"cuGraphLaunch_ptsz", graph_launched, NULL},
+    {NULL, NULL, NULL},
+};

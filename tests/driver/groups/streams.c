@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work that holds a stream back, captures, and memory operations of streams. */
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/driver/groups/groups.h"
+#include "tests/simcuda/tests/peer.h"
+
+static unsigned char *late; /* pinned memory that a host function writes */
+
+static void write_late(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    memset(late, 0x99, MIB);
+}
+
+static void CUDA_CB host_function(void *unused)
+{
+    (void)unused;
+    write_late();
+}
+
+static void CUDA_CB callback(CUstream stream, CUresult status, void *unused)
+{
+    (void)stream;
+    (void)status;
+    (void)unused;
+    write_late();
+}
+
+/* The bytes of a copy are written by work before it in the stream. */
+static void copy_late(CUstream stream)
+{
+    CUdeviceptr block;
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuMemcpyHtoDAsync_v2(block, late, MIB, stream));
+    MUST(cuStreamSynchronize(stream));
+    print_device("block", block, MIB);
+}
+
+static CUstream make_late(void)
+{
+    CUstream stream;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuMemAllocHost_v2((void **)&late, MIB));
+    memset(late, 0x11, MIB);
+    return stream;
+}
+
+static void behind_host_function(void)
+{
+    const CUstream stream = make_late();
+    SEEN(TESTED(cuLaunchHostFunc)(stream, host_function, NULL));
+    copy_late(stream);
+}
+
+static void behind_callback(void)
+{
+    const CUstream stream = make_late();
+    SEEN(TESTED(cuStreamAddCallback)(stream, callback, NULL, 0));
+    copy_late(stream);
+}
+
+/* The same bytes are written when the copy is queued, and before the device may go on. */
+static CUdeviceptr copy_before_writing(CUstream stream)
+{
+    CUdeviceptr block;
+    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
+    MUST(cuMemcpyHtoDAsync_v2(block, late, MIB, stream));
+    memset(late, 0x99, MIB);
+    return block;
+}
+
+static void behind_semaphore(void)
+{
+    CUexternalSemaphore semaphore;
+    const uint64_t one = 1;
+    const int file = eventfd(0, EFD_CLOEXEC);
+    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS wait = {0};
+    const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC import = {
+        .type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD, .handle.fd = dup(file)};
+    const CUstream stream = make_late();
+    MUST(cuImportExternalSemaphore(&semaphore, &import));
+    SEEN(TESTED(cuWaitExternalSemaphoresAsync)(&semaphore, &wait, 1, stream));
+    const CUdeviceptr block = copy_before_writing(stream);
+    if (write(file, &one, sizeof(one)) != sizeof(one))
+        exit(2);
+    MUST(cuStreamSynchronize(stream));
+    print_device("block", block, MIB);
+}
+
+static void behind_process(void)
+{
+    CUevent event;
+    const CUstream stream = make_late();
+    const struct sim_peer peer = sim_peer_start();
+    const CUipcEventHandle handle = sim_peer_record(peer);
+    SEEN(TESTED(cuIpcOpenEventHandle)(&event, handle));
+    MUST(cuStreamWaitEvent(stream, event, 0));
+    const CUdeviceptr block = copy_before_writing(stream);
+    sim_peer_go(peer);
+    MUST(cuStreamSynchronize(stream));
+    print_device("block", block, MIB);
+}
+
+/* What is captured happens when the graph is launched, and not before. */
+static void finish_capture(CUstream stream, CUdeviceptr block)
+{
+    CUgraph graph;
+    CUgraphExec exec;
+    seen("set while capturing", cuMemsetD8Async(block, 0x77, 3 * MIB, stream));
+    SEEN(cuStreamEndCapture(stream, &graph));
+    print_device("not yet", block, BLOCK_BYTES);
+    MUST(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    MUST(cuMemsetD8_v2(block, 0x22, BLOCK_BYTES));
+    MUST(cuCtxSynchronize());
+    SEEN(cuGraphLaunch(exec, stream));
+    MUST(cuStreamSynchronize(stream));
+    print_device("launched", block, BLOCK_BYTES);
+}
+
+static CUstream make_stream(void)
+{
+    CUstream stream;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+static void captured(void)
+{
+    const CUstream stream = make_stream();
+    const CUdeviceptr block = make_block(1);
+    SEEN(TESTED(cuStreamBeginCapture)(stream));
+    finish_capture(stream, block);
+}
+
+static void captured_2(void)
+{
+    const CUstream stream = make_stream();
+    const CUdeviceptr block = make_block(1);
+    SEEN(TESTED(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    finish_capture(stream, block);
+}
+
+static void captured_to_graph(void)
+{
+    CUgraph graph;
+    const CUstream stream = make_stream();
+    const CUdeviceptr block = make_block(1);
+    MUST(cuGraphCreate(&graph, 0));
+    SEEN(TESTED(cuStreamBeginCaptureToGraph)(stream, graph, NULL, NULL, 0,
+                                             CU_STREAM_CAPTURE_MODE_GLOBAL));
+    finish_capture(stream, block);
+}
+
+/* After a capture has ended allocations are deferred again: groups.py looks at the device's memory. */
+static void capture_ended(void)
+{
+    CUgraph graph;
+    CUdeviceptr block;
+    const CUstream stream = make_stream();
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SEEN(TESTED(cuStreamEndCapture)(stream, &graph));
+    MUST(cuMemAlloc_v2(&block, 64 * MIB));
+    MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
+}
+
+/* The end of a capture that fails is an end too. */
+static void capture_failed(void)
+{
+    CUgraph graph;
+    CUdeviceptr block, small;
+    CUevent fork;
+    const CUstream stream = make_stream();
+    const CUstream other = make_stream();
+    MUST(cuMemAlloc_v2(&small, 4096));
+    MUST(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    MUST(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    MUST(cuEventRecord(fork, stream));
+    MUST(cuStreamWaitEvent(other, fork, 0));
+    MUST(cuMemsetD8Async(small, 1, 4096, other));
+    SEEN(TESTED(cuStreamEndCapture)(stream, &graph));
+    MUST(cuMemAlloc_v2(&block, 64 * MIB));
+    MUST(cuMemsetD8_v2(block, 1, 64 * MIB));
+}
+
+const struct scenario stream_scenarios[] = {
+    {"cuLaunchHostFunc", behind_host_function, NULL},
+    {"cuLaunchHostFunc_ptsz", behind_host_function, NULL},
+    {"cuStreamAddCallback", behind_callback, NULL},
+    {"cuStreamAddCallback_ptsz", behind_callback, NULL},
+    {"cuWaitExternalSemaphoresAsync", behind_semaphore, NULL},
+    {"cuWaitExternalSemaphoresAsync_ptsz", behind_semaphore, NULL},
+    {"cuIpcOpenEventHandle", behind_process, NULL},
+    {"cuStreamBeginCapture", captured, NULL},
+    {"cuStreamBeginCapture_ptsz", captured, NULL},
+    {"cuStreamBeginCapture_v2", captured_2, NULL},
+    {"cuStreamBeginCapture_v2_ptsz", captured_2, NULL},
+    {"cuStreamBeginCaptureToGraph", captured_to_graph, NULL},
+    {"cuStreamBeginCaptureToGraph_ptsz", captured_to_graph, NULL},
+    {"cuStreamEndCapture", capture_ended, NULL},
+    {"cuStreamEndCapture_ptsz", capture_ended, NULL},
+    {"cuStreamEndCapture:unjoined", capture_failed, NULL},
+    {"cuStreamEndCapture_ptsz:unjoined", capture_failed, NULL},
+    {NULL, NULL, NULL},
+};

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of the systems, as text and as a page, and the picture."""
+import datetime
+import os
+import platform
+import subprocess
+
+from figures import mib
+
+WAYS = ("without", "with", "plan")
+
+
+def machine(python):
+    with open("/proc/meminfo", encoding="ascii") as file:
+        memory = round(int(file.readline().split()[1]) / (1 << 20))
+    version = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True,
+                             check=False).stdout.strip()
+    return {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "memory_gib": memory,
+            "python": platform.python_version(), "torch": version}
+
+
+def worst(ranks, figure):
+    found = [rank[figure] for rank in ranks if rank.get(figure) is not None]
+    return max(found) if found else None
+
+
+def total(ranks, figure):
+    found = [rank[figure] for rank in ranks if rank.get(figure) is not None]
+    return sum(found) if found else None
+
+
+def each_way(record, figure):
+    """A figure of each way to run it; once, if all are equal."""
+    found = [figure(record["ways"][way]) for way in WAYS if way in record["ways"]]
+    return found[0] if len(set(found)) == 1 else " / ".join(found)
+
+
+COLUMNS = (
+    ("system", lambda record: record["system"]),
+    ("ranks", lambda record: str(record["world"])),
+    ("shard", lambda record: mib(max(rank["shard_bytes"] for rank in record["ranks"]))),
+    ("device peak", lambda record: each_way(record, lambda ranks: mib(worst(ranks[1:] or ranks, "peak_bytes")))),
+    ("of rank 0", lambda record: each_way(record, lambda ranks: mib(ranks[0]["peak_bytes"]))),
+    ("host peak", lambda record: each_way(record, lambda ranks: mib(worst(ranks, "host_peak_bytes")))),
+    ("read", lambda record: each_way(record, lambda ranks: mib(total(ranks, "read_bytes")))),
+    ("bus", lambda record: each_way(record, lambda ranks: mib(total(ranks, "h2d_bytes")))),
+    ("wire", lambda record: each_way(record, lambda ranks: mib(total(ranks, "sent_bytes")))),
+    ("seconds", lambda record: each_way(record, lambda ranks: f"{worst(ranks, 'seconds'):.1f}")),
+    ("values", lambda record: "same" if all(record["equal"].values()) else "DIFFERENT"),
+)
+
+
+def row(record):
+    if record["skipped"] is not None:
+        return [record["system"], str(record["world"]), "skipped: " + record["skipped"]] + [""] * (len(COLUMNS) - 3)
+    return [figure(record) for _, figure in COLUMNS]
+
+
+def text(result):
+    rows = [[name for name, _ in COLUMNS], *map(row, result["records"])]
+    widths = [max(len(line[column]) for line in rows) for column in range(len(COLUMNS))]
+    return ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in rows]
+
+
+# --- the page
+
+
+PAGE = """# Systems, {size}simulated driver and NCCL
+
+{date}: {cores} cores, {memory_gib} GiB of memory, no GPU, Python {python}, PyTorch {torch} from PyPI; the simulated driver,
+the simulated NCCL and the stand-in for the CUDA runtime, all of this repository. Made by
+`tests/frameworks/systems/run --continue --json FILE --results PAGE --picture SVG`, in one run or several: {passed} checks passed,
+{failed} failed; what is not in the tables has not been run. No figure here is one of a GPU.
+
+Each row is a script of `tests/frameworks/systems`, as users of that system write it; nothing in it knows of MetaShard. All its
+ranks ran at the same time, each a process with a simulated device of its own, and real PyTorch's `nccl` backend
+between them: without the preload, with it, and, where a row has three figures, with it and `METASHARD_PLAN`
+(`metashard-plan make`, strategy `fsdp1` or `fsdp2`). One figure stands for all of them. *same*: every parameter and
+buffer of every rank holds the same bytes in each, buffers that no checkpoint has among them, and the random
+generators are in the same state.
+
+The model has Llama's shape: {model} MiB in bfloat16; the device's granules have {granule_kib} KiB. Figures in MiB. *Shard*: what the largest rank holds in the end.
+*Device peak*: all memory of the device, of the worst rank but 0; *of rank 0* that of rank 0, which in some systems
+has the whole model and sends it. *Host peak*: the most anonymous memory of a process, looked at 50 times a
+second, PyTorch's own {host} included; pages of mapped files can be dropped and are not in it. Here MetaShard saves
+nothing: what a program builds on the host is there, and small things are kept beside it. *Read*: by system calls, what
+MetaShard asks of `/proc` among it; what a program reads through a mapping is not. *Bus*: copied to the devices; *wire*:
+sent between ranks; these three of all ranks together. *Seconds*: the slowest rank's, with as many ranks at a time as
+the row has, on {cores} cores that others used as well: they say little.
+
+"""
+
+PICTURE = "![Device peak of each system, without and with MetaShard](../pictures/systems.svg)\n\n"
+
+HELD = """
+## What the test holds
+
+Values, and not more memory than without, everywhere. Peak at most 1.05 x shard + the largest tensor's shard + {slack:g} MiB,
+of all ranks: {all}. Of all ranks but 0, with a plan: {but0}.
+In rows with buckets of FSDP1 or tensor parallelism it is 64 MiB, if that is more.
+The other rows have no such bound; below is why those that are above it are.
+
+## What stays as it is, and why
+
+- Rank 0 of a system that sends the model: what NCCL sends lies whole in memory while it does, a bucket of FSDP1 up to 250 MB,
+  and so do the tensors that PyTorch copies it back to.
+- FSDP1 into which shards of a state dict are loaded (`SHARDED_STATE_DICT`) gathers every parameter, whole, on every
+  rank, to cut its own chunk out of them, and keeps them all until the end (PyTorch,
+  `torch/distributed/fsdp/_state_dict_utils.py`): what came from other ranks is in no file and cannot be left out, only be
+  moved to the host. `gathered.py` does that and nothing else.
+- FSDP1 that receives buckets (`sync_module_states`), with a plan, of a small model: parts that are smaller than a granule
+  are not left out.
+- accelerate's FSDP1 with RAM-efficient loading: what the other ranks have on the host, never written, is copied to the
+  device first, and FSDP1 moves whole units.
+- Tensor parallel: by default rank 0 of a group sends the others their part of every tensor (`src_data_rank=0`), although
+  all have the same; they have it all, a half of the model on a mesh of 2 by N, until FSDP2 has taken its part of it.
+"""
+
+
+def markdown(head, rows):
+    return "\n".join("| " + " | ".join(words) + " |" for words in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def listed(result, bound):
+    return "; ".join(dict.fromkeys(record["system"] for record in result["records"] if record.get("bound") == bound)) \
+        or "none"
+
+
+def write_page(path, result, has_picture):
+    ran = [record for record in result["records"] if record["skipped"] is None]
+    model = max(sum(rank["shard_bytes"] for rank in record["ranks"]) for record in ran)
+    day = datetime.date.fromisoformat(result["date"])
+    page = PAGE.format(**{"granule_kib": 2048, **result, "date": f"{day.day} {day:%B %Y}"}, model=mib(model), host="350",
+                       size="a larger model, " if result["scale"] >= 1 else "",
+                       passed=result["checks"]["passed"], failed=result["checks"]["failed"] or "none")
+    page += PICTURE if has_picture else ""
+    for world in sorted({record["world"] for record in result["records"]}):
+        records = [record for record in result["records"] if record["world"] == world]
+        page += f"## {world} ranks\n\n" + markdown([name for name, _ in COLUMNS], map(row, records)) + "\n"
+    page += HELD.format(slack=result["slack_bytes"] / (1 << 20), all=listed(result, "all"),
+                        but0=listed(result, "but 0")).lstrip()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(page)

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What must hold of any plan over any tensors that were accepted; a program that sees otherwise dies. */
+#ifndef METASHARD_TESTS_PLANS_PLAN_FUZZ_CHECK_H
+#define METASHARD_TESTS_PLANS_PLAN_FUZZ_CHECK_H
+
+#include "runtime/plan/plan.h"
+
+/* A refusal is one line of some text. */
+void check_fault(const struct ms_fault *fault);
+
+/* Ranges of some ranks, and the census if the world is small. */
+void check_layout(const struct ms_layout *layout);
+
+#endif

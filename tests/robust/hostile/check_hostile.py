@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_hostile.py --build DIR --preload VALUE [--spawn N]: the job in hostile surroundings (hostile.c). TAP.
+
+In each it must be right. What is said is told for each case: nothing, or that the shim cannot do its work, in one line.
+"""
+import argparse
+import glob
+import json
+import os
+import random
+import re
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+MIB = 1 << 20
+results = []
+
+
+def report(name, wrong):
+    results.append(not wrong)
+    print(f"{'not ok' if wrong else 'ok'} {len(results)} {name}", flush=True)
+    if wrong:
+        print("# " + wrong.replace("\n", "\n# "))
+
+
+def skip(name, why):
+    results.append(True)
+    print(f"ok {len(results)} {name} # SKIP {why}")
+
+
+class Case:
+    """One run. jobs: how many lines say "right"; said: what a line of the shim must match, or None for silence."""
+
+    def __init__(self, place, *arguments, jobs=1, said=None, deferred=True, preload=None, limits=(), prefix="",
+                 driver="simcuda", **settings):
+        self.folder = tempfile.mkdtemp(dir=place.folder)
+        self.jobs, self.said, self.deferred = jobs, said, deferred
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("METASHARD", "SIMCUDA_"))}
+        environment.update(
+            LD_LIBRARY_PATH=place.built(driver), SIMCUDA_GRANULE_KIB="64", SIMCUDA_POISON="2", METASHARD_MIN_BYTES="65536",
+            METASHARD_STATE_DIR=os.path.join(self.folder, "state"), METASHARD_DUMP=os.path.join(self.folder, "dump-%p"))
+        environment.update({name: value.replace("FOLDER", self.folder) for name, value in settings.items()})
+        libraries = place.preload if preload is None else preload
+        command = [place.program, arguments[0], place.data,
+                   *(argument.replace("FOLDER", self.folder) for argument in arguments[1:])]
+        if prefix:  # a shell's words, and then the job
+            environment.update(JOB_PRELOAD=libraries)
+            command = ["sh", "-c", prefix.replace("FOLDER", self.folder) + ' && LD_PRELOAD=$JOB_PRELOAD exec "$@"', "sh",
+                       *command]
+            if "unshare" in prefix:
+                command = ["unshare", "-m", *command[:2], prefix.replace("unshare", "true", 1).replace("FOLDER", self.folder)
+                           + ' && LD_PRELOAD=$JOB_PRELOAD exec "$@"', "sh", *command[4:]]
+        else:
+            environment["LD_PRELOAD"] = libraries
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            for which, number in limits:
+                resource.setrlimit(which, (number, number))
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=self.folder,
+                                  preexec_fn=limit, stdin=subprocess.DEVNULL)
+            self.status, self.out, self.error = done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+        except subprocess.TimeoutExpired as late:
+            self.status, self.out, self.error = "hangs", (late.stdout or b"").decode().splitlines(), []
+
+    def wrong(self):
+        text = f"status {self.status}\n" + "\n".join(self.out + self.error)[-1500:]
+        if self.status != 0 or self.out.count("right") != self.jobs:
+            return f"expected {self.jobs} jobs that are right\n{text}"
+        own = [line for line in self.error if line.startswith("metashard[")]
+        if self.said is None and self.error:
+            return f"expected no line\n{text}"
+        if self.said is not None and (len(own) != 1 or not re.search(self.said, own[0])):
+            return f"expected one line with '{self.said}'\n{text}"
+        dumps = [json.load(open(path)) for path in glob.glob(os.path.join(self.folder, "dump-*"))]
+        if self.deferred and not any(dump["deferred_allocations"] for dump in dumps):
+            return f"nothing was deferred\n{text}"
+        if self.deferred is False and any(dump["deferred_allocations"] for dump in dumps):
+            return f"something was deferred\n{text}"
+        return ""
+
+
+class Place:
+    def __init__(self, options, folder):
+        self.folder, self.tests, self.preload = folder, os.path.join(options.build, "tests"), options.preload
+        self.program = self.built("robust", "hostile", "hostile")
+        self.data = os.path.join(folder, "data")
+        with open(self.data, "wb") as file:
+            file.write(random.Random(3).randbytes(4 * MIB))
+        os.utime(self.data, (1e9, 1e9))
+        os.chmod(folder, 0o755)
+
+    def built(self, *path):
+        return os.path.join(self.tests, *path)
+
+    def check(self, name, *arguments, **settings):
+        report(name, Case(self, *arguments, **settings).wrong())
+
+
+def check_processes(place, options):
+    place.check("the job alone", "job")
+    place.check("fork before the start", "fork-before", jobs=2)
+    place.check("fork after the start, and the child ends", "fork-after")
+    place.check("fork after the start, with a socket", "fork-after", METASHARD_CONTROL="FOLDER/control")
+    place.check("fork while threads work, and the child calls CUDA", "fork-threads", deferred=None)
+    place.check("vfork and exec", "vfork", jobs=2)
+    place.check("exec", "exec")
+    case = Case(place, "exec")
+    pages = os.listdir(os.path.join(case.folder, "state"))
+    report("exec leaves one state page", "" if len(pages) == 1 else f"{pages}")
+    case = Case(place, "spawn", str(options.spawn), jobs=options.spawn, METASHARD_DUMP="", deferred=None)
+    pages = os.listdir(os.path.join(case.folder, "state"))
+    report(f"{options.spawn} short children", case.wrong() or ("" if len(pages) <= 24 else f"{len(pages)} state pages"))
+    place.check("threads work while the process ends", "exit-threads", deferred=None, said=None)
+
+
+def check_signals(place):
+    place.check("signals, all the time", "signals")
+    place.check("signals, with a plan's socket and the reading threads", "signals", METASHARD_CONTROL="FOLDER/control",
+                METASHARD_READ_THREADS="4")
+
+
+def check_libraries(place):
+    plugin = place.built("robust", "hostile", "plugin.so")
+    place.check("libcuda.so.1 is opened and closed again", "reload")
+    place.check("a plugin is opened and closed again", "unload", plugin, jobs=3)
+    place.check("a namespace of its own", "dlmopen", plugin, jobs=2)
+    case = Case(place, "deepbind", plugin)
+    if "refused" in case.out:  # the simulated driver says which access was illegal
+        wrong = "" if case.status == 0 and case.out[0] == "right" else f"{case.status} {case.out} {case.error}"
+    else:
+        case.jobs, case.out = 2, [line for line in case.out if line != "read"]
+        wrong = case.wrong()
+    report("RTLD_DEEPBIND: right beside the shim, and deferred memory refused there", wrong)
+    other = place.built("robust", "hostile", "other.so")
+    libraries = place.preload.split(":")
+    for name, order in (("before", [*libraries[:-1], other, libraries[-1]]), ("after", [*libraries, other])):
+        case = Case(place, "job", preload=":".join(order), OTHER_REPORT="FOLDER/other")
+        count = int(open(os.path.join(case.folder, "other")).read())
+        report(f"another interposer {name} ours", case.wrong())
+        print(f"# {count} calls came through it")
+
+
+def planned(place, limits):
+    """A request and a deeply nested plan come while the job waits (mode wait)."""
+    case = Case(place, "wait", "FOLDER/control", limits=limits, METASHARD_CONTROL="FOLDER/control")
+    return case.wrong() or ("" if "asked" in case.out else f"no answer: {case.out}")
+
+
+def check_limits(place):
+    place.check("16 descriptors", "job", limits=[(resource.RLIMIT_NOFILE, 16)])
+    for number in (3, 4, 5, 6, 7, 8, 10, 12):
+        limited = [(resource.RLIMIT_NOFILE, number)]
+        alone = Case(place, "job", preload=":".join(place.preload.split(":")[:-1]), limits=limited)
+        case = Case(place, "job", limits=limited, deferred=None)
+        right = case.status == 0 and case.out == ["right"]
+        told = case.status == 1 and "CUDA error" in "".join(case.out) and case.error
+        if alone.status != 0:
+            skip(f"{number} descriptors", "too few for the job without the preload")
+        else:
+            report(f"{number} descriptors: right, or an error and a line", "" if right or told else
+                   f"status {case.status}\n" + "\n".join(case.out + case.error))
+    for kib in (64, 128, 512):
+        limited = [(resource.RLIMIT_STACK, kib << 10)]
+        alone = Case(place, "job", preload=":".join(place.preload.split(":")[:-1]), limits=limited)
+        if alone.status != 0:
+            skip(f"stacks of {kib} KiB", "too little for the job without the preload")
+        else:
+            report(f"stacks of {kib} KiB, and a request by the socket", planned(place, limited))
+    place.check("no locked memory", "job", limits=[(resource.RLIMIT_MEMLOCK, 0)])
+
+
+def check_address_space(place):
+    """From what the job needs without the preload up to where it is right with it: right, or an error and a line."""
+    if "lib" in ":".join(place.preload.split(":")[:-1]):
+        skip("little address space", "a sanitizer needs all of it")
+        return
+    limits = [mib for mib in range(40, 200, 8)
+              if Case(place, "job", preload="", limits=[(resource.RLIMIT_AS, mib << 20)], deferred=None).status == 0]
+    wrong, right = "", 0
+    for mib in limits or [400]:
+        case = Case(place, "job", limits=[(resource.RLIMIT_AS, mib << 20)], deferred=None)
+        if case.status == 0 and case.out == ["right"]:
+            right += 1
+        elif any("simcuda: no thread" in line for line in case.error):
+            pass  # the simulated driver has room for less than without the preload, and gives up
+        elif case.status != 1 or "CUDA error" not in "".join(case.out) or not case.error:
+            wrong += f"{mib} MiB: status {case.status}\n" + "\n".join(case.out + case.error) + "\n"
+    report(f"little address space: right in {right} of {len(limits or [400])} sizes, else an error and a line", wrong)
+
+
+def can_unshare():
+    return shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+def check_file_systems(place):
+    folder = os.path.join(place.folder, "read-only")
+    names = ("no /proc", "a /proc with nothing to read", "a read-only folder for the state page", "a read-only /tmp",
+             "a read-only place for everything", "a full disk")
+    if not can_unshare():
+        for name in names:
+            skip(name, "no mount namespace can be made here")
+        return
+    os.mkdir(folder)
+    tmpfs = "mount -t tmpfs -o {} none {}"
+    place.check(names[0], "job", prefix="unshare && mount --make-rprivate / && umount -l /proc")
+    place.check(names[1], "job", prefix="unshare && " + tmpfs.format("ro", "/proc"))
+    place.check(names[2], "job", prefix="unshare && " + tmpfs.format("ro", folder), said="no state page is kept",
+                METASHARD_STATE_DIR=folder)
+    place.check(names[3], "job", prefix="unshare && mount --bind / /mnt && mount -o remount,bind,ro /mnt && mount --bind "
+                "/mnt/tmp /tmp && mount -o remount,bind,ro /tmp" if not place.folder.startswith("/tmp") else "true",
+                deferred=None)
+    place.check(names[4], "job", prefix="unshare && " + tmpfs.format("ro", folder), said="METASHARD_DUMP: cannot write",
+                METASHARD_STATE_DIR="", METASHARD_DUMP=folder + "/dump", deferred=None)
+    place.check(names[5], "job", prefix="unshare && " + tmpfs.format("size=64k", folder), said="no state page is kept",
+                METASHARD_STATE_DIR=folder + "/state")
+
+
+def check_drivers(place):
+    place.check("a driver without virtual memory management", "job", driver=os.path.join("robust", "hostile", "old"), deferred=None,
+                said="steps aside")
+    place.check("a driver of CUDA 12.9", "job", driver=os.path.join("simcuda", "profile12"))
+    place.check("a driver that hides what is new", "job", SIMCUDA_PROFILE="12")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--preload", required=True)
+    parser.add_argument("--spawn", type=int, default=60, help="how many short children")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="metashard-hostile-") as folder:
+        place = Place(options, folder)
+        check_processes(place, options)
+        check_signals(place)
+        check_libraries(place)
+        check_limits(place)
+        check_address_space(place)
+        check_file_systems(place)
+        check_drivers(place)
+    print(f"1..{len(results)}")
+    return not all(results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
