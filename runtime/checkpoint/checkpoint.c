@@ -13,7 +13,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/checkpoint/torch_file.h"
-#include "runtime/plan/plan_internal.h"
+#include "runtime/checkpoint/tensor_json.h"
 
 enum { HEADER_MAX_BYTES = 100000000, INDEX_MAX_BYTES = 100000000 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that read, or do what is not modelled: what they reach is materialised first. */
-#include "runtime/calls/calls.h"
+#include "runtime/fill/access.h"
 
 #include "runtime/base/log.h"
 #include "runtime/fill/evict.h"

@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
 #include "runtime/memory/allocations.h"
 #include "runtime/memory/publish.h"

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
+#include "runtime/fill/access.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/prefetch.h"

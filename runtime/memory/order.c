@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"

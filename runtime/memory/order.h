@@ -28,6 +28,19 @@ CUresult ms_bound_lineage(struct ms_allocation *allocation);
 CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
                           CUstream stream);
 
+/*
+ * Work was queued that can wait for the host, for memory, or for other work in ways that cannot be
+ * seen, or that writes host memory later, from which the next copy may read: from now on a write is
+ * recorded only when its stream is idle.
+ */
+void ms_note_gate(void);
+
+/*
+ * A stream capture is about to begin, or did not begin or ended. While one is under way nothing is deferred, and the
+ * driver is asked nothing that would end it.
+ */
+void ms_note_capture(bool begun);
+
 /* True when work of the stream may still write the host memory that a call is about to read. */
 bool ms_host_may_change(CUstream stream);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/checkpoint/tensor_json.h"
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 

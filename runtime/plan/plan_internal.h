@@ -3,9 +3,8 @@
 #ifndef METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
 #define METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
 
-#include <jansson.h>
-
 #include "runtime/base/arena.h"
+#include "runtime/document/json.h"
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/placement.h"
 
@@ -69,19 +68,6 @@ struct ms_layout {
     size_t unit_count;
     uint64_t bytes;
 };
-
-/* Integers of a document; nothing else is a number. */
-bool ms_json_count(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
-                   uint64_t least, uint64_t most, uint64_t *count_out);
-bool ms_json_keys(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
-                  const char *const *keys, const char *expected);
-/* dtype and shape, from any object that has both. */
-bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
-                    struct ms_tensor *tensor);
-
-/* A whole file of at most `most` bytes; ms_heap_free. */
-bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
-                  struct ms_fault *fault);
 
 bool ms_mesh_parse(const struct ms_reading *reading, json_t *document, struct ms_plan *plan);
 bool ms_mesh_number(struct ms_mesh *mesh); /* world and strides from sizes; false: too large */

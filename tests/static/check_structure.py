@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_structure.py BUILD: no circles among the source files of the runtime, the shim and the tools.
+"""check_structure.py BUILD: no circles and no arrows up in the runtime, the shim and the tools.
 
 A file depends on another one when its object needs a symbol that the other one's defines, as `nm` has them. So a strongly
 connected component of more than one file is a knot: none of its files can be understood, tested or left out alone. What
 must be so all the same stands in EXCEPTIONS; a row there that no circle needs is an error, so the table only shrinks.
+
+Folders have an order, FLOORS: a file includes, and needs symbols of, its own folder and of floors below it. The map in
+docs/design.md has each of them. None holds more than MOST of all lines.
 """
 import collections
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -24,6 +28,16 @@ EXCEPTIONS = {
         "what a program looks up is answered from the table of our functions, in which cuGetProcAddress and, in the file that "
         "has dlsym, the thunks stand themselves",
 }
+
+# From above to below. Folders of one floor know nothing of each other.
+FLOORS = [["shim"], ["runtime/start"], ["runtime/control"], ["runtime/collective"], ["runtime/calls"], ["runtime/fill"],
+          ["runtime/shard"], ["runtime/memory"], ["runtime/plan", "runtime/source"],
+          ["runtime/checkpoint", "runtime/state", "runtime/kernel"],
+          ["runtime/document", "runtime/config", "runtime/driver"], ["runtime/base"]]
+FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders}
+# The tools stand beside: they read formats.
+TOOLS_MAY = {"runtime/plan", "runtime/checkpoint", "runtime/state", "runtime/document", "runtime/config", "runtime/base"}
+MOST = 0.16
 
 
 def list_objects(build):
@@ -117,10 +131,69 @@ def check_circles(references, exceptions):
     return faults
 
 
+def list_files():
+    """Of the shim, the runtime and the tools: {path from the root: text}."""
+    texts = {}
+    for top in ("shim", "runtime", "tools"):
+        for folder, _, names in os.walk(os.path.join(SOURCE, top)):
+            for name in names:
+                if name.endswith((".c", ".h", ".S", ".def", ".js", ".css")):
+                    path = os.path.join(folder, name)
+                    with open(path, encoding="utf-8") as file:
+                        texts[os.path.relpath(path, SOURCE)] = file.read()
+    return texts
+
+
+def folder_of(path):
+    return "tools" if path.startswith("tools/") else os.path.dirname(path)
+
+
+def is_down(begin, end):
+    if begin == end:
+        return True
+    if begin == "tools":
+        return end in TOOLS_MAY
+    return end in FLOOR and begin in FLOOR and FLOOR[begin] < FLOOR[end]
+
+
+def check_floors(texts, references):
+    faults = []
+    for path, text in sorted(texts.items()):
+        for included in re.findall(r'#include "((?:shim|runtime|tools)/[^"]+)"', text):
+            if not is_down(folder_of(path), folder_of(included)):
+                faults.append(f"{path} includes {included}, which is not below it")
+    # Without plans control/no_plans.c stands for files of many folders.
+    owned = {path for path in texts if path != "runtime/control/no_plans.c"}
+    for (begin, end), names in sorted(references.items()):
+        if begin in owned and end in owned and not is_down(folder_of(begin), folder_of(end)):
+            faults.append(f"{begin} needs {end}, which is not below it: {', '.join(sorted(names)[:4])}")
+    return faults
+
+
+def check_sizes(texts):
+    lines = collections.Counter()
+    for path, text in texts.items():
+        lines[os.path.dirname(path)] += text.count("\n")
+    whole = sum(lines.values())
+    return [f"{folder} has {100 * count / whole:.1f} % of the lines; at most {100 * MOST:.0f} % are wanted"
+            for folder, count in lines.items() if count > MOST * whole]
+
+
+def check_map(texts):
+    """The table in docs/design.md has a row for each folder, in the order of FLOORS."""
+    with open(os.path.join(SOURCE, "docs", "design.md"), encoding="utf-8") as file:
+        rows = re.findall(r"^\| `((?:shim|runtime/\w+|tools)/)` \| \S", file.read(), re.M)
+    wanted = [folder + "/" for folders in FLOORS for folder in folders] + ["tools/"]
+    there = {folder_of(path) + "/" for path in texts}
+    faults = [] if rows == wanted else [f"the map in docs/design.md has {', '.join(rows)}; expected {', '.join(wanted)}"]
+    return faults + [f"{folder} has no floor" for folder in sorted(there - set(wanted))]
+
+
 def main():
     build = sys.argv[1]
+    texts = list_files()
     references, sources = read_references(build)
-    faults = check_circles(references, EXCEPTIONS)
+    faults = check_circles(references, EXCEPTIONS) + check_floors(texts, references) + check_sizes(texts) + check_map(texts)
     if len(sources) < 100 or ("shim/memory.c", "shim/real.c") not in references:
         faults.append(f"only {len(sources)} objects found, or their symbols are not, that cannot be right")
     print("\n".join(faults) or f"{len(sources)} files, {len(references)} dependencies, no circle")

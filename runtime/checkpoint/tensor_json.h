@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tensor's dtype and shape in a JSON document. */
+#ifndef METASHARD_RUNTIME_CHECKPOINT_TENSOR_JSON_H
+#define METASHARD_RUNTIME_CHECKPOINT_TENSOR_JSON_H
+
+#include "runtime/checkpoint/tensor.h"
+#include "runtime/document/json.h"
+
+/* dtype and shape, from any object that has both. */
+bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
+                    struct ms_tensor *tensor);
+
+#endif
