@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_documents.py: what README.md, docs/*.md and docs/systems/*.md quote is there: links and their headings, messages,
-variables."""
+"""check_documents.py: what README.md, CONTRIBUTING.md, tests/README.md, docs/*.md and docs/systems/*.md quote is there: links
+and their headings, messages, variables."""
 import glob
 import os
 import re
@@ -85,7 +85,8 @@ def main():
     table = read(os.path.join(SOURCE, "runtime", "config", "options.def"))
     variables = set(re.findall(r"^MS_OPTION\(\w+, \w+, (METASHARD\w*),", table, re.M))
     known = messages()
-    documents = [os.path.join(SOURCE, "README.md"), *sorted(glob.glob(os.path.join(SOURCE, "docs", "*.md"))),
+    documents = [*(os.path.join(SOURCE, page) for page in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
+                 *sorted(glob.glob(os.path.join(SOURCE, "docs", "*.md"))),
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md")))]
     manuals = sorted(glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]")))
     links = quoted = 0
