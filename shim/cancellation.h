@@ -16,20 +16,22 @@
 
 #include "runtime/state/caller.h"
 
-static inline int ms_door_close(void)
+static inline int ms_cancellation_disable(void)
 {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     return before;
 }
 
-static inline void ms_door_open(const int *before)
+static inline void ms_cancellation_restore(const int *before)
 {
     pthread_setcancelstate(*before, NULL);
 }
 
 /* Until the end of the enclosing block. */
-#define MS_INSIDE const int door __attribute__((cleanup(ms_door_open), unused)) = ms_door_close()
+#define MS_INSIDE                                                              \
+    const int door __attribute__((cleanup(ms_cancellation_restore), unused)) = \
+        ms_cancellation_disable()
 
 /* The same for a call of the program by the name that messages use. */
 #define MS_ENTER(call)  \

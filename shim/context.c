@@ -66,7 +66,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 {
     const CUresult result = MS_REAL(cuCtxFromGreenCtx)(pContext, hCtx);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_note_green_context(*pContext);
+        ms_add_green_context(*pContext);
     return result;
 }
 

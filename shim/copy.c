@@ -25,7 +25,7 @@
         if (ms_defers_any() &&                                                               \
             ms_copy_from_host(dstDevice, srcHost, ByteCount, default_stream, true, &result)) \
             return result;                                                                   \
-        ms_note_gate();                                                                      \
+        ms_order_add_gate();                                                                 \
         return MS_REAL(symbol)(dstDevice, srcHost, ByteCount);                               \
     }                                                                                        \
     MS_QUICK_COPY(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),    \
@@ -44,7 +44,7 @@ FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
             ms_copy_from_host(dstDevice, srcHost, ByteCount, ms_stream(hStream, default_stream),  \
                               false, &result))                                                    \
             return result;                                                                        \
-        ms_note_gate();                                                                           \
+        ms_order_add_gate();                                                                      \
         return MS_REAL(symbol)(dstDevice, srcHost, ByteCount, hStream);                           \
     }                                                                                             \
     MS_QUICK_COPY(                                                                                \
@@ -64,7 +64,7 @@ FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
         if (is_looked_at &&                                                                 \
             ms_copy_on_device(dstDevice, srcDevice, ByteCount, default_stream, &result))    \
             return result;                                                                  \
-        ms_note_gate();                                                                     \
+        ms_order_add_gate();                                                                \
         result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                          \
         if (is_looked_at)                                                                   \
             ms_read_end();                                                                  \
@@ -86,7 +86,7 @@ ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
         if (is_looked_at && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                  \
                                               ms_stream(hStream, default_stream), &result))     \
             return result;                                                                      \
-        ms_note_gate();                                                                         \
+        ms_order_add_gate();                                                                    \
         result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                     \
         if (is_looked_at)                                                                       \
             ms_read_end();                                                                      \
@@ -104,13 +104,13 @@ ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 static CUresult prepare_host(const void *destination, size_t bytes)
 {
     const CUdeviceptr address = (CUdeviceptr)(uintptr_t)destination;
-    return ms_is_block(address) ? ms_prepare_touch(address, bytes) : CUDA_SUCCESS;
+    return ms_is_owned(address) ? ms_prepare_touch(address, bytes) : CUDA_SUCCESS;
 }
 
 #define TO_HOST(symbol, default_stream)                                             \
     MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))       \
     {                                                                               \
-        ms_note_gate();                                                             \
+        ms_order_add_gate();                                                        \
         if (ms_strays(srcDevice, ByteCount))                                        \
             return MS_REAL(symbol)(dstHost, MS_NOWHERE, ByteCount);                 \
         if (!ms_defers_any())                                                       \
@@ -132,7 +132,7 @@ TO_HOST(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD)
 #define TO_HOST_ASYNC(symbol, default_stream)                                                   \
     MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)) \
     {                                                                                           \
-        ms_note_gate();                                                                         \
+        ms_order_add_gate();                                                                    \
         if (ms_strays(srcDevice, ByteCount))                                                    \
             return MS_REAL(symbol)(dstHost, MS_NOWHERE, ByteCount, hStream);                    \
         if (!ms_defers_any())                                                                   \
@@ -155,7 +155,7 @@ TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 /* cuMemcpy finds the kind of copy from the addresses; so must we. */
 static bool reads_block(CUdeviceptr destination, CUdeviceptr source)
 {
-    return ms_defers_any() && ms_is_block(source) && !ms_is_block(destination) &&
+    return ms_defers_any() && ms_is_owned(source) && !ms_is_owned(destination) &&
            !ms_is_device_memory(destination);
 }
 
@@ -166,15 +166,15 @@ static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, 
     *is_held_out = false;
     if (!ms_defers_any() || bytes == 0)
         return false;
-    const bool to_block = ms_is_block(destination);
-    if (ms_is_block(source) || (to_block && !ms_is_host_memory(source))) {
+    const bool to_block = ms_is_owned(destination);
+    if (ms_is_owned(source) || (to_block && !ms_is_host_memory(source))) {
         *is_held_out = !ms_copy_on_device(destination, source, bytes, stream, result_out);
         return !*is_held_out;
     }
     if (!to_block && !ms_is_device_memory(destination))
         return false;
     if (!ms_is_host_memory(source)) {
-        *result_out = ms_prepare_foreign(source);
+        *result_out = ms_prepare_unowned(source);
         return *result_out != CUDA_SUCCESS;
     }
     return ms_copy_from_host(destination, (const void *)(uintptr_t)source, bytes, stream, blocking,
@@ -201,7 +201,7 @@ static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t byte
             return MS_REAL(symbol)(MS_NOWHERE, src, ByteCount);                        \
         if (prepare_any(dst, src, ByteCount, default_stream, true, &is_held, &result)) \
             return result;                                                             \
-        ms_note_gate();                                                                \
+        ms_order_add_gate();                                                           \
         result = MS_REAL(symbol)(dst, src, ByteCount);                                 \
         if (is_held)                                                                   \
             ms_read_end();                                                             \
@@ -222,7 +222,7 @@ ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
         if (prepare_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false, &is_held, \
                         &result))                                                                 \
             return result;                                                                        \
-        ms_note_gate();                                                                           \
+        ms_order_add_gate();                                                                      \
         result = MS_REAL(symbol)(dst, src, ByteCount, hStream);                                   \
         if (is_held)                                                                              \
             ms_read_end();                                                                        \

@@ -13,7 +13,7 @@
 
 static CUresult seal(void)
 {
-    ms_note_gate();
+    ms_order_add_gate();
     return ms_defers_any() ? ms_prepare_touch_all() : CUDA_SUCCESS;
 }
 

@@ -52,12 +52,12 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
 {
     const unsigned char *host = side->host;
     if (side->type == CU_MEMORYTYPE_DEVICE || side->type == CU_MEMORYTYPE_UNIFIED) {
-        if (ms_is_block(side->device))
+        if (ms_is_owned(side->device))
             return CUDA_SUCCESS;
         if (!ms_is_host_memory(side->device))
-            return ms_prepare_foreign(side->device);
+            return ms_prepare_unowned(side->device);
         if (side->type == CU_MEMORYTYPE_DEVICE && !ms_is_pinned_memory(side->device))
-            return ms_prepare_foreign(side->device);
+            return ms_prepare_unowned(side->device);
         host = (const unsigned char *)(uintptr_t)side->device;
     } else if (side->type != CU_MEMORYTYPE_HOST) {
         return CUDA_SUCCESS;
@@ -87,12 +87,12 @@ static bool find_first_row(const struct side *side, size_t width, uint64_t *firs
 static bool copy_rows(const struct side *source, const struct side *destination, size_t width,
                       size_t height, CUstream stream, CUresult *result_out)
 {
-    struct ms_row_copy rows = {.width = width,
-                               .dims = 1,
-                               .dim = {{height, row_pitch(destination, width),
-                                        row_pitch(source, width)}}};
+    struct ms_strided_copy rows = {.width = width,
+                                   .dims = 1,
+                                   .dim = {{height, row_pitch(destination, width),
+                                            row_pitch(source, width)}}};
     return width > 0 && height > 0 && find_first_row(source, width, &rows.from) &&
-           ms_is_block(rows.from) && find_first_row(destination, width, &rows.to) &&
+           ms_is_owned(rows.from) && find_first_row(destination, width, &rows.to) &&
            ms_copy_rows(&rows, stream, result_out);
 }
 
@@ -239,7 +239,7 @@ static CUresult prepare_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream, bo
         const CUresult result = prepare_##shape(pCopy, default_stream, &is_done); \
         if (is_done || result != CUDA_SUCCESS)                                    \
             return result;                                                        \
-        ms_note_gate();                                                           \
+        ms_order_add_gate();                                                      \
         return MS_REAL(symbol)(pCopy);                                            \
     }                                                                             \
     MS_QUICK_COPY(symbol, (const type *pCopy), (pCopy))
@@ -266,7 +266,7 @@ SHAPED(cuMemcpy3DPeer_ptds, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_PER_THREAD)
             prepare_##shape(pCopy, ms_stream(hStream, default_stream), &is_done); \
         if (is_done || result != CUDA_SUCCESS)                                    \
             return result;                                                        \
-        ms_note_gate();                                                           \
+        ms_order_add_gate();                                                      \
         return MS_REAL(symbol)(pCopy, hStream);                                   \
     }                                                                             \
     MS_QUICK_COPY(symbol, (const type *pCopy, CUstream hStream), (pCopy, hStream))
@@ -283,7 +283,7 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
     if (!ms_defers_any() || bytes == 0)
         return CUDA_SUCCESS;
     const CUresult result =
-        ms_is_block(source) ? ms_prepare_touch(source, bytes) : ms_prepare_foreign(source);
+        ms_is_owned(source) ? ms_prepare_touch(source, bytes) : ms_prepare_unowned(source);
     return result != CUDA_SUCCESS ? result : ms_prepare_touch(destination, bytes);
 }
 
@@ -291,7 +291,7 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,       \
                      CUcontext srcContext, size_t ByteCount))                                  \
     {                                                                                          \
-        ms_note_gate();                                                                        \
+        ms_order_add_gate();                                                                   \
         if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))                \
             return MS_REAL(symbol)(MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount);  \
         const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);                 \
@@ -310,7 +310,7 @@ PEER(cuMemcpyPeer_ptds)
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,     \
                      CUcontext srcContext, size_t ByteCount, CUstream hStream))              \
     {                                                                                        \
-        ms_note_gate();                                                                      \
+        ms_order_add_gate();                                                                 \
         if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))              \
             return MS_REAL(symbol)(MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount, \
                                    hStream);                                                 \
@@ -329,7 +329,7 @@ PEER_ASYNC(cuMemcpyPeerAsync_ptsz)
 #define TO_ARRAY(symbol)                                                                           \
     MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)) \
     {                                                                                              \
-        ms_note_gate();                                                                            \
+        ms_order_add_gate();                                                                       \
         if (ms_strays(srcDevice, ByteCount))                                                       \
             return MS_REAL(symbol)(dstArray, dstOffset, MS_NOWHERE, ByteCount);                    \
         const CUresult result = prepare_both(srcDevice, srcDevice, ByteCount);                     \
@@ -346,7 +346,7 @@ TO_ARRAY(cuMemcpyDtoA_v2_ptds)
 #define FROM_ARRAY(symbol)                                                                         \
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)) \
     {                                                                                              \
-        ms_note_gate();                                                                            \
+        ms_order_add_gate();                                                                       \
         if (ms_strays(dstDevice, ByteCount))                                                       \
             return MS_REAL(symbol)(MS_NOWHERE, srcArray, srcOffset, ByteCount);                    \
         const CUresult result = prepare_both(dstDevice, dstDevice, ByteCount);                     \
@@ -363,7 +363,7 @@ FROM_ARRAY(cuMemcpyAtoD_v2_ptds)
 #define HOST_TO_ARRAY(symbol, default_stream)                                                     \
     MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount))  \
     {                                                                                             \
-        ms_note_gate();                                                                           \
+        ms_order_add_gate();                                                                      \
         const CUresult result =                                                                   \
             ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount, default_stream)       \
                             : CUDA_SUCCESS;                                                       \
@@ -379,7 +379,7 @@ HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, CU_STREAM_PER_THREAD)
     MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, \
                      CUstream hStream))                                                         \
     {                                                                                           \
-        ms_note_gate();                                                                         \
+        ms_order_add_gate();                                                                    \
         const CUresult result =                                                                 \
             ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount,                     \
                                                         ms_stream(hStream, default_stream))     \
@@ -419,7 +419,7 @@ static CUresult prepare_rows(const struct ms_rows *rows, uint32_t value, unsigne
             (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height))     \
     {                                                                                              \
         const struct ms_rows rows = rows_of(dstDevice, dstPitch, sizeof(type), Width, Height);     \
-        ms_note_gate();                                                                            \
+        ms_order_add_gate();                                                                       \
         if (ms_rows_stray(&rows))                                                                  \
             return MS_REAL(symbol)(MS_NOWHERE, dstPitch, value, Width, Height);                    \
         const CUresult result = prepare_rows(&rows, value, sizeof(type));                          \
@@ -442,7 +442,7 @@ SET_ROWS(cuMemsetD2D32_v2_ptds, unsigned int)
                      size_t Height, CUstream hStream))                                         \
     {                                                                                          \
         const struct ms_rows rows = rows_of(dstDevice, dstPitch, sizeof(type), Width, Height); \
-        ms_note_gate();                                                                        \
+        ms_order_add_gate();                                                                   \
         if (ms_rows_stray(&rows))                                                              \
             return MS_REAL(symbol)(MS_NOWHERE, dstPitch, value, Width, Height, hStream);       \
         const CUresult result = prepare_rows(&rows, value, sizeof(type));                      \

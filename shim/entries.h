@@ -19,7 +19,7 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 #include "runtime/state/caller.h"
 #include "shim/cancellation.h"
 
-enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_PASS };
+enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_FORWARD };
 
 enum ms_entry {
 #define MS_ENTRY(class_, symbol, base, version, per_thread, reason) MS_ENTRY_##symbol,

@@ -6,41 +6,41 @@
 #include "shim/entries.h"
 
 /* Kernels may have another address for it: of memory that is registered or write-combined, cuda.h says. */
-static CUresult noted(CUresult result, void *const *address, size_t bytes)
+static CUresult published(CUresult result, void *const *address, size_t bytes)
 {
     CUdeviceptr alias;
     if (result != CUDA_SUCCESS || !ms_is_started())
         return result;
     const CUdeviceptr host = (uintptr_t)*address;
-    ms_host_note(host, bytes);
+    ms_host_add(host, bytes);
     if (MS_REAL(cuMemHostGetDevicePointer_v2)(&alias, *address, 0) == CUDA_SUCCESS && alias != host)
-        ms_host_note_alias(host, alias, bytes);
+        ms_host_add_alias(host, alias, bytes);
     return result;
 }
 
 CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
 {
-    return noted(MS_REAL(cuMemAllocHost)(pp, bytesize), pp, bytesize);
+    return published(MS_REAL(cuMemAllocHost)(pp, bytesize), pp, bytesize);
 }
 
 CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
 {
-    return noted(MS_REAL(cuMemAllocHost_v2)(pp, bytesize), pp, bytesize);
+    return published(MS_REAL(cuMemAllocHost_v2)(pp, bytesize), pp, bytesize);
 }
 
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 {
-    return noted(MS_REAL(cuMemHostAlloc)(pp, bytesize, Flags), pp, bytesize);
+    return published(MS_REAL(cuMemHostAlloc)(pp, bytesize, Flags), pp, bytesize);
 }
 
 CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
 {
-    return noted(MS_REAL(cuMemHostRegister)(p, bytesize, Flags), &p, bytesize);
+    return published(MS_REAL(cuMemHostRegister)(p, bytesize, Flags), &p, bytesize);
 }
 
 CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 {
-    return noted(MS_REAL(cuMemHostRegister_v2)(p, bytesize, Flags), &p, bytesize);
+    return published(MS_REAL(cuMemHostRegister_v2)(p, bytesize, Flags), &p, bytesize);
 }
 
 CUresult cuMemFreeHost(void *p)
@@ -64,7 +64,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 {
     const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_note(*dptr, bytesize);
+        ms_host_add(*dptr, bytesize);
     return result;
 }
 
@@ -74,7 +74,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
 {
     const CUresult result = MS_REAL(cuExternalMemoryGetMappedBuffer)(devPtr, extMem, bufferDesc);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_note(*devPtr, bufferDesc->size);
+        ms_host_add(*devPtr, bufferDesc->size);
     return result;
 }
 
@@ -85,7 +85,7 @@ CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSi
     const CUresult result =
         MS_REAL(cuGraphicsResourceGetMappedPointer_v2)(pDevPtr, pSize, resource);
     if (result == CUDA_SUCCESS && pDevPtr != NULL && pSize != NULL && ms_is_started())
-        ms_host_note(*pDevPtr, *pSize);
+        ms_host_add(*pDevPtr, *pSize);
     return result;
 }
 
@@ -93,7 +93,7 @@ CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSi
 static CUresult noted_global(CUresult result, const CUdeviceptr *address)
 {
     if (result == CUDA_SUCCESS && address != NULL && ms_is_started() && ms_is_managed(*address))
-        ms_host_note_global();
+        ms_host_add_global();
     return result;
 }
 
@@ -111,6 +111,6 @@ CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library
 {
     const CUresult result = MS_REAL(cuLibraryGetManaged)(dptr, bytes, library, name);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_note_global();
+        ms_host_add_global();
     return result;
 }

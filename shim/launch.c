@@ -15,7 +15,7 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
 {
     /* What NCCL launches touches its own memory, and what was prepared. */
     if (!ms_defers_any() || ms_nccl_is_calling()) {
-        ms_note_gate();
+        ms_order_add_gate();
         return false;
     }
     call->stream = ms_stream(call->stream, default_stream);

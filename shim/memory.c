@@ -17,7 +17,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     MS_ENTER("cuMemAlloc_v2");
     if (ms_is_started() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
         ms_alloc(bytesize, dptr, &result)) {
-        ms_observer_expect();
+        ms_observer_prepare();
         return result;
     }
     do
@@ -27,17 +27,17 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 }
 
 /* Other ways to get memory: the driver's, after what can be restored has made room. */
-#define ALLOCATE(symbol, parameters, arguments, noted) \
-    CUresult symbol parameters                         \
-    {                                                  \
-        int attempts = 0;                              \
-        CUresult result;                               \
-        MS_ENTER(#symbol);                             \
-        do                                             \
-            result = MS_REAL(symbol) arguments;        \
-        while (ms_try_again(result, &attempts));       \
-        noted;                                         \
-        return result;                                 \
+#define ALLOCATE(symbol, parameters, arguments, published) \
+    CUresult symbol parameters                             \
+    {                                                      \
+        int attempts = 0;                                  \
+        CUresult result;                                   \
+        MS_ENTER(#symbol);                                 \
+        do                                                 \
+            result = MS_REAL(symbol) arguments;            \
+        while (ms_try_again(result, &attempts));           \
+        published;                                         \
+        return result;                                     \
     }
 ALLOCATE(cuMemAllocPitch_v2,
          (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
@@ -52,7 +52,7 @@ ALLOCATE(cuMemCreate,
 static void note_pooled(CUresult result, const CUdeviceptr *address, size_t bytes)
 {
     if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
-        ms_host_note(*address, bytes);
+        ms_host_add(*address, bytes);
 }
 
 ALLOCATE(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
@@ -86,7 +86,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         CUresult result;                                                                   \
         unsigned flags;                                                                    \
         MS_ENTER(#symbol);                                                                 \
-        if (ms_owns_any() && ms_is_block(dptr) &&                                          \
+        if (ms_owns_any() && ms_is_owned(dptr) &&                                          \
             MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS && ms_free(dptr, &result)) \
             return result;                                                                 \
         result = MS_REAL(symbol)(dptr, hStream);                                           \
@@ -132,7 +132,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
                                 void **data, CUdeviceptr ptr)
 {
-    if (!ms_owns_any() || !ms_is_block(ptr) || attributes == NULL || data == NULL)
+    if (!ms_owns_any() || !ms_is_owned(ptr) || attributes == NULL || data == NULL)
         return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, known(ptr));
     for (unsigned i = 0; i < numAttributes; i++) {
         CUresult result;
@@ -151,7 +151,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     /* Mapped memory cannot have it, and to accept it without effect would be a silent difference. */
-    if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && ms_is_block(ptr)) {
+    if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && ms_is_owned(ptr)) {
         ms_log(MS_WARN,
                "cuPointerSetAttribute: the allocation at 0x%llx is mapped memory and cannot have "
                "SYNC_MEMOPS; METASHARD_EXCLUDE with its size leaves it to the driver",

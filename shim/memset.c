@@ -15,7 +15,7 @@
         if (ms_defers_any() &&                                                   \
             ms_fill(dstDevice, value, sizeof(type), N, default_stream, &result)) \
             return result;                                                       \
-        ms_note_gate();                                                          \
+        ms_order_add_gate();                                                     \
         return MS_REAL(symbol)(dstDevice, value, N);                             \
     }                                                                            \
     MS_QUICK_COPY(symbol, (CUdeviceptr dstDevice, type value, size_t N), (dstDevice, value, N))
@@ -35,7 +35,7 @@ SET(cuMemsetD32_v2_ptds, unsigned int, CU_STREAM_PER_THREAD)
         if (ms_defers_any() && ms_fill(dstDevice, value, sizeof(type), N,                  \
                                        ms_stream(hStream, default_stream), &result))       \
             return result;                                                                 \
-        ms_note_gate();                                                                    \
+        ms_order_add_gate();                                                               \
         return MS_REAL(symbol)(dstDevice, value, N, hStream);                              \
     }                                                                                      \
     MS_QUICK_COPY(symbol, (CUdeviceptr dstDevice, type value, size_t N, CUstream hStream), \

@@ -61,7 +61,7 @@ METASHARD_API int metashard_materialise(void);
 
 /* Writes one JSON object (a line) with the counters of the plan and of memory to text, cut to `bytes` with
  * its NUL; returns the length that it has whole, without the NUL. Keys: pid, plans, mode, rank, world_size,
- * tensors, planned_bytes, owned_bytes, outside_reads, outside_bytes, requested_bytes, backed_bytes. */
+ * tensors, planned_bytes, owned_bytes, remote_reads, remote_read_bytes, requested_bytes, backed_bytes. */
 METASHARD_API size_t metashard_status(char *text, size_t bytes);
 
 /* Why the calling thread's last call failed: one line; "" when none has. Valid until its next call. */

@@ -127,7 +127,7 @@ static int find_library(struct dl_phdr_info *info, __attribute__((unused)) size_
     return 1;
 }
 
-const struct ms_nccl *ms_nccl_learn(const void *function)
+const struct ms_nccl *ms_nccl_detect(const void *function)
 {
     Dl_info info;
     const struct ms_nccl *known = ms_nccl_at(function);
@@ -166,7 +166,7 @@ static const struct ms_nccl *find_for(const void *return_address)
     return found;
 }
 
-void ms_nccl_expect(void)
+void ms_nccl_prepare_detection(void)
 {
     struct library library;
     void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -229,7 +229,7 @@ const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address)
     return found != NULL ? found : find_caller(return_address);
 }
 
-void ms_nccl_note_comm(ncclComm_t comm, const struct ms_nccl *nccl)
+void ms_nccl_add_comm(ncclComm_t comm, const struct ms_nccl *nccl)
 {
     pthread_mutex_lock(&lock);
     int at = 0;

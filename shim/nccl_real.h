@@ -35,10 +35,10 @@ const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address);
 const struct ms_nccl *ms_nccl_at(const void *address);
 
 /* The copy that a function belongs to, which was found by other means; the first one that was known. */
-const struct ms_nccl *ms_nccl_learn(const void *function);
+const struct ms_nccl *ms_nccl_detect(const void *function);
 bool ms_nccl_is_first(const struct ms_nccl *nccl);
 
-void ms_nccl_note_comm(ncclComm_t comm, const struct ms_nccl *nccl);
+void ms_nccl_add_comm(ncclComm_t comm, const struct ms_nccl *nccl);
 void ms_nccl_forget_comm(ncclComm_t comm);
 
 #endif

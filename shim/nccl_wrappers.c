@@ -78,11 +78,11 @@ static ncclResult_t go_on(ncclResult_t result)
 
 /* A call that waits for other ranks, and for which nothing is held: cancelling it is between the program and NCCL. */
 #define GO_OUT(name, arguments) \
-    (ms_door_open(&door), depth++, come_back(((__typeof__(&name))way.real)arguments))
+    (ms_cancellation_restore(&door), depth++, come_back(((__typeof__(&name))way.real)arguments))
 
 static ncclResult_t come_back(ncclResult_t result)
 {
-    ms_door_close();
+    ms_cancellation_disable();
     return go_on(result);
 }
 
@@ -119,7 +119,7 @@ static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *
     if (!query(way, comm, found))
         return false;
     found->is_blocking = false;
-    ms_communicator_note(comm, found);
+    ms_communicator_add(comm, found);
     return true;
 }
 
@@ -309,7 +309,7 @@ static void note(const struct way *way, ncclComm_t comm, const struct ms_communi
 {
     if (comm == NULL)
         return;
-    ms_nccl_note_comm(comm, way->nccl);
+    ms_nccl_add_comm(comm, way->nccl);
     ms_communicator_made(comm, self);
 }
 
@@ -371,7 +371,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
     FIND(ncclCommInitAll, NULL);
     const ncclResult_t result = GO_OUT(ncclCommInitAll, (comm, ndev, devlist));
     for (int i = 0; is_made(&way, result) && i < ndev; i++)
-        ms_nccl_note_comm(comm[i], way.nccl);
+        ms_nccl_add_comm(comm[i], way.nccl);
     return result;
 }
 
@@ -383,7 +383,7 @@ static void note_child(const struct way *way, ncclResult_t result, ncclComm_t pa
     struct ms_communicator self, of_parent;
     if (!way->is_ours || result != ncclSuccess || newcomm == NULL || *newcomm == NULL)
         return;
-    ms_nccl_note_comm(*newcomm, way->nccl);
+    ms_nccl_add_comm(*newcomm, way->nccl);
     if (is_blocking(config) && ms_communicator_find(parent, &of_parent) && of_parent.is_blocking &&
         query(way, *newcomm, &self)) {
         self.is_blocking = true;
@@ -517,7 +517,7 @@ void *ms_nccl_substitute(void *found, const char *name)
     };
     for (int i = 0; i < MS_NCCL_COUNT; i++) {
         if (strcmp(names[i], name) == 0)
-            return ms_nccl_is_first(ms_nccl_learn(found)) ? wrappers[i] : found;
+            return ms_nccl_is_first(ms_nccl_detect(found)) ? wrappers[i] : found;
     }
     return found;
 }

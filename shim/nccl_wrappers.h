@@ -23,6 +23,6 @@ bool ms_nccl_is_calling(void);
 void *ms_nccl_substitute(void *found, const char *name);
 
 /* A program defers memory: says so when its NCCL cannot be hooked, because it is linked into PyTorch. */
-void ms_nccl_expect(void);
+void ms_nccl_prepare_detection(void);
 
 #endif

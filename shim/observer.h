@@ -4,6 +4,6 @@
 #define METASHARD_SHIM_OBSERVER_H
 
 /* An allocation was deferred. After some of them, says so when PyTorch is there and reports no blocks. */
-void ms_observer_expect(void);
+void ms_observer_prepare(void);
 
 #endif

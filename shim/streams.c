@@ -8,13 +8,13 @@
 static void prepare_capture(void)
 {
     ms_settle_now("a capture begins");
-    ms_note_capture(true);
+    ms_order_set_capture(true);
 }
 
-static CUresult noted(CUresult begun)
+static CUresult published(CUresult begun)
 {
     if (begun != CUDA_SUCCESS)
-        ms_note_capture(false);
+        ms_order_set_capture(false);
     return begun;
 }
 
@@ -22,39 +22,39 @@ CUresult cuStreamBeginCapture(CUstream hStream)
 {
     MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
-    return noted(MS_REAL(cuStreamBeginCapture)(hStream));
+    return published(MS_REAL(cuStreamBeginCapture)(hStream));
 }
 
 CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
 {
     MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
-    return noted(MS_REAL(cuStreamBeginCapture_ptsz)(hStream));
+    return published(MS_REAL(cuStreamBeginCapture_ptsz)(hStream));
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
     MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
-    return noted(MS_REAL(cuStreamBeginCapture_v2)(hStream, mode));
+    return published(MS_REAL(cuStreamBeginCapture_v2)(hStream, mode));
 }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
 {
     MS_ENTER("cuStreamBeginCapture");
     prepare_capture();
-    return noted(MS_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
+    return published(MS_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
 }
 
-#define BEGIN_TO_GRAPH(symbol)                                                         \
-    CUresult symbol(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, \
-                    const CUgraphEdgeData *dependencyData, size_t numDependencies,     \
-                    CUstreamCaptureMode mode)                                          \
-    {                                                                                  \
-        MS_ENTER("cuStreamBeginCapture");                                              \
-        prepare_capture();                                                             \
-        return noted(MS_REAL(symbol)(hStream, hGraph, dependencies, dependencyData,    \
-                                     numDependencies, mode));                          \
+#define BEGIN_TO_GRAPH(symbol)                                                          \
+    CUresult symbol(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,  \
+                    const CUgraphEdgeData *dependencyData, size_t numDependencies,      \
+                    CUstreamCaptureMode mode)                                           \
+    {                                                                                   \
+        MS_ENTER("cuStreamBeginCapture");                                               \
+        prepare_capture();                                                              \
+        return published(MS_REAL(symbol)(hStream, hGraph, dependencies, dependencyData, \
+                                         numDependencies, mode));                       \
     }
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
@@ -70,7 +70,7 @@ BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
         if (known && before != CU_STREAM_CAPTURE_STATUS_NONE &&                     \
             MS_REAL(is_capturing)(hStream, &after) == CUDA_SUCCESS &&               \
             after == CU_STREAM_CAPTURE_STATUS_NONE)                                 \
-            ms_note_capture(false);                                                 \
+            ms_order_set_capture(false);                                            \
         return result;                                                              \
     }
 END_CAPTURE(cuStreamEndCapture, cuStreamIsCapturing)
@@ -79,7 +79,7 @@ END_CAPTURE(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz)
 #define HOST_FUNCTION(symbol)                                      \
     CUresult symbol(CUstream hStream, CUhostFn fn, void *userData) \
     {                                                              \
-        ms_note_gate();                                            \
+        ms_order_add_gate();                                       \
         return MS_REAL(symbol)(hStream, fn, userData);             \
     }
 HOST_FUNCTION(cuLaunchHostFunc)
@@ -89,7 +89,7 @@ HOST_FUNCTION(cuLaunchHostFunc_ptsz)
     CUresult symbol(CUstream hStream, CUstreamCallback callback, void *userData, \
                     unsigned int flags)                                          \
     {                                                                            \
-        ms_note_gate();                                                          \
+        ms_order_add_gate();                                                     \
         return MS_REAL(symbol)(hStream, callback, userData, flags);              \
     }
 CALLBACK(cuStreamAddCallback)
@@ -100,7 +100,7 @@ CALLBACK(cuStreamAddCallback_ptsz)
                     const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray,   \
                     unsigned int numExtSems, CUstream stream)                 \
     {                                                                         \
-        ms_note_gate();                                                       \
+        ms_order_add_gate();                                                  \
         return MS_REAL(symbol)(extSemArray, paramsArray, numExtSems, stream); \
     }
 EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync)
@@ -109,6 +109,6 @@ EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync_ptsz)
 /* A stream that waits for it waits for another process, which may wait for us. */
 CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
 {
-    ms_note_gate();
+    ms_order_add_gate();
     return MS_REAL(cuIpcOpenEventHandle)(phEvent, handle);
 }

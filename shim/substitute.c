@@ -12,7 +12,7 @@
 #define WRAPPER_OWN(symbol) (void *)symbol
 #define WRAPPER_OBSERVE(symbol) (void *)symbol
 #define WRAPPER_SEAL(symbol) (void *)symbol
-#define WRAPPER_PASS(symbol) NULL
+#define WRAPPER_FORWARD(symbol) NULL
 
 /* Our functions; NULL for class pass. */
 static void *const wrappers[MS_ENTRY_COUNT] = {

@@ -80,7 +80,7 @@ static void throw_out_of_memory(void)
             go_on = (check_function *)find("libc10_cuda.so", name);                    \
             atomic_store_explicit(&original, go_on, memory_order_relaxed);             \
         }                                                                              \
-        if (error == CUDA_ERROR_OUT_OF_MEMORY && ms_promise_take_broken())             \
+        if (error == CUDA_ERROR_OUT_OF_MEMORY && ms_overcommit_take_failed())          \
             throw_out_of_memory();                                                     \
         if (go_on != NULL)                                                             \
             go_on(error, file, function, line, with_assertions, log);                  \

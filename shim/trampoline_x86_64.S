@@ -54,7 +54,7 @@ dlsym:
         .set    ms_index, 0
 #define THUNK_OWN(symbol) .set ms_entry_##symbol, ms_index;
 #define THUNK_OBSERVE(symbol)
-#define THUNK_PASS(symbol)
+#define THUNK_FORWARD(symbol)
 #define THUNK_SEAL(symbol) .globl symbol; thunk symbol;
 #define MS_ENTRY(class, symbol, base, version, per_thread, reason)                                 \
         THUNK_##class(symbol) .set ms_index, ms_index + 1;

@@ -14,7 +14,7 @@
 
 static bool meets_block(CUdeviceptr address, size_t bytes)
 {
-    return ms_owns_any() && ms_meets_block(address, bytes);
+    return ms_owns_any() && ms_meets_allocation(address, bytes);
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -58,7 +58,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
         return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
     if (result == CUDA_SUCCESS && ms_is_started() && host_may_write(desc, count))
-        ms_host_note(ptr, size);
+        ms_host_add(ptr, size);
     return result;
 }
 
@@ -118,7 +118,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
-    if (ms_owns_any() && ms_is_block(dptr)) {
+    if (ms_owns_any() && ms_is_owned(dptr)) {
         ms_log(MS_WARN,
                "cuIpcGetMemHandle: the allocation at 0x%llx is mapped memory and cannot be "
                "shared this way; METASHARD_EXCLUDE with its size leaves it to the driver",

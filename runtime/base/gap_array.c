@@ -5,55 +5,55 @@
 
 #include "runtime/base/heap.h"
 
-static char *place(const struct ms_room *room, void *items, size_t index)
+static char *place(const struct ms_gap_array *gaps, void *items, size_t index)
 {
-    return (char *)items + index * room->item_bytes;
+    return (char *)items + index * gaps->item_bytes;
 }
 
-static char *memory_of(const struct ms_room *room, void *items)
+static char *memory_of(const struct ms_gap_array *gaps, void *items)
 {
-    return items == NULL ? NULL : (char *)items - room->before * room->item_bytes;
+    return items == NULL ? NULL : (char *)items - gaps->before * gaps->item_bytes;
 }
 
-void *ms_room_make(struct ms_room *room, void *items, size_t count, size_t more)
+void *ms_gap_array_reserve(struct ms_gap_array *gaps, void *items, size_t count, size_t more)
 {
-    if (room->behind >= more)
+    if (gaps->behind >= more)
         return items;
-    char *memory = memory_of(room, items);
+    char *memory = memory_of(gaps, items);
     /* A queue goes through its memory: at least half of the items have gone since they were moved to its begin. */
-    if (memory != NULL && room->before + room->behind >= more && room->before >= count / 2) {
-        memmove(memory, items, count * room->item_bytes);
-        room->behind += room->before;
-        room->before = 0;
+    if (memory != NULL && gaps->before + gaps->behind >= more && gaps->before >= count / 2) {
+        memmove(memory, items, count * gaps->item_bytes);
+        gaps->behind += gaps->before;
+        gaps->before = 0;
         return memory;
     }
     const size_t behind = count + more;
-    char *grown = ms_heap_realloc(memory, (room->before + count + behind) * room->item_bytes);
+    char *grown = ms_heap_realloc(memory, (gaps->before + count + behind) * gaps->item_bytes);
     if (grown == NULL)
         return NULL;
-    room->behind = behind;
-    return grown + room->before * room->item_bytes;
+    gaps->behind = behind;
+    return grown + gaps->before * gaps->item_bytes;
 }
 
-void *ms_room_replace(struct ms_room *room, void *items, size_t count, size_t at, size_t removed,
-                      size_t added)
+void *ms_gap_array_replace(struct ms_gap_array *gaps, void *items, size_t count, size_t at,
+                           size_t removed, size_t added)
 {
     const size_t left = at, right = count - at - removed;
-    const bool fits_before = added <= removed + room->before;
+    const bool fits_before = added <= removed + gaps->before;
     if (left < right && fits_before) {
-        char *first = place(room, items, removed) - added * room->item_bytes;
-        memmove(first, items, left * room->item_bytes);
-        room->before = room->before + removed - added;
+        char *first = place(gaps, items, removed) - added * gaps->item_bytes;
+        memmove(first, items, left * gaps->item_bytes);
+        gaps->before = gaps->before + removed - added;
         return first;
     }
-    memmove(place(room, items, at + added), place(room, items, at + removed),
-            right * room->item_bytes);
-    room->behind = room->behind + removed - added;
+    memmove(place(gaps, items, at + added), place(gaps, items, at + removed),
+            right * gaps->item_bytes);
+    gaps->behind = gaps->behind + removed - added;
     return items;
 }
 
-void ms_room_free(struct ms_room *room, void *items)
+void ms_gap_array_free(struct ms_gap_array *gaps, void *items)
 {
-    ms_heap_free(memory_of(room, items));
-    room->before = room->behind = 0;
+    ms_heap_free(memory_of(gaps, items));
+    gaps->before = gaps->behind = 0;
 }

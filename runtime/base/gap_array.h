@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct ms_room {
+struct ms_gap_array {
     size_t item_bytes;     /* the owner's, immutable */
     size_t before, behind; /* free places */
 };
@@ -23,16 +23,16 @@ struct ms_room {
  * Room for so many more items, wherever they come. Gives the items, which may have moved; NULL when memory is out: then they
  * are where they were. Without any memory `items` is NULL, and nothing is free.
  */
-void *ms_room_make(struct ms_room *room, void *items, size_t count, size_t more);
+void *ms_gap_array_reserve(struct ms_gap_array *gaps, void *items, size_t count, size_t more);
 
 /*
  * At index `at`, `removed` items make way for `added` ones, which the caller writes; there is room for what is more. Gives the
  * items, which may have moved.
  */
-void *ms_room_replace(struct ms_room *room, void *items, size_t count, size_t at, size_t removed,
-                      size_t added);
+void *ms_gap_array_replace(struct ms_gap_array *gaps, void *items, size_t count, size_t at,
+                           size_t removed, size_t added);
 
 /* Frees the items. `items` may be NULL. */
-void ms_room_free(struct ms_room *room, void *items);
+void ms_gap_array_free(struct ms_gap_array *gaps, void *items);
 
 #endif

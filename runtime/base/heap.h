@@ -18,7 +18,7 @@ void *ms_heap_realloc(void *memory, size_t bytes); /* memory may be NULL */
 void ms_heap_free(void *memory);                   /* memory may be NULL */
 
 /* For the two that implement this: what they got for so many bytes. */
-static inline void *ms_heap_told(void *memory, size_t bytes)
+static inline void *ms_heap_checked(void *memory, size_t bytes)
 {
     if (memory == NULL && bytes > 0)
         ms_log(MS_WARN, "no host memory for %zu bytes of what is kept on deferred memory", bytes);

@@ -89,18 +89,18 @@ static int flags(void)
 
 void *ms_heap_alloc(size_t bytes)
 {
-    return ms_heap_told(ms_je_mallocx(bytes, flags()), bytes);
+    return ms_heap_checked(ms_je_mallocx(bytes, flags()), bytes);
 }
 
 void *ms_heap_zalloc(size_t bytes)
 {
-    return ms_heap_told(ms_je_mallocx(bytes, flags() | ZEROED), bytes);
+    return ms_heap_checked(ms_je_mallocx(bytes, flags() | ZEROED), bytes);
 }
 
 void *ms_heap_realloc(void *memory, size_t bytes)
 {
     return memory == NULL ? ms_heap_alloc(bytes)
-                          : ms_heap_told(ms_je_rallocx(memory, bytes, flags()), bytes);
+                          : ms_heap_checked(ms_je_rallocx(memory, bytes, flags()), bytes);
 }
 
 void ms_heap_free(void *memory)

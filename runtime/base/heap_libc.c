@@ -5,17 +5,17 @@
 
 void *ms_heap_alloc(size_t bytes)
 {
-    return ms_heap_told(malloc(bytes), bytes);
+    return ms_heap_checked(malloc(bytes), bytes);
 }
 
 void *ms_heap_zalloc(size_t bytes)
 {
-    return ms_heap_told(calloc(1, bytes), bytes);
+    return ms_heap_checked(calloc(1, bytes), bytes);
 }
 
 void *ms_heap_realloc(void *memory, size_t bytes)
 {
-    return ms_heap_told(realloc(memory, bytes), bytes);
+    return ms_heap_checked(realloc(memory, bytes), bytes);
 }
 
 void ms_heap_free(void *memory)

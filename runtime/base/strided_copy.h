@@ -8,7 +8,7 @@
 
 enum { MS_ROW_DIMS = 6 };
 
-struct ms_row_copy {
+struct ms_strided_copy {
     uint64_t to, from; /* addresses of the first row */
     size_t width;      /* bytes of a row */
     unsigned dims;     /* 0: one row */

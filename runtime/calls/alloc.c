@@ -46,13 +46,13 @@ static struct ms_allocation *create_allocation(CUcontext context, CUdevice devic
     allocation->device = device;
     allocation->id = atomic_fetch_add(&next_id, 1);
     allocation->lineage.changed_end = bytes;
-    ms_note_allocation(allocation);
+    ms_publish_allocation(allocation);
     if (!ms_space_add(allocation))
         goto err_noted;
     return allocation;
 
 err_noted:
-    ms_note_gone(allocation);
+    ms_publish_freed(allocation);
     ms_backing_release(&allocation->backing);
 err_lineage:
     ms_lineage_cleanup(&allocation->lineage);
@@ -64,7 +64,7 @@ err_free:
 static void forget_allocation(struct ms_allocation *allocation)
 {
     ms_shard_forget(allocation, 0, allocation->bytes);
-    ms_note_gone(allocation);
+    ms_publish_freed(allocation);
     ms_space_remove(allocation);
 }
 
@@ -74,7 +74,7 @@ enum { MAX_GREEN = 64 };
 static _Atomic(CUcontext) green[MAX_GREEN];
 static _Atomic int green_count;
 
-void ms_note_green_context(CUcontext context)
+void ms_add_green_context(CUcontext context)
 {
     const int at = atomic_fetch_add(&green_count, 1);
     atomic_store(&green[at % MAX_GREEN], context);
@@ -96,7 +96,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
     CUcontext context = NULL;
     CUdevice device;
     if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
-        ms_sizes_hold(&ms_config.excluded, bytes) ||
+        ms_size_list_holds(&ms_config.excluded, bytes) ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return false;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
@@ -105,7 +105,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
         return false;
 
     bool is_tight;
-    if (!ms_promise_memory(device, bytes, &is_tight)) {
+    if (!ms_overcommit_allows(device, bytes, &is_tight)) {
         ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
@@ -118,8 +118,8 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
         return false;
     ms_count(MS_COUNT_ALLOCATIONS, 1);
     ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
-    ms_settle_open();
-    ms_note_device(device);
+    ms_window_open();
+    ms_publish_device(device);
     ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
     *address_out = allocation->address;
@@ -149,7 +149,7 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
 bool ms_free(CUdeviceptr address, CUresult *result_out)
 {
     CUdevice current;
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     /* A thread without a context may free nothing: the driver says why. */
     if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&current) != CUDA_SUCCESS)
         return false;
@@ -167,25 +167,25 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     }
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
            allocation->backing.backed_bytes);
-    ms_note_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
+    ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     forget_allocation(allocation);
     if (is_done)
         ms_allocation_destroy(allocation);
     else
-        ms_bury(allocation);
+        ms_delay_free(allocation);
     ms_count(MS_COUNT_FREES, 1);
-    ms_unbury(facts.context);
+    ms_free_delayed(facts.context);
     if (is_done && !ms_defers_any())
-        ms_staging_give_back(facts.context);
+        ms_pinned_pool_give_back(facts.context);
     return true;
 }
 
 void ms_context_destroyed(CUcontext context)
 {
     ms_fill_stream_forget(context);
-    ms_staging_forget(context);
+    ms_pinned_pool_forget(context);
     ms_param_layout_forget(NULL);
-    ms_unbury_gone(context);
+    ms_delayed_free_forget(context);
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;

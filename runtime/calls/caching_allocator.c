@@ -121,7 +121,8 @@ static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr
 static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation *allocation = claim(address);
-    if (allocation == NULL || ms_settle_is_over() || !lies_on_leftover(allocation, address, bytes))
+    if (allocation == NULL || ms_window_is_settled() ||
+        !lies_on_leftover(allocation, address, bytes))
         return allocation;
     ms_space_release(allocation);
     ms_pressure_trim_one(address);
@@ -138,10 +139,10 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
         is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
     ms_space_release(allocation);
-    if (is_deferred && !ms_settle_is_over())
+    if (is_deferred && !ms_window_is_settled())
         ms_pressure_trim();
     /* Where that fails, the launch that uses it tries again, and its program gets the error. */
-    if (is_deferred && (ms_settle_is_over() || is_capturing())) {
+    if (is_deferred && (ms_window_is_settled() || is_capturing())) {
         const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
         ms_prepare_touch(address, bytes);
         ms_why_end(why);

@@ -85,7 +85,7 @@ CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream);
 
 /* The call will copy from memory that is no allocation, and that may not be read here: what the host can write
  * may hold any address. */
-CUresult ms_prepare_foreign(CUdeviceptr source);
+CUresult ms_prepare_unowned(CUdeviceptr source);
 
 /* As ms_prepare_payload for a linear copy, and for a memset with a value of `width` bytes. */
 CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream);
@@ -104,7 +104,7 @@ bool ms_rows_stray(const struct ms_rows *rows); /* from the first byte to the la
 void ms_context_destroyed(CUcontext context);
 
 /* The context belongs to a green context: nothing is deferred in it. */
-void ms_note_green_context(CUcontext context);
+void ms_add_green_context(CUcontext context);
 
 /* Blocks of device may be reached from peer, or no longer. */
 CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled);

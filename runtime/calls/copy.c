@@ -28,7 +28,7 @@ struct copy {
     const struct ms_sequence *sequence; /* that it is one of; NULL: of none */
 };
 
-/* The destination of this piece becomes resident, without playing what it held. */
+/* The destination of this piece becomes resident, without replaying what it held. */
 static CUresult back_destination(const struct copy *copy, size_t at, size_t bytes)
 {
     if (copy->destination == NULL)
@@ -51,48 +51,48 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
     return result;
 }
 
-/* A launch can only be played again in its own context, and a store on its own device. */
+/* A launch can only be replayed again in its own context, and a parked memory on its own device. */
 static bool may_move(const struct copy *copy, const struct ms_content *content)
 {
-    if (content->kind == MS_STORED)
-        return copy->destination->device == ms_store_device(content->store);
-    return content->kind != MS_LAUNCHED || copy->destination->context == content->step->context;
+    if (content->kind == MS_PARKED)
+        return copy->destination->device == ms_parked_device(content->parked);
+    return content->kind != MS_LAUNCHED || copy->destination->context == content->recorded->context;
 }
 
-/* From a store straight to where it goes, so that it is not in memory three times. The stream was idle: it does not wait long, and
- * the store may go then. */
+/* From a parked memory straight to where it goes, so that it is not in memory three times. The stream was idle: it does not wait long, and
+ * the parked memory may go then. */
 static CUresult copy_from_store(const struct copy *copy, size_t at, size_t bytes,
                                 const struct ms_content *content)
 {
     CUresult result = back_destination(copy, at, bytes);
     if (result == CUDA_SUCCESS)
-        result = ms_play(content, 0, copy->destination_address + at, bytes, copy->stream);
+        result = ms_replay(content, 0, copy->destination_address + at, bytes, copy->stream);
     return result == CUDA_SUCCESS ? ms_driver_wait(copy->stream) : result;
 }
 
-/* A deferred piece into memory, in stream order. What is there already, or must be played in its own
+/* A deferred piece into memory, in stream order. What is there already, or must be replayed in its own
  * place first, is copied by the driver. */
 static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
                                const struct ms_content *content)
 {
-    if (content->kind == MS_STORED && bytes >= LEAST_FROM_STORE)
+    if (content->kind == MS_PARKED && bytes >= LEAST_FROM_STORE)
         return copy_from_store(copy, at, bytes, content);
-    if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_STORED)
+    if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_PARKED)
         return copy_resident(copy, at, bytes);
     const size_t from = ms_offset(copy->source, copy->source_address + at);
-    CUresult result = ms_shard_outside(copy->source, from, from + bytes);
+    CUresult result = ms_shard_read_remote(copy->source, from, from + bytes);
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
-    return ms_play(content, from, copy->destination_address + at, bytes, copy->stream);
+    return ms_replay(content, from, copy->destination_address + at, bytes, copy->stream);
 }
 
 /* What is absent here is absent there, whatever lay there. */
 static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
 {
-    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
+    static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     if (copy->destination == NULL ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return copy_resident(copy, at, bytes); /* which is refused */
@@ -109,17 +109,17 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     if (present)
         return copy_to_memory(copy, at, bytes, content);
     /* What a plan has brought into memory is not read from its file twice. */
-    if (!may_move(copy, content) || (content->cached && content->standing == MS_OURS))
+    if (!may_move(copy, content) || (content->cached && content->locality == MS_LOCAL))
         return copy_resident(copy, at, bytes);
     const size_t from = ms_offset(copy->source, copy->source_address + at);
-    if (content->standing == MS_AWAY && ms_shard_enforces())
-        return ms_shard_outside(copy->source, from, from + bytes);
+    if (content->locality == MS_REMOTE && ms_shard_enforces())
+        return ms_shard_read_remote(copy->source, from, from + bytes);
     ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
     const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     struct ms_content moved = *content;
     moved.cached = false;
-    moved.standing = MS_OPEN;
-    moved.foreign = false;
+    moved.locality = MS_UNKNOWN;
+    moved.is_remote_copy = false;
     moved.pattern = ms_pattern_move(content->pattern, from, to);
     return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &moved)
                ? CUDA_SUCCESS
@@ -196,31 +196,31 @@ static CUresult copy_extents(const struct copy *copy, size_t bytes, bool may_rec
 
 static void set_foreign(struct ms_content *content)
 {
-    if (content->standing != MS_OURS && !ms_content_is_present(content))
-        content->foreign = true;
+    if (content->locality != MS_LOCAL && !ms_content_is_present(content))
+        content->is_remote_copy = true;
 }
 
 /* What lies in other ranks' parts of a tensor is not kept, either, when it is received in the copy's place. */
 static CUresult copy_recorded(const struct copy *copy, size_t bytes)
 {
-    struct ms_ranges foreign = {0};
+    struct ms_ranges remote_parts = {0};
     const size_t start = ms_offset(copy->source, copy->source_address);
-    ms_shard_judge(copy->source, start, start + bytes);
+    ms_shard_query_placement(copy->source, start, start + bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (copy->destination == NULL || copy->is_row ||
-        ms_list_foreign(copy->source, start, bytes, copy->sequence, &foreign))
+        ms_list_remote_parts(copy->source, start, bytes, copy->sequence, &remote_parts))
         result = copy_extents(copy, bytes, true);
-    if (foreign.count > 0 && result == CUDA_SUCCESS) {
+    if (remote_parts.count > 0 && result == CUDA_SUCCESS) {
         const size_t to = ms_offset(copy->destination, copy->destination_address);
-        for (size_t i = 0; i < foreign.count; i++) {
-            foreign.list[i].begin = foreign.list[i].begin - start + to;
-            foreign.list[i].end = foreign.list[i].end - start + to;
+        for (size_t i = 0; i < remote_parts.count; i++) {
+            remote_parts.list[i].begin = remote_parts.list[i].begin - start + to;
+            remote_parts.list[i].end = remote_parts.list[i].end - start + to;
         }
-        if (!ms_lineage_change(&copy->destination->lineage, foreign.list, foreign.count,
+        if (!ms_lineage_change(&copy->destination->lineage, remote_parts.list, remote_parts.count,
                                set_foreign))
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    ms_ranges_cleanup(&foreign);
+    ms_ranges_cleanup(&remote_parts);
     return result;
 }
 
@@ -293,7 +293,7 @@ static void note_use(struct ms_allocation *allocation, CUdeviceptr address, size
     if (allocation == NULL)
         return;
     const size_t begin = ms_offset(allocation, address);
-    ms_space_note_use(allocation, begin, begin + bytes);
+    ms_space_add_use(allocation, begin, begin + bytes);
 }
 
 /* True, or it is held for the driver's copy. */
@@ -312,7 +312,7 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         if (*result_out != CUDA_SUCCESS)
             return true;
     } else {
-        ms_note_gate(); /* it may be pinned memory */
+        ms_order_add_gate(); /* it may be pinned memory */
     }
     /* What an overlapping copy does is the driver's to say. */
     if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes)) {
@@ -321,9 +321,9 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
             *result_out =
                 may_record ? copy_recorded(copy, bytes) : copy_extents(copy, bytes, false);
             if (!copy->is_row)
-                ms_note_event(MS_EVENT_RECORD, copy->source,
-                              ms_offset(copy->source, copy->source_address), bytes,
-                              "a copy on the device");
+                ms_publish_event(MS_EVENT_RECORD, copy->source,
+                                 ms_offset(copy->source, copy->source_address), bytes,
+                                 "a copy on the device");
             return true;
         }
     }
@@ -352,7 +352,7 @@ static bool try_copy(struct copy *copy, size_t bytes, CUresult *result_out)
         answered = claim_and_run(copy, bytes, result_out);
     while (answered && ms_try_bytes_again(*result_out, &attempts));
     if (answered)
-        ms_settle_postpone();
+        ms_window_extend();
     return answered;
 }
 
@@ -362,12 +362,12 @@ static bool answer(struct copy *copy, size_t bytes, CUresult *result_out)
     const CUdeviceptr source = copy->source_address;
     if (bytes == 0)
         return answered_or_held(false);
-    if (!ms_is_block(source)) {
+    if (!ms_is_owned(source)) {
         if (ms_is_pinned_memory(source))
             return answered_or_held(ms_copy_from_host(copy->destination_address,
                                                       (const void *)(uintptr_t)source, bytes,
                                                       copy->stream, false, result_out));
-        *result_out = ms_prepare_foreign(source);
+        *result_out = ms_prepare_unowned(source);
         if (*result_out != CUDA_SUCCESS)
             return true;
     }

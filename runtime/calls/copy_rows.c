@@ -15,7 +15,7 @@ struct extent {
     size_t bytes;
 };
 
-size_t ms_row_count(const struct ms_row_copy *rows)
+size_t ms_row_count(const struct ms_strided_copy *rows)
 {
     size_t count = 1;
     for (unsigned i = 0; i < rows->dims && count <= MS_MAX_ROWS; i++)
@@ -23,7 +23,7 @@ size_t ms_row_count(const struct ms_row_copy *rows)
     return count;
 }
 
-static void measure(const struct ms_row_copy *rows, struct extent *to, struct extent *from)
+static void measure(const struct ms_strided_copy *rows, struct extent *to, struct extent *from)
 {
     *to = (struct extent){.begin = rows->to, .bytes = rows->width};
     *from = (struct extent){.begin = rows->from, .bytes = rows->width};
@@ -57,7 +57,7 @@ static bool is_missing(const struct ms_allocation *allocation, const struct exte
 /* Where some of the source is absent, nothing else can leave that out, whatever the destination. */
 static bool can_copy_claimed(const struct ms_allocation *source,
                              const struct ms_allocation *destination, const struct extent *from,
-                             const struct extent *to, const struct ms_row_copy *rows)
+                             const struct extent *to, const struct ms_strided_copy *rows)
 {
     if (source == NULL || !ms_fits(source, from->begin, from->bytes) ||
         (destination != NULL && !ms_fits(destination, to->begin, to->bytes)) ||
@@ -70,7 +70,7 @@ static bool can_copy_claimed(const struct ms_allocation *source,
            is_worth_it(&source->lineage, begin, end, ms_row_count(rows));
 }
 
-bool ms_may_copy_rows(const struct ms_row_copy *rows)
+bool ms_may_copy_rows(const struct ms_strided_copy *rows)
 {
     struct ms_allocation *source, *destination;
     struct extent to, from;
@@ -86,7 +86,7 @@ bool ms_may_copy_rows(const struct ms_row_copy *rows)
 }
 
 /* The first dimension counts fastest, as rows lie in memory. What has changed meanwhile is for the driver. */
-static CUresult copy_all(const struct ms_row_copy *rows, CUstream stream)
+static CUresult copy_all(const struct ms_strided_copy *rows, CUstream stream)
 {
     size_t at[MS_ROW_DIMS] = {0};
     CUdeviceptr to = rows->to, from = rows->from;
@@ -107,9 +107,9 @@ static CUresult copy_all(const struct ms_row_copy *rows, CUstream stream)
     }
 }
 
-CUresult ms_copy_each_row(const struct ms_row_copy *rows, CUstream stream)
+CUresult ms_copy_each_row(const struct ms_strided_copy *rows, CUstream stream)
 {
-    struct ms_block_facts source = {0};
+    struct ms_allocation_facts source = {0};
     struct extent to, from;
     measure(rows, &to, &from);
     const CUresult result = copy_all(rows, stream);
@@ -119,7 +119,7 @@ CUresult ms_copy_each_row(const struct ms_row_copy *rows, CUstream stream)
     return result;
 }
 
-bool ms_copy_rows(const struct ms_row_copy *rows, CUstream stream, CUresult *result_out)
+bool ms_copy_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out)
 {
     if (!ms_may_copy_rows(rows) || !ms_may_record(stream))
         return false;

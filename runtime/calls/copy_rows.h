@@ -15,20 +15,20 @@
 enum { MS_MAX_ROWS = 8000 };
 
 /* How many rows; more than MS_MAX_ROWS are not counted to the end. */
-size_t ms_row_count(const struct ms_row_copy *rows);
+size_t ms_row_count(const struct ms_strided_copy *rows);
 
 /* True when copying them row by row is worth it: not when there are too many rows or too short ones, or when one side has no
  * lineage that would be kept. */
-bool ms_may_copy_rows(const struct ms_row_copy *rows);
+bool ms_may_copy_rows(const struct ms_strided_copy *rows);
 
 /* Copies them, in the order of stream, on which writes may be recorded now (memory/order.h). What has changed since
  * ms_may_copy_rows is for the driver. */
-CUresult ms_copy_each_row(const struct ms_row_copy *rows, CUstream stream);
+CUresult ms_copy_each_row(const struct ms_strided_copy *rows, CUstream stream);
 
 /*
  * True when the rows are copied, in the order of stream, and *result_out is what the call returns. False: nothing was
  * done; they may not, or nothing may be recorded on the stream.
  */
-bool ms_copy_rows(const struct ms_row_copy *rows, CUstream stream, CUresult *result_out);
+bool ms_copy_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out);
 
 #endif

@@ -19,13 +19,13 @@ static const size_t copied_bytes = (size_t)16 << 20;
 
 static bool lineage_needs(const struct ms_lineage *lineage);
 
-/* The file that is about to change, whose sources are closed. Recursion ends at MS_MAX_STEP_DEPTH. */
+/* The file that is about to change, whose sources are closed. Recursion ends at MS_MAX_LAUNCH_DEPTH. */
 static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
         return ms_source_is_closed(content->source);
     return content->kind == MS_LAUNCHED &&
-           (lineage_needs(&content->step->before) || lineage_needs(&content->step->input));
+           (lineage_needs(&content->recorded->before) || lineage_needs(&content->recorded->input));
 }
 
 static bool may_need(const struct ms_lineage *lineage)
@@ -47,7 +47,7 @@ static bool find_needing(const struct ms_lineage *lineage, size_t from, struct m
     bool found = false;
     for (size_t at = from; at < lineage->bytes && may_need(lineage);) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
-        const bool is_needing = extent.content.standing != MS_AWAY && needs(&extent.content);
+        const bool is_needing = extent.content.locality != MS_REMOTE && needs(&extent.content);
         if (found && !is_needing)
             break;
         if (is_needing)
@@ -109,7 +109,7 @@ static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t
     CUresult result = CUDA_SUCCESS;
     struct ms_range range = {0, 0};
     if (may_need(&allocation->lineage))
-        ms_shard_judge(allocation, 0, allocation->bytes);
+        ms_shard_query_placement(allocation, 0, allocation->bytes);
     while (result == CUDA_SUCCESS && find_needing(&allocation->lineage, range.end, &range)) {
         result = save_range(allocation, range);
         if (result == CUDA_SUCCESS)

@@ -11,7 +11,7 @@
 /*
  * The program is about to change this file, or to open it for that; `call` is what it calls. Everything on the device that
  * comes from the file, by whatever copies and recorded launches, becomes resident; where device memory is out, a host
- * copy is taken, within METASHARD_SNAPSHOT_BYTES. What a plan gives to other ranks stays away, and is lost: reading it
+ * copy is taken, within METASHARD_SNAPSHOT_BYTES. What a plan gives to other ranks stays remote, and is lost: reading it
  * fails. Returns 0; or, where the bytes cannot be brought in, the errno that the call must fail with, and one line in
  * the log says why: what the call would destroy is all that there is of them.
  *

@@ -64,7 +64,7 @@ static void add_locked(struct range range)
         host.all = true;
 }
 
-void ms_host_note_alias(uint64_t address, uint64_t alias, size_t bytes)
+void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes)
 {
     pthread_mutex_lock(&host.lock);
     add_locked((struct range){.begin = alias, .end = alias + bytes, .owner = address});
@@ -72,9 +72,9 @@ void ms_host_note_alias(uint64_t address, uint64_t alias, size_t bytes)
     pthread_mutex_unlock(&host.lock);
 }
 
-void ms_host_note(uint64_t address, size_t bytes)
+void ms_host_add(uint64_t address, size_t bytes)
 {
-    ms_host_note_alias(address, address, bytes);
+    ms_host_add_alias(address, address, bytes);
 }
 
 static bool is_out_of_bounds(uint64_t begin, uint64_t end)
@@ -115,7 +115,7 @@ void ms_host_cut(uint64_t address, size_t bytes)
     pthread_mutex_unlock(&host.lock);
 }
 
-void ms_host_note_global(void)
+void ms_host_add_global(void)
 {
     atomic_store(&host.has_globals, true);
 }

@@ -13,17 +13,17 @@
 
 /* [address, address + bytes) is such memory from now on; or all that was noted for a first address is none any
  * longer. Ranges that nobody could file make every address suspicious. */
-void ms_host_note(uint64_t address, size_t bytes);
+void ms_host_add(uint64_t address, size_t bytes);
 void ms_host_forget(uint64_t address);
 
 /* The device reaches the memory noted at `address` at another one too. Forgotten with it. */
-void ms_host_note_alias(uint64_t address, uint64_t alias, size_t bytes);
+void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes);
 
 /* Of what was noted, [address, address + bytes) is such memory no longer; the rest is. */
 void ms_host_cut(uint64_t address, size_t bytes);
 
 /* A global variable of some module is such memory: kernels reach it without an argument. */
-void ms_host_note_global(void);
+void ms_host_add_global(void);
 bool ms_host_has_globals(void);
 
 bool ms_host_holds(uint64_t address);

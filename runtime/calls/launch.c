@@ -40,7 +40,7 @@ static uint64_t word_at(const struct ms_packed *packed, size_t offset)
     return word;
 }
 
-static bool is_hit(const struct ms_reach *reach, size_t offset)
+static bool is_hit(const struct ms_pointer_scan *reach, size_t offset)
 {
     for (size_t i = 0; i < reach->count; i++) {
         if (reach->hits[i].offset == offset)
@@ -50,12 +50,14 @@ static bool is_hit(const struct ms_reach *reach, size_t offset)
 }
 
 /* True when a parameter other than the hits is the address of memory that the driver knows. */
-static bool has_other_memory(const struct ms_arguments *arguments, const struct ms_reach *reach)
+static bool has_other_memory(const struct ms_arguments *arguments,
+                             const struct ms_pointer_scan *reach)
 {
     for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
         const uint64_t word = word_at(arguments->packed, at);
         unsigned type;
-        if (is_plausible(word) && ms_reach_is_possible(arguments, at, word) && !is_hit(reach, at) &&
+        if (is_plausible(word) && ms_pointer_scan_is_possible(arguments, at, word) &&
+            !is_hit(reach, at) &&
             ms_driver.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, word) ==
                 CUDA_SUCCESS)
             return true;
@@ -65,8 +67,8 @@ static bool has_other_memory(const struct ms_arguments *arguments, const struct 
 
 /* Where a kernel that a rule names writes, and what else it reads. */
 struct operands {
-    const struct ms_block_facts *out;
-    const struct ms_block_facts *in; /* NULL: nothing */
+    const struct ms_allocation_facts *out;
+    const struct ms_allocation_facts *in; /* NULL: nothing */
 };
 
 static bool is_inside(const struct ms_hit *hit)
@@ -75,14 +77,14 @@ static bool is_inside(const struct ms_hit *hit)
            hit->pointer < hit->block.address + hit->block.bytes;
 }
 
-static bool is_same_block(const struct ms_block_facts *a, const struct ms_block_facts *b)
+static bool is_same_block(const struct ms_allocation_facts *a, const struct ms_allocation_facts *b)
 {
     return a->id == b->id && a->address < b->address + b->bytes &&
            b->address < a->address + a->bytes;
 }
 
 /* The pointers are as the rule has them: one; or {out, in}, the same one twice or of two blocks. */
-static bool find_operands(const struct ms_reach *reach, enum ms_rule rule,
+static bool find_operands(const struct ms_pointer_scan *reach, enum ms_rule rule,
                           struct operands *operands_out)
 {
     const struct ms_hit *hits = reach->hits;
@@ -100,32 +102,34 @@ static bool find_operands(const struct ms_reach *reach, enum ms_rule rule,
            operands_out->out->context == operands_out->in->context;
 }
 
-static struct ms_step *create_step(const struct ms_block_facts *block, const struct ms_call *call,
-                                   struct ms_param_layout *layout, const struct ms_packed *packed,
-                                   const struct ms_reach *reach)
+static struct ms_recorded_launch *create_step(const struct ms_allocation_facts *block,
+                                              const struct ms_call *call,
+                                              struct ms_param_layout *layout,
+                                              const struct ms_packed *packed,
+                                              const struct ms_pointer_scan *reach)
 {
     const size_t pointers[2] = {reach->hits[0].offset, reach->hits[reach->count - 1].offset};
-    struct ms_step *step = ms_step_create();
-    if (step == NULL)
+    struct ms_recorded_launch *recorded = ms_recorded_launch_create();
+    if (recorded == NULL)
         return NULL;
-    step->launch = ms_launch_create(call, layout, packed, pointers, reach->count);
-    if (step->launch == NULL) {
-        ms_heap_free(step);
+    recorded->launch = ms_launch_create(call, layout, packed, pointers, reach->count);
+    if (recorded->launch == NULL) {
+        ms_heap_free(recorded);
         return NULL;
     }
-    step->block_id = block->id;
-    step->address = block->address;
-    step->context = block->context;
-    step->device = block->device;
-    return step;
+    recorded->allocation_id = block->id;
+    recorded->address = block->address;
+    recorded->context = block->context;
+    recorded->device = block->device;
+    return recorded;
 }
 
-/* [begin, end) becomes the step's result, and what it was before is the step's. */
-static bool add_step(struct ms_allocation *allocation, size_t begin, size_t end,
-                     struct ms_step *step)
+/* [begin, end) becomes the recorded launch's result, and what it was before is the recorded launch's. */
+static bool add_recorded(struct ms_allocation *allocation, size_t begin, size_t end,
+                         struct ms_recorded_launch *recorded)
 {
-    const struct ms_content launched = {.kind = MS_LAUNCHED, .step = step};
-    return ms_lineage_extract(&allocation->lineage, begin, end, &step->before) &&
+    const struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
+    return ms_lineage_extract(&allocation->lineage, begin, end, &recorded->before) &&
            ms_lineage_set(&allocation->lineage, begin, end, &launched);
 }
 
@@ -136,7 +140,8 @@ struct part {
     size_t begin, end;
 };
 
-static struct part part_of(struct ms_allocation *allocation, const struct ms_block_facts *block)
+static struct part part_of(struct ms_allocation *allocation,
+                           const struct ms_allocation_facts *block)
 {
     const size_t begin = ms_offset(allocation, block->address);
     return (struct part){allocation, begin, begin + block->bytes};
@@ -157,67 +162,70 @@ static bool can_be_input(const struct part *part)
     return true;
 }
 
-static bool add_input(struct ms_step *step, const struct part *in)
+static bool add_input(struct ms_recorded_launch *recorded, const struct part *in)
 {
     const struct ms_lineage *lineage = &in->allocation->lineage;
-    const struct ms_depths below = ms_step_depths(lineage, in->begin, in->end);
-    const uint32_t depth = 1 + below.steps, input_depth = 1 + below.inputs;
-    if (depth > MS_MAX_STEP_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in) ||
-        !ms_lineage_extract(lineage, in->begin, in->end, &step->input))
+    const struct ms_depths below = ms_recorded_launch_depths(lineage, in->begin, in->end);
+    const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
+    if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in) ||
+        !ms_lineage_extract(lineage, in->begin, in->end, &recorded->input))
         return false;
-    ms_lineage_drop_caches(&step->input);
-    step->depth = depth > step->depth ? depth : step->depth;
-    step->input_depth = input_depth > step->input_depth ? input_depth : step->input_depth;
-    step->input_block_id = in->allocation->id;
-    step->input_address = in->allocation->address + in->begin;
+    ms_lineage_drop_caches(&recorded->input);
+    recorded->depth = depth > recorded->depth ? depth : recorded->depth;
+    recorded->input_depth =
+        input_depth > recorded->input_depth ? input_depth : recorded->input_depth;
+    recorded->input_allocation_id = in->allocation->id;
+    recorded->input_address = in->allocation->address + in->begin;
     return true;
 }
 
-/* A recorded launch may be played, and so read, when nobody asks the plan any more; and what is absent can never be. */
+/* A recorded launch may be replayed, and so read, when nobody asks the plan any more; and what is absent can never be. */
 static bool is_forbidden(const struct part *part)
 {
     if (ms_lineage_has_absent(&part->allocation->lineage, part->begin, part->end))
         return true;
     if (!ms_shard_enforces())
         return false;
-    ms_shard_judge(part->allocation, part->begin, part->end);
-    return ms_lineage_has_away(&part->allocation->lineage, part->begin, part->end);
+    ms_shard_query_placement(part->allocation, part->begin, part->end);
+    return ms_lineage_has_remote(&part->allocation->lineage, part->begin, part->end);
 }
 
-static bool record_in(const struct part *out, const struct part *in, struct ms_step *step)
+static bool record_in(const struct part *out, const struct part *in,
+                      struct ms_recorded_launch *recorded)
 {
     const struct ms_lineage *lineage = &out->allocation->lineage;
-    const struct ms_depths below = ms_step_depths(lineage, out->begin, out->end);
+    const struct ms_depths below = ms_recorded_launch_depths(lineage, out->begin, out->end);
     if (!ms_lineage_is_missing(lineage, out->begin, out->end) ||
-        below.steps + 1 > MS_MAX_STEP_DEPTH || is_forbidden(out) ||
+        below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
         return false;
-    step->depth = below.steps + 1;
-    step->input_depth = below.inputs;
-    return (in == NULL || add_input(step, in)) &&
-           add_step(out->allocation, out->begin, out->end, step);
+    recorded->depth = below.launches + 1;
+    recorded->input_depth = below.inputs;
+    return (in == NULL || add_input(recorded, in)) &&
+           add_recorded(out->allocation, out->begin, out->end, recorded);
 }
 
 /* Claims what the operands lie in, and records when they are still what they were. */
-static bool claim_and_record(const struct operands *operands, struct ms_step *step)
+static bool claim_and_record(const struct operands *operands, struct ms_recorded_launch *recorded)
 {
-    const struct ms_block_facts *in_facts = operands->in != NULL ? operands->in : operands->out;
+    const struct ms_allocation_facts *in_facts =
+        operands->in != NULL ? operands->in : operands->out;
     struct ms_allocation *out, *in;
-    bool recorded = false;
+    bool is_recorded = false;
     ms_space_claim_two(operands->out->address, in_facts->address, &out, &in);
     if (out != NULL && in != NULL && out->id == operands->out->id && in->id == in_facts->id) {
         const struct part out_part = part_of(out, operands->out);
         const struct part in_part = part_of(in, in_facts);
-        recorded = record_in(&out_part, operands->in != NULL ? &in_part : NULL, step);
+        is_recorded = record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded);
     }
     ms_space_release(out);
     if (in != out)
         ms_space_release(in);
-    return recorded;
+    return is_recorded;
 }
 
 static bool record(const struct ms_call *call, struct ms_param_layout *layout,
-                   const struct ms_arguments *arguments, const struct ms_reach *reach)
+                   const struct ms_arguments *arguments, const struct ms_pointer_scan *reach)
 {
     struct operands operands;
     const struct ms_packed *packed = arguments->packed;
@@ -228,18 +236,18 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||
         !ms_launch_may_wait(call, layout, operands.out->device) || !ms_may_record(call->stream))
         return false;
-    struct ms_step *step = create_step(operands.out, call, layout, packed, reach);
-    if (step == NULL)
+    struct ms_recorded_launch *recorded = create_step(operands.out, call, layout, packed, reach);
+    if (recorded == NULL)
         return false;
-    const bool recorded = claim_and_record(&operands, step);
-    ms_step_drop(step); /* the lineage has its own reference */
-    if (recorded) {
+    const bool is_recorded = claim_and_record(&operands, recorded);
+    ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
+    if (is_recorded) {
         ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
         ms_state_event(MS_EVENT_RECORD, operands.out->id, operands.out->address,
                        operands.out->bytes, 0, layout->name);
         ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, operands.out->address);
     }
-    return recorded;
+    return is_recorded;
 }
 
 /* The inputs of torch.cat that are one piece each, one behind the other; false: there are rows. */
@@ -247,7 +255,7 @@ static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t
 {
     *count_out = 0;
     for (size_t i = 0; i < cat->count; i++) {
-        struct ms_row_copy rows;
+        struct ms_strided_copy rows;
         ms_concatenation_input(cat, i, &rows);
         if (rows.dims > 0)
             return false;
@@ -262,7 +270,7 @@ static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
 {
     size_t count = 0;
     for (size_t i = 0; i < cat->count; i++) {
-        struct ms_row_copy rows;
+        struct ms_strided_copy rows;
         ms_concatenation_input(cat, i, &rows);
         if (rows.dims == 0)
             continue;
@@ -280,7 +288,7 @@ static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
     const bool is_sequence = list_sizes(cat, sizes, &sequence.count);
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < cat->count && result == CUDA_SUCCESS; i++) {
-        struct ms_row_copy rows;
+        struct ms_strided_copy rows;
         ms_concatenation_input(cat, i, &rows);
         if (rows.width == 0)
             continue;
@@ -297,7 +305,7 @@ static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
 
 /* The launch is copies, and they are done: then *result_out is what it returns. */
 static bool concatenate(const struct ms_call *call, const struct ms_param_layout *layout,
-                        const struct ms_packed *packed, const struct ms_reach *reach,
+                        const struct ms_packed *packed, const struct ms_pointer_scan *reach,
                         CUresult *result_out)
 {
     struct ms_concatenation cat;
@@ -315,8 +323,8 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
 
 /* Either of the two pointers may be one to a block. */
 static bool find_rows(const struct ms_call *call, const struct ms_param_layout *layout,
-                      const struct ms_packed *packed, const struct ms_reach *reach,
-                      struct ms_row_copy *rows)
+                      const struct ms_packed *packed, const struct ms_pointer_scan *reach,
+                      struct ms_strided_copy *rows)
 {
     for (size_t i = 0; i < reach->count; i++) {
         const size_t at = reach->hits[i].offset;
@@ -329,10 +337,10 @@ static bool find_rows(const struct ms_call *call, const struct ms_param_layout *
 
 /* The launch is copies of rows, and they are done. It reads no other parameter than those of the copy. */
 static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *layout,
-                      const struct ms_packed *packed, const struct ms_reach *reach,
+                      const struct ms_packed *packed, const struct ms_pointer_scan *reach,
                       CUresult *result_out)
 {
-    struct ms_row_copy rows;
+    struct ms_strided_copy rows;
     CUdevice device;
     if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
@@ -354,8 +362,8 @@ static bool reaches_pageable_memory(const struct ms_arguments *arguments)
         return false;
     for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
         const uint64_t word = word_at(arguments->packed, at);
-        if (is_plausible(word) && ms_reach_is_possible(arguments, at, word) && !ms_is_block(word) &&
-            ms_host_is_readable(word) && !ms_is_device_memory(word)) {
+        if (is_plausible(word) && ms_pointer_scan_is_possible(arguments, at, word) &&
+            !ms_is_owned(word) && ms_host_is_readable(word) && !ms_is_device_memory(word)) {
             ms_log(MS_DEBUG, "the parameter at byte %zu, 0x%llx, may be an address of the host", at,
                    (unsigned long long)word);
             return true;
@@ -366,11 +374,11 @@ static bool reaches_pageable_memory(const struct ms_arguments *arguments)
 
 /* Why a launch may reach every block; MS_REASON_CALL: it reaches what its parameters point to. */
 static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
-                                    const struct ms_reach *reach)
+                                    const struct ms_pointer_scan *reach)
 {
     if (reach->everything)
         return MS_REASON_HOST_REACH;
-    if (ms_reach_is_unbounded())
+    if (ms_pointer_scan_is_unbounded())
         return MS_REASON_UNBOUNDED;
     if (ms_host_has_globals())
         return MS_REASON_GLOBALS;
@@ -380,7 +388,7 @@ static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
 /* What was materialised since `before` was so for a kernel. */
 static void note_used(CUdevice device, uint64_t before)
 {
-    ms_promise_used(device, ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);
+    ms_overcommit_set_used(device, ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);
 }
 
 static CUresult touch_all(enum ms_reason reason)
@@ -395,7 +403,8 @@ static CUresult touch_all(enum ms_reason reason)
     return result;
 }
 
-static CUresult touch_reached(const struct ms_arguments *arguments, const struct ms_reach *reach)
+static CUresult touch_reached(const struct ms_arguments *arguments,
+                              const struct ms_pointer_scan *reach)
 {
     const struct ms_param_layout *layout = arguments->layout;
     const enum ms_reason unbounded = why_unbounded(arguments, reach);
@@ -408,7 +417,7 @@ static CUresult touch_reached(const struct ms_arguments *arguments, const struct
     const struct ms_why why =
         ms_why_begin(layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE : MS_REASON_RULE_MISSED);
     for (size_t i = 0; i < reach->count && result == CUDA_SUCCESS; i++) {
-        const struct ms_block_facts *block = &reach->hits[i].block;
+        const struct ms_allocation_facts *block = &reach->hits[i].block;
         ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
                block->address);
         const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
@@ -423,14 +432,14 @@ static bool launch_packed(const struct ms_call *call, struct ms_param_layout *la
                           struct ms_packed *packed, CUresult *result_out)
 {
     struct ms_arguments arguments = {.layout = layout, .packed = packed};
-    struct ms_reach reach;
+    struct ms_pointer_scan reach;
     ms_strided_find_numbers(layout, packed, &arguments.numbers);
-    ms_reach_find(&arguments, &reach);
+    ms_pointer_scan_find(&arguments, &reach);
     if (concatenate(call, layout, packed, &reach, result_out) ||
         copy_rows(call, layout, packed, &reach, result_out))
         return true;
     if (record(call, layout, &arguments, &reach)) {
-        ms_settle_postpone();
+        ms_window_extend();
         *result_out = CUDA_SUCCESS;
         return true;
     }
@@ -462,7 +471,7 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
 {
     const bool answered = launch(call, result_out);
     if (!answered)
-        ms_note_gate();
+        ms_order_add_gate();
     return answered;
 }
 

@@ -38,7 +38,7 @@ static bool is_of_blocks(const struct bounds *bounds, uint64_t word)
     return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word);
 }
 
-bool ms_reach_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word)
+bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word)
 {
     const struct ms_range *numbers = &arguments->numbers;
     if (at < numbers->end && at + sizeof(word) > numbers->begin)
@@ -46,7 +46,7 @@ bool ms_reach_is_possible(const struct ms_arguments *arguments, size_t at, uint6
     return ms_address_is_far(word) || ms_param_layout_has_word(arguments->layout, at);
 }
 
-static bool add_hit(struct ms_reach *reach, const struct ms_hit *hit)
+static bool add_hit(struct ms_pointer_scan *reach, const struct ms_hit *hit)
 {
     if (reach->count == MS_MAX_HITS) {
         reach->everything = true;
@@ -56,7 +56,7 @@ static bool add_hit(struct ms_reach *reach, const struct ms_hit *hit)
     return true;
 }
 
-void ms_reach_find(const struct ms_arguments *arguments, struct ms_reach *reach_out)
+void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointer_scan *reach_out)
 {
     const struct bounds bounds = get_bounds();
     struct ms_words words;
@@ -66,7 +66,7 @@ void ms_reach_find(const struct ms_arguments *arguments, struct ms_reach *reach_
     reach_out->everything = false;
     ms_words_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
     while (ms_words_next(&words, &hit.offset, &word)) {
-        if (!ms_reach_is_possible(arguments, hit.offset, word))
+        if (!ms_pointer_scan_is_possible(arguments, hit.offset, word))
             continue;
         hit.pointer = word;
         if (is_of_blocks(&bounds, word) && ms_space_reach(word, &hit.block)) {
@@ -80,7 +80,7 @@ void ms_reach_find(const struct ms_arguments *arguments, struct ms_reach *reach_
 
 static CUresult expose(uint64_t word)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (ms_space_reach(word, &facts))
         return ms_prepare_reach(facts.address, facts.bytes);
     if (ms_host_holds(word))
@@ -146,7 +146,7 @@ static CUresult expose_beginning(const unsigned char *bytes, size_t count)
     return result;
 }
 
-CUresult ms_reach_expose(const void *bytes, size_t count)
+CUresult ms_pointer_scan_expose(const void *bytes, size_t count)
 {
     const struct bounds bounds = get_bounds();
     if (may_end_address(&bounds, bytes, count))
@@ -155,7 +155,7 @@ CUresult ms_reach_expose(const void *bytes, size_t count)
     return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
 }
 
-CUresult ms_reach_expose_pattern(uint32_t pattern)
+CUresult ms_pointer_scan_expose_pattern(uint32_t pattern)
 {
     const struct bounds bounds = get_bounds();
     const struct ms_range *far = &bounds.ranges[MS_FAR];
@@ -167,7 +167,7 @@ CUresult ms_reach_expose_pattern(uint32_t pattern)
     return expose((uint64_t)pattern << 32 | pattern);
 }
 
-bool ms_reach_is_unbounded(void)
+bool ms_pointer_scan_is_unbounded(void)
 {
     return atomic_load_explicit(&unbounded, memory_order_relaxed);
 }

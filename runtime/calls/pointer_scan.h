@@ -25,10 +25,10 @@ enum { MS_MAX_HITS = 64 };
 struct ms_hit {
     size_t offset;
     CUdeviceptr pointer;
-    struct ms_block_facts block;
+    struct ms_allocation_facts block;
 };
 
-struct ms_reach {
+struct ms_pointer_scan {
     struct ms_hit hits[MS_MAX_HITS]; /* ascending */
     size_t count;
     bool everything; /* more hits than fit, or memory that the host can write */
@@ -42,19 +42,19 @@ struct ms_arguments {
 };
 
 /* Whether the word at this offset, inside of the packed parameters, may be a pointer. */
-bool ms_reach_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word);
+bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word);
 
 /* What the parameters reach. */
-void ms_reach_find(const struct ms_arguments *arguments, struct ms_reach *reach_out);
+void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointer_scan *reach_out);
 
 /* These bytes go to where kernels can read them: materialises the blocks that they reach. */
-CUresult ms_reach_expose(const void *bytes, size_t count);
+CUresult ms_pointer_scan_expose(const void *bytes, size_t count);
 
 /* The same for a 4-byte pattern that is repeated. */
-CUresult ms_reach_expose_pattern(uint32_t pattern);
+CUresult ms_pointer_scan_expose_pattern(uint32_t pattern);
 
 /* True when the device memory of some copy held the address of host memory: then any kernel may reach
  * anything. */
-bool ms_reach_is_unbounded(void);
+bool ms_pointer_scan_is_unbounded(void);
 
 #endif

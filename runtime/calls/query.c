@@ -10,7 +10,7 @@
 bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out)
 {
     CUdevice device;
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return false;
     if (base_out != NULL)
@@ -44,7 +44,7 @@ static bool ask_driver(CUdeviceptr address, CUresult *result_out)
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                           CUresult *result_out)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (value_out == NULL || !ms_space_look_up(address, &facts))
         return false;
     *result_out = CUDA_SUCCESS;
@@ -111,9 +111,9 @@ size_t ms_free_memory(size_t free_bytes)
     return promised < left ? left - promised : 0;
 }
 
-bool ms_is_block(CUdeviceptr address)
+bool ms_is_owned(CUdeviceptr address)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     return ms_space_look_up(address, &facts);
 }
 
@@ -174,9 +174,9 @@ bool ms_host_can_write(CUdeviceptr address)
     return ms_is_pinned_memory(address) || ms_is_managed(address);
 }
 
-bool ms_meets_block(CUdeviceptr address, size_t bytes)
+bool ms_meets_allocation(CUdeviceptr address, size_t bytes)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     return ms_space_first_behind(address, &facts) && facts.address < address + bytes;
 }
 

@@ -24,7 +24,7 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
 /* What cuMemGetInfo reports as free on the current device: deferred bytes count as used. */
 size_t ms_free_memory(size_t free_bytes);
 
-bool ms_is_block(CUdeviceptr address);
+bool ms_is_owned(CUdeviceptr address);
 
 /* True for device memory that is not a block, as the driver knows it. */
 bool ms_is_device_memory(CUdeviceptr address);
@@ -46,6 +46,6 @@ bool ms_is_managed(CUdeviceptr address);
 bool ms_host_can_write(CUdeviceptr address);
 
 /* True when [address, address + bytes) meets a block. */
-bool ms_meets_block(CUdeviceptr address, size_t bytes);
+bool ms_meets_allocation(CUdeviceptr address, size_t bytes);
 
 #endif

@@ -48,9 +48,9 @@ CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t
 }
 
 /*
- * Writes content to [begin, end): recorded where the allocation is deferred, played in stream order where
+ * Writes content to [begin, end): recorded where the allocation is deferred, replayed in stream order where
  * it is present. What is cached becomes resident then: queued work may still read it, so it must not be
- * played over out of order later.
+ * replayed over out of order later.
  */
 static CUresult write_range(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_content *content, CUstream stream)
@@ -70,8 +70,8 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
         }
         result = ms_materialise(allocation, old[i].begin, old[i].end, MS_WRITE);
         if (result == CUDA_SUCCESS)
-            result = ms_play(&part, old[i].begin, allocation->address + old[i].begin,
-                             old[i].end - old[i].begin, stream);
+            result = ms_replay(&part, old[i].begin, allocation->address + old[i].begin,
+                               old[i].end - old[i].begin, stream);
     }
     ms_extents_free(old, count);
     return result;
@@ -94,7 +94,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     else
         *result_out = ms_bound_lineage(allocation);
     if (*result_out == CUDA_SUCCESS) {
-        ms_space_note_use(allocation, begin, begin + bytes);
+        ms_space_add_use(allocation, begin, begin + bytes);
         if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
             return allocation;
         *result_out = ms_materialise(allocation, begin, begin + bytes, MS_WRITE);
@@ -143,8 +143,8 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
         const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
         *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
-        ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
-        ms_settle_postpone();
+        ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
+        ms_window_extend();
     } else {
         *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
         answered = *result_out != CUDA_SUCCESS;
@@ -183,7 +183,7 @@ static struct ms_source *take_snapshot(const void *source, size_t bytes)
     if (snapshot != NULL)
         ms_count(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
-        ms_note_fallback(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
+        ms_publish_fallback(MS_REASON_SNAPSHOT_LIMIT, bytes, NULL);
     return snapshot;
 }
 
@@ -232,10 +232,10 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
     if (content->kind == MS_FILL ||
         (ms_source_is_file(content->source) && ms_source_is_older(content->source)))
         return CUDA_SUCCESS;
-    return ms_reach_expose(source, bytes);
+    return ms_pointer_scan_expose(source, bytes);
 }
 
-CUresult ms_prepare_foreign(CUdeviceptr source)
+CUresult ms_prepare_unowned(CUdeviceptr source)
 {
     const bool is_plain =
         ms_is_device_memory(source) && !ms_is_managed(source) && !ms_host_holds(source);
@@ -252,7 +252,8 @@ CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream)
     CUresult result = CUDA_SUCCESS;
     for (size_t z = 0; z < box->depth; z++) {
         for (size_t y = 0; y < box->height && result == CUDA_SUCCESS; y++)
-            result = ms_reach_expose(box->begin + z * box->slice + y * box->pitch, box->width);
+            result =
+                ms_pointer_scan_expose(box->begin + z * box->slice + y * box->pitch, box->width);
     }
     return result;
 }
@@ -265,7 +266,7 @@ CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream st
 
 CUresult ms_prepare_payload_value(uint32_t value, unsigned width)
 {
-    return ms_reach_expose_pattern(widen(value, width));
+    return ms_pointer_scan_expose_pattern(widen(value, width));
 }
 
 /* The copy as the driver will do it, its destination backed. */
@@ -287,7 +288,7 @@ static bool back_for_copy(CUdeviceptr destination, const void *source, size_t by
 static bool copy_from_host(CUdeviceptr destination, const void *source, size_t bytes,
                            CUstream stream, bool blocking, CUresult *result_out)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (bytes == 0 || source == NULL)
         return false;
     if (ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts)) {
@@ -314,14 +315,14 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
     }
     const size_t begin = ms_offset(allocation, destination);
     *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
-    ms_note_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(&content));
+    ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(&content));
     const bool is_complete = content.kind == MS_SOURCE && ms_shard_is_active() &&
-                             ms_shard_note_copy(content.source, content.source_offset, bytes);
+                             ms_shard_add_copy(content.source, content.source_offset, bytes);
     drop_found(&content);
     ms_space_release(allocation);
-    ms_settle_postpone();
+    ms_window_extend();
     if (is_complete)
-        ms_pass_run("all tensors of the checkpoint are there");
+        ms_prefetch_run("all tensors of the checkpoint are there");
     /* The driver would have waited for earlier work too, and programs build on that. */
     if (blocking && *result_out == CUDA_SUCCESS)
         *result_out = ms_driver.stream_synchronize(stream);

@@ -63,7 +63,7 @@ static CUresult prepare_write(const struct ms_operation *operation)
 {
     const CUdeviceptr address = address_of(operation->written);
     const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
-    /* Of a partial overlap the rest is played too: it costs no more than a read. */
+    /* Of a partial overlap the rest is replayed too: it costs no more than a read. */
     if (overlaps(operation))
         return ms_prepare_touch(address, operation->written_bytes);
     if (!operation->receives || may_be_late(operation) || under_way.receive_count == room)
@@ -143,7 +143,7 @@ void ms_collective_group(bool begins)
 CUresult ms_collective_pin(const void *address, size_t bytes, bool *one_handle_out)
 {
     const CUdeviceptr end = address_of(address) + bytes;
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     CUresult result = CUDA_SUCCESS;
     *one_handle_out = true;
     for (CUdeviceptr at = address_of(address);

@@ -31,22 +31,22 @@ static int find_locked(const void *handle)
 void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
 {
     const bool is_first = !ms_shard_is_active();
-    ms_communicator_note(handle, communicator);
+    ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        ms_shard_tell_rank((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
-        ms_pass_begin(is_first);
+        ms_shard_set_rank((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        ms_prefetch_begin(is_first);
 }
 
 void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator)
 {
     const bool is_first = !ms_shard_is_active();
-    ms_communicator_note(handle, communicator);
+    ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        ms_shard_tell_group((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
-        ms_pass_begin(is_first);
+        ms_shard_add_group((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        ms_prefetch_begin(is_first);
 }
 
-void ms_communicator_note(const void *handle, const struct ms_communicator *communicator)
+void ms_communicator_add(const void *handle, const struct ms_communicator *communicator)
 {
     pthread_mutex_lock(&table.lock);
     const int at = find_locked(handle);

@@ -23,13 +23,13 @@
  * in memory either, and whoever brings it there waits.
  */
 static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, size_t end,
-                          const struct ms_ranges *foreign, struct ms_ranges *sinkable)
+                          const struct ms_ranges *remote_parts, struct ms_ranges *sinkable)
 {
     const size_t granule = allocation->backing.granule;
     struct ms_ranges backed = {0}, whole = {0};
     bool is_good = true;
-    for (size_t i = 0; i < foreign->count && is_good; i++) {
-        const struct ms_range range = foreign->list[i];
+    for (size_t i = 0; i < remote_parts->count && is_good; i++) {
+        const struct ms_range range = remote_parts->list[i];
         const size_t from = range.begin + (range.begin > begin ? granule - 1 : 0);
         const size_t to = range.end + (range.end < end ? 0 : granule - 1);
         if (from / granule < to / granule)
@@ -50,20 +50,20 @@ static bool is_passing(const struct ms_allocation *allocation, size_t begin, siz
     const struct ms_lineage *lineage = &allocation->lineage;
     for (size_t i = ms_lineage_index(lineage, begin);
          i < lineage->count && lineage->extents[i].begin < end; i++) {
-        if (lineage->extents[i].content.foreign)
+        if (lineage->extents[i].content.is_remote_copy)
             return true;
     }
     return false;
 }
 
-/* The granules of [begin, end) that are neither of these nor backed: a store can lie there. */
+/* The granules of [begin, end) that are neither of these nor backed: a parked memory can lie there. */
 static bool list_storable(const struct ms_allocation *allocation, size_t begin, size_t end,
-                          const struct ms_ranges *sinkable, struct ms_ranges *storable)
+                          const struct ms_ranges *sinkable, struct ms_ranges *parkable)
 {
     struct ms_ranges whole = {0}, unbacked = {0};
     const bool is_good = ms_ranges_add(&whole, begin, end) &&
                          list_sinkable(allocation, begin, end, &whole, &unbacked) &&
-                         ms_ranges_subtract(&unbacked, sinkable, storable);
+                         ms_ranges_subtract(&unbacked, sinkable, parkable);
     ms_ranges_cleanup(&whole);
     ms_ranges_cleanup(&unbacked);
     return is_good;
@@ -89,58 +89,59 @@ static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
                              range.end < end ? range.end : end};
 }
 
-/* What of [begin, end) lies in the ranges is gone, or stored: each from its own place in the store on. */
+/* What of [begin, end) lies in the ranges is gone, or parked: each from its own place in the parked memory on. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
-                             const struct ms_ranges *gone, const struct ms_ranges *stored,
-                             struct ms_store *store)
+                             const struct ms_ranges *gone, const struct ms_ranges *parked_ranges,
+                             struct ms_parked *parked)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
-    static const struct ms_content absent = {.kind = MS_ABSENT, .standing = MS_AWAY};
-    struct ms_content content = {.kind = MS_STORED, .store = store};
+    static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
+    struct ms_content content = {.kind = MS_PARKED, .parked = parked};
     uint64_t at = 0;
     bool is_good = ms_lineage_set(&allocation->lineage, begin, end, &resident);
     for (size_t i = 0; i < gone->count && is_good; i++) {
         const struct ms_range range = cut_to(gone->list[i], begin, end);
         is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &absent);
     }
-    for (size_t i = 0; store != NULL && i < stored->count && is_good; i++) {
-        const struct ms_range range = cut_to(stored->list[i], begin, end);
-        content.source_offset = at + (range.begin - stored->list[i].begin);
+    for (size_t i = 0; parked != NULL && i < parked_ranges->count && is_good; i++) {
+        const struct ms_range range = cut_to(parked_ranges->list[i], begin, end);
+        content.source_offset = at + (range.begin - parked_ranges->list[i].begin);
         is_good = ms_lineage_set(&allocation->lineage, range.begin, range.end, &content);
-        at += stored->list[i].end - stored->list[i].begin;
+        at += parked_ranges->list[i].end - parked_ranges->list[i].begin;
     }
     return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Its memory lies under the ranges until the work is done. Where that cannot be they get memory of their own. */
-static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ranges *storable,
+static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ranges *parkable,
                            struct ms_receive *receive)
 {
-    struct ms_store *store;
-    CUresult result = storable->count > 0 ? ms_store_create(allocation->context, allocation->device,
-                                                            storable->list, storable->count, &store)
-                                          : CUDA_ERROR_NOT_SUPPORTED;
+    struct ms_parked *parked;
+    CUresult result = parkable->count > 0
+                          ? ms_parked_create(allocation->context, allocation->device,
+                                             parkable->list, parkable->count, &parked)
+                          : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_lend_for(&allocation->backing, ms_store_backing(store), storable->list,
-                                 allocation->context, &receive->lent);
+    result = ms_backing_lend_map_for(&allocation->backing, ms_parked_backing(parked),
+                                     parkable->list, allocation->context, &receive->lent);
     if (result == CUDA_SUCCESS)
-        receive->store = store;
+        receive->parked = parked;
     else
-        ms_store_drop(store);
+        ms_parked_drop(parked);
     return result;
 }
 
 /* Memory for [begin, end) but what goes to the sink. */
 static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size_t end,
-                            const struct ms_ranges *sinkable, const struct ms_ranges *storable,
+                            const struct ms_ranges *sinkable, const struct ms_ranges *parkable,
                             struct ms_receive *receive)
 {
     struct ms_ranges taken = {0};
-    if (lend_store(allocation, storable, receive) != CUDA_SUCCESS)
+    if (lend_store(allocation, parkable, receive) != CUDA_SUCCESS)
         return cover_rest(allocation, begin, end, sinkable);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (ms_ranges_add_all(&taken, sinkable) && ms_ranges_add_all(&taken, storable)) {
+    if (ms_ranges_add_all(&taken, sinkable) && ms_ranges_add_all(&taken, parkable)) {
         ms_ranges_sort(&taken);
         result = cover_rest(allocation, begin, end, &taken);
     }
@@ -148,27 +149,27 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-/* No work is queued: neither the sink nor the store has to wait for any. */
+/* No work is queued: neither the sink nor the parked memory has to wait for any. */
 static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
 {
-    ms_backing_unsink_now(&allocation->backing, receive->sunk);
-    ms_backing_unsink_now(&allocation->backing, receive->lent);
-    ms_store_drop(receive->store);
+    ms_backing_sink_cancel(&allocation->backing, receive->sink);
+    ms_backing_sink_cancel(&allocation->backing, receive->lent);
+    ms_parked_drop(receive->parked);
     *receive = (struct ms_receive){0};
 }
 
-static CUresult sink_and_store(struct ms_allocation *allocation, size_t begin, size_t end,
-                               const struct ms_ranges *absent, const struct ms_ranges *sinkable,
-                               const struct ms_ranges *storable, struct ms_receive *receive)
+static CUresult sink_and_park(struct ms_allocation *allocation, size_t begin, size_t end,
+                              const struct ms_ranges *absent, const struct ms_ranges *sinkable,
+                              const struct ms_ranges *parkable, struct ms_receive *receive)
 {
-    CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
+    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS)
-        result = find_memory(allocation, begin, end, sinkable, storable, receive);
+        result = find_memory(allocation, begin, end, sinkable, parkable, receive);
     if (result == CUDA_SUCCESS)
-        result = ms_backing_sink_for(&allocation->backing, sinkable->list, sinkable->count,
-                                     allocation->context, &receive->sunk);
+        result = ms_backing_sink_map_for(&allocation->backing, sinkable->list, sinkable->count,
+                                         allocation->context, &receive->sink);
     if (result == CUDA_SUCCESS)
-        result = set_received(allocation, begin, end, absent, storable, receive->store);
+        result = set_received(allocation, begin, end, absent, parkable, receive->parked);
     if (result != CUDA_SUCCESS)
         take_back(allocation, receive);
     return result;
@@ -187,33 +188,33 @@ static uint64_t bytes_within(const struct ms_ranges *ranges, size_t begin, size_
 static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end,
                              struct ms_receive *receive)
 {
-    struct ms_ranges foreign = {0}, sinkable = {0}, storable = {0};
+    struct ms_ranges remote_parts = {0}, sinkable = {0}, parkable = {0};
     CUresult result = CUDA_SUCCESS;
     *receive = (struct ms_receive){.address = allocation->address,
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
-    ms_space_note_use(allocation, begin, end);
+    ms_space_add_use(allocation, begin, end);
     /* In its place, what comes with the granules of ours may stay; copied on from there, it would take memory again. */
     const bool passes = is_passing(allocation, begin, end);
-    if (!ms_list_foreign(allocation, begin, end - begin, NULL, &foreign) ||
-        !list_sinkable(allocation, begin, end, &foreign, &sinkable) ||
-        (passes && !list_storable(allocation, begin, end, &sinkable, &storable)))
+    if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
+        !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
+        (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     else if (sinkable.count == 0)
         result = ms_back_for_overwrite(allocation, begin, end);
     else
-        result = sink_and_store(allocation, begin, end, passes ? &foreign : &sinkable, &sinkable,
-                                &storable, receive);
-    if (receive->sunk != NULL) {
-        const uint64_t sunk = bytes_within(&sinkable, begin, end);
-        ms_count(MS_COUNT_SUNK_BYTES, sunk);
-        ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin - sunk);
+        result = sink_and_park(allocation, begin, end, passes ? &remote_parts : &sinkable,
+                               &sinkable, &parkable, receive);
+    if (receive->sink != NULL) {
+        const uint64_t sink = bytes_within(&sinkable, begin, end);
+        ms_count(MS_COUNT_SINK_BYTES, sink);
+        ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin - sink);
         ms_log(MS_DEBUG, "%llu of %zu bytes at 0x%llx that are received go to the sink",
-               (unsigned long long)sunk, end - begin, allocation->address + begin);
+               (unsigned long long)sink, end - begin, allocation->address + begin);
     }
-    ms_ranges_cleanup(&foreign);
+    ms_ranges_cleanup(&remote_parts);
     ms_ranges_cleanup(&sinkable);
-    ms_ranges_cleanup(&storable);
+    ms_ranges_cleanup(&parkable);
     return result;
 }
 
@@ -243,7 +244,7 @@ CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
         if (!ms_shard_receives_parts(ranks) || !try_receive(address, bytes, receive_out, &result))
             return ms_prepare_overwrite(address, bytes);
     } while (ms_try_bytes_again(result, &attempts));
-    ms_settle_postpone();
+    ms_window_extend();
     return result;
 }
 
@@ -267,11 +268,12 @@ static bool wait_for(CUevent event)
 }
 
 /* An event which then belongs to what is under the allocation, unless that was freed meanwhile. */
-static void hand_over(const struct ms_receive *receive, const struct ms_sunk *sunk, CUevent event)
+static void hand_over(const struct ms_receive *receive, const struct ms_sink_mapping *sink,
+                      CUevent event)
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
-        ms_backing_sink_until(&allocation->backing, sunk, event);
+        ms_backing_sink_attach_event(&allocation->backing, sink, event);
     else
         ms_driver.event_destroy(event);
     ms_space_release(allocation);
@@ -281,7 +283,7 @@ static void unsink(const struct ms_receive *receive)
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
-        ms_backing_unsink_done(&allocation->backing, 0, allocation->bytes);
+        ms_backing_sink_wait(&allocation->backing, 0, allocation->bytes);
     ms_space_release(allocation);
 }
 
@@ -296,19 +298,19 @@ static CUresult record(CUstream stream, CUevent *event_out)
     return result;
 }
 
-/* Whoever uses the memory waits for an event, which goes with it: the sink's, what is lent, the store's. */
+/* Whoever uses the memory waits for an event, which goes with it: the sink's, what is lent, the parked memory's. */
 static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
 {
-    const struct ms_sunk *const sunk[] = {receive->sunk, receive->lent};
+    const struct ms_sink_mapping *const sink[] = {receive->sink, receive->lent};
     CUevent event;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < 2 && result == CUDA_SUCCESS; i++) {
-        if (sunk[i] != NULL && (result = record(stream, &event)) == CUDA_SUCCESS)
-            hand_over(receive, sunk[i], event);
+        if (sink[i] != NULL && (result = record(stream, &event)) == CUDA_SUCCESS)
+            hand_over(receive, sink[i], event);
     }
-    if (receive->store != NULL && result == CUDA_SUCCESS &&
+    if (receive->parked != NULL && result == CUDA_SUCCESS &&
         (result = record(stream, &event)) == CUDA_SUCCESS)
-        ms_store_queued(receive->store, event);
+        ms_parked_attach_event(receive->parked, event);
     return result;
 }
 
@@ -321,7 +323,7 @@ static CUresult follow(const struct ms_receive *receive, CUstream stream)
         result = record(stream, &event);
     if (result != CUDA_SUCCESS)
         return result;
-    if (wait_for(event) && (receive->sunk != NULL || receive->lent != NULL))
+    if (wait_for(event) && (receive->sink != NULL || receive->lent != NULL))
         unsink(receive);
     ms_driver.event_destroy(event);
     return CUDA_SUCCESS;
@@ -336,5 +338,5 @@ void ms_receive_queued(const struct ms_receive *receive, CUstream stream)
             ms_log(MS_ERROR, "what is received cannot be waited for: CUDA error %d", (int)result);
         ms_driver_leave(&scope);
     }
-    ms_store_drop(receive->store);
+    ms_parked_drop(receive->parked);
 }

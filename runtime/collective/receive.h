@@ -4,14 +4,14 @@
  * get memory, and the sink lies under all others until the broadcast has run; then what it brought there
  * is *absent*: on other ranks only, and whoever reads it is refused.
  *
- *     block     |   away    |   ours    |        away         |
+ *     block     |   remote    |   ours    |        remote         |
  *     granules  | sink | sink |  memory  |  memory  | sink | sink |
  *     lineage   |   absent    |      resident       |   absent    |
  *
- * Where tensors were put one behind the other to be received together, the memory is that of a store (parked.h), and what it
- * brought there is *stored*: the tensors, the flat parameter and the shard that PyTorch makes of it one after the other are
+ * Where tensors were put one behind the other to be received together, the memory is that of a parked memory (parked.h), and what it
+ * brought there is *parked*: the tensors, the flat parameter and the shard that PyTorch makes of it one after the other are
  * copies by lineage, and take its memory once. But not granules that have memory already, or that others share.
- * What is away of a tensor that is received is found in remote_parts.h.
+ * What is remote of a tensor that is received is found in remote_parts.h.
  */
 #ifndef METASHARD_RUNTIME_COLLECTIVE_RECEIVE_H
 #define METASHARD_RUNTIME_COLLECTIVE_RECEIVE_H
@@ -23,8 +23,8 @@
 struct ms_receive {
     CUdeviceptr address; /* of the allocation; 0: it is like any other write */
     uint64_t allocation_id;
-    struct ms_sunk *sunk, *lent; /* NULL: nothing */
-    struct ms_store *store;      /* a reference; NULL: nothing is received there */
+    struct ms_sink_mapping *sink, *lent; /* NULL: nothing */
+    struct ms_parked *parked;            /* a reference; NULL: nothing is received there */
     CUcontext context;
 };
 

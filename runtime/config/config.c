@@ -68,7 +68,7 @@ static const char *parse_SIZES(const char *text, ms_type_SIZES *value_out)
 {
     static const char expected[] =
         "at most 16 sizes or ranges of sizes, such as 20M or 2M-20M, with commas between them";
-    struct ms_sizes sizes = {0};
+    struct ms_size_list sizes = {0};
     for (const char *at = text; *at != '\0'; at += *at == ',') {
         uint64_t first, last;
         if (sizes.count == MS_MAX_SIZES || !read_bytes(&at, &first))
@@ -281,7 +281,7 @@ void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, v
 #undef MS_OPTION
 }
 
-bool ms_sizes_hold(const struct ms_sizes *sizes, uint64_t bytes)
+bool ms_size_list_holds(const struct ms_size_list *sizes, uint64_t bytes)
 {
     for (int i = 0; i < sizes->count; i++) {
         if (bytes >= sizes->ranges[i].first && bytes <= sizes->ranges[i].last)

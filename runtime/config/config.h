@@ -23,7 +23,7 @@ struct ms_log_setting {
 
 /* Sizes in bytes, ends included. */
 enum { MS_MAX_SIZES = 16 };
-struct ms_sizes {
+struct ms_size_list {
     int count;
     struct {
         uint64_t first, last;
@@ -36,7 +36,7 @@ typedef bool ms_type_SWITCH;
 typedef enum ms_plan_mode ms_type_PLAN_MODE;
 typedef uint64_t ms_type_BYTES;
 typedef uint64_t ms_type_NUMBER;
-typedef struct ms_sizes ms_type_SIZES;
+typedef struct ms_size_list ms_type_SIZES;
 typedef struct ms_log_setting ms_type_LOG;
 typedef char ms_type_PATH[MS_PATH_BYTES];
 
@@ -66,7 +66,7 @@ const char *ms_environment_find(char **environment, const char *name);
 typedef void ms_config_visitor(void *context, const char *variable, const char *value);
 void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, void *context);
 
-bool ms_sizes_hold(const struct ms_sizes *sizes, uint64_t bytes);
+bool ms_size_list_holds(const struct ms_size_list *sizes, uint64_t bytes);
 
 /* True when METASHARD in the environment is a valid "off". Prints nothing; for the constructor. */
 bool ms_config_is_off(void);

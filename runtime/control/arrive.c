@@ -17,7 +17,7 @@ static bool put_in_force(struct ms_plan *plan, const char *name, struct ms_fault
     const bool is_first = !ms_shard_is_active();
     if (!ms_shard_set(plan, name, fault))
         return false;
-    ms_pass_begin(is_first);
+    ms_prefetch_begin(is_first);
     return true;
 }
 
@@ -44,12 +44,12 @@ size_t ms_arrive_status(char *text, size_t bytes)
                  "{\"pid\": %d, \"plans\": %" PRIu64 ", \"mode\": \"%s\", \"rank\": %" PRIu32
                  ", \"world_size\": %" PRIu32 ", \"tensors\": %" PRIu64
                  ", \"planned_bytes\": %" PRIu64 ", \"owned_bytes\": %" PRIu64
-                 ", \"outside_reads\": %" PRIu64 ", \"outside_bytes\": %" PRIu64
+                 ", \"remote_reads\": %" PRIu64 ", \"remote_read_bytes\": %" PRIu64
                  ", \"requested_bytes\": %" PRIu64 ", \"backed_bytes\": %" PRIu64 "}",
                  (int)getpid(), facts->generation,
                  ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise", facts->rank,
                  facts->world, facts->tensors, facts->planned_bytes, facts->owned_bytes,
-                 facts->outside_reads, facts->outside_bytes,
+                 facts->remote_reads, facts->remote_read_bytes,
                  ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_backed_bytes());
     ms_heap_free(facts);
     return length > 0 ? (size_t)length : 0;

@@ -43,18 +43,18 @@ void ms_control_start(void)
     }
 }
 
-bool ms_pass_run(__attribute__((unused)) const char *why)
+bool ms_prefetch_run(__attribute__((unused)) const char *why)
 {
     return true;
 }
 
-void ms_pass_begin(__attribute__((unused)) bool is_first)
+void ms_prefetch_begin(__attribute__((unused)) bool is_first)
 {
 }
 
-bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank)
+bool ms_shard_set_rank(uint32_t ranks, uint32_t rank)
 {
-    ms_state_offer_rank(rank, ranks);
+    ms_state_set_default_rank(rank, ranks);
     return false;
 }
 
@@ -73,14 +73,14 @@ bool ms_shard_receives_parts(__attribute__((unused)) int ranks)
     return false;
 }
 
-bool ms_sized_away(__attribute__((unused)) const struct ms_sequence *sequence,
-                   __attribute__((unused)) struct ms_ranges *away)
+bool ms_sized_remote_parts(__attribute__((unused)) const struct ms_sequence *sequence,
+                           __attribute__((unused)) struct ms_ranges *remote)
 {
     return false;
 }
 
-bool ms_shard_tell_group(__attribute__((unused)) uint32_t ranks,
-                         __attribute__((unused)) uint32_t rank)
+bool ms_shard_add_group(__attribute__((unused)) uint32_t ranks,
+                        __attribute__((unused)) uint32_t rank)
 {
     return false;
 }
@@ -90,20 +90,22 @@ size_t ms_shard_least_copy(void)
     return (size_t)64 << 10;
 }
 
-bool ms_shard_note_copy(__attribute__((unused)) const struct ms_source *source,
-                        __attribute__((unused)) uint64_t offset,
-                        __attribute__((unused)) uint64_t bytes)
+bool ms_shard_add_copy(__attribute__((unused)) const struct ms_source *source,
+                       __attribute__((unused)) uint64_t offset,
+                       __attribute__((unused)) uint64_t bytes)
 {
     return false;
 }
 
-void ms_shard_judge(__attribute__((unused)) struct ms_allocation *allocation,
-                    __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end)
+void ms_shard_query_placement(__attribute__((unused)) struct ms_allocation *allocation,
+                              __attribute__((unused)) size_t begin,
+                              __attribute__((unused)) size_t end)
 {
 }
 
-CUresult ms_shard_outside(__attribute__((unused)) const struct ms_allocation *allocation,
-                          __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end)
+CUresult ms_shard_read_remote(__attribute__((unused)) const struct ms_allocation *allocation,
+                              __attribute__((unused)) size_t begin,
+                              __attribute__((unused)) size_t end)
 {
     return CUDA_SUCCESS;
 }
@@ -121,9 +123,10 @@ bool ms_shard_unname(__attribute__((unused)) CUdeviceptr address,
     return refuse(fault);
 }
 
-bool ms_shard_named_away(__attribute__((unused)) const struct ms_allocation *allocation,
-                         __attribute__((unused)) size_t begin, __attribute__((unused)) size_t end,
-                         __attribute__((unused)) struct ms_ranges *away)
+bool ms_shard_named_remote_parts(__attribute__((unused)) const struct ms_allocation *allocation,
+                                 __attribute__((unused)) size_t begin,
+                                 __attribute__((unused)) size_t end,
+                                 __attribute__((unused)) struct ms_ranges *remote)
 {
     return false;
 }

@@ -28,7 +28,7 @@ static CUresult materialise_range(CUdeviceptr address, size_t bytes, materialise
         const size_t from = allocation->address > at ? 0 : ms_offset(allocation, at);
         const size_t to = allocation_end < end ? allocation->bytes : ms_offset(allocation, end);
         if (materialise != ms_materialise_live && materialise != ms_materialise_kept)
-            ms_space_note_use(allocation, from, to);
+            ms_space_add_use(allocation, from, to);
         const enum ms_access access =
             reader != NULL ? ms_read_access(allocation, reader) : MS_WRITE;
         const CUresult result = materialise(allocation, from, to, access);
@@ -66,7 +66,7 @@ CUresult ms_prepare_overwrite(CUdeviceptr address, size_t bytes)
     return touch(address, bytes, overwrite);
 }
 
-/* Something of the range is away. */
+/* Something of the range is remote. */
 static bool meets_away(CUdeviceptr address, size_t bytes)
 {
     bool found = false;
@@ -77,8 +77,8 @@ static bool meets_away(CUdeviceptr address, size_t bytes)
             const size_t from = allocation->address > at ? 0 : ms_offset(allocation, at);
             const size_t left = (size_t)(end - allocation->address);
             const size_t to = left < allocation->bytes ? left : allocation->bytes;
-            ms_shard_judge(allocation, from, to);
-            found = ms_lineage_has_away(&allocation->lineage, from, to);
+            ms_shard_query_placement(allocation, from, to);
+            found = ms_lineage_has_remote(&allocation->lineage, from, to);
             at = allocation->address + allocation->bytes;
         } else {
             at = end;
@@ -177,7 +177,8 @@ static CUresult export_allocation(CUdeviceptr address, bool *one_handle_out)
         return CUDA_SUCCESS;
     const CUresult result = pin(allocation, 0, allocation->bytes, MS_WRITE);
     *one_handle_out = ms_backing_is_one_chunk(&allocation->backing);
-    ms_note_event(MS_EVENT_PIN, allocation, 0, allocation->bytes, "an allocation that is exported");
+    ms_publish_event(MS_EVENT_PIN, allocation, 0, allocation->bytes,
+                     "an allocation that is exported");
     ms_space_release(allocation);
     return result;
 }

@@ -28,7 +28,7 @@ CUresult ms_prepare_send_later(CUdeviceptr address, size_t bytes);
 CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
 
 /* The call will overwrite all of [address, address + bytes), later and in an order that is not known here: it
- * becomes resident, and what it held is not played. */
+ * becomes resident, and what it held is not replayed. */
 CUresult ms_prepare_overwrite(CUdeviceptr address, size_t bytes);
 
 /*
@@ -48,7 +48,7 @@ CUresult ms_prepare_reach(CUdeviceptr address, size_t bytes);
 /* As ms_prepare_reach without what is dead. */
 CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes);
 
-/* No call asks for it: what is neither dead nor, by the plan, away. */
+/* No call asks for it: what is neither dead nor, by the plan, remote. */
 CUresult ms_prepare_kept(CUdeviceptr address, size_t bytes);
 
 /* As ms_prepare_touch_live for whole allocations, every one of them. For calls that are not modelled. */

@@ -85,7 +85,7 @@ static struct candidate candidate_of(const struct ms_allocation *allocation)
 static size_t find_candidates(const struct way *way, struct candidate *candidates, CUdeviceptr *at)
 {
     size_t count = 0;
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     while (count < MAX_CANDIDATES && ms_space_first_behind(*at, &facts)) {
         *at = facts.address + facts.bytes;
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
@@ -192,7 +192,7 @@ static size_t evict_noted(struct ms_allocation *allocation, ms_evictor *evict_)
 {
     const size_t freed = evict_(allocation);
     if (freed > 0)
-        ms_note_event(MS_EVENT_EVICT, allocation, 0, freed, NULL);
+        ms_publish_event(MS_EVENT_EVICT, allocation, 0, freed, NULL);
     return freed;
 }
 
@@ -218,7 +218,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
 static size_t evict_all(const struct way *way)
 {
     size_t freed = 0;
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
         return 0;
     for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
@@ -284,7 +284,7 @@ static bool drop_sinks(void)
 static bool relieve(void)
 {
     const uint64_t began = ms_state_now();
-    const bool is_unburied = ms_unbury(NULL);
+    const bool is_unburied = ms_free_delayed(NULL);
     const bool is_dropped = drop_sinks();
     const size_t freed = ms_pressure_evict(evict);
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
@@ -311,7 +311,7 @@ bool ms_try_bytes_again(CUresult result, int *attempts)
         return true;
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return false;
-    ms_promise_broken();
+    ms_overcommit_set_failed();
     ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
            ms_caller != NULL ? ms_caller : "a call");
     return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pressure: what to give back when device memory runs out. Cached bytes can be played again, and granules
+ * Pressure: what to give back when device memory runs out. Cached bytes can be replayed again, and granules
  * with nothing present hold nothing; both can be unmapped, once no queued work uses them.
  */
 #ifndef METASHARD_RUNTIME_FILL_EVICT_H

@@ -27,7 +27,7 @@ static bool is_missing_file(const struct ms_content *content)
 
 /* The files' extents of [begin, end) that are not present, into runs (NULL: they are counted only). */
 static size_t list_files(const struct ms_allocation *allocation, size_t begin, size_t end,
-                         struct ms_run *runs, size_t *bytes_out)
+                         struct ms_read_request *runs, size_t *bytes_out)
 {
     size_t count = 0;
     *bytes_out = 0;
@@ -36,8 +36,9 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
         const size_t stop = extent.end < end ? extent.end : end;
         if (is_missing_file(&extent.content)) {
             if (runs != NULL)
-                runs[count] = (struct ms_run){extent.content.source, extent.content.source_offset,
-                                              stop - at, allocation->address + at};
+                runs[count] =
+                    (struct ms_read_request){extent.content.source, extent.content.source_offset,
+                                             stop - at, allocation->address + at};
             count++;
             *bytes_out += stop - at;
         }
@@ -47,12 +48,12 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
 }
 
 /* All files of [begin, end) in one transfer, when that is worth it: *done_out. */
-static CUresult play_files(const struct ms_allocation *allocation, size_t begin, size_t end,
-                           CUstream stream, bool *done_out)
+static CUresult replay_files(const struct ms_allocation *allocation, size_t begin, size_t end,
+                             CUstream stream, bool *done_out)
 {
     size_t bytes;
     const size_t count = list_files(allocation, begin, end, NULL, &bytes);
-    struct ms_run *runs = NULL;
+    struct ms_read_request *runs = NULL;
     if (bytes >= min_transfer_bytes)
         runs = ms_heap_alloc(count * sizeof(*runs));
     *done_out = runs != NULL;
@@ -65,18 +66,18 @@ static CUresult play_files(const struct ms_allocation *allocation, size_t begin,
 }
 
 /* Plays what is not present of [begin, end): its files together, the rest piece by piece. */
-static CUresult play_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
-                             CUstream stream)
+static CUresult replay_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
+                               CUstream stream)
 {
     bool files_done;
-    CUresult result = play_files(allocation, begin, end, stream, &files_done);
+    CUresult result = replay_files(allocation, begin, end, stream, &files_done);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
         if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
             result =
-                ms_play_anything(&extent.content, at, allocation->address + at, stop - at, stream);
+                ms_replay_any(&extent.content, at, allocation->address + at, stop - at, stream);
         at = stop;
     }
     return result;
@@ -93,7 +94,7 @@ static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end
     return result;
 }
 
-static CUresult play_pieces(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult replay_pieces(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     CUresult result = cover(allocation, begin, end);
     if (result != CUDA_SUCCESS || allocation->lineage.deferred_bytes == 0)
@@ -102,16 +103,16 @@ static CUresult play_pieces(struct ms_allocation *allocation, size_t begin, size
     result = ms_fill_stream(allocation->context, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    result = play_missing(allocation, begin, end, stream);
+    result = replay_missing(allocation, begin, end, stream);
     /* Also after a failure: queued pieces must not outlive this call. */
     const CUresult waited = ms_driver_wait(stream);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-/* A step that can run at its own place, for a part of it: [begin, end) of the allocation. */
+/* A recorded launch that can run at its own place, for a part of it: [begin, end) of the allocation. */
 struct in_place {
-    const struct ms_step *step;
-    size_t step_begin, step_end; /* of all that its launch writes */
+    const struct ms_recorded_launch *recorded;
+    size_t recorded_begin, recorded_end; /* of all that its launch writes */
     size_t begin, end;
 };
 
@@ -122,24 +123,25 @@ struct in_place {
 static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
                              size_t begin, size_t end, struct in_place *run_out)
 {
-    const struct ms_step *step = extent->content.step;
+    const struct ms_recorded_launch *recorded = extent->content.recorded;
     if (extent->content.kind != MS_LAUNCHED ||
-        !ms_step_stands_at(&extent->content, allocation->id, allocation->address + extent->begin) ||
-        step->address < allocation->address)
+        !ms_recorded_launch_is_at(&extent->content, allocation->id,
+                                  allocation->address + extent->begin) ||
+        recorded->address < allocation->address)
         return false;
     const size_t granule = allocation->backing.granule;
-    const size_t step_begin = ms_offset(allocation, step->address);
-    const size_t step_end = step_begin + step->before.bytes;
-    if (step_end > allocation->bytes ||
-        !ms_lineage_is_missing(&allocation->lineage, step_begin, step_end))
+    const size_t recorded_begin = ms_offset(allocation, recorded->address);
+    const size_t recorded_end = recorded_begin + recorded->before.bytes;
+    if (recorded_end > allocation->bytes ||
+        !ms_lineage_is_missing(&allocation->lineage, recorded_begin, recorded_end))
         return false;
     begin = begin / granule * granule;
     end = (end + granule - 1) / granule * granule;
-    *run_out = (struct in_place){.step = step,
-                                 .step_begin = step_begin,
-                                 .step_end = step_end,
-                                 .begin = begin > step_begin ? begin : step_begin,
-                                 .end = end < step_end ? end : step_end};
+    *run_out = (struct in_place){.recorded = recorded,
+                                 .recorded_begin = recorded_begin,
+                                 .recorded_end = recorded_end,
+                                 .begin = begin > recorded_begin ? begin : recorded_begin,
+                                 .end = end < recorded_end ? end : recorded_end};
     return true;
 }
 
@@ -156,41 +158,42 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
 }
 
 /* Everything of the part that the launch does not leave there. */
-static CUresult play_around(const struct ms_allocation *allocation, const struct in_place *run,
-                            CUstream stream)
+static CUresult replay_around(const struct ms_allocation *allocation, const struct in_place *run,
+                              CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t at = run->begin; at < run->end && result == CUDA_SUCCESS;) {
         const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         const size_t stop = extent.end < run->end ? extent.end : run->end;
         const bool is_there = extent.content.kind == MS_LAUNCHED &&
-                              extent.content.step == run->step &&
-                              extent.content.source_offset == at - run->step_begin;
+                              extent.content.recorded == run->recorded &&
+                              extent.content.source_offset == at - run->recorded_begin;
         if (!is_there && !ms_content_is_nothing(&extent.content))
             result =
-                ms_play_anything(&extent.content, at, allocation->address + at, stop - at, stream);
+                ms_replay_any(&extent.content, at, allocation->address + at, stop - at, stream);
         at = stop;
     }
     return result;
 }
 
 /* The launch runs over all it writes: the part in memory, the rest on the sink. */
-static CUresult play_in_place(struct ms_allocation *allocation, const struct in_place *run)
+static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
 {
     CUstream stream;
     CUresult result = cover(allocation, run->begin, run->end);
     if (result == CUDA_SUCCESS)
         result = ms_fill_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS)
-        result = ms_backing_sink(&allocation->backing, run->step_begin, run->step_end);
+        result = ms_backing_sink_map(&allocation->backing, run->recorded_begin, run->recorded_end);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_play_step(run->step, allocation->address + run->step_begin,
-                          run->begin - run->step_begin, run->end - run->step_begin, stream);
+    result =
+        ms_replay_launch(run->recorded, allocation->address + run->recorded_begin,
+                         run->begin - run->recorded_begin, run->end - run->recorded_begin, stream);
     if (result == CUDA_SUCCESS)
-        result = play_around(allocation, run, stream);
+        result = replay_around(allocation, run, stream);
     const CUresult waited = ms_driver_wait(stream);
-    ms_backing_unsink(&allocation->backing, run->step_begin, run->step_end);
+    ms_backing_sink_unmap(&allocation->backing, run->recorded_begin, run->recorded_end);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
@@ -202,7 +205,7 @@ static CUresult set_resident(struct ms_allocation *allocation, size_t begin, siz
     return CUDA_SUCCESS;
 }
 
-/* Files, fills and launches can be played again. A snapshot costs host memory, which is given back. */
+/* Files, fills and launches can be replayed again. A snapshot costs host memory, which is given back. */
 static bool can_be_cached(const struct ms_content *content)
 {
     return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
@@ -217,9 +220,9 @@ static void make_present(struct ms_content *content)
         content->cached = true;
     else
         *content = (struct ms_content){.kind = MS_RESIDENT};
-    if (content->standing != MS_OURS)
-        content->standing = MS_OPEN; /* read all the same */
-    content->foreign = false;
+    if (content->locality != MS_LOCAL)
+        content->locality = MS_UNKNOWN; /* read all the same */
+    content->is_remote_copy = false;
 }
 
 /* All of [begin, end) is in memory now. */
@@ -248,26 +251,26 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-static CUresult play_range(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult replay_range(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const CUresult result = begin < end ? play_pieces(allocation, begin, end) : CUDA_SUCCESS;
+    const CUresult result = begin < end ? replay_pieces(allocation, begin, end) : CUDA_SUCCESS;
     return result == CUDA_SUCCESS && begin < end ? set_present(allocation, begin, end) : result;
 }
 
 /* Launch by launch, with what lies before and between them. */
-static CUresult play_all(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult replay_all(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct in_place run;
     CUresult result = CUDA_SUCCESS;
     while (result == CUDA_SUCCESS && begin < end && find_in_place(allocation, begin, end, &run)) {
-        result = play_range(allocation, begin, run.begin);
+        result = replay_range(allocation, begin, run.begin);
         if (result == CUDA_SUCCESS)
-            result = play_in_place(allocation, &run);
+            result = replay_in_place(allocation, &run);
         if (result == CUDA_SUCCESS)
             result = set_present(allocation, run.begin, run.end);
         begin = run.end;
     }
-    return result == CUDA_SUCCESS ? play_range(allocation, begin, end) : result;
+    return result == CUDA_SUCCESS ? replay_range(allocation, begin, end) : result;
 }
 
 static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
@@ -279,7 +282,7 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     /* At once: what is materialised together lies in one handle. */
     result = cover(allocation, begin, end);
     if (result == CUDA_SUCCESS)
-        result = play_all(allocation, begin, end);
+        result = replay_all(allocation, begin, end);
     ms_driver_leave(&scope);
     return result;
 }
@@ -321,11 +324,11 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     if (access == MS_READ)
         allocation->reads++;
     if (result == CUDA_SUCCESS && !ms_lineage_is_present(&allocation->lineage, begin, end)) {
-        ms_settle_postpone();
-        const struct ms_note note = ms_note_begin(allocation);
+        ms_window_extend();
+        const struct ms_publish_timer note = ms_publish_begin(allocation);
         result = play(allocation, begin, end);
         tell(allocation, begin, end, result);
-        ms_note_materialised(&note, allocation, begin, result);
+        ms_publish_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && access == MS_WRITE &&
         !ms_lineage_is_resident(&allocation->lineage, begin, end))
@@ -338,8 +341,8 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
 {
     CUresult result = CUDA_SUCCESS;
     if (ms_shard_is_active()) {
-        ms_shard_judge(allocation, begin, end);
-        result = ms_shard_outside(allocation, begin, end);
+        ms_shard_query_placement(allocation, begin, end);
+        result = ms_shard_read_remote(allocation, begin, end);
     }
     return result == CUDA_SUCCESS ? materialise(allocation, begin, end, access) : result;
 }
@@ -347,19 +350,19 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
 CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
                              enum ms_access access)
 {
-    ms_shard_judge(allocation, begin, end); /* while that can be told */
+    ms_shard_query_placement(allocation, begin, end); /* while that can be told */
     return materialise(allocation, begin, end, access);
 }
 
 /* Which extents are left out. */
 struct without {
-    bool dead, away, absent;
+    bool dead, remote, absent;
 };
 
 static bool is_left_out(const struct ms_content *content, struct without without)
 {
     return (without.dead && content->kind == MS_DEAD) ||
-           (without.away && content->standing == MS_AWAY) ||
+           (without.remote && content->locality == MS_REMOTE) ||
            (without.absent && content->kind == MS_ABSENT);
 }
 
@@ -395,7 +398,7 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
         const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
         struct ms_range range = {at, stop};
-        while (extent.content.standing == MS_AWAY && result == CUDA_SUCCESS &&
+        while (extent.content.locality == MS_REMOTE && result == CUDA_SUCCESS &&
                ms_backing_next(&allocation->backing, &range)) {
             result = materialise(allocation, range.begin, range.end, access);
             range = (struct ms_range){range.end, stop};
@@ -408,26 +411,26 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, size_t end,
                              enum ms_access access)
 {
-    ms_shard_judge(allocation, begin, end);
+    ms_shard_query_placement(allocation, begin, end);
     return materialise_without(allocation, begin, end, access,
-                               (struct without){.dead = true, .away = true});
+                               (struct without){.dead = true, .remote = true});
 }
 
 static CUresult reached(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_access access, struct without without)
 {
     /* A kernel that goes where it must not has to meet no memory, not the sink. */
-    CUresult result = ms_backing_unsink_done(&allocation->backing, begin, end);
+    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
     if (result == CUDA_SUCCESS && ms_shard_is_active()) {
-        ms_shard_judge(allocation, begin, end);
-        without.away = ms_shard_enforces();
+        ms_shard_query_placement(allocation, begin, end);
+        without.remote = ms_shard_enforces();
         without.absent = true;
-        if (!without.away)
-            result = ms_shard_outside(allocation, begin, end);
+        if (!without.remote)
+            result = ms_shard_read_remote(allocation, begin, end);
     }
     if (result == CUDA_SUCCESS)
         result = materialise_without(allocation, begin, end, access, without);
-    if (result == CUDA_SUCCESS && ms_lineage_has_away(&allocation->lineage, begin, end))
+    if (result == CUDA_SUCCESS && ms_lineage_has_remote(&allocation->lineage, begin, end))
         result = materialise_edges(allocation, begin, end, access);
     return result;
 }
@@ -468,7 +471,7 @@ CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, s
     if (ms_lineage_is_resident(&allocation->lineage, begin, end))
         return CUDA_SUCCESS;
     struct ms_driver_scope scope;
-    const struct ms_note note = ms_note_begin(allocation);
+    const struct ms_publish_timer note = ms_publish_begin(allocation);
     CUresult result = ms_driver_enter(allocation->context, &scope);
     if (result == CUDA_SUCCESS) {
         result = cover(allocation, begin, end);
@@ -477,9 +480,9 @@ CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, s
     tell(allocation, begin, end, result);
     if (result != CUDA_SUCCESS)
         return result;
-    ms_settle_postpone();
+    ms_window_extend();
     ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin);
     result = set_resident(allocation, begin, end);
-    ms_note_materialised(&note, allocation, begin, result);
+    ms_publish_materialised(&note, allocation, begin, result);
     return result;
 }

@@ -25,13 +25,13 @@ static struct {
 
 static _Thread_local bool is_broken;
 
-void ms_promise_used(CUdevice device, uint64_t bytes)
+void ms_overcommit_set_used(CUdevice device, uint64_t bytes)
 {
     if (device >= 0 && device < MS_MAX_DEVICES)
         atomic_fetch_add_explicit(&devices[device].used_bytes, bytes, memory_order_relaxed);
 }
 
-void ms_promise_settled(void)
+void ms_overcommit_set_settled(void)
 {
     for (CUdevice device = 0; device < MS_MAX_DEVICES; device++) {
         if (ms_space_live_bytes(device) > 0)
@@ -39,7 +39,7 @@ void ms_promise_settled(void)
     }
 }
 
-void ms_promise_broken(void)
+void ms_overcommit_set_failed(void)
 {
     CUdevice device;
     is_broken = true;
@@ -47,7 +47,7 @@ void ms_promise_broken(void)
         atomic_store(&devices[device].is_short, true);
 }
 
-bool ms_promise_take_broken(void)
+bool ms_overcommit_take_failed(void)
 {
     const bool was = is_broken;
     is_broken = false;
@@ -108,7 +108,7 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
     size_t begin = 0;
     for (size_t i = 0; i < lineage->count; i++) {
         const struct ms_extent *extent = &lineage->extents[i];
-        if (extent->content.standing == MS_AWAY || extent->content.kind == MS_ABSENT)
+        if (extent->content.locality == MS_REMOTE || extent->content.kind == MS_ABSENT)
             continue;
         bytes += unbacked_bytes(&allocation->backing, begin, extent->begin);
         begin = extent->end;
@@ -126,7 +126,7 @@ static uint64_t unneeded_bytes(CUdevice device)
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
         if (allocation->device == device) {
-            ms_shard_judge(allocation, 0, allocation->bytes);
+            ms_shard_query_placement(allocation, 0, allocation->bytes);
             bytes += left_out_bytes(allocation);
         }
         ms_space_release(allocation);
@@ -162,7 +162,7 @@ static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
     return false;
 }
 
-bool ms_promise_memory(CUdevice device, size_t bytes, bool *is_tight_out)
+bool ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out)
 {
     size_t total;
     *is_tight_out = false;

@@ -27,21 +27,21 @@
  * current one; the caller holds no claim. *is_tight_out: so little is left then that nothing should
  * be left to be replayed.
  */
-bool ms_promise_memory(CUdevice device, size_t bytes, bool *is_tight_out);
+bool ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
 
 /* A kernel runs, and this much was materialised for it. */
-void ms_promise_used(CUdevice device, uint64_t bytes);
+void ms_overcommit_set_used(CUdevice device, uint64_t bytes);
 
 /* Everything on all devices was materialised because the program has moved on. */
-void ms_promise_settled(void);
+void ms_overcommit_set_settled(void);
 
 /*
  * A call fails on this thread because the current device has no memory for bytes that were
  * promised.
  */
-void ms_promise_broken(void);
+void ms_overcommit_set_failed(void);
 
-/* True once after ms_promise_broken on this thread. */
-bool ms_promise_take_broken(void);
+/* True once after ms_overcommit_set_failed on this thread. */
+bool ms_overcommit_take_failed(void);
 
 #endif

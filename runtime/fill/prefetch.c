@@ -25,13 +25,13 @@ static const uint64_t batch_bytes = UINT64_C(1) << 30;
 struct part {
     struct ms_allocation *allocation;
     struct ms_ranges files;  /* go through the transfer */
-    struct ms_ranges others; /* are played one by one */
+    struct ms_ranges others; /* are replayed one by one */
 };
 
 struct batch {
     struct part parts[MAX_PARTS];
     size_t part_count, limit;
-    struct ms_run *runs;
+    struct ms_read_request *runs;
     size_t run_count, run_capacity;
     uint64_t bytes;
 };
@@ -41,22 +41,22 @@ static bool add_run(struct batch *batch, const struct ms_allocation *allocation,
 {
     if (batch->run_count == batch->run_capacity) {
         const size_t capacity = 2 * batch->run_capacity + 256;
-        struct ms_run *grown = ms_heap_realloc(batch->runs, capacity * sizeof(*grown));
+        struct ms_read_request *grown = ms_heap_realloc(batch->runs, capacity * sizeof(*grown));
         if (grown == NULL)
             return false;
         batch->runs = grown;
         batch->run_capacity = capacity;
     }
     batch->runs[batch->run_count++] =
-        (struct ms_run){extent->content.source, extent->content.source_offset,
-                        extent->end - extent->begin, allocation->address + extent->begin};
+        (struct ms_read_request){extent->content.source, extent->content.source_offset,
+                                 extent->end - extent->begin, allocation->address + extent->begin};
     return true;
 }
 
 static bool is_wanted(const struct ms_content *content)
 {
-    return content->standing == MS_OURS && !ms_content_is_present(content) &&
-           !ms_content_is_nothing(content) && content->kind != MS_STORED; /* that has its memory */
+    return content->locality == MS_LOCAL && !ms_content_is_present(content) &&
+           !ms_content_is_nothing(content) && content->kind != MS_PARKED; /* that has its memory */
 }
 
 /* What is ours and missing. */
@@ -106,7 +106,7 @@ static CUresult add_allocation(struct batch *batch, struct ms_allocation *alloca
 {
     struct part part = {.allocation = allocation};
     const size_t runs_before = batch->run_count;
-    ms_shard_judge(allocation, 0, allocation->bytes);
+    ms_shard_query_placement(allocation, 0, allocation->bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (list_wanted(batch, &part))
         result = cover(allocation, &part.files);
@@ -162,7 +162,7 @@ static CUresult flush(struct batch *batch)
     if (batch->run_count > 0)
         result = transfer(batch, batch->parts[0].allocation->context);
     if (batch->run_count > 0 && result == CUDA_SUCCESS)
-        ms_note_filled(batch->bytes, began);
+        ms_publish_filled(batch->bytes, began);
     for (size_t i = 0; i < batch->part_count; i++) {
         if (result == CUDA_SUCCESS)
             result = finish_part(&batch->parts[i]);
@@ -210,7 +210,7 @@ static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
 /* Behind the next allocation that has something to fill. */
 static bool skip(CUdeviceptr *at)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (!ms_space_first_behind(*at, &facts))
         return false;
     *at = facts.address + facts.bytes;
@@ -257,7 +257,7 @@ static bool can_be_given_back(const struct ms_allocation *allocation, const stru
         const struct ms_content *content = &lineage->extents[i].content;
         if (content->kind == MS_RESIDENT || (content->cached && !ms_content_is_current(content)))
             return false;
-        was_planned |= content->cached && content->standing == MS_OURS;
+        was_planned |= content->cached && content->locality == MS_LOCAL;
     }
     return was_planned;
 }
@@ -298,10 +298,10 @@ static uint64_t reopen(struct ms_allocation *allocation)
     uint64_t kept = 0;
     for (size_t i = 0; i < allocation->lineage.count; i++) {
         const struct ms_extent *extent = &allocation->lineage.extents[i];
-        if (extent->content.standing == MS_OURS && ms_content_is_present(&extent->content))
+        if (extent->content.locality == MS_LOCAL && ms_content_is_present(&extent->content))
             kept += extent->end - extent->begin;
     }
-    ms_lineage_change(&allocation->lineage, &all, 1, ms_content_set_open);
+    ms_lineage_change(&allocation->lineage, &all, 1, ms_content_forget_locality);
     return kept;
 }
 
@@ -327,7 +327,7 @@ static void drop_old_plan(void)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* one pass at a time */
 static uint64_t passed; /* the generation of the plan of the last pass; guarded by lock */
 
-bool ms_pass_run(const char *why)
+bool ms_prefetch_run(const char *why)
 {
     if (!ms_shard_is_active() || !ms_owns_any())
         return true;
@@ -339,22 +339,22 @@ bool ms_pass_run(const char *why)
     passed = generation;
     ms_shard_match_blocks();
     const uint64_t began = ms_state_now();
-    const struct ms_why reason = ms_why_begin(MS_REASON_PASS);
+    const struct ms_why reason = ms_why_begin(MS_REASON_PREFETCH);
     const bool is_good = fill();
     ms_why_end(reason);
-    ms_count(MS_COUNT_PASSES, 1);
+    ms_count(MS_COUNT_PREFETCHES, 1);
     pthread_mutex_unlock(&lock);
-    ms_shard_note(why, began);
+    ms_shard_publish(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "
                         "it stays deferred");
     return is_good;
 }
 
-void ms_pass_begin(bool is_first)
+void ms_prefetch_begin(bool is_first)
 {
     if (is_first)
         ms_shard_catch_up();
-    ms_shard_note("a plan came into force", 0);
-    ms_pass_run("a plan has arrived");
+    ms_shard_publish("a plan came into force", 0);
+    ms_prefetch_run("a plan has arrived");
 }

@@ -13,9 +13,9 @@
  * one gave goes back first, as far as its bytes can be read again. Without a claim. False: something could
  * not be materialised; it stays deferred.
  */
-bool ms_pass_run(const char *why);
+bool ms_prefetch_run(const char *why);
 
 /* A plan has come into force, the first or another one. */
-void ms_pass_begin(bool is_first);
+void ms_prefetch_begin(bool is_first);
 
 #endif

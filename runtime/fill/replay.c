@@ -26,8 +26,8 @@ static CUresult set_bytes(uint32_t pattern, size_t offset, CUdeviceptr address, 
 }
 
 /* A pattern as words where the address allows, with up to three single bytes at either end. */
-static CUresult play_fill(uint32_t pattern, size_t offset, CUdeviceptr address, size_t bytes,
-                          CUstream stream)
+static CUresult replay_fill(uint32_t pattern, size_t offset, CUdeviceptr address, size_t bytes,
+                            CUstream stream)
 {
     if (pattern == (pattern & 0xff) * UINT32_C(0x01010101))
         return ms_driver.memset_d8_async(address, (unsigned char)pattern, bytes, stream);
@@ -60,8 +60,8 @@ static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, 
     return result;
 }
 
-static CUresult play_source(const struct ms_content *content, CUdeviceptr address, size_t bytes,
-                            CUstream stream)
+static CUresult replay_source(const struct ms_content *content, CUdeviceptr address, size_t bytes,
+                              CUstream stream)
 {
     const size_t bounce_bytes = bytes < BOUNCE_BYTES ? bytes : BOUNCE_BYTES;
     void *bounce = NULL;
@@ -83,124 +83,126 @@ static CUresult play_source(const struct ms_content *content, CUdeviceptr addres
     return result;
 }
 
-/* The store may go when the stream is done: whoever plays one waits for that. */
-static CUresult play_store(const struct ms_content *content, CUdeviceptr address, size_t bytes,
-                           CUstream stream)
+/* The parked memory may go when the stream is done: whoever replays one waits for that. */
+static CUresult replay_parked(const struct ms_content *content, CUdeviceptr address, size_t bytes,
+                              CUstream stream)
 {
-    const CUresult result = ms_store_wait(content->store);
+    const CUresult result = ms_parked_wait(content->parked);
     if (result != CUDA_SUCCESS)
         return result;
-    const CUdeviceptr from = ms_store_address(content->store) + content->source_offset;
+    const CUdeviceptr from = ms_parked_address(content->parked) + content->source_offset;
     return ms_driver.memcpy_dtod_async(address, from, bytes, stream);
 }
 
-CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr address, size_t bytes,
-                 CUstream stream)
+CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr address,
+                   size_t bytes, CUstream stream)
 {
     switch (content->kind) {
     case MS_FILL:
-        return play_fill(content->pattern, offset, address, bytes, stream);
+        return replay_fill(content->pattern, offset, address, bytes, stream);
     case MS_SOURCE:
-        return play_source(content, address, bytes, stream);
-    case MS_STORED:
-        return play_store(content, address, bytes, stream);
+        return replay_source(content, address, bytes, stream);
+    case MS_PARKED:
+        return replay_parked(content, address, bytes, stream);
     default:
         ms_fatal("lineage of kind %d cannot be played", (int)content->kind);
     }
 }
 
 /* A lineage and where its block was when it was recorded. */
-struct recorded {
+struct placed {
     const struct ms_lineage *lineage;
-    uint64_t block_id;
+    uint64_t allocation_id;
     CUdeviceptr address;
 };
 
 /* [begin, end) of a block that now lies at address, all of which can be written. */
-static CUresult play_recorded(const struct recorded *recorded, CUdeviceptr address, size_t begin,
-                              size_t end, CUstream stream);
+static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
+                                size_t end, CUstream stream);
 
 /* With its input in scratch memory, whole. */
-static CUresult run_with_input(const struct ms_step *step, uint64_t delta, CUstream stream)
+static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
+                               CUstream stream)
 {
-    const struct recorded input = {&step->input, step->input_block_id, step->input_address};
+    const struct placed input = {&recorded->input, recorded->input_allocation_id,
+                                 recorded->input_address};
     struct ms_backing scratch;
-    CUresult result = ms_backing_reserve(&scratch, step->device, step->input.bytes);
+    CUresult result = ms_backing_reserve(&scratch, recorded->device, recorded->input.bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_cover(&scratch, 0, step->input.bytes);
+    result = ms_backing_cover(&scratch, 0, recorded->input.bytes);
     if (result == CUDA_SUCCESS)
-        result = play_recorded(&input, scratch.address, 0, step->input.bytes, stream);
+        result = replay_recorded(&input, scratch.address, 0, recorded->input.bytes, stream);
     if (result == CUDA_SUCCESS) {
-        const uint64_t deltas[] = {delta, scratch.address - step->input_address};
-        result = ms_launch_run(step->launch, deltas, stream);
+        const uint64_t deltas[] = {delta, scratch.address - recorded->input_address};
+        result = ms_launch_run(recorded->launch, deltas, stream);
     }
     const CUresult waited = ms_driver_wait(stream);
     ms_backing_release(&scratch);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
-                      CUstream stream)
+CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                          size_t begin, size_t end, CUstream stream)
 {
-    const struct recorded before = {&step->before, step->block_id, step->address};
-    const uint64_t delta = address - step->address;
-    CUresult result = play_recorded(&before, address, begin, end, stream);
+    const struct placed before = {&recorded->before, recorded->allocation_id, recorded->address};
+    const uint64_t delta = address - recorded->address;
+    CUresult result = replay_recorded(&before, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
-        result = step->input.bytes > 0
-                     ? run_with_input(step, delta, stream)
-                     : ms_launch_run(step->launch, (const uint64_t[]){delta, delta}, stream);
+        result = recorded->input.bytes > 0
+                     ? run_with_input(recorded, delta, stream)
+                     : ms_launch_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
-        ms_note_replay(step, begin, end);
+        ms_publish_replay(recorded, begin, end);
     else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* that is told where it is dealt with */
         ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
-               ms_launch_name(step->launch), (int)result);
+               ms_launch_name(recorded->launch), (int)result);
     return result;
 }
 
 /*
- * A step's bytes [offset, offset + bytes), for another place: run where only they have memory. A launch works on
+ * A recorded launch's bytes [offset, offset + bytes), for another place: run where only they have memory. A launch works on
  * whole elements, of any type: bytes of one depend on what its other bytes were.
  */
-static CUresult play_window(const struct ms_step *step, size_t offset, CUdeviceptr address,
-                            size_t bytes, CUstream stream)
+static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t offset,
+                              CUdeviceptr address, size_t bytes, CUstream stream)
 {
     enum { LARGEST_ELEMENT = 16 };
     const size_t begin = offset / LARGEST_ELEMENT * LARGEST_ELEMENT;
     size_t end = (offset + bytes + LARGEST_ELEMENT - 1) / LARGEST_ELEMENT * LARGEST_ELEMENT;
-    if (end > step->before.bytes)
-        end = step->before.bytes;
+    if (end > recorded->before.bytes)
+        end = recorded->before.bytes;
     struct ms_backing scratch;
-    CUresult result = ms_backing_reserve(&scratch, step->device, step->before.bytes);
+    CUresult result = ms_backing_reserve(&scratch, recorded->device, recorded->before.bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = ms_backing_cover(&scratch, begin, end);
     if (result != CUDA_SUCCESS)
         goto release;
-    result = ms_backing_sink(&scratch, 0, scratch.bytes);
+    result = ms_backing_sink_map(&scratch, 0, scratch.bytes);
     if (result != CUDA_SUCCESS)
         goto release;
-    result = ms_play_step(step, scratch.address, begin, end, stream);
+    result = ms_replay_launch(recorded, scratch.address, begin, end, stream);
     if (result == CUDA_SUCCESS)
         result = ms_driver.memcpy_dtod_async(address, scratch.address + offset, bytes, stream);
     const CUresult waited = ms_driver_wait(stream);
     if (result == CUDA_SUCCESS)
         result = waited;
-    ms_backing_unsink(&scratch, 0, scratch.bytes);
+    ms_backing_sink_unmap(&scratch, 0, scratch.bytes);
 release:
     ms_backing_release(&scratch);
     return result;
 }
 
 /* All at once, or, where there is no room for that, in windows, for each of which the launch runs again. */
-static CUresult play_moved(const struct ms_step *step, size_t offset, CUdeviceptr address,
-                           size_t bytes, CUstream stream)
+static CUresult replay_moved(const struct ms_recorded_launch *recorded, size_t offset,
+                             CUdeviceptr address, size_t bytes, CUstream stream)
 {
     static const size_t min_window = (size_t)8 << 20;
     size_t window = bytes;
     for (size_t done = 0; done < bytes;) {
         const size_t now = bytes - done < window ? bytes - done : window;
-        const CUresult result = play_window(step, offset + done, address + done, now, stream);
+        const CUresult result = replay_window(recorded, offset + done, address + done, now, stream);
         if (result == CUDA_SUCCESS)
             done += now;
         else if (result == CUDA_ERROR_OUT_OF_MEMORY && window > min_window)
@@ -211,57 +213,57 @@ static CUresult play_moved(const struct ms_step *step, size_t offset, CUdevicept
     return CUDA_SUCCESS;
 }
 
-CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdeviceptr address,
-                          size_t bytes, CUstream stream)
+CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdeviceptr address,
+                       size_t bytes, CUstream stream)
 {
     if (content->kind == MS_LAUNCHED)
-        return play_moved(content->step, content->source_offset, address, bytes, stream);
-    return ms_play(content, offset, address, bytes, stream);
+        return replay_moved(content->recorded, content->source_offset, address, bytes, stream);
+    return ms_replay(content, offset, address, bytes, stream);
 }
 
-/* The step whose result stands in its own place, over all of the block, somewhere in [begin, end); or NULL. */
-static const struct ms_step *find_own_step(const struct recorded *recorded, size_t begin,
-                                           size_t end)
+/* The recorded launch whose result stands in its own place, over all of the block, somewhere in [begin, end); or NULL. */
+static const struct ms_recorded_launch *find_own_launch(const struct placed *placed, size_t begin,
+                                                        size_t end)
 {
     for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(recorded->lineage, at);
+        const struct ms_extent extent = ms_lineage_at(placed->lineage, at);
         const struct ms_content *content = &extent.content;
         if (content->kind == MS_LAUNCHED &&
-            ms_step_stands_at(content, recorded->block_id, recorded->address + at) &&
-            content->step->address == recorded->address &&
-            content->step->before.bytes == recorded->lineage->bytes)
-            return content->step;
+            ms_recorded_launch_is_at(content, placed->allocation_id, placed->address + at) &&
+            content->recorded->address == placed->address &&
+            content->recorded->before.bytes == placed->lineage->bytes)
+            return content->recorded;
         at = extent.end;
     }
     return NULL;
 }
 
-/* What was never written before a launch becomes zero there, so that playing twice gives the same. */
-static CUresult play_extent(const struct ms_extent *extent, const struct ms_step *own,
-                            CUdeviceptr address, size_t bytes, CUstream stream)
+/* What was never written before a launch becomes zero there, so that replaying twice gives the same. */
+static CUresult replay_extent(const struct ms_extent *extent, const struct ms_recorded_launch *own,
+                              CUdeviceptr address, size_t bytes, CUstream stream)
 {
     const struct ms_content *content = &extent->content;
     if (ms_content_is_nothing(content)) {
         static const struct ms_content zero = {.kind = MS_FILL};
-        return ms_play(&zero, 0, address, bytes, stream);
+        return ms_replay(&zero, 0, address, bytes, stream);
     }
-    if (content->kind == MS_LAUNCHED && content->step == own &&
+    if (content->kind == MS_LAUNCHED && content->recorded == own &&
         content->source_offset == extent->begin)
         return CUDA_SUCCESS; /* it stands there already */
-    return ms_play_anything(content, extent->begin, address, bytes, stream);
+    return ms_replay_any(content, extent->begin, address, bytes, stream);
 }
 
-static CUresult play_recorded(const struct recorded *recorded, CUdeviceptr address, size_t begin,
-                              size_t end, CUstream stream)
+static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
+                                size_t end, CUstream stream)
 {
-    const struct ms_step *own = find_own_step(recorded, begin, end);
+    const struct ms_recorded_launch *own = find_own_launch(placed, begin, end);
     CUresult result = CUDA_SUCCESS;
     if (own != NULL)
-        result = ms_play_step(own, address, begin, end, stream);
+        result = ms_replay_launch(own, address, begin, end, stream);
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(recorded->lineage, at);
+        const struct ms_extent extent = ms_lineage_at(placed->lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
-        result = play_extent(&extent, own, address + at, stop - at, stream);
+        result = replay_extent(&extent, own, address + at, stop - at, stream);
         at = stop;
     }
     return result;

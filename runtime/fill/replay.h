@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Playing lineage: turning an extent into bytes in device memory. The one place that does.
+ * Replaying lineage: turning an extent into bytes in device memory. The one place that does.
  */
 #ifndef METASHARD_RUNTIME_FILL_REPLAY_H
 #define METASHARD_RUNTIME_FILL_REPLAY_H
@@ -9,28 +9,28 @@
 #include "runtime/memory/lineage.h"
 
 /*
- * Writes `bytes` bytes of `content` (a fill, a source or a store) to address, in the order of stream. Offset
+ * Writes `bytes` bytes of `content` (a fill, a source or a parked memory) to address, in the order of stream. Offset
  * is the content's first byte in its block; it says where a pattern starts. Nothing on the host is needed afterwards, for
- * which this waits for the stream; a fill or a store is only queued, and the store needed until the stream is done. Wants a
+ * which this waits for the stream; a fill or a parked memory is only queued, and the parked memory needed until the stream is done. Wants a
  * current context that owns stream.
  */
-CUresult ms_play(const struct ms_content *content, size_t offset, CUdeviceptr address, size_t bytes,
-                 CUstream stream);
+CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr address,
+                   size_t bytes, CUstream stream);
 
 /*
- * The same for content of any kind that can be played. A launch runs in scratch memory of its own,
+ * The same for content of any kind that can be replayed. A launch runs in scratch memory of its own,
  * from which its bytes are copied; this then waits for stream.
  */
-CUresult ms_play_anything(const struct ms_content *content, size_t offset, CUdeviceptr address,
-                          size_t bytes, CUstream stream);
+CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdeviceptr address,
+                       size_t bytes, CUstream stream);
 
 /*
- * Runs a step over its block, which now lies at address: first what the block held before, of
+ * Runs a recorded launch over its block, which now lies at address: first what the block held before, of
  * [begin, end), then the launch. All of the block can be written, and of [begin, end), which is memory,
  * nothing is needed. May wait for stream.
  */
-CUresult ms_play_step(const struct ms_step *step, CUdeviceptr address, size_t begin, size_t end,
-                      CUstream stream);
+CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
+                          size_t begin, size_t end, CUstream stream);
 
 /*
  * The stream on which the shim fills memory of its own accord: one per context, blocking on nothing

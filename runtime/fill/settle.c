@@ -29,7 +29,7 @@ static bool materialise_all(void)
 {
     bool all = true;
     CUdeviceptr at = 0;
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     while (ms_space_first_behind(at, &facts)) {
         at = facts.address + facts.bytes;
         all = ms_prepare_kept(facts.address, facts.bytes) == CUDA_SUCCESS && all;
@@ -42,7 +42,7 @@ static bool settle(const char *why)
 {
     const uint64_t began = ms_state_now(), before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
     const struct ms_why reason = ms_why_begin(MS_REASON_SETTLE);
-    const bool passed = ms_pass_run(why);
+    const bool passed = ms_prefetch_run(why);
     const bool is_good = materialise_all() && passed && !ms_defers_any();
     ms_why_end(reason);
     ms_state_event_for(MS_EVENT_SETTLE, MS_REASON_SETTLE, 0, 0,
@@ -57,18 +57,18 @@ void ms_settle_now(const char *why)
     ms_log(MS_DEBUG, "settling: %s", why);
     atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
-    ms_settle_end();
-    ms_promise_settled();
+    ms_window_end();
+    ms_overcommit_set_settled();
     if (settle(why))
         return;
     /* What a plan gives to other ranks stays. */
-    ms_settle_give_up();
+    ms_window_give_up();
     if (!ms_shard_is_active())
         ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
 }
 
 void ms_settle_consider(void)
 {
-    if (ms_settle_is_due())
+    if (ms_window_is_due())
         ms_settle_now("the program launches work and allocates and loads nothing");
 }

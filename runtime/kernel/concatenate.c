@@ -235,7 +235,7 @@ bool ms_concatenation_find(const struct ms_call *call, const struct ms_param_lay
 }
 
 /* The next dimension outwards: more of the row, where both sides go on without a gap, or more rows. */
-static void add_dimension(struct ms_row_copy *rows, uint64_t count, uint64_t to_stride,
+static void add_dimension(struct ms_strided_copy *rows, uint64_t count, uint64_t to_stride,
                           uint64_t from_stride)
 {
     if (count == 1)
@@ -259,11 +259,11 @@ static void add_dimension(struct ms_row_copy *rows, uint64_t count, uint64_t to_
 }
 
 void ms_concatenation_input(const struct ms_concatenation *concatenation, size_t input,
-                            struct ms_row_copy *rows_out)
+                            struct ms_strided_copy *rows_out)
 {
     const struct ms_concatenation *cat = concatenation;
     struct input from;
-    *rows_out = (struct ms_row_copy){0};
+    *rows_out = (struct ms_strided_copy){0};
     if (!read_input(cat, input, &from) || from.bytes == 0)
         return;
     rows_out->from = from.address;

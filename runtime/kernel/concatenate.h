@@ -38,6 +38,6 @@ bool ms_concatenation_find(const struct ms_call *call, const struct ms_param_lay
 
 /* The copy of one input; its rows have no width when the input is empty. */
 void ms_concatenation_input(const struct ms_concatenation *concatenation, size_t input,
-                            struct ms_row_copy *rows_out);
+                            struct ms_strided_copy *rows_out);
 
 #endif

@@ -193,7 +193,7 @@ struct ms_param_layout *ms_param_layout_take(CUfunction function)
     return layout;
 }
 
-void ms_param_layout_note_kernel(CUkernel kernel, CUlibrary library)
+void ms_param_layout_add_kernel(CUkernel kernel, CUlibrary library)
 {
     pthread_mutex_lock(&table.lock);
     struct slot *slot = find_or_add_locked((CUfunction)kernel);

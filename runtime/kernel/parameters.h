@@ -41,7 +41,7 @@ void ms_param_layout_drop(struct ms_param_layout *layout);
 bool ms_param_layout_has_word(const struct ms_param_layout *layout, size_t offset);
 
 /* The handle is a CUkernel of that library. */
-void ms_param_layout_note_kernel(CUkernel kernel, CUlibrary library);
+void ms_param_layout_add_kernel(CUkernel kernel, CUlibrary library);
 
 /* Code was unloaded: nothing is known of any function; kernels of `library` (may be NULL) are gone. */
 void ms_param_layout_forget(CUlibrary library);

@@ -127,7 +127,7 @@ static bool covers(const struct ms_call *call, const char *name, uint64_t count)
 
 /* The first dimension is the row; the others say where rows are. */
 static bool read_rows(const struct ms_packed *packed, size_t at, unsigned dims, size_t element,
-                      uint64_t *count_out, struct ms_row_copy *rows)
+                      uint64_t *count_out, struct ms_strided_copy *rows)
 {
     *count_out = 1;
     if (dims < 1 || dims > MS_ROW_DIMS + 1)
@@ -154,13 +154,14 @@ static bool read_rows(const struct ms_packed *packed, size_t at, unsigned dims, 
 }
 
 bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
-                     const struct ms_packed *packed, size_t pointers, struct ms_row_copy *rows_out)
+                     const struct ms_packed *packed, size_t pointers,
+                     struct ms_strided_copy *rows_out)
 {
     unsigned dims;
     size_t at;
     uint64_t count;
     const size_t element = element_bytes(layout->name);
-    *rows_out = (struct ms_row_copy){0};
+    *rows_out = (struct ms_strided_copy){0};
     if (element == 0 || !read_dims(layout, packed, pointers, &at, &dims) ||
         !read_rows(packed, at, dims, element, &count, rows_out) ||
         count != word(packed, layout->params[0].offset) || !covers(call, layout->name, count))

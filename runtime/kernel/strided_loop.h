@@ -23,6 +23,7 @@ bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct 
  * are as PyTorch makes them for a copy that changes no type. The two pointers lie at `pointers`, as above.
  */
 bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
-                     const struct ms_packed *packed, size_t pointers, struct ms_row_copy *rows_out);
+                     const struct ms_packed *packed, size_t pointers,
+                     struct ms_strided_copy *rows_out);
 
 #endif

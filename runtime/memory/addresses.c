@@ -30,7 +30,7 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
 /* Behind the reservation, guards included, that meets [at, at + bytes); 0: none of ours does. */
 static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     for (uint64_t from = at - 2 * granule;
          ms_space_first_behind(from, &facts) && facts.address - granule < at + bytes;
          from = facts.address + facts.bytes) {

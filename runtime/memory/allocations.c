@@ -36,11 +36,11 @@ static struct ms_allocation *at_locked(size_t index)
 static void move_gap_locked(size_t index)
 {
     struct ms_allocation **all = space.allocations;
-    const size_t room = space.capacity - space.count;
+    const size_t gaps = space.capacity - space.count;
     if (index < space.gap)
-        memmove(&all[index + room], &all[index], (space.gap - index) * sizeof(*all));
+        memmove(&all[index + gaps], &all[index], (space.gap - index) * sizeof(*all));
     else if (index > space.gap)
-        memmove(&all[space.gap], &all[space.gap + room], (index - space.gap) * sizeof(*all));
+        memmove(&all[space.gap], &all[space.gap + gaps], (index - space.gap) * sizeof(*all));
     space.gap = index;
 }
 
@@ -242,8 +242,8 @@ size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offs
 
 static bool make_room(struct ms_blocks *blocks)
 {
-    blocks->room.item_bytes = sizeof(*blocks->all);
-    struct ms_block *roomy = ms_room_make(&blocks->room, blocks->all, blocks->count, 1);
+    blocks->gaps.item_bytes = sizeof(*blocks->all);
+    struct ms_block *roomy = ms_gap_array_reserve(&blocks->gaps, blocks->all, blocks->count, 1);
     if (roomy != NULL)
         blocks->all = roomy;
     return roomy != NULL;
@@ -253,16 +253,16 @@ bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t e
 {
     struct ms_blocks *blocks = &allocation->blocks;
     pthread_mutex_lock(&space.lock);
-    const bool room = make_room(blocks);
-    if (room) {
+    const bool gaps = make_room(blocks);
+    if (gaps) {
         const size_t at = ms_space_block_behind(allocation, begin);
-        blocks->all = ms_room_replace(&blocks->room, blocks->all, blocks->count, at, 0, 1);
+        blocks->all = ms_gap_array_replace(&blocks->gaps, blocks->all, blocks->count, at, 0, 1);
         blocks->all[at] = (struct ms_block){.begin = begin, .end = end};
         blocks->count++;
         blocks->carved = true;
     }
     pthread_mutex_unlock(&space.lock);
-    return room;
+    return gaps;
 }
 
 bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
@@ -274,14 +274,14 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
     if (found) {
         *end_out = blocks->all[at].end;
         ms_state_remove(&blocks->all[at].place);
-        blocks->all = ms_room_replace(&blocks->room, blocks->all, blocks->count, at, 1, 0);
+        blocks->all = ms_gap_array_replace(&blocks->gaps, blocks->all, blocks->count, at, 1, 0);
         blocks->count--;
     }
     pthread_mutex_unlock(&space.lock);
     return found;
 }
 
-void ms_space_note_use(struct ms_allocation *allocation, size_t begin, size_t end)
+void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
     if (!blocks->carved || blocks->strayed)
@@ -350,18 +350,18 @@ void ms_space_unclaim(struct ms_allocation *allocation)
     pthread_mutex_unlock(&space.lock);
 }
 
-static struct ms_block_facts facts_of(const struct ms_allocation *allocation)
+static struct ms_allocation_facts facts_of(const struct ms_allocation *allocation)
 {
-    return (struct ms_block_facts){.address = allocation->address,
-                                   .bytes = allocation->bytes,
-                                   .context = allocation->context,
-                                   .device = allocation->device,
-                                   .id = allocation->id};
+    return (struct ms_allocation_facts){.address = allocation->address,
+                                        .bytes = allocation->bytes,
+                                        .context = allocation->context,
+                                        .device = allocation->device,
+                                        .id = allocation->id};
 }
 
 /* Copies the facts of what find(address) gives. */
 static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
-                 struct ms_block_facts *facts_out)
+                 struct ms_allocation_facts *facts_out)
 {
     if (is_empty())
         return false;
@@ -373,12 +373,12 @@ static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address
     return allocation != NULL;
 }
 
-bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out)
+bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out)
 {
     return tell(find_locked, address, facts_out);
 }
 
-bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out)
+bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out)
 {
     return tell(next_locked, address, facts_out);
 }
@@ -425,7 +425,7 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
     return strays;
 }
 
-bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out)
+bool ms_space_reach(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
 {
     if (is_empty())
         return false;

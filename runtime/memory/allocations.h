@@ -33,11 +33,11 @@ struct ms_blocks {
     bool strayed; /* the program has used what is in none of them */
     struct ms_block *all;
     size_t count;
-    struct ms_room room; /* of all */
+    struct ms_gap_array gaps; /* of all */
 };
 
 /* What the state page was told of an allocation. */
-struct ms_noted {
+struct ms_published {
     struct ms_state_place place;
     uint64_t deferred_bytes, backed_bytes;
 };
@@ -61,7 +61,7 @@ struct ms_allocation {
     /* guarded by the claim */
     struct ms_lineage lineage;
     struct ms_backing backing;
-    struct ms_noted noted;
+    struct ms_published published;
     uint64_t reads;        /* how often it was materialised for reading */
     uint64_t changes;      /* how often a block was taken or returned */
     size_t leftover_bytes; /* of returned blocks, in memory and in no block */
@@ -69,7 +69,7 @@ struct ms_allocation {
         uncarvable; /* something was written before the first block was taken: it stays one block */
     bool keeps_dead; /* a captured graph or an exported handle may use what lies in no block */
 
-    struct ms_allocation *next_buried; /* delayed_free.h */
+    struct ms_allocation *next_delayed; /* delayed_free.h */
 };
 
 /*
@@ -80,7 +80,7 @@ bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t e
 bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
 
 /* The program uses [begin, end) of a claimed allocation by a call of its own. */
-void ms_space_note_use(struct ms_allocation *allocation, size_t begin, size_t end);
+void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
 
 /* The index of the first block of the allocation that ends behind offset. */
 size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
@@ -111,17 +111,17 @@ void ms_space_release(struct ms_allocation *allocation);
 void ms_space_unclaim(struct ms_allocation *allocation);
 
 /* The immutable part of the allocation that holds address, copied. False when there is none. */
-struct ms_block_facts {
+struct ms_allocation_facts {
     CUdeviceptr address;
     size_t bytes;
     CUcontext context;
     CUdevice device;
     uint64_t id;
 };
-bool ms_space_look_up(CUdeviceptr address, struct ms_block_facts *facts_out);
+bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out);
 
 /* The same for the first allocation that ends behind address. */
-bool ms_space_first_behind(CUdeviceptr address, struct ms_block_facts *facts_out);
+bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
 
 /*
  * The ranges of addresses outside of which no pointer means an allocation, of near ones and of far ones (addresses.h);
@@ -143,7 +143,7 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes);
  * padding; unless the program was seen to use that, then it means the whole allocation. False when there is
  * none, or nothing of the allocation is deferred.
  */
-bool ms_space_reach(CUdeviceptr pointer, struct ms_block_facts *facts_out);
+bool ms_space_reach(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
 
 /* Changes a claimed allocation's leftover_bytes; and the sum over all of them. */
 void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);

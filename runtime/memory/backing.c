@@ -12,7 +12,7 @@
 /* Bit p of peers[d]: device p may reach memory of device d. */
 static _Atomic uint64_t peers[MS_MAX_DEVICES];
 
-/* Device memory that the shim has: under allocations, stores and as sinks. */
+/* Device memory that the shim has: under allocations, parked memory and as sinks. */
 static _Atomic int64_t backed[MS_MAX_DEVICES];
 
 uint64_t ms_backing_device_bytes(CUdevice device)
@@ -114,52 +114,52 @@ static void unmap_granules(const struct ms_backing *backing, struct ms_range ran
         unmap(backing->address + at, backing->granule);
 }
 
-/* --- what is sunk for queued work */
+/* --- what is under the sink for queued work */
 
-static bool touches(const struct ms_sunk *sunk, size_t begin, size_t end)
+static bool touches(const struct ms_sink_mapping *mapping, size_t begin, size_t end)
 {
-    for (size_t i = 0; i < sunk->count; i++) {
-        if (sunk->ranges[i].begin < end && begin < sunk->ranges[i].end)
+    for (size_t i = 0; i < mapping->count; i++) {
+        if (mapping->ranges[i].begin < end && begin < mapping->ranges[i].end)
             return true;
     }
     return false;
 }
 
-static CUresult wait_for_work(const struct ms_sunk *sunk)
+static CUresult wait_for_work(const struct ms_sink_mapping *mapping)
 {
     struct ms_driver_scope scope;
-    if (sunk->event == NULL) {
+    if (mapping->event == NULL) {
         ms_log(MS_ERROR, "memory is used that a collective of an open group is to write");
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    CUresult result = ms_driver_enter(sunk->context, &scope);
+    CUresult result = ms_driver_enter(mapping->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_driver.event_synchronize(sunk->event);
+    result = ms_driver.event_synchronize(mapping->event);
     ms_driver_leave(&scope);
     return result;
 }
 
 /* Takes it out of the list, which *at is a link of. */
-static void end_sunk(struct ms_backing *backing, struct ms_sunk **at)
+static void end_mapping(struct ms_backing *backing, struct ms_sink_mapping **at)
 {
-    struct ms_sunk *sunk = *at;
-    *at = sunk->next;
-    for (size_t i = 0; i < sunk->count; i++) {
-        const struct ms_range range = sunk->ranges[i];
-        if (sunk->is_lent)
+    struct ms_sink_mapping *mapping = *at;
+    *at = mapping->next;
+    for (size_t i = 0; i < mapping->count; i++) {
+        const struct ms_range range = mapping->ranges[i];
+        if (mapping->is_lent)
             unmap(backing->address + range.begin, range.end - range.begin);
         else
             unmap_granules(backing, range);
     }
-    if (sunk->event != NULL)
-        ms_driver.event_destroy(sunk->event);
-    ms_heap_free(sunk);
+    if (mapping->event != NULL)
+        ms_driver.event_destroy(mapping->event);
+    ms_heap_free(mapping);
 }
 
-CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t end)
+CUresult ms_backing_sink_wait(struct ms_backing *backing, size_t begin, size_t end)
 {
-    for (struct ms_sunk **at = &backing->sunk; *at != NULL;) {
+    for (struct ms_sink_mapping **at = &backing->sinks; *at != NULL;) {
         if (!touches(*at, begin, end)) {
             at = &(*at)->next;
             continue;
@@ -167,24 +167,25 @@ CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t
         const CUresult result = wait_for_work(*at);
         if (result != CUDA_SUCCESS)
             return result;
-        end_sunk(backing, at);
+        end_mapping(backing, at);
     }
     return CUDA_SUCCESS;
 }
 
-void ms_backing_unsink_now(struct ms_backing *backing, const struct ms_sunk *sunk)
+void ms_backing_sink_cancel(struct ms_backing *backing, const struct ms_sink_mapping *mapping)
 {
-    struct ms_sunk **at = &backing->sunk;
-    while (*at != NULL && *at != sunk)
+    struct ms_sink_mapping **at = &backing->sinks;
+    while (*at != NULL && *at != mapping)
         at = &(*at)->next;
     if (*at != NULL)
-        end_sunk(backing, at);
+        end_mapping(backing, at);
 }
 
-void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sunk, CUevent event)
+void ms_backing_sink_attach_event(struct ms_backing *backing, const struct ms_sink_mapping *mapping,
+                                  CUevent event)
 {
-    for (struct ms_sunk *at = backing->sunk; at != NULL; at = at->next) {
-        if (at == sunk) {
+    for (struct ms_sink_mapping *at = backing->sinks; at != NULL; at = at->next) {
+        if (at == mapping) {
             at->event = event;
             return;
         }
@@ -196,8 +197,8 @@ void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sun
 
 void ms_backing_release(struct ms_backing *backing)
 {
-    while (backing->sunk != NULL)
-        end_sunk(backing, &backing->sunk);
+    while (backing->sinks != NULL)
+        end_mapping(backing, &backing->sinks);
     for (size_t i = 0; i < backing->count; i++) {
         const struct ms_chunk *chunk = &backing->chunks[i];
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
@@ -284,7 +285,7 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 {
     size_t at = begin / backing->granule * backing->granule;
     const size_t stop = (end + backing->granule - 1) / backing->granule * backing->granule;
-    const CUresult waited = ms_backing_unsink_done(backing, at, stop);
+    const CUresult waited = ms_backing_sink_wait(backing, at, stop);
     if (waited != CUDA_SUCCESS)
         return waited;
     for (size_t i = 0; at < stop; i++) {
@@ -450,13 +451,13 @@ static CUresult sink_granules(const struct ms_backing *backing, CUmemGenericAllo
     return CUDA_SUCCESS;
 }
 
-CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end)
+CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t end)
 {
     const size_t from = round_down(backing, begin);
     const size_t stop = round_up(backing, end);
     CUmemGenericAllocationHandle sink;
     size_t gap, gap_end;
-    CUresult result = ms_backing_unsink_done(backing, from, stop);
+    CUresult result = ms_backing_sink_wait(backing, from, stop);
     if (result != CUDA_SUCCESS || !next_gap(backing, from, stop, &gap, &gap_end))
         return result;
     use_sink(backing->device);
@@ -471,23 +472,24 @@ CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end)
     return result;
 }
 
-static struct ms_sunk *create_sunk(const struct ms_backing *backing, const struct ms_range *ranges,
-                                   size_t count, CUcontext context)
+static struct ms_sink_mapping *create_mapping(const struct ms_backing *backing,
+                                              const struct ms_range *ranges, size_t count,
+                                              CUcontext context)
 {
-    struct ms_sunk *sunk = ms_heap_alloc(sizeof(*sunk) + count * sizeof(*ranges));
-    if (sunk == NULL)
+    struct ms_sink_mapping *mapping = ms_heap_alloc(sizeof(*mapping) + count * sizeof(*ranges));
+    if (mapping == NULL)
         return NULL;
-    *sunk = (struct ms_sunk){.next = backing->sunk, .context = context, .count = count};
-    memcpy(sunk->ranges, ranges, count * sizeof(*ranges));
-    return sunk;
+    *mapping = (struct ms_sink_mapping){.next = backing->sinks, .context = context, .count = count};
+    memcpy(mapping->ranges, ranges, count * sizeof(*ranges));
+    return mapping;
 }
 
-CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *ranges,
-                             size_t count, CUcontext context, struct ms_sunk **sunk_out)
+CUresult ms_backing_sink_map_for(struct ms_backing *backing, const struct ms_range *ranges,
+                                 size_t count, CUcontext context, struct ms_sink_mapping **sink_out)
 {
     CUmemGenericAllocationHandle sink;
-    struct ms_sunk *sunk = create_sunk(backing, ranges, count, context);
-    if (sunk == NULL)
+    struct ms_sink_mapping *mapping = create_mapping(backing, ranges, count, context);
+    if (mapping == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     use_sink(backing->device);
     CUresult result = get_sink(backing, &sink);
@@ -498,12 +500,12 @@ CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *
     }
     put_sink(backing->device);
     if (result == CUDA_SUCCESS) {
-        *sunk_out = backing->sunk = sunk;
+        *sink_out = backing->sinks = mapping;
         return CUDA_SUCCESS;
     }
     while (done > 0)
         unmap_granules(backing, ranges[--done]);
-    ms_heap_free(sunk);
+    ms_heap_free(mapping);
     return result;
 }
 
@@ -519,29 +521,29 @@ static CUresult lend(const struct ms_backing *backing, const struct ms_backing *
     return result;
 }
 
-CUresult ms_backing_lend_for(struct ms_backing *backing, const struct ms_backing *lender,
-                             const struct ms_range *ranges, CUcontext context,
-                             struct ms_sunk **sunk_out)
+CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_backing *lender,
+                                 const struct ms_range *ranges, CUcontext context,
+                                 struct ms_sink_mapping **sink_out)
 {
-    struct ms_sunk *sunk = create_sunk(backing, ranges, lender->count, context);
-    if (sunk == NULL)
+    struct ms_sink_mapping *mapping = create_mapping(backing, ranges, lender->count, context);
+    if (mapping == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
-    sunk->is_lent = true;
-    sunk->count = 0;
-    while (sunk->count < lender->count && result == CUDA_SUCCESS) {
-        result = lend(backing, lender, &lender->chunks[sunk->count], ranges[sunk->count]);
-        sunk->count += result == CUDA_SUCCESS;
+    mapping->is_lent = true;
+    mapping->count = 0;
+    while (mapping->count < lender->count && result == CUDA_SUCCESS) {
+        result = lend(backing, lender, &lender->chunks[mapping->count], ranges[mapping->count]);
+        mapping->count += result == CUDA_SUCCESS;
     }
-    backing->sunk = sunk;
+    backing->sinks = mapping;
     if (result == CUDA_SUCCESS)
-        *sunk_out = sunk;
+        *sink_out = mapping;
     else
-        end_sunk(backing, &backing->sunk);
+        end_mapping(backing, &backing->sinks);
     return result;
 }
 
-void ms_backing_unsink(const struct ms_backing *backing, size_t begin, size_t end)
+void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end)
 {
     unsink_granules(backing, round_down(backing, begin), round_up(backing, end));
 }

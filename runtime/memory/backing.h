@@ -26,8 +26,8 @@ struct ms_chunk {
 };
 
 /* Granules under which the sink, or another's memory, lies until queued work has written there. */
-struct ms_sunk {
-    struct ms_sunk *next;
+struct ms_sink_mapping {
+    struct ms_sink_mapping *next;
     CUcontext context;
     CUevent event; /* after that work; NULL: it is not queued yet */
     bool is_lent;  /* it is another's memory, each range mapped whole */
@@ -45,7 +45,7 @@ struct ms_backing {
     struct ms_chunk *chunks; /* sorted */
     size_t count, capacity;
     size_t backed_bytes;
-    struct ms_sunk *sunk; /* owned; NULL: there is none */
+    struct ms_sink_mapping *sinks; /* owned; NULL: there is none */
 };
 
 /* Reserves addresses for `bytes` bytes on device. Nothing is backed. */
@@ -58,7 +58,7 @@ size_t ms_backing_rounded(CUdevice device, size_t bytes);
 void ms_backing_release(struct ms_backing *backing);
 
 /*
- * Backs every granule of [begin, end), after waiting for what is sunk there. On failure (CUDA_ERROR_OUT_OF_MEMORY) what was mapped before
+ * Backs every granule of [begin, end), after waiting for what is under the sink there. On failure (CUDA_ERROR_OUT_OF_MEMORY) what was mapped before
  * stays mapped, and nothing is half mapped.
  */
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
@@ -74,29 +74,31 @@ size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end);
  * Maps the device's sink, one throw-away granule, under every granule of [begin, end) that is not backed,
  * so that a kernel may write all of it; and takes it away again. The device must be done with it then.
  */
-CUresult ms_backing_sink(struct ms_backing *backing, size_t begin, size_t end);
-void ms_backing_unsink(const struct ms_backing *backing, size_t begin, size_t end);
+CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t end);
+void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end);
 
 /*
  * The sink for work that is queued later, in that context: under the granules of `ranges`, none of which is
- * backed or sunk. Then the work is queued, and the event, which the backing owns from then on, tells when it is done.
+ * backed or under the sink. Then the work is queued, and the event, which the backing owns from then on, tells when it is done.
  */
-CUresult ms_backing_sink_for(struct ms_backing *backing, const struct ms_range *ranges,
-                             size_t count, CUcontext context, struct ms_sunk **sunk_out);
+CUresult ms_backing_sink_map_for(struct ms_backing *backing, const struct ms_range *ranges,
+                                 size_t count, CUcontext context,
+                                 struct ms_sink_mapping **sink_out);
 /*
  * The same with the memory of `lender`, whose chunks are as long as the ranges, for the time being. It must not go before. Fails with
  * CUDA_ERROR_NOT_SUPPORTED where the driver tells no handles.
  */
-CUresult ms_backing_lend_for(struct ms_backing *backing, const struct ms_backing *lender,
-                             const struct ms_range *ranges, CUcontext context,
-                             struct ms_sunk **sunk_out);
-void ms_backing_sink_until(struct ms_backing *backing, const struct ms_sunk *sunk, CUevent event);
+CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_backing *lender,
+                                 const struct ms_range *ranges, CUcontext context,
+                                 struct ms_sink_mapping **sink_out);
+void ms_backing_sink_attach_event(struct ms_backing *backing, const struct ms_sink_mapping *mapping,
+                                  CUevent event);
 
-/* Takes away what is sunk and touches [begin, end), after waiting for its work. Fails while that is not queued. */
-CUresult ms_backing_unsink_done(struct ms_backing *backing, size_t begin, size_t end);
+/* Takes away what is under the sink and touches [begin, end), after waiting for its work. Fails while that is not queued. */
+CUresult ms_backing_sink_wait(struct ms_backing *backing, size_t begin, size_t end);
 
-/* Takes away what is sunk or lent for work that was not queued after all. NULL: nothing. */
-void ms_backing_unsink_now(struct ms_backing *backing, const struct ms_sunk *sunk);
+/* Takes away what is under the sink or lent for work that was not queued after all. NULL: nothing. */
+void ms_backing_sink_cancel(struct ms_backing *backing, const struct ms_sink_mapping *mapping);
 
 /*
  * Gives the device's throw-away granule back, which is made again when it is needed. False: there is

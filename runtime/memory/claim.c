@@ -7,6 +7,6 @@ void ms_space_release(struct ms_allocation *allocation)
 {
     if (allocation == NULL)
         return;
-    ms_note_allocation(allocation);
+    ms_publish_allocation(allocation);
     ms_space_unclaim(allocation);
 }

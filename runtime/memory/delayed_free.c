@@ -14,38 +14,38 @@ static struct {
     pthread_mutex_t lock;
     struct ms_allocation *first;
     _Atomic bool is_any;
-} buried = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} delayed = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 void ms_allocation_destroy(struct ms_allocation *allocation)
 {
     ms_backing_release(&allocation->backing);
     ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
-    ms_room_free(&allocation->blocks.room, allocation->blocks.all);
+    ms_gap_array_free(&allocation->blocks.gaps, allocation->blocks.all);
     ms_heap_free(allocation);
 }
 
 /* It counts as owned, so that calls which may unbury it are not passed by. */
-void ms_bury(struct ms_allocation *allocation)
+void ms_delay_free(struct ms_allocation *allocation)
 {
     atomic_fetch_add(&ms_hot.owned, 1);
-    pthread_mutex_lock(&buried.lock);
-    allocation->next_buried = buried.first;
-    buried.first = allocation;
-    atomic_store(&buried.is_any, true);
-    pthread_mutex_unlock(&buried.lock);
+    pthread_mutex_lock(&delayed.lock);
+    allocation->next_delayed = delayed.first;
+    delayed.first = allocation;
+    atomic_store(&delayed.is_any, true);
+    pthread_mutex_unlock(&delayed.lock);
 }
 
 static struct ms_allocation *take_all(void)
 {
     /* In a forked child nothing is owned (flags.h). */
-    if (!ms_owns_any() || !atomic_load_explicit(&buried.is_any, memory_order_relaxed))
+    if (!ms_owns_any() || !atomic_load_explicit(&delayed.is_any, memory_order_relaxed))
         return NULL;
-    pthread_mutex_lock(&buried.lock);
-    struct ms_allocation *first = buried.first;
-    buried.first = NULL;
-    atomic_store(&buried.is_any, false);
-    pthread_mutex_unlock(&buried.lock);
+    pthread_mutex_lock(&delayed.lock);
+    struct ms_allocation *first = delayed.first;
+    delayed.first = NULL;
+    atomic_store(&delayed.is_any, false);
+    pthread_mutex_unlock(&delayed.lock);
     return first;
 }
 
@@ -56,25 +56,25 @@ static bool destroy_done(CUcontext context, bool is_gone)
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
          allocation = next) {
         const bool is_meant = context == NULL || allocation->context == context;
-        next = allocation->next_buried;
+        next = allocation->next_delayed;
         atomic_fetch_sub(&ms_hot.owned, 1);
         if (is_meant && (is_gone || ms_context_wait(allocation->context) == CUDA_SUCCESS)) {
             ms_allocation_destroy(allocation);
             is_any = true;
         } else {
-            ms_bury(allocation);
+            ms_delay_free(allocation);
         }
     }
     return is_any;
 }
 
-bool ms_unbury(CUcontext context)
+bool ms_free_delayed(CUcontext context)
 {
     return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) == 0 &&
            destroy_done(context, false);
 }
 
-void ms_unbury_gone(CUcontext context)
+void ms_delayed_free_forget(CUcontext context)
 {
     destroy_done(context, true);
 }

@@ -12,15 +12,15 @@
 void ms_allocation_destroy(struct ms_allocation *allocation);
 
 /* Takes an allocation that is in no index. */
-void ms_bury(struct ms_allocation *allocation);
+void ms_delay_free(struct ms_allocation *allocation);
 
 /*
  * Waits for the context, or, with NULL, for all, and destroys what is buried there; not during a capture. For calls that wait for
  * it anyway: others must not wait where the driver does not. True when any was.
  */
-bool ms_unbury(CUcontext context);
+bool ms_free_delayed(CUcontext context);
 
 /* The context is gone, and its work. */
-void ms_unbury_gone(CUcontext context);
+void ms_delayed_free_forget(CUcontext context);
 
 #endif

@@ -6,11 +6,11 @@
 #include "runtime/base/heap.h"
 
 const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",   "source",
-                                                  "launch",    "stored", "absent", "resident"};
+                                                  "launch",    "parked", "absent", "resident"};
 
 static bool refers(enum ms_kind kind)
 {
-    return kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_STORED;
+    return kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_PARKED;
 }
 
 static void hold(const struct ms_extent *extent)
@@ -28,13 +28,13 @@ static void let_go(const struct ms_extent *extent)
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
 {
     enum { FIRST_CAPACITY = 4 };
-    struct ms_room room = {.item_bytes = sizeof(struct ms_extent)};
-    struct ms_extent *extents = ms_room_make(&room, NULL, 0, FIRST_CAPACITY);
+    struct ms_gap_array gaps = {.item_bytes = sizeof(struct ms_extent)};
+    struct ms_extent *extents = ms_gap_array_reserve(&gaps, NULL, 0, FIRST_CAPACITY);
     if (extents == NULL)
         return false;
-    extents = ms_room_replace(&room, extents, 0, 0, 0, 1);
+    extents = ms_gap_array_replace(&gaps, extents, 0, 0, 0, 1);
     extents[0] = (struct ms_extent){.begin = 0, .end = bytes};
-    *lineage = (struct ms_lineage){.extents = extents, .count = 1, .room = room, .bytes = bytes};
+    *lineage = (struct ms_lineage){.extents = extents, .count = 1, .gaps = gaps, .bytes = bytes};
     return true;
 }
 
@@ -42,7 +42,7 @@ void ms_lineage_cleanup(struct ms_lineage *lineage)
 {
     for (size_t i = 0; i < lineage->count; i++)
         let_go(&lineage->extents[i]);
-    ms_room_free(&lineage->room, lineage->extents);
+    ms_gap_array_free(&lineage->gaps, lineage->extents);
     *lineage = (struct ms_lineage){0};
 }
 
@@ -89,13 +89,13 @@ size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset)
     return find(lineage, offset);
 }
 
-bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t end)
+bool ms_lineage_has_remote(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
-    if (lineage->away_bytes == 0 || begin >= end)
+    if (lineage->remote_bytes == 0 || begin >= end)
         return false;
     for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
          i++) {
-        if (lineage->extents[i].content.standing == MS_AWAY)
+        if (lineage->extents[i].content.locality == MS_REMOTE)
             return true;
     }
     return false;
@@ -140,8 +140,8 @@ static bool continues(const struct ms_extent *left, const struct ms_extent *righ
 {
     const struct ms_content *a = &left->content;
     const struct ms_content *b = &right->content;
-    if (a->kind != b->kind || a->cached != b->cached || a->standing != b->standing ||
-        a->foreign != b->foreign)
+    if (a->kind != b->kind || a->cached != b->cached || a->locality != b->locality ||
+        a->is_remote_copy != b->is_remote_copy)
         return false;
     switch (a->kind) {
     case MS_FILL:
@@ -150,10 +150,10 @@ static bool continues(const struct ms_extent *left, const struct ms_extent *righ
         return a->source == b->source &&
                a->source_offset + (left->end - left->begin) == b->source_offset;
     case MS_LAUNCHED:
-        return a->step == b->step &&
+        return a->recorded == b->recorded &&
                a->source_offset + (left->end - left->begin) == b->source_offset;
-    case MS_STORED:
-        return a->store == b->store &&
+    case MS_PARKED:
+        return a->parked == b->parked &&
                a->source_offset + (left->end - left->begin) == b->source_offset;
     default:
         return true;
@@ -174,8 +174,8 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->file_bytes += change;
     if (extent->content.cached)
         lineage->cached_bytes += change;
-    if (extent->content.standing == MS_AWAY)
-        lineage->away_bytes += change;
+    if (extent->content.locality == MS_REMOTE)
+        lineage->remote_bytes += change;
 }
 
 static void note_change(struct ms_lineage *lineage, size_t begin, size_t end)
@@ -196,7 +196,8 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 {
     if (begin == end)
         return true;
-    struct ms_extent *roomy = ms_room_make(&lineage->room, lineage->extents, lineage->count, 2);
+    struct ms_extent *roomy =
+        ms_gap_array_reserve(&lineage->gaps, lineage->extents, lineage->count, 2);
     if (roomy == NULL)
         return false;
     lineage->extents = roomy;
@@ -243,8 +244,8 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
         account(lineage, &lineage->extents[i], false);
         let_go(&lineage->extents[i]);
     }
-    lineage->extents = ms_room_replace(&lineage->room, lineage->extents, lineage->count, first,
-                                       last - first + 1, count);
+    lineage->extents = ms_gap_array_replace(&lineage->gaps, lineage->extents, lineage->count, first,
+                                            last - first + 1, count);
     memcpy(&lineage->extents[first], pieces, count * sizeof(*pieces));
     lineage->count = lineage->count - (last - first + 1) + count;
     note_change(lineage, begin, end);
@@ -313,10 +314,10 @@ bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges
                        ms_content_change *change)
 {
     const size_t most = lineage->count + 2 * count;
-    struct ms_lineage made = {.room = {.item_bytes = sizeof(struct ms_extent)},
+    struct ms_lineage made = {.gaps = {.item_bytes = sizeof(struct ms_extent)},
                               .bytes = lineage->bytes,
                               .changed_end = lineage->bytes};
-    made.extents = ms_room_make(&made.room, NULL, 0, most);
+    made.extents = ms_gap_array_reserve(&made.gaps, NULL, 0, most);
     if (made.extents == NULL)
         return false;
     size_t at = 0, done = 0;
@@ -326,7 +327,7 @@ bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges
         done = ranges[i].end;
     }
     append_part(&made, lineage, &at, (struct ms_range){done, lineage->bytes}, NULL);
-    made.extents = ms_room_replace(&made.room, made.extents, 0, 0, 0, made.count);
+    made.extents = ms_gap_array_replace(&made.gaps, made.extents, 0, 0, 0, made.count);
     ms_lineage_cleanup(lineage);
     *lineage = made;
     return true;
@@ -342,7 +343,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
         const size_t stop = extent.end < end ? extent.end : end;
         if (extent.content.kind == MS_FILL)
             extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
-        ms_content_set_open(&extent.content);
+        ms_content_forget_locality(&extent.content);
         if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;
@@ -366,8 +367,8 @@ void ms_lineage_drop_caches(struct ms_lineage *lineage)
             lineage->extents[count++] = *extent;
         }
     }
-    lineage->extents = ms_room_replace(&lineage->room, lineage->extents, lineage->count, count,
-                                       lineage->count - count, 0);
+    lineage->extents = ms_gap_array_replace(&lineage->gaps, lineage->extents, lineage->count, count,
+                                            lineage->count - count, 0);
     lineage->count = count;
     lineage->cached_bytes = 0;
     note_change(lineage, 0, lineage->bytes);
@@ -411,7 +412,7 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
     size_t deferred = 0;
     size_t cached = 0;
     size_t dead = 0;
-    size_t away = 0, absent = 0;
+    size_t remote = 0, absent = 0;
     for (size_t i = 0; i < lineage->count; i++) {
         const struct ms_extent *extent = &lineage->extents[i];
         if (extent->begin != at || extent->end <= extent->begin)
@@ -428,20 +429,20 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage)
         if (extent->content.cached)
             cached += extent->end - extent->begin;
         if (extent->content.kind == MS_ABSENT) {
-            if (extent->content.standing != MS_AWAY)
+            if (extent->content.locality != MS_REMOTE)
                 return false;
             absent += extent->end - extent->begin;
         }
-        if (extent->content.foreign && ms_content_is_present(&extent->content))
+        if (extent->content.is_remote_copy && ms_content_is_present(&extent->content))
             return false;
-        if (extent->content.standing == MS_AWAY) {
+        if (extent->content.locality == MS_REMOTE) {
             if (ms_content_is_present(&extent->content))
                 return false;
-            away += extent->end - extent->begin;
+            remote += extent->end - extent->begin;
         }
     }
     return at == lineage->bytes && resident == lineage->resident_bytes &&
            deferred == lineage->deferred_bytes && cached == lineage->cached_bytes &&
-           dead == lineage->dead_bytes && away == lineage->away_bytes &&
+           dead == lineage->dead_bytes && remote == lineage->remote_bytes &&
            absent == lineage->kind_bytes[MS_ABSENT];
 }

@@ -12,7 +12,7 @@
  * Where an allocation is carved into blocks (allocations.h), what lies in none of them is *dead*: nobody wrote it
  * and nobody will read it, so it is never deferred.
  *
- * Not thread-safe: guarded by the claim on the block. Owns the references of its sources, steps and stores.
+ * Not thread-safe: guarded by the claim on the block. Owns the references of its sources, recorded launches and parked memory.
  * Functions that fail (out of memory) leave the lineage as it was.
  */
 #ifndef METASHARD_RUNTIME_MEMORY_LINEAGE_H
@@ -27,8 +27,8 @@
 #include "runtime/base/range.h"
 #include "runtime/source/source.h"
 
-struct ms_step;
-struct ms_store;
+struct ms_recorded_launch;
+struct ms_parked;
 
 enum ms_kind {
     MS_UNDEFINED, /* never written; any content is right, but it must stay the same once seen */
@@ -36,8 +36,8 @@ enum ms_kind {
     MS_FILL,      /* a pattern */
     MS_SOURCE,    /* bytes of a file or a snapshot */
     MS_LAUNCHED,  /* what a recorded launch left in its block (recorded_launch.h) */
-    MS_STORED,    /* in device memory, but not in its place (parked.h) */
-    MS_ABSENT,    /* only other ranks have it: received into the sink (receive.h). Always away */
+    MS_PARKED,    /* in device memory, but not in its place (parked.h) */
+    MS_ABSENT,    /* only other ranks have it: received into the sink (receive.h). Always remote */
     MS_RESIDENT,  /* the truth is in device memory */
     MS_KIND_COUNT
 };
@@ -45,30 +45,31 @@ enum ms_kind {
 extern const char *const ms_kind_names[MS_KIND_COUNT];
 
 /* What the sharding plan says of some bytes (active_plan.h). Bytes that are written anew are open again. */
-enum ms_standing {
-    MS_OPEN, /* it was not asked, or says nothing */
-    MS_OURS, /* this rank keeps them */
-    MS_AWAY  /* other ranks do: they get no memory of the shim's own accord. Never present. */
+enum ms_locality {
+    MS_UNKNOWN, /* it was not asked, or says nothing */
+    MS_LOCAL,   /* this rank keeps them */
+    MS_REMOTE   /* other ranks do: they get no memory of the shim's own accord. Never present. */
 };
 
 /* What an extent holds, apart from where it lies. */
 struct ms_content {
     enum ms_kind kind;
-    enum ms_standing standing;
-    bool cached;  /* the bytes are in device memory as well; MS_FILL and later kinds */
-    bool foreign; /* what comes in their place is other ranks' (remote_parts.h). Never present. */
+    enum ms_locality locality;
+    bool cached; /* the bytes are in device memory as well; MS_FILL and later kinds */
+    bool
+        is_remote_copy; /* what comes in their place is other ranks' (remote_parts.h). Never present. */
     uint32_t pattern; /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
-        struct ms_source *source; /* MS_SOURCE */
-        struct ms_step *step;     /* MS_LAUNCHED */
-        struct ms_store *store;   /* MS_STORED */
-        struct ms_counted *owned; /* any of these: what each of them begins with */
+        struct ms_source *source;            /* MS_SOURCE */
+        struct ms_recorded_launch *recorded; /* MS_LAUNCHED */
+        struct ms_parked *parked;            /* MS_PARKED */
+        struct ms_counted *owned;            /* any of these: what each of them begins with */
     };
     uint64_t
-        source_offset; /* of the extent's first byte, in the source, the step's block or the store */
+        source_offset; /* of the extent's first byte, in the source, the recorded launch's block or the parked memory */
 };
 
-/* Nothing has to be played. */
+/* Nothing has to be replayed. */
 static inline bool ms_content_is_nothing(const struct ms_content *content)
 {
     return content->kind == MS_UNDEFINED || content->kind == MS_DEAD;
@@ -80,11 +81,11 @@ static inline bool ms_content_is_present(const struct ms_content *content)
 }
 
 /* What the plan said of it is forgotten; but what other ranks alone have stays theirs. */
-static inline void ms_content_set_open(struct ms_content *content)
+static inline void ms_content_forget_locality(struct ms_content *content)
 {
     if (content->kind != MS_ABSENT)
-        content->standing = MS_OPEN;
-    content->foreign = false;
+        content->locality = MS_UNKNOWN;
+    content->is_remote_copy = false;
 }
 
 struct ms_extent {
@@ -95,13 +96,13 @@ struct ms_extent {
 struct ms_lineage {
     struct ms_extent *extents;
     size_t count;
-    struct ms_room room; /* of extents */
+    struct ms_gap_array gaps; /* of extents */
     size_t bytes;
     size_t deferred_bytes; /* bytes that are neither resident nor undefined nor dead */
     size_t resident_bytes;
     size_t cached_bytes;
     size_t dead_bytes;
-    size_t away_bytes;
+    size_t remote_bytes;
     size_t kind_bytes[MS_KIND_COUNT]; /* without MS_UNDEFINED */
     size_t file_bytes;                /* of MS_SOURCE, those of files */
     size_t changed_begin,
@@ -121,8 +122,8 @@ struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
 /* Index of the extent that holds offset. */
 size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset);
 
-/* True when some byte of [begin, end) is away. */
-bool ms_lineage_has_away(const struct ms_lineage *lineage, size_t begin, size_t end);
+/* True when some byte of [begin, end) is remote. */
+bool ms_lineage_has_remote(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* True when some byte of [begin, end) is absent. */
 bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end);

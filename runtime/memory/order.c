@@ -26,7 +26,7 @@ static CUresult poll(CUevent event, bool patient)
     return state;
 }
 
-/* It would end the captures of other threads: none begins meanwhile (ms_note_capture). */
+/* It would end the captures of other threads: none begins meanwhile (ms_order_set_capture). */
 static CUresult record_context(CUcontext context, CUevent event)
 {
     atomic_fetch_add(&ms_hot.marking, 1);
@@ -123,7 +123,7 @@ bool ms_may_record(CUstream stream)
     if (ms_is_gated()) {
         const CUresult state = wait_a_moment(stream);
         if (state == CUDA_ERROR_NOT_READY)
-            ms_note_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
+            ms_publish_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
         return state == CUDA_SUCCESS;
     }
     /* The query also finds handles that are no streams, and errors of earlier work: those calls go to
@@ -139,7 +139,7 @@ bool ms_host_may_change(CUstream stream)
 }
 
 /* The thunks of launches set the first alone. */
-void ms_note_gate(void)
+void ms_order_add_gate(void)
 {
     if (atomic_load_explicit(&ms_hot.gated_copies, memory_order_relaxed) != 0 || !ms_is_started())
         return;
@@ -147,7 +147,7 @@ void ms_note_gate(void)
     atomic_store_explicit(&ms_hot.gated_copies, 1, memory_order_relaxed);
 }
 
-void ms_note_capture(bool begun)
+void ms_order_set_capture(bool begun)
 {
     if (begun) {
         atomic_fetch_add(&ms_hot.captures, 1);

@@ -22,7 +22,7 @@ bool ms_may_record(CUstream stream);
 CUresult ms_bound_lineage(struct ms_allocation *allocation);
 
 /*
- * Backs a range that the call overwrites, on that stream. What it held is played all the same when the driver may refuse the call,
+ * Backs a range that the call overwrites, on that stream. What it held is replayed all the same when the driver may refuse the call,
  * which then changes nothing: for the stream is gone, the thread has no context, or a capture forbids it.
  */
 CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
@@ -33,13 +33,13 @@ CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t
  * seen, or that writes host memory later, from which the next copy may read: from now on a write is
  * recorded only when its stream is idle.
  */
-void ms_note_gate(void);
+void ms_order_add_gate(void);
 
 /*
  * A stream capture is about to begin, or did not begin or ended. While one is under way nothing is deferred, and the
  * driver is asked nothing that would end it.
  */
-void ms_note_capture(bool begun);
+void ms_order_set_capture(bool begun);
 
 /* True when work of the stream may still write the host memory that a call is about to read. */
 bool ms_host_may_change(CUstream stream);

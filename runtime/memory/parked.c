@@ -9,19 +9,19 @@
 #include "runtime/base/log.h"
 #include "runtime/memory/backing.h"
 
-struct ms_store {
+struct ms_parked {
     struct ms_counted counted; /* first: lineage.h */
     CUcontext context;         /* immutable */
     struct ms_backing backing; /* immutable, and all of it backed */
     _Atomic(CUevent) event;    /* set once; NULL: nothing is queued yet */
 };
 
-_Static_assert(offsetof(struct ms_store, counted) == 0, "as lineage wants it");
+_Static_assert(offsetof(struct ms_parked, counted) == 0, "as lineage wants it");
 
-static CUresult wait_for(const struct ms_store *store, CUevent event)
+static CUresult wait_for(const struct ms_parked *parked, CUevent event)
 {
     struct ms_driver_scope scope;
-    CUresult result = ms_driver_enter(store->context, &scope);
+    CUresult result = ms_driver_enter(parked->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
     result = ms_driver.event_synchronize(event);
@@ -32,14 +32,14 @@ static CUresult wait_for(const struct ms_store *store, CUevent event)
 /* A context that is gone has no work. */
 static void destroy(struct ms_counted *counted)
 {
-    struct ms_store *store = (struct ms_store *)counted;
-    const CUevent event = atomic_load(&store->event);
+    struct ms_parked *parked = (struct ms_parked *)counted;
+    const CUevent event = atomic_load(&parked->event);
     if (event != NULL) {
-        wait_for(store, event);
+        wait_for(parked, event);
         ms_driver.event_destroy(event);
     }
-    ms_backing_release(&store->backing);
-    ms_heap_free(store);
+    ms_backing_release(&parked->backing);
+    ms_heap_free(parked);
 }
 
 /* A chunk for each of them. */
@@ -55,64 +55,64 @@ static CUresult cover_each(struct ms_backing *backing, const struct ms_range *ra
     return result;
 }
 
-CUresult ms_store_create(CUcontext context, CUdevice device, const struct ms_range *ranges,
-                         size_t count, struct ms_store **store_out)
+CUresult ms_parked_create(CUcontext context, CUdevice device, const struct ms_range *ranges,
+                          size_t count, struct ms_parked **parked_out)
 {
     size_t bytes = 0;
-    struct ms_store *store = ms_heap_zalloc(sizeof(*store));
-    if (store == NULL)
+    struct ms_parked *parked = ms_heap_zalloc(sizeof(*parked));
+    if (parked == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++)
         bytes += ranges[i].end - ranges[i].begin;
-    CUresult result = ms_backing_reserve(&store->backing, device, bytes);
+    CUresult result = ms_backing_reserve(&parked->backing, device, bytes);
     if (result != CUDA_SUCCESS)
         goto err_free;
-    result = cover_each(&store->backing, ranges, count);
+    result = cover_each(&parked->backing, ranges, count);
     if (result != CUDA_SUCCESS)
         goto err_release;
-    ms_counted_init(&store->counted, destroy);
-    store->context = context;
-    *store_out = store;
+    ms_counted_init(&parked->counted, destroy);
+    parked->context = context;
+    *parked_out = parked;
     return CUDA_SUCCESS;
 
 err_release:
-    ms_backing_release(&store->backing);
+    ms_backing_release(&parked->backing);
 err_free:
-    ms_heap_free(store);
+    ms_heap_free(parked);
     return result;
 }
 
-const struct ms_backing *ms_store_backing(const struct ms_store *store)
+const struct ms_backing *ms_parked_backing(const struct ms_parked *parked)
 {
-    return &store->backing;
+    return &parked->backing;
 }
 
-CUdeviceptr ms_store_address(const struct ms_store *store)
+CUdeviceptr ms_parked_address(const struct ms_parked *parked)
 {
-    return store->backing.address;
+    return parked->backing.address;
 }
 
-CUdevice ms_store_device(const struct ms_store *store)
+CUdevice ms_parked_device(const struct ms_parked *parked)
 {
-    return store->backing.device;
+    return parked->backing.device;
 }
 
-void ms_store_queued(struct ms_store *store, CUevent event)
+void ms_parked_attach_event(struct ms_parked *parked, CUevent event)
 {
-    atomic_store(&store->event, event);
+    atomic_store(&parked->event, event);
 }
 
-CUresult ms_store_wait(struct ms_store *store)
+CUresult ms_parked_wait(struct ms_parked *parked)
 {
-    const CUevent event = atomic_load(&store->event);
+    const CUevent event = atomic_load(&parked->event);
     if (event != NULL)
-        return wait_for(store, event);
+        return wait_for(parked, event);
     ms_log(MS_ERROR, "bytes are used that a collective of an open group is to write");
     return CUDA_ERROR_NOT_PERMITTED;
 }
 
-void ms_store_drop(struct ms_store *store)
+void ms_parked_drop(struct ms_parked *parked)
 {
-    if (store != NULL)
-        ms_counted_drop(&store->counted);
+    if (parked != NULL)
+        ms_counted_drop(&parked->counted);
 }

@@ -30,7 +30,7 @@ static void add_file(struct ms_state_block *block, const struct ms_content *cont
 
 static ms_tensor_namer *namer;
 
-void ms_note_set_namer(ms_tensor_namer *namer_)
+void ms_publish_set_namer(ms_tensor_namer *namer_)
 {
     namer = namer_;
 }
@@ -56,12 +56,12 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
                        [MS_BYTES_FILE] = lineage->file_bytes,
                        [MS_BYTES_SNAPSHOT] = kinds[MS_SOURCE] - lineage->file_bytes,
                        [MS_BYTES_LAUNCH] = kinds[MS_LAUNCHED],
-                       [MS_BYTES_STORED] = kinds[MS_STORED],
+                       [MS_BYTES_PARKED] = kinds[MS_PARKED],
                        [MS_BYTES_ABSENT] = kinds[MS_ABSENT],
                        [MS_BYTES_RESIDENT] = lineage->resident_bytes},
         .deferred_bytes = deferred_bytes(lineage),
         .cached_bytes = lineage->cached_bytes,
-        .away_bytes = lineage->away_bytes,
+        .remote_bytes = lineage->remote_bytes,
         .device = (uint32_t)allocation->device,
         .flags = allocation->blocks.carved ? MS_BLOCK_CARVED : 0,
     };
@@ -83,8 +83,8 @@ static enum ms_state_kind kind_of(const struct ms_content *content)
         return ms_source_is_file(content->source) ? MS_BYTES_FILE : MS_BYTES_SNAPSHOT;
     case MS_LAUNCHED:
         return MS_BYTES_LAUNCH;
-    case MS_STORED:
-        return MS_BYTES_STORED;
+    case MS_PARKED:
+        return MS_BYTES_PARKED;
     case MS_ABSENT:
         return MS_BYTES_ABSENT;
     default:
@@ -108,8 +108,8 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
             block.cached_bytes += stop - at;
         else if (extent.content.kind != MS_RESIDENT && extent.content.kind != MS_DEAD)
             block.deferred_bytes += stop - at;
-        if (extent.content.standing == MS_AWAY)
-            block.away_bytes += stop - at;
+        if (extent.content.locality == MS_REMOTE)
+            block.remote_bytes += stop - at;
         if (block.file == 0)
             add_file(&block, &extent.content);
         at = stop;
@@ -137,27 +137,27 @@ static void note_parts(struct ms_allocation *allocation, size_t begin, size_t en
 static bool has_news(const struct ms_allocation *allocation, uint64_t deferred)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
-    const struct ms_noted *noted = &allocation->noted;
-    if (!noted->place.is_counted || noted->backed_bytes != allocation->backing.backed_bytes)
+    const struct ms_published *published = &allocation->published;
+    if (!published->place.is_counted || published->backed_bytes != allocation->backing.backed_bytes)
         return true;
     const bool is_settled =
-        allocation->blocks.carved && deferred == 0 && noted->deferred_bytes == 0;
+        allocation->blocks.carved && deferred == 0 && published->deferred_bytes == 0;
     return lineage->changed_begin < lineage->changed_end && !is_settled;
 }
 
-void ms_note_allocation(struct ms_allocation *allocation)
+void ms_publish_allocation(struct ms_allocation *allocation)
 {
     struct ms_lineage *lineage = &allocation->lineage;
-    struct ms_noted *noted = &allocation->noted;
+    struct ms_published *published = &allocation->published;
     const bool is_changed = lineage->changed_begin < lineage->changed_end;
     const uint64_t deferred = deferred_bytes(lineage);
     if (!ms_is_recorded() || !has_news(allocation, deferred))
         return;
-    if (!noted->place.is_counted)
+    if (!published->place.is_counted)
         ms_count_live((int64_t)allocation->bytes);
-    ms_gauge_add(MS_GAUGE_DEFERRED, (int64_t)(deferred - noted->deferred_bytes));
-    noted->deferred_bytes = deferred;
-    noted->backed_bytes = allocation->backing.backed_bytes;
+    ms_gauge_add(MS_GAUGE_DEFERRED, (int64_t)(deferred - published->deferred_bytes));
+    published->deferred_bytes = deferred;
+    published->backed_bytes = allocation->backing.backed_bytes;
     struct ms_state_block block = describe(allocation);
     if (is_changed && !allocation->blocks.carved) {
         const struct ms_extent first = ms_lineage_at(lineage, 0);
@@ -167,25 +167,25 @@ void ms_note_allocation(struct ms_allocation *allocation)
             add_file(&block, &extent.content);
         add_name(&block, allocation, lineage->changed_begin, lineage->changed_end);
     }
-    ms_state_put(&noted->place, &block);
+    ms_state_put(&published->place, &block);
     if (is_changed)
         note_parts(allocation, lineage->changed_begin, lineage->changed_end);
     lineage->changed_begin = lineage->changed_end = 0;
     ms_state_sample();
 }
 
-void ms_note_gone(struct ms_allocation *allocation)
+void ms_publish_freed(struct ms_allocation *allocation)
 {
-    struct ms_noted *noted = &allocation->noted;
+    struct ms_published *published = &allocation->published;
     if (!ms_is_recorded())
         return;
     for (size_t i = 0; i < allocation->blocks.count; i++)
         ms_state_remove(&allocation->blocks.all[i].place);
-    if (noted->place.is_counted) {
+    if (published->place.is_counted) {
         ms_count_live(-(int64_t)allocation->bytes);
-        ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)noted->deferred_bytes);
+        ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)published->deferred_bytes);
     }
-    ms_state_remove(&noted->place);
+    ms_state_remove(&published->place);
 }
 
 /* --- events */
@@ -193,13 +193,13 @@ void ms_note_gone(struct ms_allocation *allocation)
 /* What the thread has materialised. */
 static _Thread_local uint64_t thread_bytes __attribute__((tls_model("initial-exec")));
 
-struct ms_note ms_note_begin(const struct ms_allocation *allocation)
+struct ms_publish_timer ms_publish_begin(const struct ms_allocation *allocation)
 {
-    return (struct ms_note){ms_state_now(), present_bytes(&allocation->lineage)};
+    return (struct ms_publish_timer){ms_state_now(), present_bytes(&allocation->lineage)};
 }
 
-void ms_note_materialised(const struct ms_note *note, const struct ms_allocation *allocation,
-                          size_t begin, CUresult result)
+void ms_publish_materialised(const struct ms_publish_timer *note,
+                             const struct ms_allocation *allocation, size_t begin, CUresult result)
 {
     if (note->began == 0)
         return;
@@ -212,7 +212,7 @@ void ms_note_materialised(const struct ms_note *note, const struct ms_allocation
                        note->began, NULL);
 }
 
-void ms_note_filled(uint64_t bytes, uint64_t began)
+void ms_publish_filled(uint64_t bytes, uint64_t began)
 {
     if (began == 0)
         return;
@@ -221,23 +221,23 @@ void ms_note_filled(uint64_t bytes, uint64_t began)
     ms_state_event(MS_EVENT_MATERIALISE, 0, 0, bytes, began, "files, of a batch of allocations");
 }
 
-void ms_note_replay(const struct ms_step *step, size_t begin, size_t end)
+void ms_publish_replay(const struct ms_recorded_launch *recorded, size_t begin, size_t end)
 {
     ms_count(MS_COUNT_REPLAYED_LAUNCHES, 1);
-    ms_state_event(MS_EVENT_REPLAY, step->block_id, step->address + begin, end - begin, 0,
-                   ms_launch_name(step->launch));
+    ms_state_event(MS_EVENT_REPLAY, recorded->allocation_id, recorded->address + begin, end - begin,
+                   0, ms_launch_name(recorded->launch));
 }
 
-void ms_note_outside(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
-                     const char *tensor)
+void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
+                            const char *tensor)
 {
-    ms_count(MS_COUNT_OUTSIDE_READS, 1);
-    ms_count(MS_COUNT_OUTSIDE_BYTES, bytes);
-    ms_state_event_for(MS_EVENT_OUTSIDE, MS_REASON_OUTSIDE, allocation->id,
+    ms_count(MS_COUNT_REMOTE_READS, 1);
+    ms_count(MS_COUNT_REMOTE_READ_BYTES, bytes);
+    ms_state_event_for(MS_EVENT_REMOTE_READ, MS_REASON_REMOTE_READ, allocation->id,
                        allocation->address + begin, bytes, 0, tensor);
 }
 
-void ms_note_device(CUdevice device)
+void ms_publish_device(CUdevice device)
 {
     static _Atomic uint64_t asked;
     char name[120] = "";
@@ -249,13 +249,13 @@ void ms_note_device(CUdevice device)
     ms_state_set_device((uint32_t)device, name);
 }
 
-void ms_note_event(enum ms_event_kind kind, const struct ms_allocation *allocation, size_t begin,
-                   size_t bytes, const char *text)
+void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation, size_t begin,
+                      size_t bytes, const char *text)
 {
     ms_state_event(kind, allocation->id, allocation->address + begin, bytes, 0, text);
 }
 
-void ms_note_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
+void ms_publish_fallback(enum ms_reason reason, uint64_t bytes, const char *text)
 {
     ms_count(MS_COUNT_FALLBACKS, 1);
     ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, 0, text);

@@ -5,42 +5,44 @@
 
 #include "runtime/base/heap.h"
 
-_Static_assert(offsetof(struct ms_step, counted) == 0, "as lineage wants it");
+_Static_assert(offsetof(struct ms_recorded_launch, counted) == 0, "as lineage wants it");
 
-/* Recursion ends at MS_MAX_STEP_DEPTH. */
+/* Recursion ends at MS_MAX_LAUNCH_DEPTH. */
 static void destroy(struct ms_counted *counted)
 {
-    struct ms_step *step = (struct ms_step *)counted;
-    ms_lineage_cleanup(&step->before);
-    ms_lineage_cleanup(&step->input);
-    ms_launch_destroy(step->launch);
-    ms_heap_free(step);
+    struct ms_recorded_launch *recorded = (struct ms_recorded_launch *)counted;
+    ms_lineage_cleanup(&recorded->before);
+    ms_lineage_cleanup(&recorded->input);
+    ms_launch_destroy(recorded->launch);
+    ms_heap_free(recorded);
 }
 
-struct ms_step *ms_step_create(void)
+struct ms_recorded_launch *ms_recorded_launch_create(void)
 {
-    struct ms_step *step = ms_heap_zalloc(sizeof(*step));
-    if (step != NULL)
-        ms_counted_init(&step->counted, destroy);
-    return step;
+    struct ms_recorded_launch *recorded = ms_heap_zalloc(sizeof(*recorded));
+    if (recorded != NULL)
+        ms_counted_init(&recorded->counted, destroy);
+    return recorded;
 }
 
-void ms_step_drop(struct ms_step *step)
+void ms_recorded_launch_drop(struct ms_recorded_launch *recorded)
 {
-    ms_counted_drop(&step->counted);
+    ms_counted_drop(&recorded->counted);
 }
 
-struct ms_depths ms_step_depths(const struct ms_lineage *lineage, size_t begin, size_t end)
+struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, size_t begin,
+                                           size_t end)
 {
     struct ms_depths depths = {0, 0};
     for (size_t at = begin; at < end;) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
-        const struct ms_step *step = extent.content.step;
+        const struct ms_recorded_launch *recorded = extent.content.recorded;
         at = extent.end;
         if (extent.content.kind != MS_LAUNCHED)
             continue;
-        depths.steps = step->depth > depths.steps ? step->depth : depths.steps;
-        depths.inputs = step->input_depth > depths.inputs ? step->input_depth : depths.inputs;
+        depths.launches = recorded->depth > depths.launches ? recorded->depth : depths.launches;
+        depths.inputs =
+            recorded->input_depth > depths.inputs ? recorded->input_depth : depths.inputs;
     }
     return depths;
 }
@@ -60,5 +62,5 @@ bool ms_content_is_current(const struct ms_content *content)
         return ms_source_is_current(content->source);
     if (content->kind != MS_LAUNCHED)
         return true;
-    return is_current(&content->step->before) && is_current(&content->step->input);
+    return is_current(&content->recorded->before) && is_current(&content->recorded->input);
 }

@@ -15,7 +15,7 @@ struct member {
     size_t unit, tensor;
 };
 
-struct ms_sizes {
+struct ms_layout_sizes {
     size_t count;
     struct member *members; /* by unit, and in one as in the list */
     size_t *places;         /* by tensor: where it stands among these */
@@ -38,7 +38,7 @@ static int by_unit(const void *a, const void *b)
     return left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
 }
 
-static void list_members(struct ms_sizes *sizes, const struct ms_layout *layout)
+static void list_members(struct ms_layout_sizes *sizes, const struct ms_layout *layout)
 {
     for (size_t i = 0; i < sizes->count; i++)
         sizes->members[i] =
@@ -48,17 +48,18 @@ static void list_members(struct ms_sizes *sizes, const struct ms_layout *layout)
         sizes->places[sizes->members[i].tensor] = i;
 }
 
-struct ms_sizes *ms_sizes_create(const struct ms_layout *layout)
+struct ms_layout_sizes *ms_layout_sizes_create(const struct ms_layout *layout)
 {
     const size_t count = ms_layout_count(layout);
-    struct ms_sizes *sizes = ms_heap_zalloc(sizeof(*sizes) + count * sizeof(*sizes->entries));
+    struct ms_layout_sizes *sizes =
+        ms_heap_zalloc(sizeof(*sizes) + count * sizeof(*sizes->entries));
     if (sizes == NULL)
         return NULL;
     sizes->count = count;
     sizes->members = ms_heap_alloc((count + 1) * sizeof(*sizes->members));
     sizes->places = ms_heap_alloc((count + 1) * sizeof(*sizes->places));
     if (sizes->members == NULL || sizes->places == NULL) {
-        ms_sizes_destroy(sizes);
+        ms_layout_sizes_destroy(sizes);
         return NULL;
     }
     list_members(sizes, layout);
@@ -68,7 +69,7 @@ struct ms_sizes *ms_sizes_create(const struct ms_layout *layout)
     return sizes;
 }
 
-void ms_sizes_destroy(struct ms_sizes *sizes)
+void ms_layout_sizes_destroy(struct ms_layout_sizes *sizes)
 {
     if (sizes != NULL) {
         ms_heap_free(sizes->members);
@@ -78,7 +79,7 @@ void ms_sizes_destroy(struct ms_sizes *sizes)
 }
 
 /* The first tensor of at least so many bytes. */
-static size_t find(const struct ms_sizes *sizes, uint64_t bytes)
+static size_t find(const struct ms_layout_sizes *sizes, uint64_t bytes)
 {
     size_t low = 0, high = sizes->count;
     while (low < high) {
@@ -91,7 +92,7 @@ static size_t find(const struct ms_sizes *sizes, uint64_t bytes)
     return low;
 }
 
-bool ms_sizes_has(const struct ms_sizes *sizes, uint64_t bytes)
+bool ms_layout_sizes_has(const struct ms_layout_sizes *sizes, uint64_t bytes)
 {
     const size_t at = find(sizes, bytes);
     return at < sizes->count && sizes->entries[at].bytes == bytes;
@@ -108,8 +109,9 @@ static bool add_tensor(const struct ms_placement *placement, size_t tensor, stru
     return is_good;
 }
 
-bool ms_sizes_ours(const struct ms_sizes *sizes, const struct ms_placement *placement,
-                   uint64_t bytes, struct ms_ranges *ours_out)
+bool ms_layout_sizes_local(const struct ms_layout_sizes *sizes,
+                           const struct ms_placement *placement, uint64_t bytes,
+                           struct ms_ranges *ours_out)
 {
     bool is_good = true;
     for (size_t i = find(sizes, bytes);
@@ -120,13 +122,13 @@ bool ms_sizes_ours(const struct ms_sizes *sizes, const struct ms_placement *plac
 }
 
 /* True when the tensor at `place` and the one at `other` stand in one unit. */
-static bool is_together(const struct ms_sizes *sizes, size_t place, size_t other)
+static bool is_together(const struct ms_layout_sizes *sizes, size_t place, size_t other)
 {
     return other < sizes->count && sizes->members[other].unit == sizes->members[place].unit;
 }
 
 /* How many of the sequence's others stand around the tensor as they do in the sequence, without a gap. */
-static size_t count_neighbours(const struct ms_sizes *sizes, size_t tensor,
+static size_t count_neighbours(const struct ms_layout_sizes *sizes, size_t tensor,
                                const struct ms_sequence *sequence)
 {
     const size_t place = sizes->places[tensor];
@@ -142,8 +144,9 @@ static size_t count_neighbours(const struct ms_sizes *sizes, size_t tensor,
     return before + behind;
 }
 
-bool ms_sizes_ours_in(const struct ms_sizes *sizes, const struct ms_placement *placement,
-                      const struct ms_sequence *sequence, struct ms_ranges *ours_out)
+bool ms_layout_sizes_local_in(const struct ms_layout_sizes *sizes,
+                              const struct ms_placement *placement,
+                              const struct ms_sequence *sequence, struct ms_ranges *ours_out)
 {
     const uint64_t bytes = sequence->bytes[sequence->at];
     const size_t first = find(sizes, bytes);

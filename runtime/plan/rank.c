@@ -19,7 +19,7 @@ static bool read_number(const char *name, const char *text, uint32_t *number_out
     return true;
 }
 
-bool ms_rank_is_told(const struct ms_plan *plan)
+bool ms_rank_is_given(const struct ms_plan *plan)
 {
     uint32_t rank;
     bool is_told = ms_plan_has_rank(plan, &rank);

@@ -6,7 +6,7 @@
 #include "runtime/plan/plan.h"
 
 /* The plan says it, or a launcher's variable is set: then ms_rank_find is the one to ask. */
-bool ms_rank_is_told(const struct ms_plan *plan);
+bool ms_rank_is_given(const struct ms_plan *plan);
 
 bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_fault *fault);
 

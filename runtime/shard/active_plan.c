@@ -20,7 +20,7 @@ struct ms_shard ms_shard = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Atomic uint64_t generation; /* changes under the lock */
 static _Atomic uint32_t world;      /* of the plan in force */
-static _Atomic uint32_t names;      /* ms_named_count, to be read without the lock */
+static _Atomic uint32_t names;      /* ms_named_tensors_count, to be read without the lock */
 
 uint64_t ms_shard_generation(void)
 {
@@ -89,7 +89,7 @@ static bool grow_seen(size_t count)
 
 static bool make_sheet(struct ms_fault *fault)
 {
-    const size_t known = ms_known_count(), count = known + ms_named_count();
+    const size_t known = ms_checkpoint_files_count(), count = known + ms_named_tensors_count();
     const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
     if (tensors == NULL || !grow_seen(known)) {
         ms_heap_free(tensors);
@@ -97,9 +97,9 @@ static bool make_sheet(struct ms_fault *fault)
         return ms_fault_set(fault, "memory is out");
     }
     if (known > 0)
-        memcpy(tensors, ms_known_tensors(), known * sizeof(*tensors));
+        memcpy(tensors, ms_checkpoint_files_tensors(), known * sizeof(*tensors));
     for (size_t i = known; i < count; i++)
-        tensors[i] = &ms_named_at(i - known)->tensor;
+        tensors[i] = &ms_named_tensors_at(i - known)->tensor;
     const struct ms_layout_source source = {.tensors = tensors,
                                             .count = count,
                                             .has_declared = true};
@@ -114,7 +114,7 @@ bool ms_shard_has_sheet_locked(void)
     struct ms_fault fault;
     if (ms_shard.plan == NULL)
         return false;
-    if (ms_shard.is_stale || ms_shard.known_count != ms_known_count()) {
+    if (ms_shard.is_stale || ms_shard.known_count != ms_checkpoint_files_count()) {
         ms_shard.is_stale = false;
         if (!make_sheet(&fault))
             ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name, fault.text);
@@ -122,21 +122,21 @@ bool ms_shard_has_sheet_locked(void)
     return ms_shard.sheet.layout != NULL;
 }
 
-void ms_shard_make_nameless_sheet_locked(void)
+void ms_shard_make_unnamed_sheet_locked(void)
 {
     struct ms_fault fault;
-    const size_t count = ms_shard.nameless_count;
+    const size_t count = ms_shard.unnamed_count;
     const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
     if (tensors == NULL) {
-        ms_sheet_cleanup_locked(&ms_shard.nameless_sheet);
+        ms_sheet_cleanup_locked(&ms_shard.unnamed_sheet);
         ms_log(MS_ERROR, "%s: memory is out; entries without a name are not followed",
                ms_shard.name);
         return;
     }
     for (size_t i = 0; i < count; i++)
-        tensors[i] = &ms_shard.nameless[i].tensor;
+        tensors[i] = &ms_shard.unnamed[i].tensor;
     const struct ms_layout_source source = {.tensors = tensors, .count = count};
-    if (!ms_sheet_init_locked(&ms_shard.nameless_sheet, &source, &fault))
+    if (!ms_sheet_init_locked(&ms_shard.unnamed_sheet, &source, &fault))
         ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
                fault.text);
     ms_heap_free(tensors);
@@ -147,17 +147,17 @@ void ms_shard_make_nameless_sheet_locked(void)
 static void forget_locked(void)
 {
     ms_sheet_cleanup_locked(&ms_shard.sheet);
-    ms_sheet_cleanup_locked(&ms_shard.nameless_sheet);
-    ms_heap_free(ms_shard.nameless);
-    ms_shard.nameless = NULL;
-    ms_shard.nameless_count = 0;
+    ms_sheet_cleanup_locked(&ms_shard.unnamed_sheet);
+    ms_heap_free(ms_shard.unnamed);
+    ms_shard.unnamed = NULL;
+    ms_shard.unnamed_count = 0;
     ms_heap_free(ms_shard.ambiguous);
     ms_shard.ambiguous = NULL;
     ms_shard.ambiguous_count = 0;
     if (ms_shard.is_seen != NULL)
         memset(ms_shard.is_seen, 0, ms_shard.known_count);
-    for (size_t i = 0; i < ms_named_count(); i++)
-        ms_named_at(i)->is_seen = false;
+    for (size_t i = 0; i < ms_named_tensors_count(); i++)
+        ms_named_tensors_at(i)->is_seen = false;
     ms_shard.is_stale = true;
 }
 
@@ -198,7 +198,7 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
 {
     uint32_t rank;
     struct ms_fault why;
-    if (!ms_rank_is_told(plan)) {
+    if (!ms_rank_is_given(plan)) {
         let_wait(plan, name);
         return true;
     }
@@ -226,9 +226,9 @@ static void compare_rank_locked(uint32_t ranks, uint32_t rank)
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank)
+bool ms_shard_set_rank(uint32_t ranks, uint32_t rank)
 {
-    ms_state_offer_rank(rank, ranks);
+    ms_state_set_default_rank(rank, ranks);
     pthread_mutex_lock(&ms_shard.lock);
     struct ms_plan *plan = ms_shard.waiting;
     const bool is_awaited = plan != NULL && ms_plan_mesh(plan)->world == ranks;
@@ -287,7 +287,7 @@ static void compare_group_locked(uint32_t ranks, uint32_t rank)
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
 
-bool ms_shard_tell_group(uint32_t ranks, uint32_t rank)
+bool ms_shard_add_group(uint32_t ranks, uint32_t rank)
 {
     uint32_t found;
     bool is_known = false;
@@ -319,14 +319,15 @@ size_t ms_shard_least_copy(void)
     return ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
 }
 
-bool ms_shard_note_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
+bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
 {
     if (!ms_source_is_file(source))
         return false;
     pthread_mutex_lock(&ms_shard.lock);
-    const struct ms_known_file *file = ms_known_find(source);
-    const bool complete = file != NULL && ms_known_note(file, offset, offset + bytes,
-                                                        ms_config.min_bytes, ms_shard_least_copy());
+    const struct ms_checkpoint_file *file = ms_checkpoint_files_find(source);
+    const bool complete =
+        file != NULL && ms_checkpoint_files_add_copy(file, offset, offset + bytes,
+                                                     ms_config.min_bytes, ms_shard_least_copy());
     pthread_mutex_unlock(&ms_shard.lock);
     return complete;
 }
@@ -336,8 +337,8 @@ static void note_extents(const struct ms_allocation *allocation)
     for (size_t i = 0; i < allocation->lineage.count; i++) {
         const struct ms_extent *extent = &allocation->lineage.extents[i];
         if (extent->content.kind == MS_SOURCE)
-            ms_shard_note_copy(extent->content.source, extent->content.source_offset,
-                               extent->end - extent->begin);
+            ms_shard_add_copy(extent->content.source, extent->content.source_offset,
+                              extent->end - extent->begin);
     }
 }
 
@@ -356,16 +357,16 @@ void ms_shard_catch_up(void)
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
                           const struct ms_tensor *like)
 {
-    const bool is_good = ms_named_add(allocation_id, begin, end, name, like);
+    const bool is_good = ms_named_tensors_add(allocation_id, begin, end, name, like);
     ms_shard.is_stale = true;
-    atomic_store(&names, (uint32_t)ms_named_count());
+    atomic_store(&names, (uint32_t)ms_named_tensors_count());
     return is_good;
 }
 
 bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                    const struct ms_tensor *like, struct ms_fault *fault)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (!ms_space_look_up(address, &facts) || bytes > facts.bytes - (address - facts.address))
         return ms_fault_set(
             fault, "tensor %s: no allocation that the shim defers holds %zu bytes at 0x%llx", name,
@@ -387,8 +388,8 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
     if (atomic_load_explicit(&names, memory_order_relaxed) == 0)
         return;
     pthread_mutex_lock(&ms_shard.lock);
-    if (ms_named_forget(allocation->id, begin, end))
+    if (ms_named_tensors_forget(allocation->id, begin, end))
         ms_shard.is_stale = true;
-    atomic_store(&names, (uint32_t)ms_named_count());
+    atomic_store(&names, (uint32_t)ms_named_tensors_count());
     pthread_mutex_unlock(&ms_shard.lock);
 }

@@ -20,11 +20,11 @@
 /* A plan is in force. One relaxed load. */
 bool ms_shard_is_active(void);
 
-/* What is away must not be read (METASHARD_PLAN_MODE). */
+/* What is remote must not be read (METASHARD_PLAN_MODE). */
 bool ms_shard_enforces(void);
 
 /*
- * What is received by a broadcast to so many ranks, and away, is not kept (METASHARD_RECEIVE_PARTS). Only of one to
+ * What is received by a broadcast to so many ranks, and remote, is not kept (METASHARD_RECEIVE_PARTS). Only of one to
  * all ranks of the plan: what is broadcast to some is perhaps to be passed on by this one.
  */
 bool ms_shard_receives_parts(int ranks);
@@ -39,14 +39,14 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
 
 /* A communicator of so many ranks was made. True: a plan that waited for it is in force now. Another rank than
  * that of the plan in force is told. */
-bool ms_shard_tell_rank(uint32_t ranks, uint32_t rank);
+bool ms_shard_set_rank(uint32_t ranks, uint32_t rank);
 
 /*
  * A communicator was split off another: all ranks of the plan, or a group along the mesh dimension of that size, if
  * only one has it. True: with this one the coordinates of all dimensions are known, and the plan that waited is in force now.
  * A group that is along no dimension, for the plan in force, is told.
  */
-bool ms_shard_tell_group(uint32_t ranks, uint32_t rank);
+bool ms_shard_add_group(uint32_t ranks, uint32_t rank);
 
 /* Grows with each plan; 0: there was none. */
 uint64_t ms_shard_generation(void);
@@ -56,19 +56,19 @@ size_t ms_shard_least_copy(void);
 
 /* The program has copied this range of a file. True: all known tensors are there now, which is the time
  * for a pass. */
-bool ms_shard_note_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes);
+bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes);
 
 /* The same for all that was copied before there was a plan. Without a claim. */
 void ms_shard_catch_up(void);
 
 /*
- * Asks the plan about what is open in [begin, end) of the allocation: it becomes ours or away, or stays
+ * Asks the plan about what is open in [begin, end) of the allocation: it becomes ours or remote, or stays
  * open. Extents are asked about whole. What could not be asked stays open.
  */
-void ms_shard_judge(struct ms_allocation *allocation, size_t begin, size_t end);
+void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The program reads what is away in [begin, end): counted, or the error that the call fails with. */
-CUresult ms_shard_outside(const struct ms_allocation *allocation, size_t begin, size_t end);
+/* The program reads what is remote in [begin, end): counted, or the error that the call fails with. */
+CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end);
 
 /*
  * [address, address + bytes) is the tensor of that name. False: the fault says why. Forgotten when the
@@ -84,8 +84,8 @@ bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size
 
 /* True when [begin, end) of the allocation is a tensor that has a name, from its first byte to its last; adds what the plan gives
  * to others, all or, when memory is out, less of it. */
-bool ms_shard_named_away(const struct ms_allocation *allocation, size_t begin, size_t end,
-                         struct ms_ranges *away);
+bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t begin, size_t end,
+                                 struct ms_ranges *remote);
 
 /* No byte of it is a tensor's by name any more, and what names said of it is forgotten. */
 bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
@@ -97,8 +97,8 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
 void ms_shard_match_blocks(void);
 
 /* What is told of a plan, at one moment. */
-enum { MS_CULPRITS_MAX = 64 };
-struct ms_culprit {
+enum { MS_REMOTE_READERS_MAX = 64 };
+struct ms_remote_reader {
     char call[96], tensor[128];
     uint64_t count, bytes;
 };
@@ -108,14 +108,14 @@ struct ms_shard_facts {
     uint64_t generation;
     uint64_t tensors;                    /* of the plan, that were found in the program's memory */
     uint64_t planned_bytes, owned_bytes; /* of these; of this rank */
-    uint64_t outside_reads, outside_bytes;
-    size_t culprit_count;
-    struct ms_culprit culprits[MS_CULPRITS_MAX];
+    uint64_t remote_reads, remote_read_bytes;
+    size_t remote_reader_count;
+    struct ms_remote_reader remote_readers[MS_REMOTE_READERS_MAX];
 };
 void ms_shard_describe(struct ms_shard_facts *facts_out);
 
 /* The state page is told: the plan in force has changed, or was carried out, in `what` words. */
-void ms_shard_note(const char *what, uint64_t began);
+void ms_shard_publish(const char *what, uint64_t began);
 
 /* Entries that no tensor of a known file meets, nor a named one; and entries for which there is more than
  * one block. `name` may be NULL; `index` is that in the plan. */

@@ -11,7 +11,7 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/trust.h"
 
-struct ms_known_file {
+struct ms_checkpoint_file {
     struct stat stat;
     size_t count;     /* 0: no checkpoint */
     size_t *by_place; /* its tensors by offset, as indices of all tensors */
@@ -25,17 +25,17 @@ static struct {
     size_t complete; /* tensors that count, and of which all has been copied */
     size_t counting; /* tensors that count, of the first `counted` */
     size_t counted;
-    struct ms_known_file *file; /* by the order in which they were met */
+    struct ms_checkpoint_file *file; /* by the order in which they were met */
     size_t file_count, file_capacity;
     size_t last; /* the file asked for last */
 } known;
 
-size_t ms_known_count(void)
+size_t ms_checkpoint_files_count(void)
 {
     return known.count;
 }
 
-const struct ms_tensor *const *ms_known_tensors(void)
+const struct ms_tensor *const *ms_checkpoint_files_tensors(void)
 {
     return known.tensors;
 }
@@ -46,7 +46,7 @@ static bool is_same(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-static struct ms_known_file *find_file(const struct stat *stat)
+static struct ms_checkpoint_file *find_file(const struct stat *stat)
 {
     if (known.last < known.file_count && is_same(&known.file[known.last].stat, stat))
         return &known.file[known.last];
@@ -78,18 +78,18 @@ static bool grow_tensors(size_t added)
 }
 
 /* The file is entered also when nothing is known of it, so that it is not looked at again. */
-static struct ms_known_file *add_file(const struct stat *stat)
+static struct ms_checkpoint_file *add_file(const struct stat *stat)
 {
     if (known.file_count == known.file_capacity) {
         const size_t capacity = 2 * known.file_capacity + 16;
-        struct ms_known_file *grown = ms_heap_realloc(known.file, capacity * sizeof(*grown));
+        struct ms_checkpoint_file *grown = ms_heap_realloc(known.file, capacity * sizeof(*grown));
         if (grown == NULL)
             return NULL;
         known.file = grown;
         known.file_capacity = capacity;
     }
-    struct ms_known_file *file = &known.file[known.file_count++];
-    *file = (struct ms_known_file){.stat = *stat};
+    struct ms_checkpoint_file *file = &known.file[known.file_count++];
+    *file = (struct ms_checkpoint_file){.stat = *stat};
     return file;
 }
 
@@ -103,7 +103,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Tensors [first, end) of all are those of one file. */
-static bool add_tensors(struct ms_known_file *file, size_t first, size_t end)
+static bool add_tensors(struct ms_checkpoint_file *file, size_t first, size_t end)
 {
     file->by_place = ms_heap_alloc((end - first) * sizeof(*file->by_place));
     file->reach = ms_heap_alloc((end - first) * sizeof(*file->reach));
@@ -140,7 +140,7 @@ static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
         struct stat now;
         if (stat(path, &now) != 0)
             continue;
-        struct ms_known_file *file = find_file(&now);
+        struct ms_checkpoint_file *file = find_file(&now);
         if (file == NULL)
             file = add_file(&now);
         if (file == NULL || (file->count == 0 && !add_tensors(file, first, known.count)))
@@ -237,10 +237,10 @@ static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
     return NULL;
 }
 
-const struct ms_known_file *ms_known_find(const struct ms_source *source)
+const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source *source)
 {
     const struct stat *stat = ms_source_stat(source);
-    const struct ms_known_file *file = find_file(stat);
+    const struct ms_checkpoint_file *file = find_file(stat);
     if (file == NULL) {
         struct ms_checkpoint *checkpoint = open_checkpoint(source);
         if (checkpoint != NULL && !add_checkpoint(checkpoint))
@@ -254,7 +254,7 @@ const struct ms_known_file *ms_known_find(const struct ms_source *source)
 }
 
 /* The first by place that may reach behind begin. */
-static size_t first_behind(const struct ms_known_file *file, uint64_t begin)
+static size_t first_behind(const struct ms_checkpoint_file *file, uint64_t begin)
 {
     size_t low = 0, high = file->count;
     while (low < high) {
@@ -267,8 +267,8 @@ static size_t first_behind(const struct ms_known_file *file, uint64_t begin)
     return low;
 }
 
-bool ms_known_visit(const struct ms_known_file *file, uint64_t begin, uint64_t end,
-                    ms_known_visitor *visit, void *context)
+bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,
+                               ms_checkpoint_files_visitor *visit, void *context)
 {
     for (size_t i = first_behind(file, begin); i < file->count; i++) {
         const struct ms_tensor *tensor = known.tensors[file->by_place[i]];
@@ -316,11 +316,11 @@ static bool note_tensor(void *context, size_t index, const struct ms_tensor *ten
     return true;
 }
 
-bool ms_known_note(const struct ms_known_file *file, uint64_t begin, uint64_t end, uint64_t least,
-                   uint64_t slack)
+bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_t begin,
+                                  uint64_t end, uint64_t least, uint64_t slack)
 {
     struct note note = {begin, end, least, slack, false};
-    ms_known_visit(file, begin, end, note_tensor, &note);
+    ms_checkpoint_files_visit(file, begin, end, note_tensor, &note);
     if (!note.completed)
         return false;
     for (; known.counted < known.count; known.counted++)

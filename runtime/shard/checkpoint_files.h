@@ -12,29 +12,30 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/source/source.h"
 
-struct ms_known_file;
+struct ms_checkpoint_file;
 
 /* All tensors, in the order in which they became known; they are never forgotten. */
-size_t ms_known_count(void);
-const struct ms_tensor *const *ms_known_tensors(void);
+size_t ms_checkpoint_files_count(void);
+const struct ms_tensor *const *ms_checkpoint_files_tensors(void);
 
 /* The file behind a source. NULL: no checkpoint, which is found out once. */
-const struct ms_known_file *ms_known_find(const struct ms_source *source);
+const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source *source);
 
 /*
  * Calls visit for each tensor that has bytes in [begin, end) of the file, by offset; `index` is that of
- * ms_known_tensors. False as soon as visit returns false.
+ * ms_checkpoint_files_tensors. False as soon as visit returns false.
  */
-typedef bool ms_known_visitor(void *context, size_t index, const struct ms_tensor *tensor);
-bool ms_known_visit(const struct ms_known_file *file, uint64_t begin, uint64_t end,
-                    ms_known_visitor *visit, void *context);
+typedef bool ms_checkpoint_files_visitor(void *context, size_t index,
+                                         const struct ms_tensor *tensor);
+bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,
+                               ms_checkpoint_files_visitor *visit, void *context);
 
 /*
  * The program has copied [begin, end) of the file. True when with these bytes, and not before, all tensors
  * of at least `least` bytes of all known checkpoints have been copied, since that was so last, up to less
  * than `slack` bytes of each: copies so short are not seen.
  */
-bool ms_known_note(const struct ms_known_file *file, uint64_t begin, uint64_t end, uint64_t least,
-                   uint64_t slack);
+bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_t begin,
+                                  uint64_t end, uint64_t least, uint64_t slack);
 
 #endif

@@ -6,26 +6,27 @@
 #include "runtime/base/heap.h"
 
 static struct {
-    struct ms_named **list;
+    struct ms_named_tensor **list;
     size_t count, capacity;
 } named;
 
-size_t ms_named_count(void)
+size_t ms_named_tensors_count(void)
 {
     return named.count;
 }
 
-struct ms_named *ms_named_at(size_t index)
+struct ms_named_tensor *ms_named_tensors_at(size_t index)
 {
     return named.list[index];
 }
 
-static bool overlaps(const struct ms_named *one, uint64_t allocation_id, size_t begin, size_t end)
+static bool overlaps(const struct ms_named_tensor *one, uint64_t allocation_id, size_t begin,
+                     size_t end)
 {
     return one->allocation_id == allocation_id && one->begin < end && begin < one->end;
 }
 
-bool ms_named_holds(uint64_t allocation_id, size_t begin, size_t end)
+bool ms_named_tensors_hold(uint64_t allocation_id, size_t begin, size_t end)
 {
     for (size_t i = 0; i < named.count; i++) {
         if (overlaps(named.list[i], allocation_id, begin, end))
@@ -34,7 +35,7 @@ bool ms_named_holds(uint64_t allocation_id, size_t begin, size_t end)
     return false;
 }
 
-bool ms_named_forget(uint64_t allocation_id, size_t begin, size_t end)
+bool ms_named_tensors_forget(uint64_t allocation_id, size_t begin, size_t end)
 {
     size_t kept = 0;
     for (size_t i = 0; i < named.count; i++) {
@@ -48,19 +49,19 @@ bool ms_named_forget(uint64_t allocation_id, size_t begin, size_t end)
     return found;
 }
 
-bool ms_named_add(uint64_t allocation_id, size_t begin, size_t end, const char *name,
-                  const struct ms_tensor *like)
+bool ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end, const char *name,
+                          const struct ms_tensor *like)
 {
-    ms_named_forget(allocation_id, begin, end);
+    ms_named_tensors_forget(allocation_id, begin, end);
     if (named.count == named.capacity) {
         const size_t capacity = 2 * named.capacity + 64;
-        struct ms_named **grown = ms_heap_realloc(named.list, capacity * sizeof(*grown));
+        struct ms_named_tensor **grown = ms_heap_realloc(named.list, capacity * sizeof(*grown));
         if (grown == NULL)
             return false;
         named.list = grown;
         named.capacity = capacity;
     }
-    struct ms_named *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
+    struct ms_named_tensor *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
     if (one == NULL)
         return false;
     one->allocation_id = allocation_id;

@@ -11,7 +11,7 @@
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/memory/allocations.h"
 
-struct ms_named {
+struct ms_named_tensor {
     uint64_t allocation_id;
     size_t begin, end; /* in the allocation */
     struct ms_tensor tensor;
@@ -19,16 +19,17 @@ struct ms_named {
     char name[];  /* the tensor's */
 };
 
-size_t ms_named_count(void);
-struct ms_named *ms_named_at(size_t index); /* stays where it is until it is forgotten */
+size_t ms_named_tensors_count(void);
+struct ms_named_tensor *
+ms_named_tensors_at(size_t index); /* stays where it is until it is forgotten */
 
 /* What overlaps it is forgotten. False when memory is out. */
-bool ms_named_add(uint64_t allocation_id, size_t begin, size_t end, const char *name,
-                  const struct ms_tensor *like);
+bool ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end, const char *name,
+                          const struct ms_tensor *like);
 
 /* True when there was one in that range. */
-bool ms_named_forget(uint64_t allocation_id, size_t begin, size_t end);
+bool ms_named_tensors_forget(uint64_t allocation_id, size_t begin, size_t end);
 
-bool ms_named_holds(uint64_t allocation_id, size_t begin, size_t end);
+bool ms_named_tensors_hold(uint64_t allocation_id, size_t begin, size_t end);
 
 #endif

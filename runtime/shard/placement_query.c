@@ -86,14 +86,14 @@ static bool judge_tensor(void *context, size_t index, const struct ms_tensor *te
 
 static void judge_file(struct judging *judging, const struct ms_extent *extent)
 {
-    const struct ms_known_file *file = ms_known_find(extent->content.source);
+    const struct ms_checkpoint_file *file = ms_checkpoint_files_find(extent->content.source);
     /* The list may have grown by that. */
     if (file == NULL || !ms_shard_has_sheet_locked())
         return;
     judging->begin = extent->content.source_offset;
     judging->end = judging->begin + (extent->end - extent->begin);
     judging->at = extent->begin;
-    ms_known_visit(file, judging->begin, judging->end, judge_tensor, judging);
+    ms_checkpoint_files_visit(file, judging->begin, judging->end, judge_tensor, judging);
 }
 
 /* What of a named range is in the extent. */
@@ -111,18 +111,18 @@ static bool judge_named(struct judging *judging, const struct ms_sheet *sheet, s
 static void judge_by_address(struct judging *judging, uint64_t allocation_id,
                              const struct ms_extent *extent)
 {
-    for (size_t i = 0; i < ms_named_count(); i++) {
-        struct ms_named *named = ms_named_at(i);
+    for (size_t i = 0; i < ms_named_tensors_count(); i++) {
+        struct ms_named_tensor *named = ms_named_tensors_at(i);
         if (named->allocation_id == allocation_id &&
             judge_named(judging, &ms_shard.sheet,
                         ms_shard.sheet.positions[ms_shard.known_count + i], extent, named->begin,
                         named->end))
             named->is_seen = true;
     }
-    for (size_t i = 0; i < ms_shard.nameless_count && ms_shard.nameless_sheet.layout != NULL; i++) {
-        struct ms_nameless *block = &ms_shard.nameless[i];
+    for (size_t i = 0; i < ms_shard.unnamed_count && ms_shard.unnamed_sheet.layout != NULL; i++) {
+        struct ms_unnamed_block *block = &ms_shard.unnamed[i];
         if (block->is_selected && block->allocation_id == allocation_id &&
-            judge_named(judging, &ms_shard.nameless_sheet, ms_shard.nameless_sheet.positions[i],
+            judge_named(judging, &ms_shard.unnamed_sheet, ms_shard.unnamed_sheet.positions[i],
                         extent, block->begin, block->end))
             block->is_seen = true;
     }
@@ -130,7 +130,7 @@ static void judge_by_address(struct judging *judging, uint64_t allocation_id,
 
 static bool is_open(const struct ms_content *content)
 {
-    return content->standing == MS_OPEN && content->kind != MS_DEAD &&
+    return content->locality == MS_UNKNOWN && content->kind != MS_DEAD &&
            !ms_content_is_present(content);
 }
 
@@ -151,27 +151,27 @@ static void judge_locked(struct judging *judging, const struct ms_allocation *al
 
 static void set_ours(struct ms_content *content)
 {
-    content->standing = MS_OURS;
-    content->foreign = false;
+    content->locality = MS_LOCAL;
+    content->is_remote_copy = false;
 }
 
 static void set_away(struct ms_content *content)
 {
-    content->standing = MS_AWAY;
+    content->locality = MS_REMOTE;
 }
 
 /* Tensors may overlap: what one of them keeps is ours, whatever the others say. */
 static void apply(struct judging *judging, struct ms_allocation *allocation)
 {
-    struct ms_ranges away = {0};
+    struct ms_ranges remote = {0};
     ms_ranges_sort(&judging->ours);
     ms_ranges_sort(&judging->planned);
     if (!judging->is_out_of_memory &&
-        ms_ranges_subtract(&judging->planned, &judging->ours, &away)) {
+        ms_ranges_subtract(&judging->planned, &judging->ours, &remote)) {
         ms_lineage_change(&allocation->lineage, judging->ours.list, judging->ours.count, set_ours);
-        ms_lineage_change(&allocation->lineage, away.list, away.count, set_away);
+        ms_lineage_change(&allocation->lineage, remote.list, remote.count, set_away);
     }
-    ms_ranges_cleanup(&away);
+    ms_ranges_cleanup(&remote);
 }
 
 static bool has_open(const struct ms_lineage *lineage, size_t begin, size_t end)
@@ -184,7 +184,7 @@ static bool has_open(const struct ms_lineage *lineage, size_t begin, size_t end)
     return false;
 }
 
-void ms_shard_judge(struct ms_allocation *allocation, size_t begin, size_t end)
+void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     if (!ms_shard_is_active() || !has_open(&allocation->lineage, begin, end))
         return;
@@ -211,7 +211,7 @@ bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
         const size_t begin = ms_offset(allocation, address);
         const struct ms_range range = {begin, begin + bytes};
         ms_shard_forget(allocation, range.begin, range.end);
-        is_good = ms_lineage_change(&allocation->lineage, &range, 1, ms_content_set_open);
+        is_good = ms_lineage_change(&allocation->lineage, &range, 1, ms_content_forget_locality);
     }
     ms_space_release(allocation);
     if (!fits)
@@ -220,7 +220,7 @@ bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
     return is_good || ms_fault_set(fault, "memory is out");
 }
 
-/* --- reading what is away */
+/* --- reading what is remote */
 
 /* Who reads what, for a message. */
 struct reader {
@@ -245,14 +245,15 @@ static struct reader find_tensor_locked(const struct ms_allocation *allocation,
     struct reader reader = {"a block", extent->begin, 0};
     const struct ms_content *content = &extent->content;
     if (content->kind == MS_SOURCE && ms_source_is_file(content->source)) {
-        const struct ms_known_file *file = ms_known_find(content->source);
+        const struct ms_checkpoint_file *file = ms_checkpoint_files_find(content->source);
         reader.file_begin = content->source_offset;
         if (file != NULL)
-            ms_known_visit(file, reader.file_begin,
-                           reader.file_begin + (extent->end - extent->begin), take_first, &reader);
+            ms_checkpoint_files_visit(file, reader.file_begin,
+                                      reader.file_begin + (extent->end - extent->begin), take_first,
+                                      &reader);
     }
-    for (size_t i = 0; i < ms_named_count(); i++) {
-        const struct ms_named *named = ms_named_at(i);
+    for (size_t i = 0; i < ms_named_tensors_count(); i++) {
+        const struct ms_named_tensor *named = ms_named_tensors_at(i);
         if (named->allocation_id == allocation->id && named->begin <= extent->begin &&
             extent->begin < named->end)
             reader = (struct reader){named->name, extent->begin - named->begin, 0};
@@ -276,52 +277,53 @@ bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size
     return is_named;
 }
 
-/* The name of exactly these bytes; ms_named_count() if there is none. */
+/* The name of exactly these bytes; ms_named_tensors_count() if there is none. */
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     size_t at = 0;
-    for (; at < ms_named_count(); at++) {
-        const struct ms_named *named = ms_named_at(at);
+    for (; at < ms_named_tensors_count(); at++) {
+        const struct ms_named_tensor *named = ms_named_tensors_at(at);
         if (named->allocation_id == allocation->id && named->begin == begin && named->end == end)
             break;
     }
     return at;
 }
 
-bool ms_shard_named_away(const struct ms_allocation *allocation, size_t begin, size_t end,
-                         struct ms_ranges *away)
+bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t begin, size_t end,
+                                 struct ms_ranges *remote)
 {
     struct judging judging = {0};
     pthread_mutex_lock(&ms_shard.lock);
-    const size_t at =
-        ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end) : ms_named_count();
-    const bool is_named = at < ms_named_count();
+    const size_t at = ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end)
+                                                  : ms_named_tensors_count();
+    const bool is_named = at < ms_named_tensors_count();
     if (is_named)
         judge_part(&judging, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
                    (struct ms_range){0, end - begin}, begin);
     pthread_mutex_unlock(&ms_shard.lock);
     if (!judging.is_out_of_memory)
-        ms_ranges_subtract(&judging.planned, &judging.ours, away);
+        ms_ranges_subtract(&judging.planned, &judging.ours, remote);
     ms_ranges_cleanup(&judging.ours);
     ms_ranges_cleanup(&judging.planned);
     return is_named;
 }
 
-static struct ms_culprit *find_culprit_locked(const char *call, const char *tensor)
+static struct ms_remote_reader *find_culprit_locked(const char *call, const char *tensor)
 {
-    for (size_t i = 0; i < ms_shard.culprit_count; i++) {
-        struct ms_culprit *culprit = &ms_shard.culprits[i];
-        if (strncmp(culprit->call, call, sizeof(culprit->call) - 1) == 0 &&
-            strncmp(culprit->tensor, tensor, sizeof(culprit->tensor) - 1) == 0)
-            return culprit;
+    for (size_t i = 0; i < ms_shard.remote_reader_count; i++) {
+        struct ms_remote_reader *remote_reader = &ms_shard.remote_readers[i];
+        if (strncmp(remote_reader->call, call, sizeof(remote_reader->call) - 1) == 0 &&
+            strncmp(remote_reader->tensor, tensor, sizeof(remote_reader->tensor) - 1) == 0)
+            return remote_reader;
     }
-    if (ms_shard.culprit_count == MS_CULPRITS_MAX)
+    if (ms_shard.remote_reader_count == MS_REMOTE_READERS_MAX)
         return NULL;
-    struct ms_culprit *culprit = &ms_shard.culprits[ms_shard.culprit_count++];
-    *culprit = (struct ms_culprit){0};
-    snprintf(culprit->call, sizeof(culprit->call), "%s", call);
-    snprintf(culprit->tensor, sizeof(culprit->tensor), "%s", tensor);
-    return culprit;
+    struct ms_remote_reader *remote_reader =
+        &ms_shard.remote_readers[ms_shard.remote_reader_count++];
+    *remote_reader = (struct ms_remote_reader){0};
+    snprintf(remote_reader->call, sizeof(remote_reader->call), "%s", call);
+    snprintf(remote_reader->tensor, sizeof(remote_reader->tensor), "%s", tensor);
+    return remote_reader;
 }
 
 /* One message for each call and tensor, and each time a call fails. */
@@ -344,10 +346,10 @@ static void report_locked(const char *call, const struct reader *reader, uint64_
                mesh->world);
 }
 
-/* The first extent that is away tells the tensor; all of them count. */
+/* The first extent that is remote tells the tensor; all of them count. */
 static void note_outside_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    char call[sizeof(ms_shard.culprits[0].call)];
+    char call[sizeof(ms_shard.remote_readers[0].call)];
     snprintf(call, sizeof(call), "%s%s%s", ms_caller != NULL ? ms_caller : "a call",
              ms_caller_kernel != NULL ? " of " : "",
              ms_caller_kernel != NULL ? ms_caller_kernel : "");
@@ -359,27 +361,27 @@ static void note_outside_locked(const struct ms_allocation *allocation, size_t b
         if (extent.end > end)
             extent.end = end;
         at = extent.end;
-        if (extent.content.standing != MS_AWAY)
+        if (extent.content.locality != MS_REMOTE)
             continue;
         bytes += extent.end - extent.begin;
         if (!is_found)
             reader = find_tensor_locked(allocation, &extent);
         is_found = true;
     }
-    struct ms_culprit *culprit = find_culprit_locked(call, reader.tensor);
-    ms_shard.outside_reads++;
-    ms_shard.outside_bytes += bytes;
-    ms_note_outside(allocation, begin, bytes, reader.tensor);
-    report_locked(call, &reader, bytes, culprit != NULL && culprit->count == 0);
-    if (culprit != NULL) {
-        culprit->count++;
-        culprit->bytes += bytes;
+    struct ms_remote_reader *remote_reader = find_culprit_locked(call, reader.tensor);
+    ms_shard.remote_reads++;
+    ms_shard.remote_read_bytes += bytes;
+    ms_publish_remote_read(allocation, begin, bytes, reader.tensor);
+    report_locked(call, &reader, bytes, remote_reader != NULL && remote_reader->count == 0);
+    if (remote_reader != NULL) {
+        remote_reader->count++;
+        remote_reader->bytes += bytes;
     }
 }
 
-CUresult ms_shard_outside(const struct ms_allocation *allocation, size_t begin, size_t end)
+CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_lineage_has_away(&allocation->lineage, begin, end))
+    if (!ms_lineage_has_remote(&allocation->lineage, begin, end))
         return CUDA_SUCCESS;
     pthread_mutex_lock(&ms_shard.lock);
     if (ms_shard.plan != NULL)

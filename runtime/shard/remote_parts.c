@@ -15,13 +15,13 @@ static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
 struct told {
     bool is_cut;  /* it is none in its place */
     bool is_open; /* nothing */
-    struct ms_ranges away, foreign;
+    struct ms_ranges remote, copies;
 };
 
 /* What was received for others may have been another tensor's: memory is used again, and this one never written. */
 static bool tells(const struct ms_content *content)
 {
-    return content->kind != MS_ABSENT && content->standing != MS_OPEN;
+    return content->kind != MS_ABSENT && content->locality != MS_UNKNOWN;
 }
 
 /* False when memory is out. */
@@ -37,22 +37,22 @@ static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end, 
         const size_t to = extent->end < end ? extent->end : end;
         told->is_cut |= is_cut(extent, begin, end);
         told->is_open &= !tells(content);
-        if (content->foreign)
-            is_good = ms_ranges_add(&told->foreign, from, to);
-        else if (tells(content) && content->standing == MS_AWAY)
-            is_good = ms_ranges_add(&told->away, from, to);
+        if (content->is_remote_copy)
+            is_good = ms_ranges_add(&told->copies, from, to);
+        else if (tells(content) && content->locality == MS_REMOTE)
+            is_good = ms_ranges_add(&told->remote, from, to);
     }
     return is_good;
 }
 
-static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct ms_ranges *away)
+static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
-    const size_t first = away->count;
-    if (!ms_sized_away(sequence, away))
+    const size_t first = remote->count;
+    if (!ms_sized_remote_parts(sequence, remote))
         return false;
-    for (size_t i = first; i < away->count; i++) {
-        away->list[i].begin += begin;
-        away->list[i].end += begin;
+    for (size_t i = first; i < remote->count; i++) {
+        remote->list[i].begin += begin;
+        remote->list[i].end += begin;
     }
     return true;
 }
@@ -69,36 +69,36 @@ static bool add_common(const struct ms_ranges *left, const struct ms_ranges *rig
 }
 
 /*
- * By the tensor's size, unless its content tells what is away; and what was copied here as other ranks'. That may have been another
+ * By the tensor's size, unless its content tells what is remote; and what was copied here as other ranks'. That may have been another
  * tensor's that lay here; so what either would keep is kept.
  */
 static bool add_told(size_t begin, const struct ms_sequence *sequence, struct told *told,
-                     struct ms_ranges *foreign)
+                     struct ms_ranges *remote_parts)
 {
-    const bool is_sized = told->is_open && list_sized(begin, sequence, &told->away);
-    if (is_sized && told->foreign.count > 0)
-        return add_common(&told->away, &told->foreign, foreign);
-    const bool is_good =
-        ms_ranges_add_all(foreign, &told->away) && ms_ranges_add_all(foreign, &told->foreign);
-    ms_ranges_sort(foreign);
+    const bool is_sized = told->is_open && list_sized(begin, sequence, &told->remote);
+    if (is_sized && told->copies.count > 0)
+        return add_common(&told->remote, &told->copies, remote_parts);
+    const bool is_good = ms_ranges_add_all(remote_parts, &told->remote) &&
+                         ms_ranges_add_all(remote_parts, &told->copies);
+    ms_ranges_sort(remote_parts);
     return is_good;
 }
 
-bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
-                     const struct ms_sequence *sequence, struct ms_ranges *foreign)
+bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t bytes,
+                          const struct ms_sequence *sequence, struct ms_ranges *remote_parts)
 {
     const struct ms_sequence alone = {.bytes = &bytes, .count = 1};
     const size_t end = begin + bytes;
     struct told told = {0};
     if (!ms_config.receive_parts || !ms_shard_is_active())
         return true;
-    ms_shard_judge(allocation, begin, end);
-    if (ms_shard_named_away(allocation, begin, end, foreign))
+    ms_shard_query_placement(allocation, begin, end);
+    if (ms_shard_named_remote_parts(allocation, begin, end, remote_parts))
         return true;
     bool is_good = look_at(&allocation->lineage, begin, end, &told);
     if (is_good && !told.is_cut)
-        is_good = add_told(begin, sequence != NULL ? sequence : &alone, &told, foreign);
-    ms_ranges_cleanup(&told.away);
-    ms_ranges_cleanup(&told.foreign);
+        is_good = add_told(begin, sequence != NULL ? sequence : &alone, &told, remote_parts);
+    ms_ranges_cleanup(&told.remote);
+    ms_ranges_cleanup(&told.copies);
     return is_good;
 }

@@ -16,7 +16,7 @@
  * nothing, by its size (tensors_by_size.h). `sequence`: it is one of it; NULL: of none. Nothing with METASHARD_RECEIVE_PARTS=off.
  * False when memory is out.
  */
-bool ms_list_foreign(struct ms_allocation *allocation, size_t begin, size_t bytes,
-                     const struct ms_sequence *sequence, struct ms_ranges *foreign);
+bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t bytes,
+                          const struct ms_sequence *sequence, struct ms_ranges *remote_parts);
 
 #endif

@@ -17,7 +17,7 @@ struct ms_sheet {
 };
 
 /* A block that no file and no name tells, in programs without files. */
-struct ms_nameless {
+struct ms_unnamed_block {
     uint64_t allocation_id;
     size_t begin, end;
     struct ms_tensor tensor;
@@ -40,15 +40,15 @@ struct ms_shard {
     bool is_stale;      /* the sheet must be made anew */
     bool *is_seen;      /* by known tensor: it was found in the program's memory */
 
-    struct ms_sheet nameless_sheet; /* positions: of the blocks */
-    struct ms_nameless *nameless;
-    size_t nameless_count;
+    struct ms_sheet unnamed_sheet; /* positions: of the blocks */
+    struct ms_unnamed_block *unnamed;
+    size_t unnamed_count;
     size_t *ambiguous; /* entries */
     size_t ambiguous_count;
 
-    uint64_t outside_reads, outside_bytes;
-    struct ms_culprit culprits[MS_CULPRITS_MAX];
-    size_t culprit_count;
+    uint64_t remote_reads, remote_read_bytes;
+    struct ms_remote_reader remote_readers[MS_REMOTE_READERS_MAX];
+    size_t remote_reader_count;
 };
 
 extern struct ms_shard ms_shard;
@@ -61,12 +61,12 @@ bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source 
                           struct ms_fault *fault);
 void ms_sheet_cleanup_locked(struct ms_sheet *sheet);
 
-/* As nameless.h's blocks are selected: the first entry without a name that meets the block, the order-th of its
+/* As unnamed.h's blocks are selected: the first entry without a name that meets the block, the order-th of its
  * kind, gives it a dtype and shape. False: none does. */
-bool ms_nameless_select_locked(struct ms_nameless *block, size_t order);
+bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order);
 
-/* Of ms_shard.nameless. */
-void ms_shard_make_nameless_sheet_locked(void);
+/* Of ms_shard.unnamed. */
+void ms_shard_make_unnamed_sheet_locked(void);
 
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
                           const struct ms_tensor *like);

@@ -26,13 +26,13 @@ static void add_seen_locked(struct ms_shard_facts *facts)
         if (ms_shard.is_seen[i])
             add_tensor(facts, &ms_shard.sheet, i);
     }
-    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_named_count(); i++) {
-        if (ms_named_at(i)->is_seen)
+    for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_named_tensors_count(); i++) {
+        if (ms_named_tensors_at(i)->is_seen)
             add_tensor(facts, &ms_shard.sheet, ms_shard.known_count + i);
     }
-    for (size_t i = 0; ms_shard.nameless_sheet.layout != NULL && i < ms_shard.nameless_count; i++) {
-        if (ms_shard.nameless[i].is_seen)
-            add_tensor(facts, &ms_shard.nameless_sheet, i);
+    for (size_t i = 0; ms_shard.unnamed_sheet.layout != NULL && i < ms_shard.unnamed_count; i++) {
+        if (ms_shard.unnamed[i].is_seen)
+            add_tensor(facts, &ms_shard.unnamed_sheet, i);
     }
 }
 
@@ -44,16 +44,17 @@ void ms_shard_describe(struct ms_shard_facts *facts_out)
         memcpy(facts_out->name, ms_shard.name, sizeof(facts_out->name));
         facts_out->rank = ms_shard.rank;
         facts_out->world = ms_plan_mesh(ms_shard.plan)->world;
-        facts_out->outside_reads = ms_shard.outside_reads;
-        facts_out->outside_bytes = ms_shard.outside_bytes;
-        facts_out->culprit_count = ms_shard.culprit_count;
-        memcpy(facts_out->culprits, ms_shard.culprits, sizeof(facts_out->culprits));
+        facts_out->remote_reads = ms_shard.remote_reads;
+        facts_out->remote_read_bytes = ms_shard.remote_read_bytes;
+        facts_out->remote_reader_count = ms_shard.remote_reader_count;
+        memcpy(facts_out->remote_readers, ms_shard.remote_readers,
+               sizeof(facts_out->remote_readers));
         add_seen_locked(facts_out);
     }
     pthread_mutex_unlock(&ms_shard.lock);
 }
 
-void ms_shard_note(const char *what, uint64_t began)
+void ms_shard_publish(const char *what, uint64_t began)
 {
     struct ms_shard_facts facts;
     if (!ms_is_recorded())
@@ -80,15 +81,15 @@ static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t positi
         is_met[entry] = true;
 }
 
-/* Entries that decide a tensor of a file, or a named or nameless one. */
+/* Entries that decide a tensor of a file, or a named or unnamed one. */
 static void mark_entries_locked(bool *is_met)
 {
-    const size_t given = ms_shard.known_count + ms_named_count();
+    const size_t given = ms_shard.known_count + ms_named_tensors_count();
     for (size_t i = 0; i < given; i++)
         mark_entry(is_met, &ms_shard.sheet, ms_shard.sheet.positions[i]);
-    for (size_t i = 0; ms_shard.nameless_sheet.layout != NULL && i < ms_shard.nameless_count; i++) {
-        if (ms_shard.nameless[i].is_selected)
-            mark_entry(is_met, &ms_shard.nameless_sheet, ms_shard.nameless_sheet.positions[i]);
+    for (size_t i = 0; ms_shard.unnamed_sheet.layout != NULL && i < ms_shard.unnamed_count; i++) {
+        if (ms_shard.unnamed[i].is_selected)
+            mark_entry(is_met, &ms_shard.unnamed_sheet, ms_shard.unnamed_sheet.positions[i]);
     }
 }
 

@@ -16,6 +16,6 @@
  * Appends what this rank keeps of no tensor of the size of the sequence's, where several tensors of that size stand differently in
  * the plan of none that stands like it; ascending. False: the plan in force knows none of that size, or memory is out.
  */
-bool ms_sized_away(const struct ms_sequence *sequence, struct ms_ranges *away);
+bool ms_sized_remote_parts(const struct ms_sequence *sequence, struct ms_ranges *remote);
 
 #endif

@@ -12,7 +12,7 @@
 #include "runtime/shard/shard_internal.h"
 
 struct list {
-    struct ms_nameless *blocks;
+    struct ms_unnamed_block *blocks;
     size_t count, capacity;
 };
 
@@ -21,14 +21,14 @@ static bool add_block(struct list *list, const struct ms_allocation *allocation,
 {
     if (list->count == list->capacity) {
         const size_t capacity = 2 * list->capacity + 256;
-        struct ms_nameless *grown = ms_heap_realloc(list->blocks, capacity * sizeof(*grown));
+        struct ms_unnamed_block *grown = ms_heap_realloc(list->blocks, capacity * sizeof(*grown));
         if (grown == NULL)
             return false;
         list->blocks = grown;
         list->capacity = capacity;
     }
     list->blocks[list->count++] =
-        (struct ms_nameless){.allocation_id = allocation->id, .begin = begin, .end = end};
+        (struct ms_unnamed_block){.allocation_id = allocation->id, .begin = begin, .end = end};
     return true;
 }
 
@@ -63,7 +63,7 @@ static bool add_blocks(struct list *list, const struct ms_allocation *allocation
 /* Allocations in the order in which they were made, and inside of one by address. */
 static int by_age(const void *a, const void *b)
 {
-    const struct ms_nameless *left = a, *right = b;
+    const struct ms_unnamed_block *left = a, *right = b;
     if (left->allocation_id != right->allocation_id)
         return left->allocation_id < right->allocation_id ? -1 : 1;
     return left->begin < right->begin ? -1 : left->begin > right->begin;
@@ -88,13 +88,13 @@ static bool collect(struct list *list)
 
 /* Blocks of the size that have no name; the last of them. */
 static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
-                                  const struct ms_nameless **block_out)
+                                  const struct ms_unnamed_block **block_out)
 {
     size_t count = 0;
     for (size_t i = 0; i < list->count; i++) {
-        const struct ms_nameless *block = &list->blocks[i];
+        const struct ms_unnamed_block *block = &list->blocks[i];
         if (block->end - block->begin != bytes ||
-            ms_named_holds(block->allocation_id, block->begin, block->end))
+            ms_named_tensors_hold(block->allocation_id, block->begin, block->end))
             continue;
         count++;
         *block_out = block;
@@ -103,30 +103,30 @@ static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
 }
 
 /* Declared tensors of the size that have no place. */
-static size_t count_declared_locked(const size_t *homeless, size_t count, uint64_t bytes)
+static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
 {
     size_t found = 0;
     for (size_t i = 0; i < count; i++)
-        found += ms_plan_entry_tensor(ms_shard.plan, homeless[i])->bytes == bytes;
+        found += ms_plan_entry_tensor(ms_shard.plan, unplaced[i])->bytes == bytes;
     return found;
 }
 
-static void match_declared_locked(const struct list *list, const size_t *homeless, size_t count)
+static void match_declared_locked(const struct list *list, const size_t *unplaced, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        const struct ms_tensor *tensor = ms_plan_entry_tensor(ms_shard.plan, homeless[i]);
-        const struct ms_nameless *block = NULL;
+        const struct ms_tensor *tensor = ms_plan_entry_tensor(ms_shard.plan, unplaced[i]);
+        const struct ms_unnamed_block *block = NULL;
         const size_t blocks = count_blocks_locked(list, tensor->bytes, &block);
-        if (blocks == 1 && count_declared_locked(homeless, count, tensor->bytes) == 1)
+        if (blocks == 1 && count_declared_locked(unplaced, count, tensor->bytes) == 1)
             ms_shard_name_locked(block->allocation_id, block->begin, block->end, tensor->name,
                                  tensor);
         else if (blocks > 0)
-            ms_shard.ambiguous[ms_shard.ambiguous_count++] = homeless[i];
+            ms_shard.ambiguous[ms_shard.ambiguous_count++] = unplaced[i];
     }
 }
 
 /* Entries that declare a tensor which no name has: it stands in the layout as it was declared. */
-static size_t list_homeless_locked(size_t *homeless)
+static size_t list_homeless_locked(size_t *unplaced)
 {
     size_t count = 0, declared = 0;
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
@@ -134,7 +134,7 @@ static size_t list_homeless_locked(size_t *homeless)
             continue;
         const struct ms_tensor *tensor = ms_plan_entry_tensor(ms_shard.plan, i);
         if (ms_layout_tensor(ms_shard.sheet.layout, declared++) == tensor && tensor->bytes > 0)
-            homeless[count++] = i;
+            unplaced[count++] = i;
     }
     return count;
 }
@@ -142,7 +142,7 @@ static size_t list_homeless_locked(size_t *homeless)
 /* --- entries without a name */
 
 /* The first entry without a name that meets the block; its dtype and shape where it has them. */
-bool ms_nameless_select_locked(struct ms_nameless *block, size_t order)
+bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order)
 {
     const uint64_t bytes = block->end - block->begin;
     block->tensor = (struct ms_tensor){.dtype = MS_DTYPE_U8, .dims = 1, .shape = {bytes}};
@@ -171,29 +171,29 @@ static bool has_nameless_locked(void)
 /* The list becomes the shard's. */
 static void match_nameless_locked(struct list *list)
 {
-    ms_heap_free(ms_shard.nameless);
-    ms_shard.nameless = list->blocks;
-    ms_shard.nameless_count = list->count;
+    ms_heap_free(ms_shard.unnamed);
+    ms_shard.unnamed = list->blocks;
+    ms_shard.unnamed_count = list->count;
     *list = (struct list){0};
-    for (size_t i = 0; i < ms_shard.nameless_count; i++) {
-        struct ms_nameless *block = &ms_shard.nameless[i];
-        block->is_selected = ms_nameless_select_locked(block, i);
+    for (size_t i = 0; i < ms_shard.unnamed_count; i++) {
+        struct ms_unnamed_block *block = &ms_shard.unnamed[i];
+        block->is_selected = ms_unnamed_block_select_locked(block, i);
     }
-    ms_shard_make_nameless_sheet_locked();
+    ms_shard_make_unnamed_sheet_locked();
 }
 
 /* --- */
 
 static void match_locked(struct list *list)
 {
-    size_t *homeless = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*homeless));
+    size_t *unplaced = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
     ms_heap_free(ms_shard.ambiguous);
     ms_shard.ambiguous_count = 0;
-    ms_shard.ambiguous = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*homeless));
-    if (homeless != NULL && ms_shard.ambiguous != NULL && ms_known_count() == 0)
-        match_declared_locked(list, homeless, list_homeless_locked(homeless));
-    ms_heap_free(homeless);
-    if (ms_known_count() == 0 && ms_named_count() == 0 && has_nameless_locked())
+    ms_shard.ambiguous = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
+    if (unplaced != NULL && ms_shard.ambiguous != NULL && ms_checkpoint_files_count() == 0)
+        match_declared_locked(list, unplaced, list_homeless_locked(unplaced));
+    ms_heap_free(unplaced);
+    if (ms_checkpoint_files_count() == 0 && ms_named_tensors_count() == 0 && has_nameless_locked())
         match_nameless_locked(list);
 }
 

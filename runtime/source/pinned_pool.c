@@ -12,12 +12,12 @@ enum { MAX_KEPT = 16 };
 
 static struct {
     pthread_mutex_t lock; /* guards the table; not held across driver calls */
-    struct ms_staging areas[MAX_KEPT];
+    struct ms_pinned_area areas[MAX_KEPT];
     int count;
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Takes one out of the table. */
-static bool find(CUcontext context, size_t bytes, struct ms_staging *staging_out)
+static bool find(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out)
 {
     bool found = false;
     pthread_mutex_lock(&kept.lock);
@@ -32,7 +32,7 @@ static bool find(CUcontext context, size_t bytes, struct ms_staging *staging_out
     return found;
 }
 
-CUresult ms_staging_take(CUcontext context, size_t bytes, struct ms_staging *staging_out)
+CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out)
 {
     if (find(context, bytes, staging_out))
         return CUDA_SUCCESS;
@@ -48,11 +48,11 @@ CUresult ms_staging_take(CUcontext context, size_t bytes, struct ms_staging *sta
     if (result == CUDA_SUCCESS)
         ms_state_event_for(MS_EVENT_PIN, MS_REASON_CALL, 0, (uintptr_t)memory, bytes, 0,
                            "host memory, to read files through");
-    *staging_out = (struct ms_staging){memory, bytes, result == CUDA_SUCCESS, context};
+    *staging_out = (struct ms_pinned_area){memory, bytes, result == CUDA_SUCCESS, context};
     return CUDA_SUCCESS;
 }
 
-static void free_pinned(const struct ms_staging *staging)
+static void free_pinned(const struct ms_pinned_area *staging)
 {
     const CUresult result = ms_driver.mem_free_host(staging->memory);
     if (result != CUDA_SUCCESS)
@@ -60,7 +60,7 @@ static void free_pinned(const struct ms_staging *staging)
                staging->bytes, (int)result);
 }
 
-void ms_staging_drop(const struct ms_staging *staging)
+void ms_pinned_pool_drop(const struct ms_pinned_area *staging)
 {
     if (!staging->is_pinned) {
         munmap(staging->memory, staging->bytes);
@@ -75,9 +75,9 @@ void ms_staging_drop(const struct ms_staging *staging)
         free_pinned(staging);
 }
 
-void ms_staging_give_back(CUcontext context)
+void ms_pinned_pool_give_back(CUcontext context)
 {
-    struct ms_staging staging;
+    struct ms_pinned_area staging;
     struct ms_driver_scope scope;
     while (find(context, 0, &staging)) {
         if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
@@ -87,9 +87,9 @@ void ms_staging_give_back(CUcontext context)
     }
 }
 
-void ms_staging_forget(CUcontext context)
+void ms_pinned_pool_forget(CUcontext context)
 {
-    struct ms_staging staging;
+    struct ms_pinned_area staging;
     while (find(context, 0, &staging))
         ;
 }

@@ -15,7 +15,7 @@
 
 #include "runtime/driver/driver.h"
 
-struct ms_staging {
+struct ms_pinned_area {
     unsigned char *memory;
     size_t bytes;
     bool
@@ -26,15 +26,15 @@ struct ms_staging {
 /*
  * An area of `bytes` bytes or more that nobody else uses. Wants context, which is the current one. CUDA_ERROR_OUT_OF_MEMORY when there is no memory of either sort.
  */
-CUresult ms_staging_take(CUcontext context, size_t bytes, struct ms_staging *staging_out);
+CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out);
 
 /* Nothing that is queued uses it any more. */
-void ms_staging_drop(const struct ms_staging *staging);
+void ms_pinned_pool_drop(const struct ms_pinned_area *staging);
 
 /* What is kept in context goes back to the driver. May wait for the device. */
-void ms_staging_give_back(CUcontext context);
+void ms_pinned_pool_give_back(CUcontext context);
 
 /* The context is gone, and its memory with it. */
-void ms_staging_forget(CUcontext context);
+void ms_pinned_pool_forget(CUcontext context);
 
 #endif

@@ -87,11 +87,11 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
         return place_small(bytes, slot_bytes, used, place_out);
     const size_t head = (size_t)(offset - block_down(offset));
     const size_t begin = (size_t)block_up(*used);
-    const size_t room = begin < slot_bytes ? slot_bytes - begin : 0;
-    if (*used > 0 && room < 2 * (size_t)LARGE_BYTES)
+    const size_t gaps = begin < slot_bytes ? slot_bytes - begin : 0;
+    if (*used > 0 && gaps < 2 * (size_t)LARGE_BYTES)
         return 0;
-    if (bytes > room - head)
-        bytes = room - head;
+    if (bytes > gaps - head)
+        bytes = gaps - head;
     *place_out = begin + head;
     *used = (size_t)block_up(begin + head + bytes);
     return bytes;
@@ -234,22 +234,22 @@ static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t e
 
 /* --- a part, a batch */
 
-static uint64_t stretch_end(const struct ms_read_part *part, uint64_t begin)
+static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
 {
-    const uint64_t end = part->offset + part->bytes;
+    const uint64_t end = range->offset + range->bytes;
     const uint64_t stop = (begin / STRETCH_BYTES + 1) * STRETCH_BYTES;
     return stop < end ? stop : end;
 }
 
 /* Up to where [begin, ...) of a part is all cached, or all not. */
-static uint64_t find_alike(const struct ms_read_part *part, uint64_t begin, bool *cached_out)
+static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
-    const int descriptor = ms_source_descriptor(part->source);
-    const uint64_t end = part->offset + part->bytes;
-    uint64_t at = stretch_end(part, begin);
+    const int descriptor = ms_source_descriptor(range->source);
+    const uint64_t end = range->offset + range->bytes;
+    uint64_t at = stretch_end(range, begin);
     *cached_out = is_cached(descriptor, begin, at);
     while (at < end) {
-        const uint64_t next = stretch_end(part, at);
+        const uint64_t next = stretch_end(range, at);
         if (is_cached(descriptor, at, next) != *cached_out)
             break;
         at = next;
@@ -257,20 +257,20 @@ static uint64_t find_alike(const struct ms_read_part *part, uint64_t begin, bool
     return at;
 }
 
-static bool read_large(struct ms_reader *reader, const struct ms_read_part *part, unsigned char *to,
-                       struct ms_source_failure *failure_out)
+static bool read_large(struct ms_reader *reader, const struct ms_file_range *range,
+                       unsigned char *to, struct ms_source_failure *failure_out)
 {
-    struct direct_file *file = find_file(reader, part->source);
-    const uint64_t end = part->offset + part->bytes;
+    struct direct_file *file = find_file(reader, range->source);
+    const uint64_t end = range->offset + range->bytes;
     bool is_read = true;
-    for (uint64_t at = part->offset; at < end && is_read;) {
+    for (uint64_t at = range->offset; at < end && is_read;) {
         bool cached = true;
         const uint64_t stop =
-            atomic_load(&file->descriptor) != REFUSED ? find_alike(part, at, &cached) : end;
-        const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - part->offset));
+            atomic_load(&file->descriptor) != REFUSED ? find_alike(range, at, &cached) : end;
+        const uint64_t done = cached ? at : read_direct(file, at, stop, to + (at - range->offset));
         while (sem_wait(&reader->cores) != 0) /* EINTR */
             ;
-        is_read = ms_source_read_now(part->source, done, to + (done - part->offset),
+        is_read = ms_source_read_now(range->source, done, to + (done - range->offset),
                                      (size_t)(stop - done), failure_out);
         sem_post(&reader->cores);
         at = stop;
@@ -288,22 +288,22 @@ static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
                            struct ms_source_failure *failure_out)
 {
     const struct ms_read_batch *batch = &reader->what.batches[number];
-    const struct ms_read_part *part = &reader->what.parts[batch->first];
+    const struct ms_file_range *range = &reader->what.ranges[batch->first];
     unsigned char *memory = reader->what.slots + slot * reader->what.slot_bytes;
     size_t bytes = 0;
     bool is_read = true;
-    for (size_t i = 0; i < batch->count && is_read; i++, part++) {
+    for (size_t i = 0; i < batch->count && is_read; i++, range++) {
         if (atomic_load_explicit(reader->what.cancelled, memory_order_relaxed))
             return CUDA_ERROR_DEINITIALIZED;
-        is_read = part->bytes < LARGE_BYTES
-                      ? ms_source_read_now(part->source, part->offset, memory + part->place,
-                                           part->bytes, failure_out)
-                      : read_large(reader, part, memory + part->place, failure_out);
+        is_read = range->bytes < LARGE_BYTES
+                      ? ms_source_read_now(range->source, range->offset, memory + range->place,
+                                           range->bytes, failure_out)
+                      : read_large(reader, range, memory + range->place, failure_out);
         /* Checked after the read: what was written before it shows in the times. */
-        const bool is_last = i + 1 == batch->count || part[1].source != part->source;
+        const bool is_last = i + 1 == batch->count || range[1].source != range->source;
         if (is_read && is_last)
-            is_read = check(part->source, failure_out);
-        bytes += part->bytes;
+            is_read = check(range->source, failure_out);
+        bytes += range->bytes;
     }
     if (is_read)
         ms_count(MS_COUNT_FILE_READ_BYTES, bytes);
@@ -356,8 +356,8 @@ static void *read_many(void *argument)
 static bool is_for_caller(const struct ms_reading *what)
 {
     const struct ms_read_batch *last = &what->batches[what->batch_count - 1];
-    const struct ms_read_part *first_part = &what->parts[what->batches[0].first];
-    const struct ms_read_part *last_part = &what->parts[last->first + last->count - 1];
+    const struct ms_file_range *first_part = &what->ranges[what->batches[0].first];
+    const struct ms_file_range *last_part = &what->ranges[last->first + last->count - 1];
     return what->busy_threads <= 1 &&
            count_cached_pages(ms_source_descriptor(first_part->source), first_part->offset) > 0 &&
            count_cached_pages(ms_source_descriptor(last_part->source),
@@ -384,15 +384,15 @@ static bool list_files(struct ms_reader *reader)
     const size_t count = last->first + last->count;
     size_t changes = 1;
     for (size_t i = 1; i < count; i++)
-        changes += what->parts[i].source != what->parts[i - 1].source;
+        changes += what->ranges[i].source != what->ranges[i - 1].source;
     reader->files = ms_heap_alloc(changes * sizeof(*reader->files));
     if (reader->files == NULL)
         return false;
     for (size_t i = 0; i < count; i++) {
-        if (i > 0 && what->parts[i].source == what->parts[i - 1].source)
+        if (i > 0 && what->ranges[i].source == what->ranges[i - 1].source)
             continue;
         struct direct_file *file = &reader->files[reader->file_count++];
-        file->source = what->parts[i].source;
+        file->source = what->ranges[i].source;
         atomic_init(&file->descriptor, NOT_OPENED);
     }
     return true;

@@ -30,7 +30,7 @@
 /* Slots begin at, and are, multiples of this; parts are best cut there. */
 enum { MS_READER_BLOCK = 4096 };
 
-struct ms_read_part {
+struct ms_file_range {
     const struct ms_source *source; /* a file; the caller holds a reference */
     uint64_t offset;
     size_t bytes;
@@ -52,7 +52,7 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
 
 /* All of it is the caller's, and stays as it is until ms_reader_destroy. */
 struct ms_reading {
-    const struct ms_read_part *parts;
+    const struct ms_file_range *ranges;
     const struct ms_read_batch *batches;
     size_t batch_count;
     unsigned char *slots; /* slot_count times slot_bytes */

@@ -35,11 +35,11 @@ static const _Atomic bool *cancel_flag(void)
 }
 
 struct transfer {
-    struct ms_gather gather;
+    struct ms_schedule schedule;
     struct ms_reader *reader;
     CUstream stream;
 
-    struct ms_staging staging;
+    struct ms_pinned_area staging;
     size_t slot_bytes, slot_count;
     CUevent *events; /* of each slot: complete when its bytes were copied */
     size_t event_count;
@@ -65,17 +65,17 @@ static void report(struct transfer *transfer)
     transfer->reported_ns = now;
     const double seconds = (double)(now - transfer->began_ns) / (double)SECOND_NS;
     ms_log(MS_INFO, "filling device memory from files: %zu of %zu bytes, %.2f GiB/s",
-           transfer->bytes_done, transfer->gather.wanted_bytes,
+           transfer->bytes_done, transfer->schedule.wanted_bytes,
            (double)transfer->bytes_done / (double)(1 << 30) / seconds);
 }
 
 /* --- staging */
 
-static size_t sum_bytes(const struct ms_run *runs, size_t count)
+static size_t sum_bytes(const struct ms_read_request *requests, size_t count)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < count; i++)
-        bytes += runs[i].bytes;
+        bytes += requests[i].bytes;
     return bytes;
 }
 
@@ -123,12 +123,12 @@ static size_t choose_slot_bytes(size_t bytes)
 
 static CUresult take_staging(struct transfer *transfer, CUcontext context)
 {
-    CUresult result = ms_staging_take(context, choose_staging_bytes(), &transfer->staging);
+    CUresult result = ms_pinned_pool_take(context, choose_staging_bytes(), &transfer->staging);
     if (result != CUDA_SUCCESS)
         return result;
     transfer->slot_count = transfer->staging.bytes / transfer->slot_bytes;
-    if (transfer->slot_count > transfer->gather.batch_count)
-        transfer->slot_count = transfer->gather.batch_count;
+    if (transfer->slot_count > transfer->schedule.batch_count)
+        transfer->slot_count = transfer->schedule.batch_count;
     transfer->queued = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->queued));
     transfer->events = ms_heap_alloc(transfer->slot_count * sizeof(*transfer->events));
     if (transfer->queued == NULL || transfer->events == NULL)
@@ -149,16 +149,16 @@ static void drop_staging(struct transfer *transfer)
     ms_heap_free(transfer->events);
     ms_heap_free(transfer->queued);
     if (transfer->staging.memory != NULL)
-        ms_staging_drop(&transfer->staging);
+        ms_pinned_pool_drop(&transfer->staging);
 }
 
 static bool start_reading(struct transfer *transfer)
 {
-    const unsigned threads = choose_threads(transfer->gather.wanted_bytes);
+    const unsigned threads = choose_threads(transfer->schedule.wanted_bytes);
     const struct ms_reading reading = {
-        .parts = transfer->gather.parts,
-        .batches = transfer->gather.batches,
-        .batch_count = transfer->gather.batch_count,
+        .ranges = transfer->schedule.ranges,
+        .batches = transfer->schedule.batches,
+        .batch_count = transfer->schedule.batch_count,
         .slots = transfer->staging.memory,
         .slot_bytes = transfer->slot_bytes,
         .slot_count = transfer->slot_count,
@@ -172,17 +172,17 @@ static bool start_reading(struct transfer *transfer)
 
 /* --- copying */
 
-static CUresult copy_rows(const struct transfer *transfer, const struct ms_piece *pieces,
+static CUresult copy_rows(const struct transfer *transfer, const struct ms_slot_copy *copies,
                           size_t rows, const unsigned char *slot)
 {
     const CUDA_MEMCPY2D copy = {
         .srcMemoryType = CU_MEMORYTYPE_HOST,
-        .srcHost = slot + pieces[0].place,
-        .srcPitch = pieces[1].place - pieces[0].place,
+        .srcHost = slot + copies[0].place,
+        .srcPitch = copies[1].place - copies[0].place,
         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
-        .dstDevice = pieces[0].address,
-        .dstPitch = (size_t)(pieces[1].address - pieces[0].address),
-        .WidthInBytes = pieces[0].bytes,
+        .dstDevice = copies[0].address,
+        .dstPitch = (size_t)(copies[1].address - copies[0].address),
+        .WidthInBytes = copies[0].bytes,
         .Height = rows,
     };
     return ms_driver.memcpy_2d_async(&copy, transfer->stream);
@@ -190,19 +190,19 @@ static CUresult copy_rows(const struct transfer *transfer, const struct ms_piece
 
 static CUresult copy_pieces(struct transfer *transfer, size_t batch, const unsigned char *slot)
 {
-    const struct ms_piece *pieces = transfer->gather.pieces;
-    const size_t end = transfer->gather.first_piece[batch + 1];
+    const struct ms_slot_copy *copies = transfer->schedule.copies;
+    const size_t end = transfer->schedule.first_copy[batch + 1];
     CUresult result = CUDA_SUCCESS;
     size_t rows;
-    for (size_t i = transfer->gather.first_piece[batch]; i < end && result == CUDA_SUCCESS;
+    for (size_t i = transfer->schedule.first_copy[batch]; i < end && result == CUDA_SUCCESS;
          i += rows) {
-        rows = ms_gather_rows(&pieces[i], end - i);
-        result = rows > 1 ? copy_rows(transfer, &pieces[i], rows, slot)
-                          : ms_driver.memcpy_htod_async(pieces[i].address, slot + pieces[i].place,
-                                                        pieces[i].bytes, transfer->stream);
+        rows = ms_schedule_rows(&copies[i], end - i);
+        result = rows > 1 ? copy_rows(transfer, &copies[i], rows, slot)
+                          : ms_driver.memcpy_htod_async(copies[i].address, slot + copies[i].place,
+                                                        copies[i].bytes, transfer->stream);
         if (result == CUDA_SUCCESS) {
-            ms_count(MS_COUNT_H2D_BYTES, rows * pieces[i].bytes);
-            transfer->bytes_done += rows * pieces[i].bytes;
+            ms_count(MS_COUNT_H2D_BYTES, rows * copies[i].bytes);
+            transfer->bytes_done += rows * copies[i].bytes;
         }
     }
     return result;
@@ -256,7 +256,7 @@ static CUresult wait_for_slot(struct transfer *transfer)
 static CUresult move_batches(struct transfer *transfer)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t moved = 0; moved < transfer->gather.batch_count && result == CUDA_SUCCESS;) {
+    for (size_t moved = 0; moved < transfer->schedule.batch_count && result == CUDA_SUCCESS;) {
         if (atomic_load(cancel_flag()))
             return CUDA_ERROR_DEINITIALIZED;
         report(transfer);
@@ -296,34 +296,36 @@ static CUresult carry_out(struct transfer *transfer, CUcontext context)
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-static size_t drop_empty(struct ms_run *runs, size_t count)
+static size_t drop_empty(struct ms_read_request *requests, size_t count)
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
-        if (runs[i].bytes > 0)
-            runs[kept++] = runs[i];
+        if (requests[i].bytes > 0)
+            requests[kept++] = requests[i];
     }
     return kept;
 }
 
-static CUresult transfer_runs(struct ms_run *runs, size_t count, CUcontext context, CUstream stream)
+static CUresult transfer_runs(struct ms_read_request *requests, size_t count, CUcontext context,
+                              CUstream stream)
 {
     if (atomic_load(cancel_flag()))
         return CUDA_ERROR_DEINITIALIZED;
-    count = drop_empty(runs, count);
+    count = drop_empty(requests, count);
     if (count == 0)
         return CUDA_SUCCESS;
     struct transfer transfer = {.stream = stream, .began_ns = now_ns()};
     transfer.reported_ns = transfer.began_ns;
-    transfer.slot_bytes = choose_slot_bytes(sum_bytes(runs, count));
-    if (!ms_gather_init(&transfer.gather, runs, count, transfer.slot_bytes))
+    transfer.slot_bytes = choose_slot_bytes(sum_bytes(requests, count));
+    if (!ms_schedule_init(&transfer.schedule, requests, count, transfer.slot_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     const CUresult result = carry_out(&transfer, context);
-    ms_gather_cleanup(&transfer.gather);
+    ms_schedule_cleanup(&transfer.schedule);
     return result;
 }
 
-CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstream stream)
+CUresult ms_transfer(struct ms_read_request *requests, size_t count, CUcontext context,
+                     CUstream stream)
 {
     const int saved_errno = errno;
     int cancel_state;
@@ -333,7 +335,7 @@ CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstr
         return result;
     /* The threads that read must not be left behind. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
-    result = transfer_runs(runs, count, context, stream);
+    result = transfer_runs(requests, count, context, stream);
     pthread_setcancelstate(cancel_state, NULL);
     ms_driver_leave(&scope);
     errno = saved_errno;

@@ -14,7 +14,7 @@
 #include "runtime/source/source.h"
 
 /* A stretch of a file source and where it goes. */
-struct ms_run {
+struct ms_read_request {
     const struct ms_source *source; /* the caller holds a reference */
     uint64_t offset;
     size_t bytes;
@@ -22,14 +22,15 @@ struct ms_run {
 };
 
 /*
- * Copies all runs to their addresses, which do not overlap, in the order of stream, which is of
+ * Copies all requests to their addresses, which do not overlap, in the order of stream, which is of
  * `context`. Returns when the bytes are in device memory, or with an error after which nothing is
  * queued any more: CUDA_ERROR_OPERATING_SYSTEM when a file has changed or cannot be read (logged);
- * some runs are then there and some are not. May reorder runs. Bytes that several runs want are read
+ * some requests are then there and some are not. May reorder requests. Bytes that several requests want are read
  * once; neighbours are read together, over gaps of a page, which are counted as read but copied
  * nowhere. Holds no lock. Any number of threads may do this at once.
  */
-CUresult ms_transfer(struct ms_run *runs, size_t count, CUcontext context, CUstream stream);
+CUresult ms_transfer(struct ms_read_request *requests, size_t count, CUcontext context,
+                     CUstream stream);
 
 /* Transfers of the calling thread, which is not the program's, may be cancelled. */
 void ms_transfer_let_cancel(void);

@@ -104,13 +104,13 @@ static void print_extent(FILE *file, const struct ms_extent *extent)
 {
     const struct ms_content *content = &extent->content;
     fprintf(file, "[%zu, %zu, \"%s%s%s\"", extent->begin, extent->end,
-            content->standing == MS_AWAY ? "away " : "", content->cached ? "cached " : "",
+            content->locality == MS_REMOTE ? "away " : "", content->cached ? "cached " : "",
             kind_name(content));
     if (content->kind == MS_FILL)
         fprintf(file, ", \"%08" PRIx32 "\"", content->pattern);
     if (content->kind == MS_LAUNCHED) {
         fprintf(file, ", ");
-        print_string(file, ms_launch_name(content->step->launch));
+        print_string(file, ms_launch_name(content->recorded->launch));
         fprintf(file, ", %" PRIu64, content->source_offset);
     }
     if (content->kind == MS_SOURCE && ms_source_is_file(content->source)) {
@@ -157,9 +157,9 @@ struct totals {
     unsigned patience_ms; /* that is left for all of them together */
 };
 
-static bool is_there(const struct ms_block_facts *block)
+static bool is_there(const struct ms_allocation_facts *block)
 {
-    struct ms_block_facts now;
+    struct ms_allocation_facts now;
     return ms_space_look_up(block->address, &now) && now.id == block->id;
 }
 
@@ -168,7 +168,8 @@ static bool is_there(const struct ms_block_facts *block)
  * program ends within a call. So this waits a little, and the process ends. NULL: another thread
  * has it still, or has freed it.
  */
-static struct ms_allocation *claim_soon(const struct ms_block_facts *block, struct totals *totals)
+static struct ms_allocation *claim_soon(const struct ms_allocation_facts *block,
+                                        struct totals *totals)
 {
     struct ms_allocation *allocation;
     while ((allocation = ms_space_try_claim(block->address)) == NULL && is_there(block) &&
@@ -179,7 +180,7 @@ static struct ms_allocation *claim_soon(const struct ms_block_facts *block, stru
     return allocation;
 }
 
-static void print_busy(FILE *file, const struct ms_block_facts *block)
+static void print_busy(FILE *file, const struct ms_allocation_facts *block)
 {
     fprintf(file,
             "    {\"id\": %" PRIu64 ", \"address\": \"0x%llx\", \"device\": %d, "
@@ -187,7 +188,7 @@ static void print_busy(FILE *file, const struct ms_block_facts *block)
             block->id, block->address, block->device, block->bytes);
 }
 
-static void print_one(FILE *file, const struct ms_block_facts *block, struct totals *totals)
+static void print_one(FILE *file, const struct ms_allocation_facts *block, struct totals *totals)
 {
     struct ms_allocation *allocation = claim_soon(block, totals);
     if (allocation == NULL && !is_there(block))
@@ -209,7 +210,7 @@ static struct totals print_allocations(FILE *file)
 {
     enum { PATIENCE_MS = 1000 };
     struct totals totals = {.patience_ms = PATIENCE_MS};
-    struct ms_block_facts block;
+    struct ms_allocation_facts block;
     fprintf(file, "  \"blocks\": [");
     for (CUdeviceptr at = 0; ms_space_first_behind(at, &block); at = block.address + block.bytes)
         print_one(file, &block, &totals);
@@ -238,15 +239,15 @@ static void print_name(void *context, size_t index, const char *name)
 
 static void print_culprits(FILE *file)
 {
-    fprintf(file, "    \"culprits\": [");
-    for (size_t i = 0; i < facts.culprit_count; i++) {
-        const struct ms_culprit *culprit = &facts.culprits[i];
+    fprintf(file, "    \"remote_readers\": [");
+    for (size_t i = 0; i < facts.remote_reader_count; i++) {
+        const struct ms_remote_reader *remote_reader = &facts.remote_readers[i];
         fprintf(file, "%s\n      {\"call\": ", i > 0 ? "," : "");
-        print_string(file, culprit->call);
+        print_string(file, remote_reader->call);
         fprintf(file, ", \"tensor\": ");
-        print_string(file, culprit->tensor);
-        fprintf(file, ", \"count\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", culprit->count,
-                culprit->bytes);
+        print_string(file, remote_reader->tensor);
+        fprintf(file, ", \"count\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", remote_reader->count,
+                remote_reader->bytes);
     }
     fprintf(file, "]\n  },\n");
 }
@@ -260,11 +261,11 @@ static void print_plan(FILE *file)
     fprintf(file,
             ", \"mode\": \"%s\", \"rank\": %" PRIu32 ", \"world_size\": %" PRIu32
             ", \"plans\": %" PRIu64 ",\n    \"tensors\": %" PRIu64 ", \"planned_bytes\": %" PRIu64
-            ", \"owned_bytes\": %" PRIu64 ", \"outside_reads\": %" PRIu64
-            ", \"outside_bytes\": %" PRIu64 ",\n    \"unmatched\": [",
+            ", \"owned_bytes\": %" PRIu64 ", \"remote_reads\": %" PRIu64
+            ", \"remote_read_bytes\": %" PRIu64 ",\n    \"unmatched\": [",
             ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise", facts.rank, facts.world,
             facts.generation, facts.tensors, facts.planned_bytes, facts.owned_bytes,
-            facts.outside_reads, facts.outside_bytes);
+            facts.remote_reads, facts.remote_read_bytes);
     ms_shard_visit_unmatched(print_name, &(struct name_list){.file = file});
     fprintf(file, "],\n    \"ambiguous\": [");
     ms_shard_visit_ambiguous(print_name, &(struct name_list){.file = file});

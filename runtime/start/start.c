@@ -37,7 +37,7 @@ static void start(void)
         pthread_atfork(NULL, NULL, become_inert);
     ms_allocator_warn(start_environment);
     ms_state_start(&ms_config);
-    ms_note_set_namer(ms_shard_name_of);
+    ms_publish_set_namer(ms_shard_name_of);
     ms_source_start();
     ms_lease_start(ms_config.leases ? ms_answer_file_write : NULL);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);

@@ -5,7 +5,7 @@
 
 const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT] = {"undefined", "dead",     "fill",
                                                               "file",      "snapshot", "launch",
-                                                              "stored",    "absent",   "resident"};
+                                                              "parked",    "absent",   "resident"};
 
 static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
     [MS_EVENT_NONE] = "none",
@@ -18,7 +18,7 @@ static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
     [MS_EVENT_PRESSURE] = "pressure",
     [MS_EVENT_PIN] = "pin",
     [MS_EVENT_PLAN] = "plan",
-    [MS_EVENT_OUTSIDE] = "out-of-plan read",
+    [MS_EVENT_REMOTE_READ] = "out-of-plan read",
     [MS_EVENT_FALLBACK] = "fallback",
     [MS_EVENT_SETTLE] = "settle",
     [MS_EVENT_FAIL] = "fail",
@@ -99,7 +99,7 @@ static const struct {
                           "modules after the weights "
                           "are sharded."},
     [MS_REASON_SETTLE] = {"settling", NULL},
-    [MS_REASON_PASS] = {"the plan gives it to this rank", NULL},
+    [MS_REASON_PREFETCH] = {"the plan gives it to this rank", NULL},
     [MS_REASON_PRESSURE] = {"device memory was out", NULL},
     [MS_REASON_OVERCOMMIT] =
         {"too much was promised",
@@ -112,12 +112,13 @@ static const struct {
          "%c failed: what it needs does not fit into device memory, and nothing was left that "
          "could be given "
          "back. More ranks, a plan (METASHARD_PLAN), or a later use of whole tensors need less."},
-    [MS_REASON_OUTSIDE] = {"a read outside of the plan",
-                           "%c read tensor %k, which the plan gives to other ranks, and it took "
-                           "memory for that. Change the "
-                           "program to use its own part only, or the plan; "
-                           "METASHARD_PLAN_MODE=enforce makes such calls "
-                           "fail where they happen."},
+    [MS_REASON_REMOTE_READ] =
+        {"a read outside of the plan",
+         "%c read tensor %k, which the plan gives to other ranks, and it took "
+         "memory for that. Change the "
+         "program to use its own part only, or the plan; "
+         "METASHARD_PLAN_MODE=enforce makes such calls "
+         "fail where they happen."},
     [MS_REASON_HANDED_OUT] = {"a block handed out after settling", NULL},
     [MS_REASON_FILE_WRITE] =
         {"a file that the program is about to change",
@@ -160,8 +161,8 @@ struct sentence {
 
 static void add(struct sentence *sentence, const char *text, size_t length)
 {
-    const size_t room = sentence->bytes - 1 - sentence->used;
-    const size_t now = length < room ? length : room;
+    const size_t gaps = sentence->bytes - 1 - sentence->used;
+    const size_t now = length < gaps ? length : gaps;
     memcpy(sentence->text + sentence->used, text, now);
     sentence->used += now;
     sentence->text[sentence->used] = '\0';

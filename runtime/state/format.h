@@ -119,7 +119,7 @@ enum ms_state_kind {
     MS_BYTES_FILE,
     MS_BYTES_SNAPSHOT,
     MS_BYTES_LAUNCH,
-    MS_BYTES_STORED,
+    MS_BYTES_PARKED,
     MS_BYTES_ABSENT,
     MS_BYTES_RESIDENT,
     MS_BYTES_KIND_COUNT
@@ -138,7 +138,7 @@ struct ms_state_block {
     uint64_t kind_bytes[MS_BYTES_KIND_COUNT];
     uint64_t deferred_bytes; /* neither resident nor cached nor dead */
     uint64_t cached_bytes;   /* in device memory, and could be restored */
-    uint64_t away_bytes;     /* given to other ranks by a plan */
+    uint64_t remote_bytes;   /* given to other ranks by a plan */
     uint64_t allocated_ns;
     uint64_t changed_ns;
     uint64_t file_offset;
@@ -161,7 +161,7 @@ enum ms_event_kind {
     MS_EVENT_PRESSURE,    /* device memory was out */
     MS_EVENT_PIN,         /* host memory was pinned, or an allocation was brought in to stay */
     MS_EVENT_PLAN,        /* a plan came into force, or was carried out */
-    MS_EVENT_OUTSIDE,     /* a read of what the plan gives to other ranks */
+    MS_EVENT_REMOTE_READ, /* a read of what the plan gives to other ranks */
     MS_EVENT_FALLBACK,    /* something was not deferred, or everything was materialised */
     MS_EVENT_SETTLE,
     MS_EVENT_FAIL, /* a call of the program failed */
@@ -184,11 +184,11 @@ enum ms_reason {
     MS_REASON_EXPORT,
     MS_REASON_UNLOAD,
     MS_REASON_SETTLE,
-    MS_REASON_PASS,
+    MS_REASON_PREFETCH,
     MS_REASON_PRESSURE,
     MS_REASON_OVERCOMMIT,
     MS_REASON_NO_MEMORY,
-    MS_REASON_OUTSIDE,
+    MS_REASON_REMOTE_READ,
     MS_REASON_HANDED_OUT,
     MS_REASON_FILE_WRITE,
     MS_REASON_PAGEABLE_REACH,

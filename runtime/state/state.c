@@ -305,7 +305,7 @@ void ms_state_set_rank(uint32_t rank, uint32_t world)
     pthread_mutex_unlock(&state.lock);
 }
 
-void ms_state_offer_rank(uint32_t rank, uint32_t world)
+void ms_state_set_default_rank(uint32_t rank, uint32_t world)
 {
     if (!ms_is_recorded())
         return;
@@ -594,14 +594,14 @@ void ms_state_remove(struct ms_state_place *place)
 static bool is_cause(enum ms_event_kind kind)
 {
     return kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_REPLAY || kind == MS_EVENT_EVICT ||
-           kind == MS_EVENT_OUTSIDE || kind == MS_EVENT_FALLBACK || kind == MS_EVENT_SETTLE ||
+           kind == MS_EVENT_REMOTE_READ || kind == MS_EVENT_FALLBACK || kind == MS_EVENT_SETTLE ||
            kind == MS_EVENT_FAIL || kind == MS_EVENT_PIN;
 }
 
 /* What was materialised for a fallback is told by the fallback. */
 static bool is_explained(uint32_t kind)
 {
-    return kind == MS_EVENT_FALLBACK || kind == MS_EVENT_OUTSIDE || kind == MS_EVENT_FAIL;
+    return kind == MS_EVENT_FALLBACK || kind == MS_EVENT_REMOTE_READ || kind == MS_EVENT_FAIL;
 }
 
 static uint64_t hash_text(uint64_t hash, const char *text)

@@ -29,7 +29,7 @@ uint64_t ms_state_now(void);
 void ms_state_set_rank(uint32_t rank, uint32_t world);
 
 /* The same, where nothing better tells it: a communicator may number processes differently. */
-void ms_state_offer_rank(uint32_t rank, uint32_t world);
+void ms_state_set_default_rank(uint32_t rank, uint32_t world);
 
 /* sequence is left to the page. */
 void ms_state_set_plan(const struct ms_state_plan *plan);

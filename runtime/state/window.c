@@ -16,15 +16,15 @@ static _Atomic bool in_vain; /* settling left something; not again before someth
 
 static _Atomic bool is_settled; /* and no allocation was deferred since */
 
-bool ms_settle_is_over(void)
+bool ms_window_is_settled(void)
 {
     return atomic_load_explicit(&is_settled, memory_order_relaxed);
 }
 
-void ms_settle_open(void)
+void ms_window_open(void)
 {
     atomic_store_explicit(&is_settled, false, memory_order_relaxed);
-    ms_settle_postpone();
+    ms_window_extend();
 }
 
 /* Coarse: a read of memory, not a system call. */
@@ -41,13 +41,13 @@ static void start_waiting(void)
     atomic_store_explicit(&launches_since, 0, memory_order_relaxed);
 }
 
-void ms_settle_postpone(void)
+void ms_window_extend(void)
 {
     start_waiting();
     atomic_store_explicit(&in_vain, false, memory_order_relaxed);
 }
 
-bool ms_settle_is_due(void)
+bool ms_window_is_due(void)
 {
     const uint32_t launches =
         atomic_fetch_add_explicit(&launches_since, 1, memory_order_relaxed) + 1;
@@ -61,12 +61,12 @@ bool ms_settle_is_due(void)
     return true;
 }
 
-void ms_settle_end(void)
+void ms_window_end(void)
 {
     atomic_store(&is_settled, true);
 }
 
-void ms_settle_give_up(void)
+void ms_window_give_up(void)
 {
     atomic_store_explicit(&in_vain, true, memory_order_relaxed);
 }

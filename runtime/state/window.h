@@ -9,21 +9,21 @@
 #include <stdbool.h>
 
 /* An allocation was deferred: a window opens. */
-void ms_settle_open(void);
+void ms_window_open(void);
 
 /* Something was recorded or materialised: the window stays open. */
-void ms_settle_postpone(void);
+void ms_window_extend(void);
 
 /* The last window has ended by settling: what is handed out now should have memory. */
-bool ms_settle_is_over(void);
+bool ms_window_is_settled(void);
 
 /* The program launched work. True: it has moved on; other threads are not told so before the time is over again. */
-bool ms_settle_is_due(void);
+bool ms_window_is_due(void);
 
 /* It ends by settling. */
-void ms_settle_end(void);
+void ms_window_end(void);
 
 /* Settling left something: not again before something new comes. */
-void ms_settle_give_up(void);
+void ms_window_give_up(void);
 
 #endif

@@ -98,7 +98,7 @@ static void copy_mapped(const struct way *way)
 static void fill(const struct way *way)
 {
     (void)way;
-    struct ms_run run = {source, 0, bytes, memory};
+    struct ms_read_request run = {source, 0, bytes, memory};
     must(ms_transfer(&run, 1, context, stream), "the transfer");
 }
 

@@ -221,7 +221,7 @@ static void measure_allocations(void)
     static const char all[] = "allocations: make";
     CUdeviceptr *addresses = calloc(count, sizeof(*addresses));
     CUdeviceptr between;
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     must(addresses != NULL, "memory");
     if (!may_last(all) || !may_last("allocations: free, oldest first"))
         goto done;
@@ -292,7 +292,7 @@ static void measure_blocks(void)
     static const char take[] = "blocks of one allocation: take";
     static const char give[] = "blocks of one allocation: return, lowest first";
     static const char mixed[] = "blocks of one allocation: return, in any order";
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     if (!may_last(take) || !may_last(give))
         return;
     use_counted_addresses(true);

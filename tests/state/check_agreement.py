@@ -58,7 +58,7 @@ def faults_of(page, dump):
         deferred = "taken" not in wanted or seen["deferred_bytes"] > 0
         if not deferred:
             continue # of a settled one, what the caching allocator does is not told
-        if (seen["lineage_bytes"], seen["cached_bytes"], seen["away_bytes"]) != kinds_of(wanted["lineage"]):
+        if (seen["lineage_bytes"], seen["cached_bytes"], seen["remote_bytes"]) != kinds_of(wanted["lineage"]):
             yield f"lineage of {wanted['id']}: {seen}, {kinds_of(wanted['lineage'])}"
         begins = [[int(part["address"], 16) - int(wanted["address"], 16),
                    int(part["address"], 16) - int(wanted["address"], 16) + part["bytes"]] for part in parts]

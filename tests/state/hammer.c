@@ -43,7 +43,7 @@ static struct ms_state_block block_of(uint64_t id, uint64_t number)
                                    .backed_bytes = number,
                                    .deferred_bytes = number,
                                    .cached_bytes = number,
-                                   .away_bytes = number,
+                                   .remote_bytes = number,
                                    .file_offset = number,
                                    .file = 1};
     for (int i = 0; i < MS_BYTES_KIND_COUNT; i++)
@@ -96,8 +96,9 @@ static bool is_whole_block(const struct ms_state_block *block)
     const struct ms_state_block wanted = block_of(block->id, block->address);
     bool is_whole = block->bytes == wanted.bytes && block->backed_bytes == block->address &&
                     block->deferred_bytes == block->address &&
-                    block->cached_bytes == block->address && block->away_bytes == block->address &&
-                    block->file_offset == block->address && strcmp(block->name, wanted.name) == 0;
+                    block->cached_bytes == block->address &&
+                    block->remote_bytes == block->address && block->file_offset == block->address &&
+                    strcmp(block->name, wanted.name) == 0;
     for (int i = 0; i < MS_BYTES_KIND_COUNT; i++)
         is_whole = is_whole && block->kind_bytes[i] == block->address;
     return is_whole;

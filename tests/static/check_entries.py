@@ -16,7 +16,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 TABLE = os.path.join(SOURCE, "shim", "entries.def")
 CHAPTER = r"/\* (?P<chapter>.+) \*/$"
 REASON = r'#define (?P<name>MS_WHY_\w+)\s+(?:\\\n\s*)?"(?P<text>[^"\n]*)"$'
-ROW = (r"MS_ENTRY\((?P<class_>OWN|OBSERVE|SEAL|PASS), (?P<symbol>\w+), (?P<base>\w+), "
+ROW = (r"MS_ENTRY\((?P<class_>OWN|OBSERVE|SEAL|FORWARD), (?P<symbol>\w+), (?P<base>\w+), "
        r"(?P<version>\d+), (?P<per_thread>[01])(?:,\s+(?P<reason>\w+|\"[^\"\n]*\"))?\)$")
 SHORTEST_REASON = 20
 

@@ -15,7 +15,7 @@ CLASSES = {
     "OWN": "the shim answers or transforms the call for deferred ranges",
     "OBSERVE": "the shim materialises what the call can touch, or takes note of it, then forwards it",
     "SEAL": "not modelled: everything deferred is materialised, then the driver is called",
-    "PASS": "the program gets the driver's own function",
+    "FORWARD": "the program gets the driver's own function",
 }
 HEAD = """# Entry points
 

@@ -114,7 +114,7 @@ static void put_block(struct writer *list, const struct ms_snapshot *snapshot,
         put_number(&block, "backed_bytes", record->backed_bytes);
     put_number(&block, "deferred_bytes", record->deferred_bytes);
     put_number(&block, "cached_bytes", record->cached_bytes);
-    put_number(&block, "away_bytes", record->away_bytes);
+    put_number(&block, "remote_bytes", record->remote_bytes);
     struct writer lineage = begin(&block, "lineage_bytes", '{', true);
     for (int i = 0; i < MS_BYTES_KIND_COUNT; i++) {
         if (record->kind_bytes[i] > 0)

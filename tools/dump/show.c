@@ -76,7 +76,7 @@ static void show_plan(const struct ms_state_plan *plan)
 static void show_notes(const struct ms_snapshot *snapshot)
 {
     const uint64_t fallbacks = ms_snapshot_figure(snapshot, "fallbacks");
-    const uint64_t outside = ms_snapshot_figure(snapshot, "outside_reads");
+    const uint64_t outside = ms_snapshot_figure(snapshot, "remote_reads");
     if (fallbacks > 0)
         line(YELLOW, "  something could not stay deferred, %" PRIu64 " times: see the causes",
              fallbacks);
@@ -163,7 +163,7 @@ static void show_tensors(const struct ms_snapshot *snapshot)
 static enum color event_color(uint32_t kind)
 {
     return kind == MS_EVENT_FAIL ? RED
-           : kind == MS_EVENT_FALLBACK || kind == MS_EVENT_OUTSIDE || kind == MS_EVENT_PRESSURE
+           : kind == MS_EVENT_FALLBACK || kind == MS_EVENT_REMOTE_READ || kind == MS_EVENT_PRESSURE
                ? YELLOW
            : kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_SETTLE || kind == MS_EVENT_REPLAY
                ? CYAN

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum class { CLASS_OWN, CLASS_OBSERVE, CLASS_SEAL, CLASS_PASS };
+enum class { CLASS_OWN, CLASS_OBSERVE, CLASS_SEAL, CLASS_FORWARD };
 
 struct row {
     enum class class;
@@ -120,7 +120,7 @@ static void check_answer(const struct driver *driver, const struct request *requ
     }
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(status, CU_GET_PROC_ADDRESS_SUCCESS);
-    const bool from_shim = expects_shim() && row->class != CLASS_PASS;
+    const bool from_shim = expects_shim() && row->class != CLASS_FORWARD;
     if (!is_in(given, from_shim ? "libmetashard" : "libcuda"))
         ms_test_fail(__FILE__, __LINE__, "%s version %d flags %d: %s is not from the %s",
                      request->name, request->version, request->flags, row->symbol,

@@ -265,7 +265,7 @@ def check_another_kind(place, checkpoints, seed):
 # --- reading what is not in the plan
 
 
-def outside_reads(ranges):
+def remote_reads(ranges):
     """(tensor, begin, end, bytes of it that are outside)"""
     begin, end = ranges["embed.weight"][0]
     other = ranges["layers.0.wide.weight"][0]
@@ -283,7 +283,7 @@ def check_enforced(place, checkpoints, carve):
     """Fails with CUDA_ERROR_NOT_PERMITTED, one line each; the rank's own bytes can still be read after that."""
     checkpoint, rank = checkpoints["three files"], 1
     ranges = ranges_of(SHARD0, checkpoint, rank)
-    reads = outside_reads(ranges)
+    reads = remote_reads(ranges)
     begin, end = ranges["embed.weight"][0]
     inside = [("embed.weight", begin, end, 0), ("embed.weight", begin + 1, end - 1, 0)]
     run = place.run(checkpoint, rank, 4,
@@ -305,7 +305,7 @@ def check_enforced(place, checkpoints, carve):
                f"{line!r}: expected the byte range, of what was asked for, {begin} to {end}")
     check_memory(run, ranges)
     seen = check_plan_report(run, SHARD0, ranges, "enforce", rank, outside=True)
-    expect(seen["outside_reads"] == len(reads), f"outside_reads: {seen['outside_reads']}, expected {len(reads)}")
+    expect(seen["remote_reads"] == len(reads), f"remote_reads: {seen['remote_reads']}, expected {len(reads)}")
 
 
 def check_file_opened(place, checkpoints):
@@ -331,24 +331,24 @@ def check_advised(place, checkpoints, carve):
     """The right bytes, and who asked for them."""
     checkpoint, rank = checkpoints["one file"], 1
     ranges = ranges_of(SHARD0, checkpoint, rank)
-    reads = outside_reads(ranges)[:-1]
+    reads = remote_reads(ranges)[:-1]
     run = place.run(checkpoint, rank, 4, ["--ranges", place.write_ranges(ranges), *carve, *outside_options(reads)],
                     METASHARD_PLAN=place.write(SHARD0))
     run.values()
     for row in run.out["outside"]:
         expect(row["result"] == 0 and row["hash"] == row["file_hash"], f"{row}: expected the bytes of the file")
     seen = check_plan_report(run, SHARD0, ranges, "advise", rank, outside=True)
-    expect(seen["outside_reads"] == len(reads), f"outside_reads: {seen['outside_reads']}, expected {len(reads)}")
+    expect(seen["remote_reads"] == len(reads), f"remote_reads: {seen['remote_reads']}, expected {len(reads)}")
     least = sum(count for _, _, _, count in reads)
-    expect(seen["outside_bytes"] == least, f"outside_bytes: {seen['outside_bytes']}, expected {least}")
+    expect(seen["remote_read_bytes"] == least, f"remote_read_bytes: {seen['remote_read_bytes']}, expected {least}")
     counts = {}
-    for culprit in seen["culprits"]:
-        expect(culprit["call"].startswith("cuMemcpyDtoH"), f"{culprit}: expected the call cuMemcpyDtoH")
-        counts[culprit["tensor"]] = counts.get(culprit["tensor"], 0) + culprit["count"]
+    for remote_reader in seen["remote_readers"]:
+        expect(remote_reader["call"].startswith("cuMemcpyDtoH"), f"{remote_reader}: expected the call cuMemcpyDtoH")
+        counts[remote_reader["tensor"]] = counts.get(remote_reader["tensor"], 0) + remote_reader["count"]
     wanted = {"embed.weight": 3, "layers.0.wide.weight": 2}
-    expect(counts == wanted, f"culprits {seen['culprits']}, expected counts {wanted}")
-    expect(sum(culprit["bytes"] for culprit in seen["culprits"]) == seen["outside_bytes"],
-           f"culprits {seen['culprits']}: expected {seen['outside_bytes']} bytes together")
+    expect(counts == wanted, f"remote_readers {seen['remote_readers']}, expected counts {wanted}")
+    expect(sum(remote_reader["bytes"] for remote_reader in seen["remote_readers"]) == seen["remote_read_bytes"],
+           f"remote_readers {seen['remote_readers']}: expected {seen['remote_read_bytes']} bytes together")
 
 
 def check_kernels(place, checkpoints):
@@ -366,8 +366,8 @@ def check_kernels(place, checkpoints):
         expect(result != 0 or row["hash"] == row["file_hash"], f"{mode}: {row}: other bytes than in the file")
         if mode == "advise":
             seen = run.dump["plan"]
-            expect(any(culprit["call"].startswith("cuLaunchKernel") and culprit["tensor"] == "embed.weight"
-                       for culprit in seen["culprits"]), f"culprits {seen['culprits']}: expected cuLaunchKernel")
+            expect(any(remote_reader["call"].startswith("cuLaunchKernel") and remote_reader["tensor"] == "embed.weight"
+                       for remote_reader in seen["remote_readers"]), f"remote_readers {seen['remote_readers']}: expected cuLaunchKernel")
 
 
 def check_recorded_kernels(place, checkpoints):
@@ -458,7 +458,7 @@ def check_other_programs(place, checkpoints):
             expect(with_.out[key] == without.out[key], f"other values than without\n{with_.said}")
         if options[0] in ("--reload", "--staged", "--fork"):
             seen = with_.dump["plan"]
-            expect(seen["outside_reads"] == 1, f"outside_reads: {seen['outside_reads']}, expected 1\n{with_.said}")
+            expect(seen["remote_reads"] == 1, f"remote_reads: {seen['remote_reads']}, expected 1\n{with_.said}")
 
 
 FAULTS = {"cuMemCreate": 2, "cuMemMap": 999, "cuMemSetAccess": 999, "cuMemUnmap": 999, "cuMemRelease": 999,
@@ -592,7 +592,7 @@ def check_example(place):
         expect(seen == [backed] * 2, f"rank {rank} of {world}: {seen} bytes are in memory, expected {backed} of each")
         expect(owned <= dump["h2d_bytes"] <= owned + 4 * PAGE, f"h2d_bytes is {dump['h2d_bytes']}, expected {owned}")
         wanted = {"tensors": 2, "planned_bytes": 16 << 20, "owned_bytes": owned, "rank": rank, "world_size": world,
-                  "outside_reads": 0, "unmatched": [], "ambiguous": []}
+                  "remote_reads": 0, "unmatched": [], "ambiguous": []}
         expect({key: dump["plan"].get(key) for key in wanted} == wanted, f"plan: {dump['plan']}, expected {wanted}")
 
 

@@ -62,7 +62,7 @@ def check_named(place):
     expect(backed(out, dump)[:2] == wanted, f"in memory: {backed(out, dump)}, expected {wanted} of the first two")
     seen = dump["plan"]
     for key, value in (("tensors", 2), ("planned_bytes", 2 << 20), ("owned_bytes", 512 * KIB), ("unmatched", []),
-                       ("ambiguous", []), ("outside_reads", 0)):
+                       ("ambiguous", []), ("remote_reads", 0)):
         expect(seen[key] == value, f"plan.{key} is {seen[key]}, expected {value}")
     expect(lines == [], f"expected no message, found {lines}")
 

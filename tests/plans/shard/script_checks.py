@@ -143,9 +143,9 @@ def check_copies_counted(place):
              ["read", 2, 0, OWN]]
     with_, without, dump, _ = run(place, steps, [{"shard": 0}])
     expect(with_ == without, f"{with_}, expected {without}")
-    culprits = [(culprit["call"], culprit["tensor"], culprit["bytes"]) for culprit in dump["plan"]["culprits"]]
-    expect([(call[:12], tensor, size) for call, tensor, size in culprits] == [("cuMemcpyDtoD", "a", OWN)],
-           f"culprits {culprits}, expected cuMemcpyDtoD of a, {OWN} bytes")
+    remote_readers = [(remote_reader["call"], remote_reader["tensor"], remote_reader["bytes"]) for remote_reader in dump["plan"]["remote_readers"]]
+    expect([(call[:12], tensor, size) for call, tensor, size in remote_readers] == [("cuMemcpyDtoD", "a", OWN)],
+           f"remote_readers {remote_readers}, expected cuMemcpyDtoD of a, {OWN} bytes")
 
 
 def check_rows(place):
@@ -156,13 +156,13 @@ def check_rows(place):
     for mode in ("advise", "enforce"):
         with_, without, dump, lines = run(place, rows, [{"shard": 1}], mode)
         expect(with_ == without and lines == [], f"{mode}: {with_}, expected {without}; {lines}")
-        expect(dump["plan"]["outside_reads"] == 0, f"{mode}: outside_reads is {dump['plan']['outside_reads']}")
+        expect(dump["plan"]["remote_reads"] == 0, f"{mode}: remote_reads is {dump['plan']['remote_reads']}")
     others = rows[:2] + [["rows", 0, 2 * width, width, ROW, ROWS]]
     with_, without, dump, lines = run(place, others, [{"shard": 1}], "enforce")
     expect(with_[-1] == [800, None] and len(lines) == 1, f"other columns: {with_[-1]}, expected CUDA error 800; {lines}")
     with_, without, dump, _ = run(place, others, [{"shard": 1}])
-    expect(with_ == without and dump["plan"]["outside_bytes"] == width * ROWS,
-           f"other columns: {with_}, expected {without}; outside_bytes is {dump['plan']['outside_bytes']}")
+    expect(with_ == without and dump["plan"]["remote_read_bytes"] == width * ROWS,
+           f"other columns: {with_}, expected {without}; remote_read_bytes is {dump['plan']['remote_read_bytes']}")
 
 
 def check_names_go(place):

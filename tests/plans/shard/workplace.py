@@ -364,7 +364,7 @@ def check_plan_report(run, plan, ranges, mode, rank, deferred=None, outside=Fals
     world = math.prod(mesh_of(plan).values())
     wanted = {"mode": mode, "rank": rank, "world_size": world, "ambiguous": []}
     if not outside:
-        wanted.update({"outside_reads": 0, "outside_bytes": 0, "culprits": []})
+        wanted.update({"remote_reads": 0, "remote_read_bytes": 0, "remote_readers": []})
     for key, value in wanted.items():
         expect(seen.get(key) == value, f"plan.{key} is {seen.get(key)!r}, expected {value!r}\n{what}")
     if deferred is not None:

@@ -35,17 +35,17 @@ static bool fails(void)
 
 void *ms_heap_alloc(size_t bytes)
 {
-    return ms_heap_told(fails() ? NULL : malloc(bytes), bytes);
+    return ms_heap_checked(fails() ? NULL : malloc(bytes), bytes);
 }
 
 void *ms_heap_zalloc(size_t bytes)
 {
-    return ms_heap_told(fails() ? NULL : calloc(1, bytes), bytes);
+    return ms_heap_checked(fails() ? NULL : calloc(1, bytes), bytes);
 }
 
 void *ms_heap_realloc(void *memory, size_t bytes)
 {
-    return ms_heap_told(fails() ? NULL : realloc(memory, bytes), bytes);
+    return ms_heap_checked(fails() ? NULL : realloc(memory, bytes), bytes);
 }
 
 void ms_heap_free(void *memory)

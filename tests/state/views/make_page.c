@@ -42,7 +42,7 @@ static void put_block(uint64_t number, const char *name)
         bytes - block.kind_bytes[MS_BYTES_FILE] - block.kind_bytes[MS_BYTES_DEAD];
     block.deferred_bytes = bytes / 3;
     block.cached_bytes = block.kind_bytes[MS_BYTES_FILE] - block.deferred_bytes;
-    block.away_bytes = bytes / 7;
+    block.remote_bytes = bytes / 7;
     block.backed_bytes = (number + 1) * MIB;
     snprintf(block.name, sizeof(block.name), "%s", name);
     block.flags = number % 3 == 0 ? MS_BLOCK_CARVED : 0;
@@ -52,7 +52,7 @@ static void put_block(uint64_t number, const char *name)
     block.flags = MS_BLOCK_PART;
     block.address += 512;
     block.bytes /= 2;
-    block.backed_bytes = block.away_bytes = 0;
+    block.backed_bytes = block.remote_bytes = 0;
     memset(block.kind_bytes, 0, sizeof(block.kind_bytes));
     block.kind_bytes[MS_BYTES_LAUNCH] = block.deferred_bytes = block.bytes;
     block.cached_bytes = 0;
@@ -66,10 +66,12 @@ static void put_events(uint64_t number, const char *name)
         enum ms_event_kind kind;
         enum ms_reason reason;
         bool takes_time;
-    } events[] = {
-        {MS_EVENT_ALLOCATE, MS_REASON_CALL, false},    {MS_EVENT_RECORD, MS_REASON_CALL, false},
-        {MS_EVENT_REPLAY, MS_REASON_PASS, true},       {MS_EVENT_MATERIALISE, MS_REASON_PASS, true},
-        {MS_EVENT_FALLBACK, MS_REASON_NO_RULE, false}, {MS_EVENT_OUTSIDE, MS_REASON_CALL, false}};
+    } events[] = {{MS_EVENT_ALLOCATE, MS_REASON_CALL, false},
+                  {MS_EVENT_RECORD, MS_REASON_CALL, false},
+                  {MS_EVENT_REPLAY, MS_REASON_PREFETCH, true},
+                  {MS_EVENT_MATERIALISE, MS_REASON_PREFETCH, true},
+                  {MS_EVENT_FALLBACK, MS_REASON_NO_RULE, false},
+                  {MS_EVENT_REMOTE_READ, MS_REASON_CALL, false}};
     const uint64_t began = ms_state_now();
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
         if (events[i].takes_time)

@@ -343,7 +343,7 @@ FIGURES = ["requested_bytes", "live_bytes_peak", "live_bytes", "deferred_bytes",
 
 
 NOTES = {"fallbacks": "times something could not stay deferred: see the causes.",
-         "outside_reads": "reads of what the plan gives to other ranks: see the causes.",
+         "remote_reads": "reads of what the plan gives to other ranks: see the causes.",
          "torn_records": "records were half written when a process was killed; they are left out."}
 
 
@@ -407,7 +407,7 @@ def check_view(document, name, view, number=None):
 def shares_of(block):
     """How much of a block is in each state of the map."""
     resident = block["lineage_bytes"].get("resident", 0)
-    away = min(block["away_bytes"], block["deferred_bytes"])
+    away = min(block["remote_bytes"], block["deferred_bytes"])
     shares = {"resident": resident, "cached": block["cached_bytes"], "deferred": block["deferred_bytes"] - away,
               "away": away}
     shares["dead"] = block["bytes"] - sum(shares.values())

@@ -19,7 +19,7 @@ static size_t twin_count;
 
 static struct item *items;
 static size_t count;
-static struct ms_room room;
+static struct ms_gap_array gaps;
 
 static struct item random_item(void)
 {
@@ -33,26 +33,26 @@ static void start(void)
 {
     items = NULL;
     count = twin_count = 0;
-    room = (struct ms_room){.item_bytes = sizeof(struct item)};
+    gaps = (struct ms_gap_array){.item_bytes = sizeof(struct item)};
 }
 
 static void end(void)
 {
-    ms_room_free(&room, items);
-    CHECK_EQ(room.before, 0);
-    CHECK_EQ(room.behind, 0);
+    ms_gap_array_free(&gaps, items);
+    CHECK_EQ(gaps.before, 0);
+    CHECK_EQ(gaps.behind, 0);
 }
 
 /* In both. */
 static void replace(size_t at, size_t removed, size_t added)
 {
     if (added > removed) {
-        items = ms_room_make(&room, items, count, added - removed);
+        items = ms_gap_array_reserve(&gaps, items, count, added - removed);
         CHECK(items != NULL);
-        CHECK(room.behind >= added - removed);
+        CHECK(gaps.behind >= added - removed);
     }
     if (items != NULL)
-        items = ms_room_replace(&room, items, count, at, removed, added);
+        items = ms_gap_array_replace(&gaps, items, count, at, removed, added);
     memmove(&twin[at + added], &twin[at + removed], (twin_count - at - removed) * sizeof(twin[0]));
     count = twin_count = twin_count - removed + added;
     for (size_t i = 0; i < added; i++)
@@ -120,7 +120,7 @@ MS_TEST(a_queue_does_not_grow)
     for (int i = 0; i < 100000; i++) {
         replace(count, 0, 1);
         replace(0, 1, 0);
-        CHECK(room.before + count + room.behind <= 64);
+        CHECK(gaps.before + count + gaps.behind <= 64);
     }
     check_same();
     end();

@@ -25,7 +25,7 @@ static struct ms_allocation near = {.address = NEAR,
 static struct ms_packed packed;
 static struct ms_param_layout *layout;
 static struct ms_arguments arguments;
-static struct ms_reach reach;
+static struct ms_pointer_scan reach;
 
 /* (int, struct of the rest) */
 static void start(void)
@@ -47,7 +47,7 @@ static size_t hits(size_t at, uint64_t word)
 {
     memset(packed.local, 0, sizeof(packed.local));
     memcpy(packed.local + at, &word, sizeof(word));
-    ms_reach_find(&arguments, &reach);
+    ms_pointer_scan_find(&arguments, &reach);
     CHECK(reach.count == 0 || (reach.hits[0].offset == at && reach.hits[0].pointer == word));
     return reach.count;
 }
@@ -85,7 +85,7 @@ MS_TEST(numbers_are_no_addresses)
 MS_TEST(host_memory_means_everything)
 {
     start();
-    ms_host_note(HOST_MEMORY, 4096);
+    ms_host_add(HOST_MEMORY, 4096);
     for (size_t at = 0; at + 8 <= PARAM_BYTES; at++) {
         CHECK_EQ(hits(at, HOST_MEMORY + 100), 0);
         CHECK(reach.everything);

@@ -26,7 +26,7 @@ struct parameters {
 static struct parameters good;
 static struct ms_param_layout *layout;
 static struct ms_call call;
-static struct ms_row_copy pieces[INPUTS]; /* of inputs that are not empty */
+static struct ms_strided_copy pieces[INPUTS]; /* of inputs that are not empty */
 static size_t count;
 
 static void set_name(const char *name)

@@ -123,7 +123,7 @@ MS_TEST(unloading_forgets)
 MS_TEST(a_kernel_handle_is_asked_as_a_kernel)
 {
     start();
-    ms_param_layout_note_kernel((CUkernel)KERNEL, (CUlibrary)1);
+    ms_param_layout_add_kernel((CUkernel)KERNEL, (CUlibrary)1);
     struct ms_param_layout *layout = look(KERNEL);
     CHECK(layout->is_kernel);
     CHECK_EQ(layout->count, 1);
@@ -138,7 +138,7 @@ MS_TEST(many_handles_are_kept_apart)
 {
     start();
     for (uintptr_t i = 1; i < 3000; i++)
-        ms_param_layout_note_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
+        ms_param_layout_add_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
     CHECK_EQ(look(THREE)->count, 3);
     for (uintptr_t i = 1; i < 3000; i++)
         ms_param_layout_forget((CUlibrary)i);

@@ -136,7 +136,7 @@ static char copy_name[] = "_ZN2at6native18elementwise_kernelILi128ELi4EZNS0_22gp
                           "clEvEUlN3c108BFloat16EE_EEvS4_RKT_EUliE_EEviT1_";
 static struct ms_call call;
 static struct behind copy;
-static struct ms_row_copy rows;
+static struct ms_strided_copy rows;
 
 /* 24 columns of 3 planes of 100 rows of 200 elements, two bytes each. */
 static void start_copy(void)

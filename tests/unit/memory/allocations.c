@@ -51,7 +51,7 @@ static int next_used(int place)
 
 static void check_place(int place)
 {
-    struct ms_block_facts facts;
+    struct ms_allocation_facts facts;
     const CUdeviceptr address = address_of(place);
     CHECK_EQ(ms_space_look_up(address, &facts), used[place]);
     CHECK(!used[place] || facts.id == (uint64_t)place + 1);

@@ -17,12 +17,13 @@ struct byte {
     const void *source;  /* or step */
     uint64_t offset;     /* in either */
     bool present;
-    enum ms_standing standing;
-    bool foreign;
+    enum ms_locality locality;
+    bool is_remote_copy;
 };
 
 static struct ms_source *sources[SOURCES];
-static struct ms_step steps[2] = {{.counted = {.references = 1}}, {.counted = {.references = 1}}};
+static struct ms_recorded_launch steps[2] = {{.counted = {.references = 1}},
+                                             {.counted = {.references = 1}}};
 
 /* Stores without memory: a count of references is what a lineage needs of one. */
 static struct {
@@ -49,16 +50,16 @@ static struct byte byte_of(const struct ms_content *content, size_t begin, size_
         byte.offset = content->source_offset + (at - begin);
     }
     if (content->kind == MS_LAUNCHED) {
-        byte.source = content->step;
+        byte.source = content->recorded;
         byte.offset = content->source_offset + (at - begin);
     }
-    if (content->kind == MS_STORED) {
-        byte.source = content->store;
+    if (content->kind == MS_PARKED) {
+        byte.source = content->parked;
         byte.offset = content->source_offset + (at - begin);
     }
     byte.present = content->kind == MS_RESIDENT || content->cached;
-    byte.standing = content->standing;
-    byte.foreign = content->foreign;
+    byte.locality = content->locality;
+    byte.is_remote_copy = content->is_remote_copy;
     return byte;
 }
 
@@ -67,7 +68,7 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
     CHECK(ms_lineage_is_valid(lineage));
     size_t resident = 0;
     size_t present = 0;
-    size_t away = 0, absent = 0;
+    size_t remote = 0, absent = 0;
     for (size_t at = 0; at < BYTES; at++) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
         CHECK_EQ(extent.begin, at);
@@ -78,11 +79,11 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         CHECK(seen.source == twin[at].source);
         CHECK_EQ(seen.offset, twin[at].offset);
         CHECK_EQ(seen.present, twin[at].present);
-        CHECK_EQ(seen.standing, twin[at].standing);
-        CHECK_EQ(seen.foreign, twin[at].foreign);
-        CHECK_EQ(ms_lineage_has_away(lineage, at, at + 1), seen.standing == MS_AWAY);
+        CHECK_EQ(seen.locality, twin[at].locality);
+        CHECK_EQ(seen.is_remote_copy, twin[at].is_remote_copy);
+        CHECK_EQ(ms_lineage_has_remote(lineage, at, at + 1), seen.locality == MS_REMOTE);
         CHECK_EQ(ms_lineage_has_absent(lineage, at, at + 1), seen.kind == MS_ABSENT);
-        away += seen.standing == MS_AWAY;
+        remote += seen.locality == MS_REMOTE;
         absent += seen.kind == MS_ABSENT;
         CHECK_EQ(ms_lineage_is_present(lineage, at, at + 1), seen.present);
         CHECK_EQ(ms_lineage_is_missing(lineage, at, at + 1), !seen.present);
@@ -90,8 +91,8 @@ static void check_same(const struct ms_lineage *lineage, const struct byte *twin
         resident += seen.kind == MS_RESIDENT;
     }
     CHECK_EQ(lineage->resident_bytes, resident);
-    CHECK_EQ(lineage->away_bytes, away);
-    CHECK_EQ(ms_lineage_has_away(lineage, 0, BYTES), away > 0);
+    CHECK_EQ(lineage->remote_bytes, remote);
+    CHECK_EQ(ms_lineage_has_remote(lineage, 0, BYTES), remote > 0);
     CHECK_EQ(lineage->kind_bytes[MS_ABSENT], absent);
     CHECK_EQ(ms_lineage_has_absent(lineage, 0, BYTES), absent > 0);
     CHECK_EQ(lineage->resident_bytes + lineage->cached_bytes, present);
@@ -109,33 +110,33 @@ static struct ms_content random_content(void)
         content.source_offset = (uint64_t)(rand() % 8);
     }
     if (content.kind == MS_LAUNCHED) {
-        content.step = &steps[rand() % 2];
+        content.recorded = &steps[rand() % 2];
         content.source_offset = (uint64_t)(rand() % 8);
     }
-    if (content.kind == MS_STORED) {
-        content.store = (struct ms_store *)&store_of[rand() % 2];
+    if (content.kind == MS_PARKED) {
+        content.parked = (struct ms_parked *)&store_of[rand() % 2];
         content.source_offset = (uint64_t)(rand() % 8);
     }
     if (content.kind == MS_ABSENT)
-        content.standing = MS_AWAY;
+        content.locality = MS_REMOTE;
     content.cached = !ms_content_is_nothing(&content) && content.kind != MS_RESIDENT &&
                      content.kind != MS_ABSENT && rand() % 3 == 0;
     return content;
 }
 
-static enum ms_standing wanted_standing;
+static enum ms_locality wanted_standing;
 static bool wanted_foreign;
 
 static bool may_stand(enum ms_kind kind, bool present)
 {
-    return kind != MS_ABSENT && (wanted_standing != MS_AWAY || !present);
+    return kind != MS_ABSENT && (wanted_standing != MS_REMOTE || !present);
 }
 
 static void set_standing(struct ms_content *content)
 {
     if (may_stand(content->kind, ms_content_is_present(content)))
-        content->standing = wanted_standing;
-    content->foreign = wanted_foreign && !ms_content_is_present(content);
+        content->locality = wanted_standing;
+    content->is_remote_copy = wanted_foreign && !ms_content_is_present(content);
 }
 
 /* Some ascending ranges, also ones that touch, of the lineage and of its twin. */
@@ -143,7 +144,7 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
 {
     struct ms_range ranges[16];
     size_t count = 0;
-    wanted_standing = (enum ms_standing)(rand() % 3);
+    wanted_standing = (enum ms_locality)(rand() % 3);
     wanted_foreign = rand() % 3 == 0;
     for (size_t at = (size_t)rand() % 40; at < BYTES && count < 16;) {
         const size_t end = at + 1 + (size_t)rand() % 30;
@@ -154,8 +155,8 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
     for (size_t i = 0; i < count; i++) {
         for (size_t at = ranges[i].begin; at < ranges[i].end; at++) {
             if (may_stand(twin[at].kind, twin[at].present))
-                twin[at].standing = wanted_standing;
-            twin[at].foreign = wanted_foreign && !twin[at].present;
+                twin[at].locality = wanted_standing;
+            twin[at].is_remote_copy = wanted_foreign && !twin[at].present;
         }
     }
 }
@@ -171,7 +172,7 @@ MS_TEST(random_writes_match_the_model)
     CHECK(ms_lineage_init(&lineage, BYTES));
     check_same(&lineage, twin);
 
-    for (int step = 0; step < 5000; step++) {
+    for (int recorded = 0; recorded < 5000; recorded++) {
         const size_t begin = (size_t)rand() % BYTES;
         const size_t length = (size_t)rand() % (rand() % 4 == 0 ? BYTES : 16);
         const size_t end = begin + length < BYTES ? begin + length : BYTES;
@@ -179,9 +180,9 @@ MS_TEST(random_writes_match_the_model)
         CHECK(ms_lineage_set(&lineage, begin, end, &content));
         for (size_t at = begin; at < end; at++)
             twin[at] = byte_of(&content, begin, at);
-        if (step % 3 == 0)
+        if (recorded % 3 == 0)
             change_some(&lineage, twin);
-        if (step % 50 == 0) {
+        if (recorded % 50 == 0) {
             ms_lineage_drop_caches(&lineage);
             for (size_t at = 0; at < BYTES; at++)
                 twin[at].present = twin[at].kind == MS_RESIDENT;

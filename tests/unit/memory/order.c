@@ -140,10 +140,10 @@ MS_TEST(where_the_driver_cannot_tell_a_context_is_never_idle)
 MS_TEST(a_context_with_a_capture_is_not_asked)
 {
     set_up();
-    ms_note_capture(true);
+    ms_order_set_capture(true);
     CHECK(!ms_context_is_idle(CONTEXT));
     CHECK_EQ(marks, 0);
-    ms_note_capture(false);
+    ms_order_set_capture(false);
     CHECK(ms_context_is_idle(CONTEXT));
     CHECK_EQ(marks, 1);
 }
@@ -163,10 +163,10 @@ MS_TEST(a_context_is_waited_for_by_an_event_where_the_driver_has_it)
 MS_TEST(a_context_with_a_capture_is_not_waited_for)
 {
     set_up();
-    ms_note_capture(true);
+    ms_order_set_capture(true);
     CHECK_EQ(ms_context_wait(CONTEXT), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_EQ(marks + waits + synchronisations, 0);
-    ms_note_capture(false);
+    ms_order_set_capture(false);
 }
 
 MS_TEST(only_during_a_capture_the_driver_is_asked_what_that_allows)
@@ -175,10 +175,10 @@ MS_TEST(only_during_a_capture_the_driver_is_asked_what_that_allows)
     is_busy = true;
     CHECK_EQ(ms_capture_allows(), CUDA_SUCCESS);
     CHECK_EQ(queries, 0);
-    ms_note_capture(true);
+    ms_order_set_capture(true);
     CHECK_EQ(ms_capture_allows(), CUDA_ERROR_NOT_READY);
     CHECK_EQ(queries, 1);
-    ms_note_capture(false);
+    ms_order_set_capture(false);
 }
 
 /* --- a capture of another thread */
@@ -188,7 +188,7 @@ static _Atomic bool may_begin;
 
 static void *begin_capture(void *unused)
 {
-    ms_note_capture(true);
+    ms_order_set_capture(true);
     atomic_store(&may_begin, true);
     return unused;
 }
@@ -208,7 +208,7 @@ MS_TEST(a_capture_does_not_begin_while_a_context_is_waited_for)
     CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
     pthread_join(other, NULL);
     CHECK(atomic_load(&may_begin));
-    ms_note_capture(false);
+    ms_order_set_capture(false);
     atomic_store(&may_begin, false);
 }
 
@@ -219,6 +219,6 @@ MS_TEST(a_capture_does_not_begin_while_a_context_is_asked)
     CHECK(ms_context_is_idle(CONTEXT));
     pthread_join(other, NULL);
     CHECK(atomic_load(&may_begin));
-    ms_note_capture(false);
+    ms_order_set_capture(false);
     CHECK_EQ(atomic_load(&ms_hot.captures), 0);
 }

@@ -3,14 +3,14 @@
 
 #include "tests/unit/source/files.h"
 
-enum { BLOCK = MS_READER_BLOCK, SLOT = 256 << 10, SLOTS = 3, MAX_PARTS = 600 };
+enum { BLOCK = MS_READER_BLOCK, SLOT = 256 << 10, SLOTS = 3, MAX_RANGES = 600 };
 #define MIB ((size_t)1 << 20)
 
 static _Atomic bool is_cancelled;
 static struct test_file file;
 static unsigned char *slots;
-static struct ms_read_part parts[MAX_PARTS];
-static struct ms_read_batch batches[MAX_PARTS];
+static struct ms_file_range ranges[MAX_RANGES];
+static struct ms_read_batch batches[MAX_RANGES];
 
 static void start(void)
 {
@@ -22,28 +22,28 @@ static void start(void)
 static size_t make_batches(size_t bytes, size_t part_bytes)
 {
     size_t batch_count = 0;
-    size_t part_count = 0;
+    size_t range_count = 0;
     size_t used = SLOT;
     for (size_t at = 0; at < bytes;) {
         const size_t left = bytes - at < part_bytes ? bytes - at : part_bytes;
-        struct ms_read_part *part = &parts[part_count];
-        *part = (struct ms_read_part){.source = file.source, .offset = at};
-        part->bytes = ms_reader_place(at, left, SLOT, &used, &part->place);
-        if (part->bytes == 0) {
-            batches[batch_count++] = (struct ms_read_batch){part_count, 0};
+        struct ms_file_range *range = &ranges[range_count];
+        *range = (struct ms_file_range){.source = file.source, .offset = at};
+        range->bytes = ms_reader_place(at, left, SLOT, &used, &range->place);
+        if (range->bytes == 0) {
+            batches[batch_count++] = (struct ms_read_batch){range_count, 0};
             used = 0;
             continue;
         }
         batches[batch_count - 1].count++;
-        at += part->bytes;
-        part_count++;
+        at += range->bytes;
+        range_count++;
     }
     return batch_count;
 }
 
 static struct ms_reader *create(size_t batch_count, unsigned threads)
 {
-    const struct ms_reading reading = {.parts = parts,
+    const struct ms_reading reading = {.ranges = ranges,
                                        .batches = batches,
                                        .batch_count = batch_count,
                                        .slots = slots,
@@ -69,14 +69,14 @@ static void check_batch(const struct ms_read_done *done)
 {
     const struct ms_read_batch *batch = &batches[done->batch];
     for (size_t i = batch->first; i < batch->first + batch->count; i++)
-        CHECK_BYTES(slots + done->slot * SLOT + parts[i].place, file.data + parts[i].offset,
-                    parts[i].bytes);
+        CHECK_BYTES(slots + done->slot * SLOT + ranges[i].place, file.data + ranges[i].offset,
+                    ranges[i].bytes);
 }
 
 static void check_all(size_t bytes, size_t part_bytes, unsigned threads)
 {
     const size_t count = make_batches(bytes, part_bytes);
-    bool seen[MAX_PARTS] = {false};
+    bool seen[MAX_RANGES] = {false};
     struct ms_reader *reader = create(count, threads);
     for (size_t i = 0; i < count; i++) {
         struct ms_read_done done;

@@ -199,7 +199,7 @@ static void start(size_t staging, unsigned threads)
     caller = pthread_self();
     if (queued == NULL)
         queued = malloc(MAX_QUEUED * sizeof(*queued));
-    ms_staging_give_back((CUcontext)1);
+    ms_pinned_pool_give_back((CUcontext)1);
     CHECK_EQ(live_staging, 0);
     forget_work();
 }
@@ -216,17 +216,18 @@ static void make_memory(size_t bytes)
     memcpy(wanted, memory, bytes);
 }
 
-static struct ms_run make_run(const struct test_file *file, size_t offset, size_t bytes, size_t at)
+static struct ms_read_request make_run(const struct test_file *file, size_t offset, size_t bytes,
+                                       size_t at)
 {
     CHECK(offset + bytes <= file->bytes && at + bytes <= memory_bytes);
     memcpy(wanted + at, file->data + offset, bytes);
-    return (struct ms_run){file->source, offset, bytes, (CUdeviceptr)(memory + at)};
+    return (struct ms_read_request){file->source, offset, bytes, (CUdeviceptr)(memory + at)};
 }
 
-static CUresult transfer(struct ms_run *runs, size_t count)
+static CUresult transfer(struct ms_read_request *requests, size_t count)
 {
     transfers = true;
-    const CUresult result = ms_transfer(runs, count, (CUcontext)1, (CUstream)7);
+    const CUresult result = ms_transfer(requests, count, (CUcontext)1, (CUstream)7);
     transfers = false;
     CHECK_EQ(live_events, 0);
     CHECK(live_staging <= 1);
@@ -234,9 +235,9 @@ static CUresult transfer(struct ms_run *runs, size_t count)
     return result;
 }
 
-static void check_transfer(struct ms_run *runs, size_t count)
+static void check_transfer(struct ms_read_request *requests, size_t count)
 {
-    CHECK_EQ(transfer(runs, count), CUDA_SUCCESS);
+    CHECK_EQ(transfer(requests, count), CUDA_SUCCESS);
     CHECK_BYTES(memory, wanted, memory_bytes);
 }
 
@@ -244,7 +245,7 @@ static void check_transfer(struct ms_run *runs, size_t count)
 
 enum { FILES = 3, MAX_RUNS = 400 };
 static struct test_file files[FILES];
-static struct ms_run runs[MAX_RUNS];
+static struct ms_read_request requests[MAX_RUNS];
 
 static void make_files(void)
 {
@@ -280,15 +281,15 @@ static size_t make_random_runs(uint64_t *state)
             bytes = file->bytes - offset;
         if (at + bytes > memory_bytes)
             break;
-        runs[count++] = make_run(file, offset, bytes, at);
+        requests[count++] = make_run(file, offset, bytes, at);
         at += bytes + (next_random(state) % 2 == 0 ? 0 : next_random(state) % 5000);
         offset += bytes;
     }
     for (size_t i = 0; i + 1 < count; i++) {
         const size_t j = i + next_random(state) % (count - i);
-        const struct ms_run other = runs[i];
-        runs[i] = runs[j];
-        runs[j] = other;
+        const struct ms_read_request other = requests[i];
+        requests[i] = requests[j];
+        requests[j] = other;
     }
     return count;
 }
@@ -298,8 +299,8 @@ static size_t count_read(const struct test_file *file, size_t count)
 {
     unsigned char *marks = calloc(file->bytes, 1);
     for (size_t i = 0; i < count; i++) {
-        if (runs[i].source == file->source)
-            memset(marks + runs[i].offset, 1, runs[i].bytes);
+        if (requests[i].source == file->source)
+            memset(marks + requests[i].offset, 1, requests[i].bytes);
     }
     size_t read = 0;
     size_t last = file->bytes; /* none */
@@ -321,12 +322,12 @@ static void check_random(uint64_t state)
     for (int i = 0; i < FILES; i++)
         read += count_read(&files[i], count);
     for (size_t i = 0; i < count; i++)
-        bytes += runs[i].bytes;
+        bytes += requests[i].bytes;
     for (int i = 0; i < FILES && next_random(&state) % 2 == 0; i++)
         make_cold(&files[i]);
     const uint64_t read_before = ms_counter_get(MS_COUNT_FILE_READ_BYTES);
     const uint64_t copied_before = ms_counter_get(MS_COUNT_H2D_BYTES);
-    check_transfer(runs, count);
+    check_transfer(requests, count);
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES) - read_before, read);
     CHECK_EQ(ms_counter_get(MS_COUNT_H2D_BYTES) - copied_before, bytes);
     CHECK(staging_bytes <= ms_config.staging_bytes || staging_bytes == 256 * KIB);
@@ -349,11 +350,11 @@ MS_TEST(runs_within_a_run)
     make_memory(20 * MIB);
     start(2 * MIB, 4);
     size_t count = 0;
-    runs[count++] = make_run(&files[0], 3, 6 * MIB, 5);
+    requests[count++] = make_run(&files[0], 3, 6 * MIB, 5);
     for (size_t i = 0; i < 300; i++)
-        runs[count++] = make_run(&files[0], 10 + 20000 * i, 30000, 7 * MIB + 30000 * i);
+        requests[count++] = make_run(&files[0], 10 + 20000 * i, 30000, 7 * MIB + 30000 * i);
     const uint64_t before = ms_counter_get(MS_COUNT_FILE_READ_BYTES);
-    check_transfer(runs, count);
+    check_transfer(requests, count);
     CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES) - before, 6 * MIB);
 }
 
@@ -362,9 +363,9 @@ MS_TEST(nothing_to_do)
     make_files();
     make_memory(MIB);
     start(MIB, 4);
-    check_transfer(runs, 0);
-    runs[0] = make_run(&files[0], 5, 0, 0);
-    check_transfer(runs, 1);
+    check_transfer(requests, 0);
+    requests[0] = make_run(&files[0], 5, 0, 0);
+    check_transfer(requests, 1);
     CHECK_EQ(driver_calls, 0);
 }
 
@@ -387,7 +388,7 @@ static uint64_t check_rows(struct test_file *file, size_t rows, size_t bytes, si
                            size_t distance)
 {
     make_memory(rows * distance + bytes);
-    struct ms_run *strided = malloc(rows * sizeof(*strided));
+    struct ms_read_request *strided = malloc(rows * sizeof(*strided));
     for (size_t i = 0; i < rows; i++)
         strided[i] = make_run(file, 100 + i * stride, bytes, 11 + i * distance);
     const uint64_t before = count_read_calls();
@@ -442,8 +443,8 @@ static void check_whole(struct test_file *file, unsigned threads)
 {
     make_memory(file->bytes);
     start(8 * MIB, threads);
-    runs[0] = make_run(file, 1, file->bytes - 2, 0);
-    check_transfer(runs, 1);
+    requests[0] = make_run(file, 1, file->bytes - 2, 0);
+    check_transfer(requests, 1);
 }
 
 static bool has_direct(const struct test_file *file)
@@ -533,16 +534,16 @@ MS_TEST(staging_is_kept_until_it_is_given_back)
     make_files();
     check_whole(&files[0], 4);
     CHECK_EQ(live_staging, 1);
-    runs[0] = make_run(&files[1], 0, files[1].bytes, 0);
-    check_transfer(runs, 1);
+    requests[0] = make_run(&files[1], 0, files[1].bytes, 0);
+    check_transfer(requests, 1);
     CHECK_EQ(live_staging, 1);
-    ms_staging_give_back((CUcontext)2);
+    ms_pinned_pool_give_back((CUcontext)2);
     CHECK_EQ(live_staging, 1);
-    ms_staging_give_back((CUcontext)1);
+    ms_pinned_pool_give_back((CUcontext)1);
     CHECK_EQ(live_staging, 0);
-    check_transfer(runs, 1);
-    ms_staging_forget((CUcontext)1); /* the driver has freed it */
-    ms_staging_give_back((CUcontext)1);
+    check_transfer(requests, 1);
+    ms_pinned_pool_forget((CUcontext)1); /* the driver has freed it */
+    ms_pinned_pool_give_back((CUcontext)1);
     CHECK_EQ(live_staging, 1);
 }
 
@@ -581,7 +582,7 @@ static struct test_file *start_trouble(void (*trouble)(void), unsigned threads)
     make_memory(file.bytes);
     start(2 * MIB, threads);
     is_cold = threads > 0 && make_cold(&file) && can_tell_cold(&file);
-    runs[0] = make_run(&file, 0, file.bytes, 0);
+    requests[0] = make_run(&file, 0, file.bytes, 0);
     victim = &file;
     copies_left = 2;
     on_copy = trouble;
@@ -592,12 +593,12 @@ static struct test_file *start_trouble(void (*trouble)(void), unsigned threads)
 static void check_trouble(void (*trouble)(void), unsigned threads)
 {
     start_trouble(trouble, threads);
-    CHECK_EQ(transfer(runs, 1), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines("error: "), 1);
     CHECK_EQ(count_log_lines(victim->path), 1);
     CHECK(queued_count < 2 * 64);
     on_copy = NULL;
-    CHECK_EQ(transfer(runs, 1), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 MS_TEST(a_file_that_changes_meanwhile)
@@ -624,7 +625,7 @@ MS_TEST(a_file_that_was_truncated_before)
 {
     struct test_file *file = start_trouble(NULL, 4);
     CHECK_EQ(truncate(file->path, 1), 0);
-    CHECK_EQ(transfer(runs, 1), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines("the file ends before them"), 1);
     CHECK_EQ(count_log_lines("error: "), 1);
     CHECK_EQ(queued_count, 0);
@@ -634,7 +635,7 @@ MS_TEST(a_file_that_cannot_be_read)
 {
     start_trouble(NULL, 4);
     deny(SYS_pread64, EIO);
-    CHECK_EQ(transfer(runs, 1), CUDA_ERROR_OPERATING_SYSTEM);
+    CHECK_EQ(transfer(requests, 1), CUDA_ERROR_OPERATING_SYSTEM);
     CHECK_EQ(count_log_lines("Input/output error"), 1);
     CHECK_EQ(count_log_lines("error: "), 1);
     CHECK_EQ(queued_count, 0);
@@ -650,14 +651,14 @@ static void check_cancel(unsigned threads)
 {
     start_trouble(cancel, threads);
     copies_left = 0; /* the program's own transfers go on */
-    CHECK_EQ(transfer(runs, 1), CUDA_SUCCESS);
+    CHECK_EQ(transfer(requests, 1), CUDA_SUCCESS);
     start_trouble(cancel, threads);
     ms_transfer_let_cancel();
-    CHECK_EQ(transfer(runs, 1), CUDA_ERROR_DEINITIALIZED);
+    CHECK_EQ(transfer(requests, 1), CUDA_ERROR_DEINITIALIZED);
     CHECK(copies_left > -8);
     CHECK_EQ(count_log_lines("error: "), 0);
     forget_work();
-    CHECK_EQ(transfer(runs, 1), CUDA_ERROR_DEINITIALIZED);
+    CHECK_EQ(transfer(requests, 1), CUDA_ERROR_DEINITIALIZED);
     CHECK_EQ(driver_calls, 0);
 }
 
@@ -680,9 +681,9 @@ MS_TEST(failing_driver_calls)
     int failed = 0;
     do {
         start(2 * MIB, failed % 2 == 0 ? 0 : 4);
-        runs[0] = make_run(&files[0], 0, files[0].bytes, 0);
+        requests[0] = make_run(&files[0], 0, files[0].bytes, 0);
         fail_at = ++failed;
-        result = transfer(runs, 1);
+        result = transfer(requests, 1);
         CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_LAUNCH_FAILED);
     } while (fail_at <= driver_calls);
     CHECK_EQ(result, CUDA_SUCCESS);
@@ -699,7 +700,7 @@ static void wait_long(void)
 MS_TEST(a_long_transfer_says_how_far_it_is)
 {
     start_trouble(wait_long, 4);
-    check_transfer(runs, 1);
+    check_transfer(requests, 1);
     CHECK_EQ(count_log_lines("filling device memory from files: 524288 of 16777216 bytes"), 1);
     CHECK_EQ(count_log_lines(""), 1);
 }
@@ -740,7 +741,7 @@ MS_TEST(threads_that_read_take_no_signals)
 {
     start_trouble(look_at_threads, 3);
     copies_left = 10;
-    check_transfer(runs, 1);
+    check_transfer(requests, 1);
     CHECK(threads_seen > 0 || !is_cold);
     DIR *descriptors = opendir("/proc/self/fd");
     int count = 0;
@@ -759,7 +760,7 @@ static void *transfer_for_ever(void *unused)
     (void)unused;
     caller = pthread_self();
     ms_transfer_let_cancel();
-    while (ms_transfer(runs, 1, (CUcontext)1, (CUstream)7) == CUDA_SUCCESS)
+    while (ms_transfer(requests, 1, (CUcontext)1, (CUstream)7) == CUDA_SUCCESS)
         queued_count = done_count = 0;
     return NULL;
 }

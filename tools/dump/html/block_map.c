@@ -39,7 +39,7 @@ static void shares_of(const struct ms_state_block *block, uint64_t shares[SHARES
     shares[CACHED] = least(block->cached_bytes, left);
     left -= shares[CACHED];
     const uint64_t deferred = least(block->deferred_bytes, left);
-    shares[AWAY] = least(block->away_bytes, deferred);
+    shares[AWAY] = least(block->remote_bytes, deferred);
     shares[DEFERRED] = deferred - shares[AWAY];
     shares[DEAD] = left - deferred;
 }
@@ -99,8 +99,8 @@ static void describe(FILE *file, const struct ms_state_block *block)
         if (block->kind_bytes[i] > 0)
             fprintf(file, "\n%s %s", ms_state_kind_names[i], bytes_text(block->kind_bytes[i]));
     }
-    if (block->away_bytes > 0)
-        fprintf(file, "\nkept by other ranks %s", bytes_text(block->away_bytes));
+    if (block->remote_bytes > 0)
+        fprintf(file, "\nkept by other ranks %s", bytes_text(block->remote_bytes));
     fputs("</title>", file);
 }
 

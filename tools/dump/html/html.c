@@ -91,7 +91,7 @@ static void notes(const struct html *html)
     for (size_t p = 0; p < html->group.count; p++) {
         const struct ms_snapshot *snapshot = &html->group.processes[p];
         fallbacks += ms_snapshot_figure(snapshot, "fallbacks");
-        outside += ms_snapshot_figure(snapshot, "outside_reads");
+        outside += ms_snapshot_figure(snapshot, "remote_reads");
         torn += snapshot->torn_records;
     }
     note(html->file, fallbacks, "times something could not stay deferred: see the causes.");

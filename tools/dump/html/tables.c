@@ -334,7 +334,8 @@ static void event_row(const struct html *html, const struct happening *happening
 {
     const struct ms_state_event *event = happening->event;
     const bool is_alarming = event->kind == MS_EVENT_FAIL || event->kind == MS_EVENT_FALLBACK ||
-                             event->kind == MS_EVENT_OUTSIDE || event->kind == MS_EVENT_PRESSURE;
+                             event->kind == MS_EVENT_REMOTE_READ ||
+                             event->kind == MS_EVENT_PRESSURE;
     fputs(is_alarming ? "<tr class=\"alarm\">" : "<tr>", html->file);
     process_cell(html, happening->snapshot);
     fprintf(html->file, "<td class=\"n\"><data value=\"%" PRIu64 "\">%.6f</data></td>",
