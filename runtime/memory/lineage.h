@@ -9,11 +9,11 @@
  * An extent that was read is *cached*: in device memory too, though its lineage still holds. A byte is
  * *present* when it is resident or cached.
  *
- * Where an allocation is carved into blocks (allocations.h), what lies in none of them is *dead*: nobody wrote it
- * and nobody will read it, so it is never deferred.
+ * In an allocation that is carved into blocks (allocations.h), bytes outside of every block are *dead*:
+ * nobody wrote them and nobody will read them, so they are never deferred.
  *
- * Not thread-safe: guarded by the claim on the block. Owns the references of its sources, recorded launches and parked memory.
- * Functions that fail (out of memory) leave the lineage as it was.
+ * Not thread-safe: guarded by the claim on the allocation. Owns references to its sources, recorded
+ * launches and parked bytes. A function that fails (out of memory) leaves the lineage unchanged.
  */
 #ifndef METASHARD_RUNTIME_MEMORY_LINEAGE_H
 #define METASHARD_RUNTIME_MEMORY_LINEAGE_H
@@ -31,45 +31,44 @@ struct ms_recorded_launch;
 struct ms_parked;
 
 enum ms_kind {
-    MS_UNDEFINED, /* never written; any content is right, but it must stay the same once seen */
-    MS_DEAD,      /* the same, and in no block */
+    MS_UNDEFINED, /* never written: any content is right, but must stay the same once seen */
+    MS_DEAD,      /* never written, and in no block */
     MS_FILL,      /* a pattern */
     MS_SOURCE,    /* bytes of a file or a snapshot */
-    MS_LAUNCHED,  /* what a recorded launch left in its block (recorded_launch.h) */
-    MS_PARKED,    /* in device memory, but not in its place (parked.h) */
-    MS_ABSENT,    /* only other ranks have it: received into the sink (receive.h). Always remote */
-    MS_RESIDENT,  /* the truth is in device memory */
+    MS_LAUNCHED,  /* the result of a recorded launch (recorded_launch.h) */
+    MS_PARKED,    /* in device memory, but at another address (parked.h) */
+    MS_ABSENT,    /* on other ranks only: received into the sink (receive.h). Always remote */
+    MS_RESIDENT,  /* in device memory, and nowhere else */
     MS_KIND_COUNT
 };
 
 extern const char *const ms_kind_names[MS_KIND_COUNT];
 
-/* What the sharding plan says of some bytes (active_plan.h). Bytes that are written anew are open again. */
+/* Who keeps some bytes by the sharding plan (active_plan.h). A new write makes it unknown again. */
 enum ms_locality {
-    MS_UNKNOWN, /* it was not asked, or says nothing */
-    MS_LOCAL,   /* this rank keeps them */
-    MS_REMOTE   /* other ranks do: they get no memory of the shim's own accord. Never present. */
+    MS_UNKNOWN, /* the plan was not asked, or does not say */
+    MS_LOCAL,   /* this rank */
+    MS_REMOTE   /* other ranks: the bytes get no memory unless they are read. Never present. */
 };
 
-/* What an extent holds, apart from where it lies. */
+/* The content of an extent. */
 struct ms_content {
     enum ms_kind kind;
     enum ms_locality locality;
-    bool cached; /* the bytes are in device memory as well; MS_FILL and later kinds */
-    bool
-        is_remote_copy; /* what comes in their place is other ranks' (remote_parts.h). Never present. */
-    uint32_t pattern; /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
+    bool cached;         /* the bytes are in device memory as well; MS_FILL and later kinds */
+    bool is_remote_copy; /* a copy of remote bytes (remote_parts.h). Never present. */
+    uint32_t pattern;    /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
         struct ms_source *source;            /* MS_SOURCE */
         struct ms_recorded_launch *recorded; /* MS_LAUNCHED */
         struct ms_parked *parked;            /* MS_PARKED */
-        struct ms_counted *owned;            /* any of these: what each of them begins with */
+        struct ms_counted *owned;            /* the common first member of all three */
     };
-    uint64_t
-        source_offset; /* of the extent's first byte, in the source, the recorded launch's block or the parked memory */
+    /* Of the extent's first byte: in the source, the recorded launch's block or the parked bytes. */
+    uint64_t source_offset;
 };
 
-/* Nothing has to be replayed. */
+/* There is nothing to replay. */
 static inline bool ms_content_is_nothing(const struct ms_content *content)
 {
     return content->kind == MS_UNDEFINED || content->kind == MS_DEAD;
@@ -80,7 +79,7 @@ static inline bool ms_content_is_present(const struct ms_content *content)
     return content->kind == MS_RESIDENT || content->cached;
 }
 
-/* What the plan said of it is forgotten; but what other ranks alone have stays theirs. */
+/* Forgets the locality, except that absent bytes stay remote. */
 static inline void ms_content_forget_locality(struct ms_content *content)
 {
     if (content->kind != MS_ABSENT)
@@ -103,23 +102,22 @@ struct ms_lineage {
     size_t cached_bytes;
     size_t dead_bytes;
     size_t remote_bytes;
-    size_t kind_bytes[MS_KIND_COUNT]; /* without MS_UNDEFINED */
-    size_t file_bytes;                /* of MS_SOURCE, those of files */
-    size_t changed_begin,
-        changed_end; /* around all that was changed; whoever reads it empties it */
+    size_t kind_bytes[MS_KIND_COUNT];  /* without MS_UNDEFINED */
+    size_t file_bytes;                 /* of MS_SOURCE, those of files */
+    size_t changed_begin, changed_end; /* covers all changes; its reader resets it */
 };
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
 void ms_lineage_cleanup(struct ms_lineage *lineage);
 
-/* [begin, end) now holds content; takes its own reference of a source. */
+/* Sets the content of [begin, end). Takes a reference of its own. */
 bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
                     const struct ms_content *content);
 
-/* The extent that holds offset; begin and content are cut so that it starts at offset exactly. */
+/* The extent that contains offset, cut so that it begins there. */
 struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
 
-/* Index of the extent that holds offset. */
+/* The index of the extent that contains offset. */
 size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset);
 
 /* True when some byte of [begin, end) is remote. */
@@ -137,36 +135,36 @@ bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_
 /* True when no byte of [begin, end) is present. */
 bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end);
 
-/* What was never written and lies in [begin, end) becomes dead, or undefined again; the rest stays. */
+/* Undefined bytes in [begin, end) become dead, or dead bytes undefined; others stay. */
 bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead);
 
-/* Content that is not in memory is forgotten: [begin, end) becomes dead, and what is present resident. */
+/* Forgets deferred content: in [begin, end) present bytes become resident, all others dead. */
 bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end);
 
 /*
- * Changes what an extent holds, for every extent and part of one in the ranges, which are ascending and do
- * not overlap: in one walk, however many they are. What `change` gives must need the same references.
+ * Calls `change` for the content of every extent, cut to the ranges, in one walk. The ranges are
+ * ascending and do not overlap. `change` must not change which references the content needs.
  */
 typedef void ms_content_change(struct ms_content *content);
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
                        ms_content_change *change);
 
-/* A lineage of [begin, end) alone, which begins at 0; the plan has not been asked about it. */
+/* A lineage of [begin, end) alone, with offsets from 0. Its locality is unknown. */
 bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
                         struct ms_lineage *part_out);
 
-/* Nothing is cached any more. */
+/* Cached bytes become deferred: their device memory is gone. */
 void ms_lineage_drop_caches(struct ms_lineage *lineage);
 
 /*
- * The extents of [begin, end), cut to it, each with a reference of its source: a picture that stays
- * true while the lineage changes. NULL when memory is out. Freed with ms_extents_free.
+ * A copy of the extents of [begin, end), cut to it, each with a reference, which stays valid while
+ * the lineage changes. NULL if out of memory. Free it with ms_extents_free.
  */
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
                                   size_t *count_out);
 void ms_extents_free(struct ms_extent *extents, size_t count);
 
-/* The pattern of a fill whose bytes move from one offset to another. */
+/* The pattern of a fill after its bytes moved from one offset to another. */
 uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to);
 
 bool ms_lineage_is_valid(const struct ms_lineage *lineage);
