@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pressure: what to give back when device memory runs out. Cached bytes can be replayed again, and granules
- * with nothing present hold nothing; both can be unmapped, once no queued work uses them.
+ * What to free when device memory runs out. Cached bytes can be replayed, and granules without
+ * present bytes hold nothing. Both can be unmapped once no queued work uses them.
  */
 #ifndef METASHARD_RUNTIME_FILL_EVICT_H
 #define METASHARD_RUNTIME_FILL_EVICT_H
@@ -13,43 +13,45 @@
 #include "runtime/fill/materialise.h"
 
 /*
- * True when `result` says that memory is out and another try is worth while: the device was waited for,
- * and what lineage can restore was unmapped. *attempts counts the tries and starts at 0; they end, because
- * what is given back may be what the try itself had taken. The caller holds no claim.
+ * True if `result` is out of memory and another attempt makes sense: it has waited for the device
+ * and unmapped what lineage can restore. *attempts counts the attempts from 0. They are limited,
+ * because an attempt may free what the last one took. The caller holds no claim.
  */
 bool ms_try_again(CUresult result, int *attempts);
 
-/* The same, for bytes that a call needs and the program has not asked memory for now: a failure is told. */
+/* The same for bytes that were promised to the program before: a failure is logged
+ * (overcommit.h). */
 bool ms_try_bytes_again(CUresult result, int *attempts);
 
 /*
- * Calls evict for every allocation of which something is in memory and not needed there for ever, claimed,
- * after the device was waited for: what it held then is not in use. Allocations that are busy are left
- * out; none is taken while a stream is being captured. Returns the sum of the bytes that evict gives back.
+ * Waits for the device, then calls evict for every claimed allocation that has evictable memory.
+ * Leaves out busy allocations, and all of them during a capture. Returns the sum of the bytes that
+ * evict frees.
  */
 struct ms_allocation;
 typedef size_t ms_evictor(struct ms_allocation *allocation);
 size_t ms_pressure_evict(ms_evictor *evict);
 
 /*
- * For a block that was handed out without memory, before there is work for it: gives back what blocks left behind that
- * were returned (METASHARD_LEFTOVER_BYTES), if the device is done with it within a moment. The caller holds no claim.
+ * A block was handed out without memory. Frees the memory of returned blocks above
+ * METASHARD_LEFTOVER_BYTES, if the device is done with it within a moment. The caller holds no
+ * claim.
  */
 void ms_pressure_trim(void);
 
-/* The same for the allocation at address alone, however little it is. */
+/* The same for the allocation at address alone, without the limit. */
 void ms_pressure_trim_one(CUdeviceptr address);
 
 /*
- * A bracket around the preparation of a read (ms_prepare_read opens it) and the call itself: between them
- * nothing is taken away. Both cheap.
+ * Brackets the preparation of a read and the call itself: between them nothing is evicted. Both are
+ * cheap.
  */
 void ms_read_begin(void);
 void ms_read_end(void);
 
 /*
- * How a claimed allocation is brought into memory for a read that is queued in stream. Before memory is taken away, the
- * allocation's own context is waited for, so what is read in another one becomes resident.
+ * The access with which a claimed allocation is materialised for a read in stream. Evicting waits
+ * for the allocation's own context only, so bytes that are read in another one become resident.
  */
 enum ms_access ms_read_access(const struct ms_allocation *allocation, CUstream stream);
 

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises: how much memory the allocations of a device may be promised.
+ * Overcommit: how much more memory than a device has its allocations may ask for.
  *
- * A program that makes or loads a model may have more than the device: most of it is cut down or
- * freed before it is used. Up to METASHARD_OVERCOMMIT times the memory is promised then. A program
- * that computes uses what it has, and it looks for an out-of-memory where it allocates. From then
- * on what has no memory yet counts as used, so an allocation fails where it fails without the shim.
+ * A program that makes or loads a model may allocate more than the device has, because it frees or
+ * shards most of it before use. Until it computes, its allocations may take METASHARD_OVERCOMMIT
+ * times the memory. A program that computes uses what it has, and expects an out-of-memory error
+ * from the allocation. From then on unbacked bytes count as used, so an allocation fails where it
+ * fails without the shim.
  *
- * A program computes when kernels that ran have used a quarter of what has no memory yet, when it
- * has settled, and when a call has failed for lack of memory. The former two are forgotten when it
- * has freed nearly everything.
+ * A program computes once kernels have used a quarter of the unbacked bytes, once it has settled,
+ * and once a call has failed for lack of memory. The first two are forgotten when it has freed
+ * nearly everything.
  *
  * Thread-safe. All of it is about one device, except where it says the current one.
  */
@@ -23,21 +24,21 @@
 #include "runtime/driver/driver.h"
 
 /*
- * May an allocation of so many bytes be promised? If not, a line tells why. The device is the
- * current one; the caller holds no claim. *is_tight_out: so little is left then that nothing should
- * be left to be replayed.
+ * True if an allocation of so many bytes may succeed; logs a line if not. `device` is the current
+ * one; the caller holds no claim. *is_tight_out: so little memory is left that nothing should stay
+ * deferred.
  */
 bool ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out);
 
-/* A kernel runs, and this much was materialised for it. */
+/* So many bytes were materialised for a kernel that runs. */
 void ms_overcommit_set_used(CUdevice device, uint64_t bytes);
 
-/* Everything on all devices was materialised because the program has moved on. */
+/* Everything on all devices was materialised by settling. */
 void ms_overcommit_set_settled(void);
 
 /*
  * A call fails on this thread because the current device has no memory for bytes that were
- * promised.
+ * allocated before.
  */
 void ms_overcommit_set_failed(void);
 

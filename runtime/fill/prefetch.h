@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A pass: what the plan in force gives to this rank is materialised, of all allocations, in large
- * transfers. One thread makes a pass at a time; others wait for it.
+ * Prefetching: materialises the local bytes of all allocations, by the plan in force, in large
+ * transfers. One thread prefetches at a time; others wait for it.
  */
 #ifndef METASHARD_RUNTIME_FILL_PREFETCH_H
 #define METASHARD_RUNTIME_FILL_PREFETCH_H
@@ -9,13 +9,13 @@
 #include <stdbool.h>
 
 /*
- * Nothing when no plan is in force. When the plan is another than that of the last pass, memory that the old
- * one gave goes back first, as far as its bytes can be read again. Without a claim. False: something could
- * not be materialised; it stays deferred.
+ * Does nothing without a plan. If the plan has changed since the last prefetch, first frees memory
+ * that only the old plan needed, as far as its bytes can be read again. The caller holds no claim.
+ * False if something could not be materialised, and stays deferred.
  */
 bool ms_prefetch_run(const char *why);
 
-/* A plan has come into force, the first or another one. */
+/* A plan has come into force, the first or a later one. */
 void ms_prefetch_begin(bool is_first);
 
 #endif

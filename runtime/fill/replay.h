@@ -9,32 +9,32 @@
 #include "runtime/memory/lineage.h"
 
 /*
- * Writes `bytes` bytes of `content` (a fill, a source or a parked memory) to address, in the order of stream. Offset
- * is the content's first byte in its block; it says where a pattern starts. Nothing on the host is needed afterwards, for
- * which this waits for the stream; a fill or a parked memory is only queued, and the parked memory needed until the stream is done. Wants a
- * current context that owns stream.
+ * Writes `bytes` bytes of `content` (a fill, a source or parked bytes) to address, in the order of
+ * stream. `offset` is that of the content's first byte in its block, where a pattern starts. A
+ * source is copied when this returns; a fill or parked bytes are only queued, and parked bytes must
+ * live until the stream is done. The current context must own stream.
  */
 CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr address,
                    size_t bytes, CUstream stream);
 
 /*
- * The same for content of any kind that can be replayed. A launch runs in scratch memory of its own,
- * from which its bytes are copied; this then waits for stream.
+ * The same for every kind of content that can be replayed. A launch runs in scratch memory, from
+ * which its bytes are copied; this then waits for stream.
  */
 CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdeviceptr address,
                        size_t bytes, CUstream stream);
 
 /*
- * Runs a recorded launch over its block, which now lies at address: first what the block held before, of
- * [begin, end), then the launch. All of the block can be written, and of [begin, end), which is memory,
- * nothing is needed. May wait for stream.
+ * Runs a recorded launch over its block, which now lies at address: first replays the old content
+ * of [begin, end), then launches. All of the block must be writable; the content of [begin, end) is
+ * lost. May wait for stream.
  */
 CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr address,
                           size_t begin, size_t end, CUstream stream);
 
 /*
- * The stream on which the shim fills memory of its own accord: one per context, blocking on nothing
- * of the program's. Wants context current. Forgotten when the context goes.
+ * The shim's own stream for filling memory: one per context, which waits for no stream of the
+ * program. `context` must be current. ms_fill_stream_forget is for a destroyed context.
  */
 CUresult ms_fill_stream(CUcontext context, CUstream *stream_out);
 void ms_fill_stream_forget(CUcontext context);

@@ -35,8 +35,8 @@ struct ms_sink_mapping {
     struct ms_range ranges[]; /* ascending; multiples of the granule, none of it backed */
 };
 
-/* The reservation has one guard granule on either side, which is never backed, so that a pointer just
- * outside of an allocation still identifies it. */
+/* The reservation has one guard granule on either side, which is never backed, so that a pointer
+ * just outside of an allocation still identifies it. */
 struct ms_backing {
     CUdeviceptr address;     /* of the first granule; immutable */
     size_t bytes;            /* without the guards, a multiple of granule; immutable */
@@ -67,27 +67,30 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 /* Cuts *range to its first backed part. False if there is none. */
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
 
-/* Unmaps every chunk that lies whole in [begin, end), and returns how many bytes that freed. The device
- * must be done with them. */
+/* Unmaps every chunk that lies whole in [begin, end), and returns how many bytes that freed. The
+ * device must be done with them. */
 size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end);
 
 /*
- * Maps the device's sink, one throw-away granule, to every granule of [begin, end) that is not backed, so
- * that a kernel may write all of the range; and unmaps it. The device must be done with it then.
+ * Maps the device's sink, one throw-away granule, to every granule of [begin, end) that is not
+ * backed, so that a kernel may write all of the range; and unmaps it. The device must be done with
+ * it then.
  */
 CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t end);
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end);
 
 /*
- * Maps the sink for work that is queued later, in that context: to the granules of `ranges`, none of which
- * is backed or mapped. When the work is queued, attach an event that follows it; the backing then owns it.
+ * Maps the sink for work that is queued later, in that context: to the granules of `ranges`, none
+ * of which is backed or mapped. When the work is queued, attach an event that follows it; the
+ * backing then owns it.
  */
 CUresult ms_backing_sink_map_for(struct ms_backing *backing, const struct ms_range *ranges,
                                  size_t count, CUcontext context,
                                  struct ms_sink_mapping **sink_out);
 /*
- * The same with the memory of `lender`, whose chunks are as long as the ranges, and which must live until
- * the work is done. Fails with CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's handle.
+ * The same with the memory of `lender`, whose chunks are as long as the ranges, and which must live
+ * until the work is done. Fails with CUDA_ERROR_NOT_SUPPORTED if the driver cannot name a mapping's
+ * handle.
  */
 CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_backing *lender,
                                  const struct ms_range *ranges, CUcontext context,
@@ -102,7 +105,8 @@ CUresult ms_backing_sink_wait(struct ms_backing *backing, size_t begin, size_t e
 /* Unmaps a mapping whose work was not queued after all. `mapping` may be NULL. */
 void ms_backing_sink_cancel(struct ms_backing *backing, const struct ms_sink_mapping *mapping);
 
-/* Frees the device's sink, which is made again when needed. False if there is none, or it is being mapped. */
+/* Frees the device's sink, which is made again when needed. False if there is none, or it is being
+ * mapped. */
 bool ms_backing_drop_sink(CUdevice device);
 
 /* All memory of the device that the shim holds. */

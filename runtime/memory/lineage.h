@@ -6,11 +6,11 @@
  *     0                    64K                   1M                 size
  *     | file F at 4096     | fill 00000000       | resident         |
  *
- * An extent that was read is *cached*: in device memory too, though its lineage still holds. A byte is
- * *present* when it is resident or cached.
+ * An extent that was read is *cached*: in device memory too, though its lineage still holds. A byte
+ * is *present* when it is resident or cached.
  *
- * In an allocation that is carved into blocks (allocations.h), bytes outside of every block are *dead*:
- * nobody wrote them and nobody will read them, so they are never deferred.
+ * In an allocation that is carved into blocks (allocations.h), bytes outside of every block are
+ * *dead*: nobody wrote them and nobody will read them, so they are never deferred.
  *
  * Not thread-safe: guarded by the claim on the allocation. Owns references to its sources, recorded
  * launches and parked bytes. A function that fails (out of memory) leaves the lineage unchanged.
@@ -64,7 +64,8 @@ struct ms_content {
         struct ms_parked *parked;            /* MS_PARKED */
         struct ms_counted *owned;            /* the common first member of all three */
     };
-    /* Of the extent's first byte: in the source, the recorded launch's block or the parked bytes. */
+    /* Of the extent's first byte: in the source, the recorded launch's block or the parked
+     * bytes. */
     uint64_t source_offset;
 };
 
