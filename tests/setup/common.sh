@@ -56,6 +56,7 @@ clang-tidy     command -v clang-tidy
 cppcheck       command -v cppcheck
 valgrind       command -v valgrind
 strace         command -v strace
+gdb            command -v gdb
 gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc
 libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
 qemu-user      command -v qemu-aarch64

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_gdb.py JOB PRELOAD: tools/gdb.py shows the allocation, claim and lineage of a stopped program. TAP."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+GDB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "gdb.py")
+JOB, PRELOAD = sys.argv[1:3]
+# job.c of the launchers: 8 MiB that are set to one byte; the debugger stops where that is to be brought into memory.
+COMMANDS = ["set breakpoint pending on", "set debuginfod enabled off", "break ms_materialise", "run", f"source {GDB}",
+            "metashard allocations", "metashard claims", "metashard lineage allocation", "print *allocation",
+            "metashard nothing", "kill"]
+WANTED = [
+    (r"^allocation \d+ at 0x[0-9a-f]+, 8 MiB, device 0, one block, 8 MiB deferred, 0 bytes backed, claimed$", 2,
+     "allocations and claims"),
+    (r"^\[0x0, 0x800000\) fill 04040404$", 1, "a lineage"),
+    (r"^\$1 = allocation \d+ at .*$", 1, "print"),
+    (r"usage: metashard allocations", 1, "a command that there is not"),
+]
+
+
+def main():
+    gdb = shutil.which("gdb")
+    if gdb is None or subprocess.run([gdb, "--batch", "-ex", "python print(1)"], capture_output=True,
+                                     check=False).stdout.strip() != b"1":
+        print("1..0 # SKIP no gdb with Python here")
+        return 0
+    arguments = [gdb, "--batch", "--nx", "-iex", f"set exec-wrapper env LD_PRELOAD={PRELOAD} RANK=3"]
+    for command in COMMANDS:
+        arguments += ["-ex", command]
+    done = subprocess.run([*arguments, JOB], capture_output=True, text=True, timeout=100, check=False)
+    text = done.stdout + done.stderr
+    if re.search(r"ptrace|not permitted", text):
+        print("1..0 # SKIP no process may be traced here")
+        return 0
+    good = True
+    for number, (pattern, count, name) in enumerate(WANTED, 1):
+        seen = len(re.findall(pattern, text, re.M))
+        good &= seen == count
+        print(f"{'ok' if seen == count else 'not ok'} {number} {name}")
+    if not good:
+        print("".join(f"# {line}\n" for line in text.splitlines()), end="")
+    print(f"1..{len(WANTED)}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
