@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""plan_ctypes.py [--rank R] [--world N]: a plan for tensors that are in no file, told to MetaShard through its C API.
+"""plan_ctypes.py [--rank R] [--world N]: a plan for tensors that are in no file, given to MetaShard through its C API.
 
     LD_PRELOAD=$PWD/build/shim/libmetashard.so python3 docs/examples/plan_ctypes.py --rank 1 --world 4
 
-The program makes two weights on the host and copies both whole to the device, on every rank. It tells the name,
-dtype and shape of each, and a plan; from then on only this rank's rows are in device memory. Without MetaShard it
-does the same without a plan: the last line, a digest of the rank's rows as read from the device, is the same.
+The program makes two weights on the host and copies both whole to the device, on every rank. It gives MetaShard the
+name, dtype and shape of each, and a plan; from then on only this rank's rows are in device memory. Without MetaShard
+it does the same without a plan: the last line, a digest of the rank's rows as read from the device, is the same.
 """
 import argparse
 import ctypes

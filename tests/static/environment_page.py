@@ -21,7 +21,7 @@ Made from `runtime/config/options.def`, the one table that the parser reads too
 (`tests/static/environment_page.py --write`).
 
 The environment is read once, at the program's first successful `cuInit`. A value that is not
-understood costs one warning and the default is used; an unknown `METASHARD_` name costs one
+understood logs one warning, and the default is used; an unknown `METASHARD_` name logs one
 warning. Programs with raised privileges (setuid) get the defaults.
 
 | variable | value | default | meaning |
