@@ -41,16 +41,14 @@ void ms_pressure_trim(void);
 void ms_pressure_trim_one(CUdeviceptr address);
 
 /*
- * A bracket around the preparation of a read (ms_prepare_read opens it) and the call itself: between them
- * nothing is taken away. Both cheap.
+ * A bracket around the preparation of a read (ms_access opens it for what becomes cached) and the
+ * call itself: between them nothing is taken away. Both cheap.
  */
 void ms_read_begin(void);
 void ms_read_end(void);
 
-/*
- * How a claimed allocation is brought into memory for a read that is queued in stream. Before memory is taken away, the
- * allocation's own context is waited for, so what is read in another one becomes resident.
- */
-enum ms_access ms_read_access(const struct ms_allocation *allocation, CUstream stream);
+/* The need that applies to the allocation when the call is queued in stream: need itself, or its
+ * `elsewhere` in needs.def. */
+enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need need, CUstream stream);
 
 #endif

@@ -8,40 +8,30 @@
 
 #include "runtime/memory/allocations.h"
 
-enum ms_access {
-    MS_READ, /* the bytes will only be read: what can be replayed again is cached and keeps its lineage */
-    MS_WRITE /* they may be written: resident */
+/* Each row of needs.def says what holds for its need. */
+enum ms_need {
+#define MS_NEED(name, becomes, elsewhere, remote, absent, extents) MS_NEED_##name,
+#include "runtime/fill/needs.def"
+#undef MS_NEED
+    MS_NEED_COUNT
 };
 
-/*
- * Afterwards [begin, end) is present, and holds what the program wrote. Waits for the device. What a plan
- * gives to other ranks is counted as read outside of it, or refused (active_plan.h).
- */
+struct ms_need_row {
+    enum {
+        MS_BECOMES_CACHED,
+        MS_BECOMES_RESIDENT,
+        MS_BECOMES_OVERWRITTEN,
+        MS_BECOMES_PINNED
+    } becomes;
+    enum ms_need elsewhere;
+    enum { MS_REMOTE_COUNTED, MS_REMOTE_ALLOWED, MS_REMOTE_LEFT, MS_REMOTE_FAULTS } remote;
+    enum { MS_ABSENT_REFUSED, MS_ABSENT_LEFT } absent;
+    enum { MS_EXTENTS_ALL, MS_EXTENTS_LIVE, MS_EXTENTS_LAUNCHED } extents;
+};
+extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
+
+/* Brings [begin, end) into memory as the row of the need says. Waits for the device. */
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
-                        enum ms_access access);
-
-/* The same for what is read to be sent to other ranks, which may be theirs. */
-CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access);
-
-/* The same for what a kernel may reach there. In enforce mode what is remote stays so, but no granule is left
- * of which only a part is right: a kernel that goes where it must not meets addresses without memory. */
-CUresult ms_materialise_reached(struct ms_allocation *allocation, size_t begin, size_t end,
-                                enum ms_access access);
-
-/* The same without what is dead and what is remote. */
-CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access);
-
-/* As ms_materialise_reached without what is dead. */
-CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access);
-
-/* Everything of the allocation that a recorded launch made becomes resident. */
-CUresult ms_materialise_launched(struct ms_allocation *allocation);
-
-/* As ms_materialise, for a range that the program is about to overwrite whole: nothing is replayed, unless a
- * capture is under way, which puts the write off. */
-CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end);
+                        enum ms_need need);
 
 #endif
