@@ -28,13 +28,13 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
 CUresult cuModuleUnload(CUmodule hmod)
 {
     MS_ENTER("cuModuleUnload");
-    const CUresult result = ms_is_started() ? ms_prepare_unload(NULL) : CUDA_SUCCESS;
+    const CUresult result = ms_is_started() ? ms_access_unload(NULL) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : MS_REAL(cuModuleUnload)(hmod);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
     MS_ENTER("cuLibraryUnload");
-    const CUresult result = ms_is_started() ? ms_prepare_unload(library) : CUDA_SUCCESS;
+    const CUresult result = ms_is_started() ? ms_access_unload(library) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : MS_REAL(cuLibraryUnload)(library);
 }

@@ -104,7 +104,7 @@ ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 static CUresult prepare_host(const void *destination, size_t bytes)
 {
     const CUdeviceptr address = (CUdeviceptr)(uintptr_t)destination;
-    return ms_is_owned(address) ? ms_prepare_touch(address, bytes) : CUDA_SUCCESS;
+    return ms_is_owned(address) ? ms_access(address, bytes, MS_NEED_READ_WRITE) : CUDA_SUCCESS;
 }
 
 #define TO_HOST(symbol, default_stream)                                             \
@@ -117,7 +117,7 @@ static CUresult prepare_host(const void *destination, size_t bytes)
             return MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                  \
         CUresult result = prepare_host(dstHost, ByteCount);                         \
         if (result == CUDA_SUCCESS)                                                 \
-            result = ms_prepare_read(srcDevice, ByteCount, default_stream);         \
+            result = ms_access_read(srcDevice, ByteCount, default_stream);          \
         if (result == CUDA_SUCCESS) {                                               \
             result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                \
             ms_read_end();                                                          \
@@ -139,7 +139,7 @@ TO_HOST(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD)
             return MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                     \
         CUresult result = prepare_host(dstHost, ByteCount);                                     \
         if (result == CUDA_SUCCESS)                                                             \
-            result = ms_prepare_read(srcDevice, ByteCount, ms_stream(hStream, default_stream)); \
+            result = ms_access_read(srcDevice, ByteCount, ms_stream(hStream, default_stream));  \
         if (result == CUDA_SUCCESS) {                                                           \
             result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                   \
             ms_read_end();                                                                      \
@@ -174,7 +174,7 @@ static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, 
     if (!to_block && !ms_is_device_memory(destination))
         return false;
     if (!ms_is_host_memory(source)) {
-        *result_out = ms_prepare_unowned(source);
+        *result_out = ms_access_unowned(source);
         return *result_out != CUDA_SUCCESS;
     }
     return ms_copy_from_host(destination, (const void *)(uintptr_t)source, bytes, stream, blocking,
@@ -187,7 +187,7 @@ static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t byte
 {
     if (!reads_block(destination, source))
         return copy_any(destination, source, bytes, stream, blocking, is_held_out, result_out);
-    *result_out = ms_prepare_read(source, bytes, stream);
+    *result_out = ms_access_read(source, bytes, stream);
     *is_held_out = *result_out == CUDA_SUCCESS;
     return !*is_held_out;
 }

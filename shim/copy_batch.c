@@ -14,7 +14,7 @@
 static CUresult seal(void)
 {
     ms_order_add_gate();
-    return ms_defers_any() ? ms_prepare_touch_all() : CUDA_SUCCESS;
+    return ms_defers_any() ? ms_access_all() : CUDA_SUCCESS;
 }
 
 struct batch {

@@ -42,8 +42,7 @@ static bool find_rows(const struct side *side, size_t width, size_t height, size
 static CUresult prepare_side(const struct side *side, size_t width, size_t height, size_t depth)
 {
     struct ms_rows rows;
-    return find_rows(side, width, height, depth, &rows) ? ms_prepare_touch_rows(&rows)
-                                                        : CUDA_SUCCESS;
+    return find_rows(side, width, height, depth, &rows) ? ms_access_rows(&rows) : CUDA_SUCCESS;
 }
 
 /* What the bytes of a host side point to. */
@@ -55,9 +54,9 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
         if (ms_is_owned(side->device))
             return CUDA_SUCCESS;
         if (!ms_is_host_memory(side->device))
-            return ms_prepare_unowned(side->device);
+            return ms_access_unowned(side->device);
         if (side->type == CU_MEMORYTYPE_DEVICE && !ms_is_pinned_memory(side->device))
-            return ms_prepare_unowned(side->device);
+            return ms_access_unowned(side->device);
         host = (const unsigned char *)(uintptr_t)side->device;
     } else if (side->type != CU_MEMORYTYPE_HOST) {
         return CUDA_SUCCESS;
@@ -72,7 +71,7 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
                                .depth = depth,
                                .pitch = pitch,
                                .slice = slice};
-    return ms_prepare_payload(&box, stream);
+    return ms_access_payload(&box, stream);
 }
 
 /* What a side is to a copy of rows; false: no device memory, or one that the driver refuses. */
@@ -216,7 +215,7 @@ static CUresult prepare_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream, bo
 {
     (void)copy, (void)stream;
     *is_done_out = false;
-    return ms_defers_any() ? ms_prepare_touch_all() : CUDA_SUCCESS;
+    return ms_defers_any() ? ms_access_all() : CUDA_SUCCESS;
 }
 
 /* `nowhere` is the same copy to nowhere. */
@@ -282,9 +281,9 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
 {
     if (!ms_defers_any() || bytes == 0)
         return CUDA_SUCCESS;
-    const CUresult result =
-        ms_is_owned(source) ? ms_prepare_touch(source, bytes) : ms_prepare_unowned(source);
-    return result != CUDA_SUCCESS ? result : ms_prepare_touch(destination, bytes);
+    const CUresult result = ms_is_owned(source) ? ms_access(source, bytes, MS_NEED_READ_WRITE)
+                                                : ms_access_unowned(source);
+    return result != CUDA_SUCCESS ? result : ms_access(destination, bytes, MS_NEED_READ_WRITE);
 }
 
 #define PEER(symbol)                                                                           \
@@ -360,37 +359,37 @@ TO_ARRAY(cuMemcpyDtoA_v2_ptds)
 FROM_ARRAY(cuMemcpyAtoD_v2)
 FROM_ARRAY(cuMemcpyAtoD_v2_ptds)
 
-#define HOST_TO_ARRAY(symbol, default_stream)                                                     \
-    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount))  \
-    {                                                                                             \
-        ms_order_add_gate();                                                                      \
-        const CUresult result =                                                                   \
-            ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount, default_stream)       \
-                            : CUDA_SUCCESS;                                                       \
-        return result != CUDA_SUCCESS ? result                                                    \
-                                      : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount); \
-    }                                                                                             \
-    MS_QUICK(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount), \
+#define HOST_TO_ARRAY(symbol, default_stream)                                                      \
+    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount))   \
+    {                                                                                              \
+        ms_order_add_gate();                                                                       \
+        const CUresult result = ms_defers_any()                                                    \
+                                    ? ms_access_payload_linear(srcHost, ByteCount, default_stream) \
+                                    : CUDA_SUCCESS;                                                \
+        return result != CUDA_SUCCESS ? result                                                     \
+                                      : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount);  \
+    }                                                                                              \
+    MS_QUICK(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),  \
              (dstArray, dstOffset, srcHost, ByteCount))
 HOST_TO_ARRAY(cuMemcpyHtoA_v2, CU_STREAM_LEGACY)
 HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, CU_STREAM_PER_THREAD)
 
-#define HOST_TO_ARRAY_ASYNC(symbol, default_stream)                                             \
-    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, \
-                     CUstream hStream))                                                         \
-    {                                                                                           \
-        ms_order_add_gate();                                                                    \
-        const CUresult result =                                                                 \
-            ms_defers_any() ? ms_prepare_payload_linear(srcHost, ByteCount,                     \
-                                                        ms_stream(hStream, default_stream))     \
-                            : CUDA_SUCCESS;                                                     \
-        return result != CUDA_SUCCESS                                                           \
-                   ? result                                                                     \
-                   : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount, hStream);         \
-    }                                                                                           \
-    MS_QUICK(symbol,                                                                            \
-             (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,        \
-              CUstream hStream),                                                                \
+#define HOST_TO_ARRAY_ASYNC(symbol, default_stream)                                                \
+    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,    \
+                     CUstream hStream))                                                            \
+    {                                                                                              \
+        ms_order_add_gate();                                                                       \
+        const CUresult result =                                                                    \
+            ms_defers_any()                                                                        \
+                ? ms_access_payload_linear(srcHost, ByteCount, ms_stream(hStream, default_stream)) \
+                : CUDA_SUCCESS;                                                                    \
+        return result != CUDA_SUCCESS                                                              \
+                   ? result                                                                        \
+                   : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount, hStream);            \
+    }                                                                                              \
+    MS_QUICK(symbol,                                                                               \
+             (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,           \
+              CUstream hStream),                                                                   \
              (dstArray, dstOffset, srcHost, ByteCount, hStream))
 HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2, CU_STREAM_LEGACY)
 HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2_ptsz, CU_STREAM_PER_THREAD)
@@ -410,8 +409,8 @@ static CUresult prepare_rows(const struct ms_rows *rows, uint32_t value, unsigne
 {
     if (!ms_defers_any() || rows->width == 0 || rows->height == 0)
         return CUDA_SUCCESS;
-    const CUresult result = ms_prepare_payload_value(value, width);
-    return result != CUDA_SUCCESS ? result : ms_prepare_touch_rows(rows);
+    const CUresult result = ms_access_payload_value(value, width);
+    return result != CUDA_SUCCESS ? result : ms_access_rows(rows);
 }
 
 #define SET_ROWS(symbol, type)                                                                     \

@@ -75,7 +75,7 @@ static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr
 {
     MS_ENTER("cuMemRetainAllocationHandle");
     bool one_handle = true;
-    CUresult result = ms_prepare_export((CUdeviceptr)(uintptr_t)addr, &one_handle);
+    CUresult result = ms_access_export((CUdeviceptr)(uintptr_t)addr, &one_handle);
     if (result == CUDA_SUCCESS && !one_handle) {
         ms_log(MS_WARN,
                "the allocation at %p lies in several physical handles and cannot be "
@@ -100,7 +100,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t si
                                        CUmemRangeHandleType handleType, unsigned long long flags)
 {
     MS_ENTER("cuMemGetHandleForAddressRange");
-    const CUresult result = ms_owns_any() ? ms_prepare_pin(dptr, size) : CUDA_SUCCESS;
+    const CUresult result = ms_owns_any() ? ms_access(dptr, size, MS_NEED_PIN) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
@@ -110,7 +110,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
                              CUdeviceptr memptr, size_t size, unsigned long long flags)
 {
     MS_ENTER("cuMulticastBindAddr");
-    const CUresult result = ms_owns_any() ? ms_prepare_pin(memptr, size) : CUDA_SUCCESS;
+    const CUresult result = ms_owns_any() ? ms_access(memptr, size, MS_NEED_PIN) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);

@@ -144,7 +144,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     /* Where that fails, the launch that uses it tries again, and its program gets the error. */
     if (is_deferred && (ms_window_is_settled() || is_capturing())) {
         const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
-        ms_prepare_touch(address, bytes);
+        ms_access(address, bytes, MS_NEED_READ_WRITE);
         ms_why_end(why);
     }
 }

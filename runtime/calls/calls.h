@@ -5,8 +5,8 @@
  *
  * Two shapes. "bool ms_x(..., result_out)": true means that the call is answered and *result_out is
  * what the program gets; false means that the call is none of the shim's business (any more) and
- * must be forwarded as it is. "CUresult ms_prepare_x": CUDA_SUCCESS means that the call may be
- * forwarded, anything else is to be returned instead.
+ * must be forwarded as it is. "CUresult ms_access_x": CUDA_SUCCESS means that the call may be
+ * forwarded, anything else is to be returned instead (access.h).
  *
  * `stream` is never 0: the entry point has replaced it by CU_STREAM_LEGACY or
  * CU_STREAM_PER_THREAD.
@@ -70,7 +70,7 @@ CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, 
 bool ms_launch(const struct ms_call *call, CUresult *result_out);
 
 /* Code of `library` (NULL: of some module) is about to be unloaded: recorded launches run now. */
-CUresult ms_prepare_unload(CUlibrary library);
+CUresult ms_access_unload(CUlibrary library);
 
 /*
  * The call will put host bytes into device memory, in the order of stream: what they point to is
@@ -81,15 +81,15 @@ struct ms_box {
     size_t width, height, depth;
     size_t pitch, slice; /* bytes from row to row, and from plane to plane */
 };
-CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream);
+CUresult ms_access_payload(const struct ms_box *box, CUstream stream);
 
 /* The call will copy from memory that is no allocation, and that may not be read here: what the host can write
  * may hold any address. */
-CUresult ms_prepare_unowned(CUdeviceptr source);
+CUresult ms_access_unowned(CUdeviceptr source);
 
-/* As ms_prepare_payload for a linear copy, and for a memset with a value of `width` bytes. */
-CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream);
-CUresult ms_prepare_payload_value(uint32_t value, unsigned width);
+/* As ms_access_payload for a linear copy, and for a memset with a value of `width` bytes. */
+CUresult ms_access_payload_linear(const void *source, size_t bytes, CUstream stream);
+CUresult ms_access_payload_value(uint32_t value, unsigned width);
 
 /*
  * [address, address + bytes) begins in an allocation, or in the addresses around one that are nobody's, and is not all

@@ -34,7 +34,7 @@ static CUresult back_destination(const struct copy *copy, size_t at, size_t byte
     if (copy->destination == NULL)
         return CUDA_SUCCESS;
     const size_t begin = ms_offset(copy->destination, copy->destination_address + at);
-    return ms_back_for_overwrite(copy->destination, begin, begin + bytes);
+    return ms_materialise(copy->destination, begin, begin + bytes, MS_NEED_OVERWRITE);
 }
 
 /* A piece whose bytes are in device memory, or must get there to stay what they are. */
@@ -42,7 +42,7 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
 {
     const size_t begin = ms_offset(copy->source, copy->source_address + at);
     CUresult result = ms_materialise(copy->source, begin, begin + bytes,
-                                     ms_read_access(copy->source, copy->stream));
+                                     ms_need_in(copy->source, MS_NEED_READ, copy->stream));
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
     if (result == CUDA_SUCCESS)
@@ -250,8 +250,9 @@ static CUresult back_for_driver(const struct copy *copy, size_t bytes)
 {
     struct ms_allocation *to = copy->destination;
     const size_t begin = ms_offset(to, copy->destination_address);
-    return is_source_sure(copy, bytes) ? ms_back_for_call(to, begin, begin + bytes, copy->stream)
-                                       : ms_materialise(to, begin, begin + bytes, MS_WRITE);
+    return is_source_sure(copy, bytes)
+               ? ms_back_for_call(to, begin, begin + bytes, copy->stream)
+               : ms_materialise(to, begin, begin + bytes, MS_NEED_READ_WRITE);
 }
 
 /* Makes both ranges real, so that the driver's own copy can run. The source may be what can be taken away again: on success it
@@ -263,7 +264,7 @@ static CUresult make_real(const struct copy *copy, size_t bytes)
     if (copy->source != NULL) {
         const size_t begin = ms_offset(copy->source, copy->source_address);
         result = ms_materialise(copy->source, begin, begin + bytes,
-                                ms_read_access(copy->source, copy->stream));
+                                ms_need_in(copy->source, MS_NEED_READ, copy->stream));
     }
     if (result == CUDA_SUCCESS && copy->destination != NULL)
         result = back_for_driver(copy, bytes);
@@ -367,7 +368,7 @@ static bool answer(struct copy *copy, size_t bytes, CUresult *result_out)
             return answered_or_held(ms_copy_from_host(copy->destination_address,
                                                       (const void *)(uintptr_t)source, bytes,
                                                       copy->stream, false, result_out));
-        *result_out = ms_prepare_unowned(source);
+        *result_out = ms_access_unowned(source);
         if (*result_out != CUDA_SUCCESS)
             return true;
     }

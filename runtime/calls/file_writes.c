@@ -101,7 +101,7 @@ typedef CUresult way(struct ms_allocation *allocation, struct ms_range range);
 
 static CUresult into_memory(struct ms_allocation *allocation, struct ms_range range)
 {
-    return ms_materialise_kept(allocation, range.begin, range.end, MS_WRITE);
+    return ms_materialise(allocation, range.begin, range.end, MS_NEED_KEEP);
 }
 
 static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t *bytes)

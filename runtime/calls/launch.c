@@ -13,8 +13,6 @@
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
-#include "runtime/fill/evict.h"
-#include "runtime/fill/materialise.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/concatenate.h"
@@ -396,7 +394,7 @@ static CUresult touch_all(enum ms_reason reason)
     CUdevice device;
     const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
     const struct ms_why why = ms_why_begin(reason);
-    const CUresult result = ms_prepare_touch_all();
+    const CUresult result = ms_access_all();
     ms_why_end(why);
     if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS)
         note_used(device, before);
@@ -421,7 +419,7 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
         ms_log(MS_DEBUG, "a launch of %s reaches 0x%llx, which is materialised", layout->name,
                block->address);
         const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
-        result = ms_prepare_reach(block->address, block->bytes);
+        result = ms_access(block->address, block->bytes, MS_NEED_REACH);
         note_used(block->device, before);
     }
     ms_why_end(why);
@@ -475,27 +473,10 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
     return answered;
 }
 
-static CUresult materialise_all_launched(void)
+CUresult ms_access_unload(CUlibrary library)
 {
-    CUresult result = CUDA_SUCCESS;
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation;
-         result == CUDA_SUCCESS && (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
-        result = ms_materialise_launched(allocation);
-        ms_space_release(allocation);
-    }
-    return result;
-}
-
-CUresult ms_prepare_unload(CUlibrary library)
-{
-    int attempts = 0;
-    CUresult result;
     const struct ms_why why = ms_why_begin(MS_REASON_UNLOAD);
-    do
-        result = materialise_all_launched();
-    while (ms_try_bytes_again(result, &attempts));
+    const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_LAUNCHED);
     ms_why_end(why);
     if (result == CUDA_SUCCESS)
         ms_param_layout_forget(library);

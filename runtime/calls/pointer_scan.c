@@ -82,7 +82,7 @@ static CUresult expose(uint64_t word)
 {
     struct ms_allocation_facts facts;
     if (ms_space_reach(word, &facts))
-        return ms_prepare_reach(facts.address, facts.bytes);
+        return ms_access(facts.address, facts.bytes, MS_NEED_REACH);
     if (ms_host_holds(word))
         atomic_store(&unbounded, true);
     return CUDA_SUCCESS;
@@ -150,7 +150,7 @@ CUresult ms_pointer_scan_expose(const void *bytes, size_t count)
 {
     const struct bounds bounds = get_bounds();
     if (may_end_address(&bounds, bytes, count))
-        return ms_prepare_touch_all();
+        return ms_access_all();
     const CUresult result = expose_words(&bounds, bytes, count);
     return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
 }
@@ -163,7 +163,7 @@ CUresult ms_pointer_scan_expose_pattern(uint32_t pattern)
     /* A pattern of two bytes may be the two of an upper half that are not zero. */
     if (is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32) ||
         (pattern >> 16 == pair && is_upper_part(far, pair, 32)))
-        return ms_prepare_touch_all();
+        return ms_access_all();
     return expose((uint64_t)pattern << 32 | pattern);
 }
 

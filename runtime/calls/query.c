@@ -37,7 +37,7 @@ static bool is_current(CUdevice device)
 /* Something about the physical memory: it must exist before the driver can tell. */
 static bool ask_driver(CUdeviceptr address, CUresult *result_out)
 {
-    *result_out = ms_prepare_touch(address, 1);
+    *result_out = ms_access(address, 1, MS_NEED_READ_WRITE);
     return *result_out != CUDA_SUCCESS;
 }
 

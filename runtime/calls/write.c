@@ -26,7 +26,7 @@ CUresult ms_bound_lineage(struct ms_allocation *allocation)
         allocation->lineage.count <= allocation->bytes / BYTES_FOR_ONE)
         return CUDA_SUCCESS;
     const struct ms_why why = ms_why_begin(MS_REASON_PIECES);
-    const CUresult result = ms_materialise_kept(allocation, 0, allocation->bytes, MS_WRITE);
+    const CUresult result = ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
     ms_why_end(why);
     return result;
 }
@@ -43,8 +43,8 @@ static bool takes_work(CUstream stream)
 CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
                           CUstream stream)
 {
-    return takes_work(stream) ? ms_back_for_overwrite(allocation, begin, end)
-                              : ms_materialise(allocation, begin, end, MS_WRITE);
+    return ms_materialise(allocation, begin, end,
+                          takes_work(stream) ? MS_NEED_OVERWRITE : MS_NEED_READ_WRITE);
 }
 
 /*
@@ -68,7 +68,7 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
                 result = CUDA_ERROR_OUT_OF_MEMORY;
             continue;
         }
-        result = ms_materialise(allocation, old[i].begin, old[i].end, MS_WRITE);
+        result = ms_materialise(allocation, old[i].begin, old[i].end, MS_NEED_READ_WRITE);
         if (result == CUDA_SUCCESS)
             result = ms_replay(&part, old[i].begin, allocation->address + old[i].begin,
                                old[i].end - old[i].begin, stream);
@@ -97,7 +97,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
         ms_space_add_use(allocation, begin, begin + bytes);
         if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
             return allocation;
-        *result_out = ms_materialise(allocation, begin, begin + bytes, MS_WRITE);
+        *result_out = ms_materialise(allocation, begin, begin + bytes, MS_NEED_READ_WRITE);
     }
     ms_space_release(allocation);
     return NULL;
@@ -125,7 +125,7 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
     const size_t bytes = count * width;
     if (count == 0 || bytes / width != count)
         return false;
-    *result_out = ms_prepare_payload_value(value, width);
+    *result_out = ms_access_payload_value(value, width);
     if (*result_out != CUDA_SUCCESS)
         return true;
     struct ms_allocation *allocation = claim_for_write(address, bytes, result_out);
@@ -235,20 +235,20 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
     return ms_pointer_scan_expose(source, bytes);
 }
 
-CUresult ms_prepare_unowned(CUdeviceptr source)
+CUresult ms_access_unowned(CUdeviceptr source)
 {
     const bool is_plain =
         ms_is_device_memory(source) && !ms_is_managed(source) && !ms_host_holds(source);
-    return is_plain ? CUDA_SUCCESS : ms_prepare_touch_all();
+    return is_plain ? CUDA_SUCCESS : ms_access_all();
 }
 
-CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream)
+CUresult ms_access_payload(const struct ms_box *box, CUstream stream)
 {
     if (box->begin == NULL || box->width == 0)
         return CUDA_SUCCESS;
     /* Memory that this process cannot read, or that changes before it is copied, may hold anything. */
     if (!ms_is_host_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
-        return ms_prepare_touch_all();
+        return ms_access_all();
     CUresult result = CUDA_SUCCESS;
     for (size_t z = 0; z < box->depth; z++) {
         for (size_t y = 0; y < box->height && result == CUDA_SUCCESS; y++)
@@ -258,13 +258,13 @@ CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream)
     return result;
 }
 
-CUresult ms_prepare_payload_linear(const void *source, size_t bytes, CUstream stream)
+CUresult ms_access_payload_linear(const void *source, size_t bytes, CUstream stream)
 {
     const struct ms_box box = {.begin = source, .width = bytes, .height = 1, .depth = 1};
-    return ms_prepare_payload(&box, stream);
+    return ms_access_payload(&box, stream);
 }
 
-CUresult ms_prepare_payload_value(uint32_t value, unsigned width)
+CUresult ms_access_payload_value(uint32_t value, unsigned width)
 {
     return ms_pointer_scan_expose_pattern(widen(value, width));
 }
@@ -273,7 +273,7 @@ CUresult ms_prepare_payload_value(uint32_t value, unsigned width)
 static bool back_for_copy(CUdeviceptr destination, const void *source, size_t bytes,
                           CUstream stream, CUresult *result_out)
 {
-    *result_out = ms_prepare_payload_linear(source, bytes, stream);
+    *result_out = ms_access_payload_linear(source, bytes, stream);
     if (*result_out != CUDA_SUCCESS)
         return true;
     struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
@@ -293,9 +293,9 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
         return false;
     if (ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts)) {
         /* Not host memory: whether that is allowed is the driver's to say. */
-        *result_out = ms_prepare_touch((CUdeviceptr)(uintptr_t)source, bytes);
+        *result_out = ms_access((CUdeviceptr)(uintptr_t)source, bytes, MS_NEED_READ_WRITE);
         if (*result_out == CUDA_SUCCESS)
-            *result_out = ms_prepare_touch(destination, bytes);
+            *result_out = ms_access(destination, bytes, MS_NEED_READ_WRITE);
         return *result_out != CUDA_SUCCESS;
     }
     struct ms_content content;

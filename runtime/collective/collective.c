@@ -51,10 +51,10 @@ static CUresult prepare_read(const struct ms_operation *operation)
 {
     const CUdeviceptr address = address_of(operation->read);
     if (!operation->sends)
-        return ms_prepare_touch(address, operation->read_bytes);
+        return ms_access(address, operation->read_bytes, MS_NEED_READ_WRITE);
     if (may_be_late(operation))
-        return ms_prepare_send_later(address, operation->read_bytes);
-    const CUresult result = ms_prepare_send(address, operation->read_bytes);
+        return ms_access(address, operation->read_bytes, MS_NEED_SEND_LATER);
+    const CUresult result = ms_access(address, operation->read_bytes, MS_NEED_SEND);
     under_way.reads += result == CUDA_SUCCESS;
     return result;
 }
@@ -65,12 +65,12 @@ static CUresult prepare_write(const struct ms_operation *operation)
     const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
     /* Of a partial overlap the rest is replayed too: it costs no more than a read. */
     if (overlaps(operation))
-        return ms_prepare_touch(address, operation->written_bytes);
+        return ms_access(address, operation->written_bytes, MS_NEED_READ_WRITE);
     if (!operation->receives || may_be_late(operation) || under_way.receive_count == room)
-        return ms_prepare_overwrite(address, operation->written_bytes);
+        return ms_access(address, operation->written_bytes, MS_NEED_OVERWRITE);
     struct ms_receive *receive = &under_way.receives[under_way.receive_count].receive;
     const CUresult result =
-        ms_prepare_receive(address, operation->written_bytes, operation->ranks, receive);
+        ms_access_receive(address, operation->written_bytes, operation->ranks, receive);
     if (receive->address != 0)
         under_way.receives[under_way.receive_count++].is_called = false;
     return result;
@@ -151,7 +151,7 @@ CUresult ms_collective_pin(const void *address, size_t bytes, bool *one_handle_o
          facts.address < end;
          at = facts.address + facts.bytes) {
         bool is_one;
-        result = ms_prepare_export(facts.address, &is_one);
+        result = ms_access_export(facts.address, &is_one);
         *one_handle_out &= is_one;
     }
     return result;

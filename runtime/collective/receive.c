@@ -201,7 +201,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     else if (sinkable.count == 0)
-        result = ms_back_for_overwrite(allocation, begin, end);
+        result = ms_materialise(allocation, begin, end, MS_NEED_OVERWRITE);
     else
         result = sink_and_park(allocation, begin, end, passes ? &remote_parts : &sinkable,
                                &sinkable, &parkable, receive);
@@ -234,15 +234,15 @@ static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *re
     return fits;
 }
 
-CUresult ms_prepare_receive(CUdeviceptr address, size_t bytes, int ranks,
-                            struct ms_receive *receive_out)
+CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
+                           struct ms_receive *receive_out)
 {
     int attempts = 0;
     CUresult result;
     *receive_out = (struct ms_receive){0};
     do {
         if (!ms_shard_receives_parts(ranks) || !try_receive(address, bytes, receive_out, &result))
-            return ms_prepare_overwrite(address, bytes);
+            return ms_access(address, bytes, MS_NEED_OVERWRITE);
     } while (ms_try_bytes_again(result, &attempts));
     ms_window_extend();
     return result;

@@ -9,60 +9,30 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "runtime/driver/driver.h"
+#include "runtime/fill/materialise.h"
 
-/* The call will read [address, address + bytes) in the order of stream and write nothing of it. On
- * success, ms_read_end (evict.h) must follow when the call has been made. */
-CUresult ms_prepare_read(CUdeviceptr address, size_t bytes, CUstream stream);
+/* What lies in allocations of [address, address + bytes) becomes what needs.def says. */
+CUresult ms_access(CUdeviceptr address, size_t bytes, enum ms_need need);
 
-/* The same for what is sent to other ranks as it is: a plan has nothing against that. */
-CUresult ms_prepare_send(CUdeviceptr address, size_t bytes);
+/* MS_NEED_READ in the order of a stream; ms_access takes the current context's. */
+CUresult ms_access_read(CUdeviceptr address, size_t bytes, CUstream stream);
 
-/* The same for a time that is not known: it becomes resident, and no ms_read_end follows. */
-CUresult ms_prepare_send_later(CUdeviceptr address, size_t bytes);
-
-/*
- * The call will read, or read and write, what it can reach in [address, address + bytes):
- * materialises the part of it that lies in allocations.
- */
-CUresult ms_prepare_touch(CUdeviceptr address, size_t bytes);
-
-/* The call will overwrite all of [address, address + bytes), later and in an order that is not
- * known here: it becomes resident, and what it held is not replayed. */
-CUresult ms_prepare_overwrite(CUdeviceptr address, size_t bytes);
-
-/*
- * The same as ms_prepare_touch for a box of rows: from its first byte to its last, gaps included;
- * but where a plan gives something of that to other ranks, row by row.
- */
+/* MS_NEED_READ_WRITE for a box of rows: from its first byte to its last, gaps included. Where a
+ * plan gives some of that to other ranks: row by row. */
 struct ms_rows {
     CUdeviceptr begin; /* of the first row */
     size_t width, height, depth;
     size_t pitch, slice; /* bytes from row to row, and from plane to plane */
 };
-CUresult ms_prepare_touch_rows(const struct ms_rows *rows);
+CUresult ms_access_rows(const struct ms_rows *rows);
 
-/* The same for a kernel, of which it is not known what it does there. */
-CUresult ms_prepare_reach(CUdeviceptr address, size_t bytes);
-
-/* As ms_prepare_reach without what is dead. */
-CUresult ms_prepare_touch_live(CUdeviceptr address, size_t bytes);
-
-/* No call asks for it: what is neither dead nor, by the plan, remote. */
-CUresult ms_prepare_kept(CUdeviceptr address, size_t bytes);
-
-/* As ms_prepare_touch_live for whole allocations, every one of them. For calls that are not
- * modelled. */
-CUresult ms_prepare_touch_all(void);
-
-/* As ms_prepare_touch for a call that gives the memory behind the range to others: the allocation's
- * memory stays where it is from now on, also what lies in no block. */
-CUresult ms_prepare_pin(CUdeviceptr address, size_t bytes);
+/* MS_NEED_REACH_LIVE for all allocations. For calls that are not modelled. */
+CUresult ms_access_all(void);
 
 /*
- * The call wants physical memory of the allocation that holds address: pins all of it, in one
- * handle if nothing of it was backed before. *one_handle_out tells whether it is in one handle.
+ * MS_NEED_PIN for the whole allocation that holds address, in one handle if nothing of it was
+ * backed before. *one_handle_out tells whether it is in one handle.
  */
-CUresult ms_prepare_export(CUdeviceptr address, bool *one_handle_out);
+CUresult ms_access_export(CUdeviceptr address, bool *one_handle_out);
 
 #endif

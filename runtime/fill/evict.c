@@ -42,9 +42,10 @@ static CUcontext context_of(CUstream stream)
     return result == CUDA_SUCCESS ? context : NULL;
 }
 
-enum ms_access ms_read_access(const struct ms_allocation *allocation, CUstream stream)
+enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need need, CUstream stream)
 {
-    return context_of(stream) == allocation->context ? MS_READ : MS_WRITE;
+    const enum ms_need elsewhere = ms_needs[need].elsewhere;
+    return elsewhere == need || context_of(stream) == allocation->context ? need : elsewhere;
 }
 
 struct candidate {

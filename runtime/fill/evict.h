@@ -43,16 +43,14 @@ void ms_pressure_trim(void);
 void ms_pressure_trim_one(CUdeviceptr address);
 
 /*
- * Brackets the preparation of a read and the call itself: between them nothing is evicted. Both are
- * cheap.
+ * A bracket around the preparation of a read (ms_access opens it for what becomes cached) and the
+ * call itself: between them nothing is taken away. Both cheap.
  */
 void ms_read_begin(void);
 void ms_read_end(void);
 
-/*
- * The access with which a claimed allocation is materialised for a read in stream. Evicting waits
- * for the allocation's own context only, so bytes that are read in another one become resident.
- */
-enum ms_access ms_read_access(const struct ms_allocation *allocation, CUstream stream);
+/* The need that applies to the allocation when the call is queued in stream: need itself, or its
+ * `elsewhere` in needs.def. */
+enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need need, CUstream stream);
 
 #endif

@@ -318,10 +318,11 @@ static CUresult refuse_absent(const struct ms_allocation *allocation, size_t beg
 
 /* Whatever a plan says. */
 static CUresult materialise(struct ms_allocation *allocation, size_t begin, size_t end,
-                            enum ms_access access)
+                            const struct ms_need_row *need)
 {
+    const bool is_cached = need->becomes == MS_BECOMES_CACHED;
     CUresult result = refuse_absent(allocation, begin, end);
-    if (access == MS_READ)
+    if (is_cached)
         allocation->reads++;
     if (result == CUDA_SUCCESS && !ms_lineage_is_present(&allocation->lineage, begin, end)) {
         ms_window_extend();
@@ -330,50 +331,34 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         tell(allocation, begin, end, result);
         ms_publish_materialised(&note, allocation, begin, result);
     }
-    if (result == CUDA_SUCCESS && access == MS_WRITE &&
+    if (result == CUDA_SUCCESS && !is_cached &&
         !ms_lineage_is_resident(&allocation->lineage, begin, end))
         result = set_resident(allocation, begin, end);
     return result;
 }
 
-CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
-                        enum ms_access access)
+static bool leaves_away(const struct ms_need_row *need)
 {
-    CUresult result = CUDA_SUCCESS;
-    if (ms_shard_is_active()) {
-        ms_shard_query_placement(allocation, begin, end);
-        result = ms_shard_read_remote(allocation, begin, end);
-    }
-    return result == CUDA_SUCCESS ? materialise(allocation, begin, end, access) : result;
+    return need->remote == MS_REMOTE_LEFT ||
+           (need->remote == MS_REMOTE_FAULTS && ms_shard_enforces());
 }
 
-CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access)
+static bool is_left_out(const struct ms_content *content, const struct ms_need_row *need)
 {
-    ms_shard_query_placement(allocation, begin, end); /* while that can be told */
-    return materialise(allocation, begin, end, access);
+    return (need->extents == MS_EXTENTS_LIVE && content->kind == MS_DEAD) ||
+           (need->extents == MS_EXTENTS_LAUNCHED && content->kind != MS_LAUNCHED) ||
+           (need->absent == MS_ABSENT_LEFT && content->kind == MS_ABSENT) ||
+           (content->locality == MS_REMOTE && leaves_away(need));
 }
 
-/* Which extents are left out. */
-struct without {
-    bool dead, remote, absent;
-};
-
-static bool is_left_out(const struct ms_content *content, struct without without)
-{
-    return (without.dead && content->kind == MS_DEAD) ||
-           (without.remote && content->locality == MS_REMOTE) ||
-           (without.absent && content->kind == MS_ABSENT);
-}
-
-static CUresult materialise_without(struct ms_allocation *allocation, size_t begin, size_t end,
-                                    enum ms_access access, struct without without)
+static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begin, size_t end,
+                                   const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
         size_t stop = at;
         struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        while (stop < end && !is_left_out(&extent.content, without)) {
+        while (stop < end && !is_left_out(&extent.content, need)) {
             stop = extent.end;
             if (stop < end)
                 extent = ms_lineage_at(&allocation->lineage, stop);
@@ -381,7 +366,7 @@ static CUresult materialise_without(struct ms_allocation *allocation, size_t beg
         if (stop > end)
             stop = end;
         if (stop > at)
-            result = materialise(allocation, at, stop, access);
+            result = materialise(allocation, at, stop, need);
         else
             stop = extent.end;
         at = stop;
@@ -391,7 +376,7 @@ static CUresult materialise_without(struct ms_allocation *allocation, size_t beg
 
 /* What was left out in granules that have memory. */
 static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin, size_t end,
-                                  enum ms_access access)
+                                  const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
     for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
@@ -400,7 +385,7 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
         struct ms_range range = {at, stop};
         while (extent.content.locality == MS_REMOTE && result == CUDA_SUCCESS &&
                ms_backing_next(&allocation->backing, &range)) {
-            result = materialise(allocation, range.begin, range.end, access);
+            result = materialise(allocation, range.begin, range.end, need);
             range = (struct ms_range){range.end, stop};
         }
         at = stop;
@@ -408,63 +393,12 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
     return result;
 }
 
-CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access)
-{
-    ms_shard_query_placement(allocation, begin, end);
-    return materialise_without(allocation, begin, end, access,
-                               (struct without){.dead = true, .remote = true});
-}
-
-static CUresult reached(struct ms_allocation *allocation, size_t begin, size_t end,
-                        enum ms_access access, struct without without)
-{
-    /* A kernel that goes where it must not has to meet no memory, not the sink. */
-    CUresult result = ms_backing_sink_wait(&allocation->backing, begin, end);
-    if (result == CUDA_SUCCESS && ms_shard_is_active()) {
-        ms_shard_query_placement(allocation, begin, end);
-        without.remote = ms_shard_enforces();
-        without.absent = true;
-        if (!without.remote)
-            result = ms_shard_read_remote(allocation, begin, end);
-    }
-    if (result == CUDA_SUCCESS)
-        result = materialise_without(allocation, begin, end, access, without);
-    if (result == CUDA_SUCCESS && ms_lineage_has_remote(&allocation->lineage, begin, end))
-        result = materialise_edges(allocation, begin, end, access);
-    return result;
-}
-
-CUresult ms_materialise_reached(struct ms_allocation *allocation, size_t begin, size_t end,
-                                enum ms_access access)
-{
-    return reached(allocation, begin, end, access, (struct without){0});
-}
-
-CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access)
-{
-    return reached(allocation, begin, end, access, (struct without){.dead = true});
-}
-
-CUresult ms_materialise_launched(struct ms_allocation *allocation)
-{
-    CUresult result = CUDA_SUCCESS;
-    for (size_t at = 0; at < allocation->bytes && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        if (extent.content.kind == MS_LAUNCHED)
-            result = materialise(allocation, at, extent.end, MS_WRITE);
-        at = extent.end;
-    }
-    return result;
-}
-
-CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t end,
+                          const struct ms_need_row *need)
 {
     if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0) {
         /* What is captured is written later, or never: until then the bytes are what they were. */
-        const CUresult kept =
-            materialise_without(allocation, begin, end, MS_WRITE, (struct without){.absent = true});
+        const CUresult kept = materialise_chosen(allocation, begin, end, need);
         if (kept != CUDA_SUCCESS)
             return kept;
     }
@@ -484,5 +418,35 @@ CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, s
     ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin);
     result = set_resident(allocation, begin, end);
     ms_publish_materialised(&note, allocation, begin, result);
+    return result;
+}
+
+const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
+#define MS_NEED(name, becomes, elsewhere, remote, absent, extents)                     \
+    [MS_NEED_##name] = {MS_BECOMES_##becomes, MS_NEED_##elsewhere, MS_REMOTE_##remote, \
+                        MS_ABSENT_##absent, MS_EXTENTS_##extents},
+#include "runtime/fill/needs.def"
+#undef MS_NEED
+};
+
+CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_need need)
+{
+    const struct ms_need_row *row = &ms_needs[need];
+    const bool faults = row->remote == MS_REMOTE_FAULTS;
+    CUresult result = CUDA_SUCCESS;
+    if (row->becomes == MS_BECOMES_OVERWRITTEN)
+        return overwrite(allocation, begin, end, row);
+    if (row->becomes == MS_BECOMES_PINNED)
+        allocation->keeps_dead = true;
+    if (faults) /* such a kernel meets no memory, also not the sink */
+        result = ms_backing_sink_wait(&allocation->backing, begin, end);
+    ms_shard_query_placement(allocation, begin, end); /* while that can be told */
+    if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_away(row))
+        result = ms_shard_read_remote(allocation, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = materialise_chosen(allocation, begin, end, row);
+    if (result == CUDA_SUCCESS && faults && ms_lineage_has_remote(&allocation->lineage, begin, end))
+        result = materialise_edges(allocation, begin, end, row);
     return result;
 }

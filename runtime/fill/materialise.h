@@ -8,41 +8,30 @@
 
 #include "runtime/memory/allocations.h"
 
-enum ms_access {
-    /* the bytes are only read: they are cached and keep their lineage if it can be replayed */
-    MS_READ,
-    MS_WRITE /* the bytes may be written: they become resident */
+/* Each row of needs.def says what holds for its need. */
+enum ms_need {
+#define MS_NEED(name, becomes, elsewhere, remote, absent, extents) MS_NEED_##name,
+#include "runtime/fill/needs.def"
+#undef MS_NEED
+    MS_NEED_COUNT
 };
 
-/*
- * Makes [begin, end) present, with the bytes that the program wrote. Waits for the device. Remote
- * bytes are counted as remote reads, or refused (active_plan.h).
- */
+struct ms_need_row {
+    enum {
+        MS_BECOMES_CACHED,
+        MS_BECOMES_RESIDENT,
+        MS_BECOMES_OVERWRITTEN,
+        MS_BECOMES_PINNED
+    } becomes;
+    enum ms_need elsewhere;
+    enum { MS_REMOTE_COUNTED, MS_REMOTE_ALLOWED, MS_REMOTE_LEFT, MS_REMOTE_FAULTS } remote;
+    enum { MS_ABSENT_REFUSED, MS_ABSENT_LEFT } absent;
+    enum { MS_EXTENTS_ALL, MS_EXTENTS_LIVE, MS_EXTENTS_LAUNCHED } extents;
+};
+extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
+
+/* Brings [begin, end) into memory as the row of the need says. Waits for the device. */
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
-                        enum ms_access access);
-
-/* The same for bytes that are sent to other ranks: remote ones are neither counted nor refused. */
-CUresult ms_materialise_sent(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access);
-
-/* The same for bytes that a kernel may reach. In enforce mode remote bytes stay deferred, but no
- * granule is left half right: a kernel that reads them meets an address without memory. */
-CUresult ms_materialise_reached(struct ms_allocation *allocation, size_t begin, size_t end,
-                                enum ms_access access);
-
-/* The same without dead and remote bytes. */
-CUresult ms_materialise_kept(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access);
-
-/* As ms_materialise_reached without dead bytes. */
-CUresult ms_materialise_live(struct ms_allocation *allocation, size_t begin, size_t end,
-                             enum ms_access access);
-
-/* Makes all launched bytes of the allocation resident. */
-CUresult ms_materialise_launched(struct ms_allocation *allocation);
-
-/* As ms_materialise, for a range that the program is about to overwrite. Replays nothing, except
- * during a capture, where the write runs later. */
-CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end);
+                        enum ms_need need);
 
 #endif

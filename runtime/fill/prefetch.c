@@ -136,7 +136,7 @@ static CUresult finish_part(struct part *part)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < part->others.count && result == CUDA_SUCCESS; i++)
         result = ms_materialise(allocation, part->others.list[i].begin, part->others.list[i].end,
-                                MS_READ);
+                                MS_NEED_READ);
     return result;
 }
 

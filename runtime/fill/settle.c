@@ -32,7 +32,7 @@ static bool materialise_all(void)
     struct ms_allocation_facts facts;
     while (ms_space_first_behind(at, &facts)) {
         at = facts.address + facts.bytes;
-        all = ms_prepare_kept(facts.address, facts.bytes) == CUDA_SUCCESS && all;
+        all = ms_access(facts.address, facts.bytes, MS_NEED_KEEP) == CUDA_SUCCESS && all;
     }
     return all;
 }

@@ -406,7 +406,7 @@ static double fill_segment(CUdeviceptr segment, size_t first, const unsigned cha
 {
     const size_t tensors = count - first < SEGMENT_TENSORS ? count - first : SEGMENT_TENSORS;
     const double before = now();
-    must(ms_prepare_read(segment, tensors * STEP, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
+    must(ms_access_read(segment, tensors * STEP, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
     ms_read_end();
     const double seconds = now() - before;
     for (size_t i = 0; i < tensors; i += 1 + tensors / 8)

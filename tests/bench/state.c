@@ -60,7 +60,7 @@ static void release(CUdeviceptr address)
 
 static void read_back(CUdeviceptr address, size_t size)
 {
-    must(ms_prepare_read(address, size, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
+    must(ms_access_read(address, size, CU_STREAM_LEGACY) == CUDA_SUCCESS, "reading");
     ms_read_end();
 }
 

@@ -18,7 +18,7 @@ WIDTH = 100
 # Each folder has one.
 MANY = {"main.c", "meson.build"}
 # A table of rows (.def) is included more than once, each time with another meaning of its row.
-ROWS = re.compile(r"MS_(COUNTER|DRIVER|DRIVER_OPTIONAL|ENTRY|FILE_CALL|LOCK|NCCL|OPTION|HOT_PAGE)$")
+ROWS = re.compile(r"MS_(COUNTER|DRIVER|DRIVER_OPTIONAL|ENTRY|FILE_CALL|LOCK|NCCL|NEED|OPTION|HOT_PAGE)$")
 # What programs and the system's headers want to see.
 OTHERS = {"METASHARD_API", "__CUDA_API_VERSION_INTERNAL"}
 

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rows of needs.def, by what becomes of an allocation that has one granule of each kind. */
+#include "runtime/fill/access.h"
+
+#include <string.h>
+
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/recorded_launch.h"
+#include "runtime/shard/active_plan.h"
+#include "tests/simcuda/harness/test.h"
+
+#define ADDRESS ((CUdeviceptr)0x5a5b00200000)
+#define CONTEXT ((CUcontext)1)
+#define ELSEWHERE ((CUcontext)2)
+#define STREAM ((CUstream)7) /* of ELSEWHERE */
+enum { GRANULE = 4096, PARTS = 5 };
+enum part { FILLED, DEAD, LAUNCHED, AWAY, ABSENT };
+
+/* --- a driver that only counts */
+
+static size_t set_bytes;
+
+static CUresult ctx_get_current(CUcontext *context)
+{
+    *context = CONTEXT;
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_get_ctx(CUstream stream, CUcontext *context)
+{
+    CHECK(stream == STREAM);
+    *context = ELSEWHERE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult exchange_capture_mode(CUstreamCaptureMode *mode)
+{
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    return CUDA_SUCCESS;
+}
+
+static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    *value = 0;
+    return (int)attribute + device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
+                       const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    CHECK(bytes % GRANULE == 0 && prop != NULL && flags == 0);
+    *handle = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CHECK(address % GRANULE == 0 && bytes > 0 && offset + flags == 0 && handle == 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr address, size_t bytes)
+{
+    CHECK(address % GRANULE == 0 && bytes > 0);
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+    CHECK_EQ(handle, 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
+                           size_t count)
+{
+    CHECK(address % GRANULE == 0 && bytes > 0 && desc != NULL && count == 1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_create(CUstream *stream, unsigned flags)
+{
+    CHECK(flags == CU_STREAM_NON_BLOCKING);
+    *stream = (CUstream)9;
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_synchronize(CUstream stream)
+{
+    CHECK(stream != NULL);
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_synchronize(void)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_record_event(CUcontext context, CUevent event)
+{
+    CHECK(context == CONTEXT && event == NULL);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult event_create(CUevent *event, unsigned flags)
+{
+    CHECK_EQ(flags, CU_EVENT_DISABLE_TIMING);
+    *event = NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    CHECK(event == NULL);
+    return CUDA_SUCCESS;
+}
+
+static CUresult memset_d8(CUdeviceptr address, unsigned char value, size_t bytes, CUstream stream)
+{
+    CHECK(address >= ADDRESS && value == 1 && stream != NULL);
+    set_bytes += bytes;
+    return CUDA_SUCCESS;
+}
+
+/* --- one allocation */
+
+static struct ms_allocation allocation;
+static struct ms_block blocks[] = {{.begin = FILLED * GRANULE, .end = DEAD * GRANULE},
+                                   {.begin = LAUNCHED * GRANULE, .end = PARTS * GRANULE}};
+static struct ms_recorded_launch recorded;
+
+static void keep(struct ms_counted *counted)
+{
+    CHECK(counted == &recorded.counted);
+}
+
+static void set(enum part part, struct ms_content content)
+{
+    const size_t begin = part * (size_t)GRANULE;
+    CHECK(ms_lineage_set(&allocation.lineage, begin, begin + GRANULE, &content));
+}
+
+static void cover(enum part part)
+{
+    const size_t begin = part * (size_t)GRANULE;
+    CHECK_EQ(ms_backing_cover(&allocation.backing, begin, begin + GRANULE), CUDA_SUCCESS);
+}
+
+/* Nothing has memory but what the launch made, which was read. */
+static void start(void)
+{
+    ms_driver = (struct ms_driver){
+        .ctx_get_current = ctx_get_current,
+        .stream_get_ctx = stream_get_ctx,
+        .exchange_capture_mode = exchange_capture_mode,
+        .device_get_attribute = get_attribute,
+        .mem_create = create,
+        .mem_map = map,
+        .mem_unmap = unmap,
+        .mem_address_free = unmap,
+        .mem_release = release,
+        .mem_set_access = set_access,
+        .stream_create = stream_create,
+        .stream_synchronize = stream_synchronize,
+        .ctx_synchronize = ctx_synchronize,
+        .ctx_record_event = ctx_record_event,
+        .event_create = event_create,
+        .event_destroy = event_destroy,
+        .memset_d8_async = memset_d8,
+    };
+    ms_counted_init(&recorded.counted, keep);
+    allocation = (struct ms_allocation){
+        .address = ADDRESS,
+        .bytes = PARTS * GRANULE,
+        .context = CONTEXT,
+        .id = 1,
+        .blocks = {.carved = true, .all = blocks, .count = 2},
+        .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}};
+    CHECK(ms_lineage_init(&allocation.lineage, allocation.bytes));
+    cover(LAUNCHED);
+    set(FILLED, (struct ms_content){.kind = MS_FILL, .pattern = 0x01010101});
+    set(DEAD, (struct ms_content){.kind = MS_DEAD});
+    set(LAUNCHED, (struct ms_content){.kind = MS_LAUNCHED, .cached = true, .recorded = &recorded});
+    set(AWAY, (struct ms_content){.kind = MS_FILL, .locality = MS_REMOTE, .pattern = 0x01010101});
+    set(ABSENT, (struct ms_content){.kind = MS_ABSENT, .locality = MS_REMOTE});
+    CHECK(ms_space_add(&allocation));
+    set_bytes = 0;
+}
+
+static void end(void)
+{
+    CHECK(ms_space_claim(ADDRESS) == &allocation);
+    ms_space_remove(&allocation);
+    ms_lineage_cleanup(&allocation.lineage);
+    ms_backing_release(&allocation.backing);
+}
+
+static void put_plan_in_force(void)
+{
+    static const char text[] = "{\"format\": \"metashard-plan/1\", \"mesh\": {\"tp\": 2},"
+                               " \"rank\": 0, \"tensors\": []}";
+    struct ms_plan *plan;
+    struct ms_fault fault;
+    CHECK(ms_plan_parse(text, strlen(text), "plan", &plan, &fault));
+    CHECK(ms_shard_set(plan, "plan", &fault));
+    CHECK(ms_shard_is_active());
+}
+
+static uint64_t remote_reads(void)
+{
+    static struct ms_shard_facts facts;
+    ms_shard_describe(&facts);
+    return facts.remote_reads;
+}
+
+/* For the parts from first to last: r resident, c cached, - not in memory. */
+static const char *placement(enum part first, enum part last)
+{
+    static char text[PARTS + 1];
+    size_t count = 0;
+    for (enum part part = first; part <= last; part++) {
+        const struct ms_extent extent = ms_lineage_at(&allocation.lineage, part * (size_t)GRANULE);
+        text[count++] = "-cr"[extent.content.kind == MS_RESIDENT ? 2 : extent.content.cached];
+    }
+    text[count] = 0;
+    return text;
+}
+
+#define CHECK_PLACEMENT(need, first, last, wanted)                               \
+    do {                                                                         \
+        if (strcmp(placement(first, last), wanted) != 0)                         \
+            ms_test_fail(__FILE__, __LINE__, "%s: %s, expected %s", names[need], \
+                         placement(first, last), wanted);                        \
+    } while (0)
+
+static const char *const names[] = {
+#define MS_NEED(name, ...) #name,
+#include "runtime/fill/needs.def"
+#undef MS_NEED
+};
+
+static CUresult get(enum ms_need need, enum part first, enum part last)
+{
+    const CUresult result =
+        ms_access(ADDRESS + first * (size_t)GRANULE, (last - first + 1) * (size_t)GRANULE, need);
+    if (result == CUDA_SUCCESS && ms_needs[need].becomes == MS_BECOMES_CACHED)
+        ms_read_end();
+    return result;
+}
+
+/* --- what is to be seen of each row */
+
+static const struct expected {
+    const char *local;   /* of what is filled, dead, launched */
+    size_t replayed;     /* of these, granules */
+    const char *advised; /* of what other ranks keep; a remote read is only counted */
+    size_t counted;      /* such reads */
+    const char *refused; /* of the same in enforce mode; NULL: the call fails */
+    const char *absent;  /* NULL: the call fails */
+    bool is_use;         /* the program uses what is dead */
+    bool is_pinned, is_held;
+} expected[MS_NEED_COUNT] = {
+    [MS_NEED_READ] = {"crc", 1, "c", 1, NULL, NULL, .is_use = true, .is_held = true},
+    [MS_NEED_SEND] = {"crc", 1, "c", 0, "c", NULL, .is_use = true, .is_held = true},
+    [MS_NEED_SEND_LATER] = {"rrr", 1, "r", 0, "r", NULL, .is_use = true},
+    [MS_NEED_READ_WRITE] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true},
+    [MS_NEED_OVERWRITE] = {"rrr", 0, "r", 0, "r", "r", .is_use = true},
+    [MS_NEED_REACH] = {"rrr", 1, "r", 1, "-", "-", .is_use = true},
+    [MS_NEED_REACH_LIVE] = {"r-r", 1, "r", 1, "-", "-"},
+    [MS_NEED_KEEP] = {"r-r", 1, "-", 0, "-", "-"},
+    [MS_NEED_LAUNCHED] = {"--r", 0, "-", 0, "-", "-"},
+    [MS_NEED_PIN] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true, .is_pinned = true},
+};
+
+MS_TEST(what_this_rank_keeps)
+{
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        start();
+        CHECK_EQ(get(need, FILLED, LAUNCHED), CUDA_SUCCESS);
+        CHECK_PLACEMENT(need, FILLED, LAUNCHED, expected[need].local);
+        CHECK_EQ(set_bytes, expected[need].replayed * GRANULE);
+        CHECK_EQ(allocation.blocks.strayed, expected[need].is_use);
+        CHECK_EQ(allocation.keeps_dead, expected[need].is_pinned);
+        end();
+    }
+}
+
+MS_TEST(what_other_ranks_keep)
+{
+    put_plan_in_force();
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        const uint64_t before = remote_reads();
+        start();
+        CHECK_EQ(get(need, AWAY, AWAY), CUDA_SUCCESS);
+        CHECK_PLACEMENT(need, AWAY, AWAY, expected[need].advised);
+        CHECK_EQ(remote_reads() - before, expected[need].counted);
+        end();
+    }
+}
+
+/* NULL: the call fails, and nothing has changed. */
+static void check_refusal(enum ms_need need, enum part part, const char *wanted)
+{
+    start();
+    CHECK_EQ(get(need, part, part), wanted != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED);
+    CHECK_PLACEMENT(need, part, part, wanted != NULL ? wanted : "-");
+    end();
+}
+
+MS_TEST(what_other_ranks_keep_in_enforce_mode)
+{
+    put_plan_in_force();
+    ms_config.plan_mode = MS_ENFORCE;
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++)
+        check_refusal(need, AWAY, expected[need].refused);
+}
+
+MS_TEST(what_only_other_ranks_have)
+{
+    put_plan_in_force();
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++)
+        check_refusal(need, ABSENT, expected[need].absent);
+}
+
+/* Rows that fault leave no wrong bytes where a kernel would not fault. */
+MS_TEST(what_other_ranks_keep_in_a_granule_that_has_memory)
+{
+    put_plan_in_force();
+    ms_config.plan_mode = MS_ENFORCE;
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        const bool faults = need == MS_NEED_REACH || need == MS_NEED_REACH_LIVE;
+        start();
+        cover(AWAY);
+        get(need, AWAY, AWAY);
+        if (faults)
+            CHECK_PLACEMENT(need, AWAY, AWAY, "r");
+        else if (need == MS_NEED_KEEP)
+            CHECK_PLACEMENT(need, AWAY, AWAY, "-");
+        end();
+    }
+}
+
+static size_t evict(__attribute__((unused)) struct ms_allocation *evicted)
+{
+    return 1;
+}
+
+MS_TEST(what_is_held_is_not_evicted)
+{
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        start();
+        CHECK_EQ(ms_access(ADDRESS, GRANULE, need), CUDA_SUCCESS);
+        CHECK_EQ(ms_pressure_evict(evict), !expected[need].is_held);
+        if (expected[need].is_held)
+            ms_read_end();
+        CHECK_EQ(ms_pressure_evict(evict), 1);
+        end();
+    }
+}
+
+/* There it becomes resident; the rest of its contract is the same. */
+MS_TEST(a_stream_of_another_context)
+{
+    start();
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        const enum ms_need elsewhere = ms_need_in(&allocation, need, STREAM);
+        CHECK_EQ(ms_need_in(&allocation, need, CU_STREAM_LEGACY), need);
+        CHECK_EQ(elsewhere == need, !expected[need].is_held);
+        CHECK(!expected[elsewhere].is_held);
+        CHECK_EQ(expected[elsewhere].is_pinned, expected[need].is_pinned);
+        CHECK_EQ(ms_needs[elsewhere].remote, ms_needs[need].remote);
+        CHECK_EQ(ms_needs[elsewhere].absent, ms_needs[need].absent);
+        CHECK_EQ(ms_needs[elsewhere].extents, ms_needs[need].extents);
+    }
+    CHECK_EQ(ms_access_read(ADDRESS, GRANULE, STREAM), CUDA_SUCCESS);
+    CHECK_PLACEMENT(MS_NEED_READ, FILLED, FILLED, "r");
+    CHECK_EQ(ms_pressure_evict(evict), 0);
+    ms_read_end();
+    end();
+}
+
+MS_TEST(what_a_capture_overwrites_is_replayed)
+{
+    put_plan_in_force();
+    ms_config.plan_mode = MS_ENFORCE;
+    start();
+    ms_order_set_capture(true);
+    CHECK_EQ(get(MS_NEED_OVERWRITE, FILLED, ABSENT), CUDA_SUCCESS);
+    CHECK_PLACEMENT(MS_NEED_OVERWRITE, FILLED, ABSENT, "rrrrr");
+    CHECK_EQ(set_bytes, 2 * GRANULE);
+    ms_order_set_capture(false);
+    end();
+}
+
+MS_TEST(rows_leave_gaps_out_only_where_other_ranks_keep_something)
+{
+    const struct ms_rows rows = {.begin = ADDRESS,
+                                 .width = GRANULE,
+                                 .height = 2,
+                                 .depth = 1,
+                                 .pitch = AWAY * (size_t)GRANULE};
+    start();
+    CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
+    CHECK_PLACEMENT(MS_NEED_READ_WRITE, FILLED, AWAY, "rrrr");
+    end();
+    put_plan_in_force();
+    start();
+    CHECK_EQ(ms_access_rows(&rows), CUDA_SUCCESS);
+    CHECK_PLACEMENT(MS_NEED_READ_WRITE, FILLED, AWAY, "r-cr");
+    end();
+}
