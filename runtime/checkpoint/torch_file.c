@@ -157,7 +157,7 @@ bool ms_torch_read(const struct ms_reading *reading, int file, uint64_t file_byt
     unsigned char begin[4];
     if (file_bytes < 4 || pread(file, begin, 4, 0) != 4 || memcmp(begin, zip_mark, 4) != 0)
         return ms_fault_at(reading, NULL,
-                           "expected a zip file, as torch.save writes since PyTorch 1.6");
+                           "expected a zip file, such as torch.save writes since PyTorch 1.6");
     if (!ms_zip_read(reading, file, file_bytes, &torch_file.zip))
         return false;
     const bool is_good = find_folder(&torch_file) && check_byte_order(&torch_file) &&

@@ -86,7 +86,7 @@ static void add_user_rules(const char *path)
             ms_log(MS_WARN, "%s:%d: %s; the line is ignored", path, number, fault);
     }
     if (ferror(file))
-        ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read %s to its end", path);
+        ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read all of %s", path);
     free(line); /* libc's, as getline allocates */
     fclose(file);
 }

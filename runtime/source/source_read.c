@@ -144,7 +144,7 @@ void ms_source_log_failure(const struct ms_source_failure *failure)
                file->path);
         return;
     case MS_SOURCE_LOST:
-        ms_log(MS_ERROR, "%s: the descriptor kept for it is gone (%s); its bytes are still needed",
+        ms_log(MS_ERROR, "%s: the shim's descriptor of it is gone (%s), but its bytes are needed",
                file->path, strerror(failure->error));
         return;
     case MS_SOURCE_CHANGED:
