@@ -8,7 +8,7 @@
  *
  * - POSIX locks belong to a table (fcntl(2)): closing a file here drops no lock of the program.
  * - No dup2, closefrom or limit of the program affects our descriptors, and no child inherits one.
- * - Nothing of the program stays open here: its descriptors are not copied, or closed at once.
+ * - Nothing of the program stays open here: descriptors are not copied, or copies closed at once.
  *
  * If it cannot have its own table (unshare(2) is denied), it uses high descriptors of the program's
  * table, and does not close one while anybody has a lock on the file (ms_trust_close).

@@ -12,7 +12,7 @@
  * while there are any. It uses the program's table of descriptors, because it calls the driver.
  *
  * The kernel grants a lease for a regular file of the user (or with CAP_LEASE) that nobody has open
- * for writing, on file systems with leases. It belongs to the descriptor, and ends with it.
+ * for writing, on file systems with leases. It belongs to the open file, so closing drops it.
  */
 #ifndef METASHARD_RUNTIME_SOURCE_LEASE_H
 #define METASHARD_RUNTIME_SOURCE_LEASE_H
