@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Things that have several owners. It is the first member of their struct, so that whoever drops the last reference need not
- * know what they are. Usable from any thread.
+ * A reference count for objects with several owners. It is the first member of their struct, so the
+ * owner that drops the last reference need not know their type. Usable from any thread.
  */
 #ifndef METASHARD_RUNTIME_BASE_COUNTED_H
 #define METASHARD_RUNTIME_BASE_COUNTED_H
@@ -12,10 +12,10 @@
 
 struct ms_counted {
     _Atomic uint32_t references;
-    void (*destroy)(struct ms_counted *counted); /* with the last reference */
+    void (*destroy)(struct ms_counted *counted); /* called when the last reference is dropped */
 };
 
-/* With one reference. */
+/* Starts with one reference. */
 static inline void ms_counted_init(struct ms_counted *counted,
                                    void (*destroy)(struct ms_counted *counted))
 {
@@ -28,7 +28,7 @@ static inline void ms_counted_take(struct ms_counted *counted)
     atomic_fetch_add_explicit(&counted->references, 1, memory_order_relaxed);
 }
 
-/* For who has no reference, but keeps it from going. False: the last one was dropped. */
+/* For a caller without a reference that keeps the object's memory. False: no reference is left. */
 static inline bool ms_counted_try_take(struct ms_counted *counted)
 {
     uint32_t references = atomic_load(&counted->references);

@@ -20,7 +20,7 @@ void *ms_gap_array_reserve(struct ms_gap_array *gaps, void *items, size_t count,
     if (gaps->behind >= more)
         return items;
     char *memory = memory_of(gaps, items);
-    /* A queue goes through its memory: at least half of the items have gone since they were moved to its begin. */
+    /* A queue drifts through its memory: move it back once half of its items have gone. */
     if (memory != NULL && gaps->before + gaps->behind >= more && gaps->before >= count / 2) {
         memmove(memory, items, count * gaps->item_bytes);
         gaps->behind += gaps->before;

@@ -19,7 +19,7 @@ void *ms_je_rallocx(void *memory, size_t size, int flags);
 void ms_je_dallocx(void *memory, int flags);
 int ms_je_mallctl(const char *name, void *old, size_t *old_length, void *value, size_t length);
 
-/* What private-jemalloc.sh cuts off: settings from outside, and heap profiling, which needs one. */
+/* What private-jemalloc.sh cuts off: external settings, and heap profiling, which they enable. */
 char *ms_je_secure_getenv(const char *name);
 ssize_t ms_je_readlink(const char *path, char *buffer, size_t length);
 
@@ -36,11 +36,11 @@ ssize_t ms_je_readlink(const char *path, char *buffer, size_t length)
 }
 
 /*
- * When jemalloc starts it maps one page, to see what madvise does to it, and writes there without looking whether it
- * has it (5.3.0, madvise_MADV_DONTNEED_zeroes_pages). Where no page is to be had it gets this one, once, and unmaps it.
+ * At its start jemalloc maps one page to test madvise, and writes there even if the mapping failed
+ * (5.3.0, madvise_MADV_DONTNEED_zeroes_pages). Then it gets this page, once, and unmaps it.
  */
 enum { LARGEST_PAGE = 64 << 10 };
-static char spare_pages[2 * LARGEST_PAGE]; /* with one that begins where a page begins */
+static char spare_pages[2 * LARGEST_PAGE]; /* contains one that is aligned */
 
 void *ms_je_mmap(void *address, size_t length, int protection, int flags, int file, off_t offset);
 
@@ -55,11 +55,11 @@ void *ms_je_mmap(void *address, size_t length, int protection, int flags, int fi
     return mapped;
 }
 
-#define NEVER_CALLED(name)                                            \
-    _Noreturn void ms_je_##name(void);                                \
-    _Noreturn void ms_je_##name(void)                                 \
-    {                                                                 \
-        ms_fatal("heap profiling cannot be on, yet it calls " #name); \
+#define NEVER_CALLED(name)                                        \
+    _Noreturn void ms_je_##name(void);                            \
+    _Noreturn void ms_je_##name(void)                             \
+    {                                                             \
+        ms_fatal("heap profiling is disabled, but calls " #name); \
     }
 NEVER_CALLED(exp)
 NEVER_CALLED(log)
@@ -72,7 +72,7 @@ enum { NO_THREAD_CACHE = 1 << 8, ZEROED = 0x40 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int arena_flags = NO_THREAD_CACHE;
 
-/* An arena of our own keeps snapshots out of whatever else might use this copy of jemalloc. */
+/* A separate arena, apart from anything else that might use this copy of jemalloc. */
 static void create_arena(void)
 {
     unsigned arena;

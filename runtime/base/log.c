@@ -50,7 +50,7 @@ static void write_line(const char *word, const char *format, va_list args)
 {
     char line[LINE_BYTES];
     int used = snprintf(line, sizeof(line), "metashard[%s] %s: ", who, word);
-    /* LLVM 14 loses sight of a va_list that is handed on.
+    /* LLVM 14 loses track of a va_list that is passed on.
      * NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
     used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
     if (used > (int)sizeof(line) - 2)
@@ -60,7 +60,7 @@ static void write_line(const char *word, const char *format, va_list args)
             line[i] = '?';
     }
     line[used++] = '\n';
-    /* Nobody can be told when the message cannot be written. */
+    /* A failed write cannot be reported. */
     const ssize_t ignored = ms_quiet_write(log_fd, line, (size_t)used);
     (void)ignored;
 }
@@ -75,9 +75,9 @@ static void write_words(const char *word, const char *format, ...)
     va_end(args);
 }
 
-/* --- not too many */
+/* --- the limit per second */
 
-/* A place in the code, by its format; two that share a slot share the limit too. */
+/* A place in the code is identified by its format; two that share a slot share the limit. */
 enum { PLACES = 256, MOST_A_SECOND = 100 };
 static struct {
     _Atomic uint64_t second_and_count; /* the count in the lowest 32 bits */

@@ -7,10 +7,10 @@
 #  - every global symbol but jemalloc's internal je_* gets PREFIX, so that malloc() in our own code
 #    and free(strdup()) still mean libc's;
 #  - the C++ operators are dropped;
-#  - it asks nothing of the world: the settings in MALLOC_CONF and /etc/malloc.conf are meant for
-#    the program's own jemalloc, and what heap profiling needs, which only those could switch
-#    on, would drag in libm and libgcc_s. heap_jemalloc.c answers these calls;
-#  - it maps memory through heap_jemalloc.c, which knows what it does when there is none;
+#  - it reads no settings: MALLOC_CONF and /etc/malloc.conf are for the program's own jemalloc.
+#    Heap profiling, which only they can enable, would pull in libm and libgcc_s. heap_jemalloc.c
+#    answers these calls;
+#  - it maps memory through heap_jemalloc.c, which handles a mapping that fails;
 #  - the constructor is dropped: a preloaded library must cost nothing where CUDA is not used, and
 #    jemalloc initialises itself at the first allocation anyway.
 set -eu

@@ -25,7 +25,7 @@ void ms_quiet_begin(struct ms_quiet *quiet)
     sigpending(&quiet->pending_before);
 }
 
-/* The kernel sends these to the thread that writes, and what is pending for the thread is taken first. */
+/* The kernel sends these to the writing thread, and sigtimedwait takes a thread's signals first. */
 static void take_away(int signal)
 {
     sigset_t set;

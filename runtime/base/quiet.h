@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writing without a signal to the program. A write to a pipe that nobody reads is a SIGPIPE, and one beyond
- * RLIMIT_FSIZE a SIGXFSZ; both end a program that does not expect them. Their dispositions are the program's, so they are
- * blocked in this thread alone, and the one that our write has caused is taken away again. A signal of the program
- * that was pending before stays pending.
+ * Writing without a signal to the program. A write to a pipe that nobody reads raises SIGPIPE, and
+ * one beyond RLIMIT_FSIZE raises SIGXFSZ; both end a program that does not expect them. Their
+ * dispositions belong to the program, so they are blocked in this thread only, and the one that our
+ * write caused is consumed. A signal of the program that was pending before stays pending.
  */
 #ifndef METASHARD_RUNTIME_BASE_QUIET_H
 #define METASHARD_RUNTIME_BASE_QUIET_H
@@ -20,7 +20,7 @@ struct ms_quiet {
 };
 void ms_quiet_begin(struct ms_quiet *quiet);
 
-/* has_failed: a write within the bracket did, so a signal of it may be pending. errno stays. */
+/* has_failed: a write within the bracket failed, so its signal may be pending. Keeps errno. */
 void ms_quiet_end(const struct ms_quiet *quiet, bool has_failed);
 
 /* write(2), within such a bracket. */

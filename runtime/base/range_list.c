@@ -45,7 +45,7 @@ static int by_begin(const void *a, const void *b)
     return left->begin < right->begin ? -1 : left->begin > right->begin;
 }
 
-/* Most lists are made in order. */
+/* Most lists are built in order. */
 static bool is_sorted(const struct ms_ranges *ranges)
 {
     for (size_t i = 1; i < ranges->count; i++) {
@@ -80,7 +80,7 @@ bool ms_ranges_subtract(const struct ms_ranges *from, const struct ms_ranges *wh
         const uint64_t end = from->list[i].end;
         while (at < what->count && what->list[at].end <= begin)
             at++;
-        /* One of `what` may reach into the next of `from`, so its place is not lost. */
+        /* A range of `what` may reach into the next one of `from`, so `at` stays. */
         for (size_t j = at; j < what->count && what->list[j].begin < end; j++) {
             if (!ms_ranges_add(rest_out, begin, what->list[j].begin))
                 return false;

@@ -15,15 +15,15 @@ struct ms_ranges {
 
 void ms_ranges_cleanup(struct ms_ranges *ranges);
 
-/* Joins the last one where they touch. Empty ranges are left out. False when memory is out. */
+/* Extends the last range if they touch. Ignores an empty range. Returns false if out of memory. */
 bool ms_ranges_add(struct ms_ranges *ranges, uint64_t begin, uint64_t end);
 
 bool ms_ranges_add_all(struct ms_ranges *ranges, const struct ms_ranges *from);
 
-/* Ascending, none touching another. */
+/* Sorts ascending, and joins ranges that overlap or touch. */
 void ms_ranges_sort(struct ms_ranges *ranges);
 
-/* What lies in `from` and not in `what`; both are sorted. */
+/* Adds to `rest_out` what lies in `from` and not in `what`; both are sorted. */
 bool ms_ranges_subtract(const struct ms_ranges *from, const struct ms_ranges *what,
                         struct ms_ranges *rest_out);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of rows: equal pieces that lie at equal distances, in up to MS_ROW_DIMS dimensions. */
+/* Copies of rows of equal length at equal distances, in up to MS_ROW_DIMS dimensions. */
 #ifndef METASHARD_RUNTIME_BASE_STRIDED_COPY_H
 #define METASHARD_RUNTIME_BASE_STRIDED_COPY_H
 

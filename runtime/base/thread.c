@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-/* A plan may be nested deeply, and is parsed by recursion. More would be the program's address space, which may be short. */
+/* Enough for the recursive parser on deep plans. More would cost address space, perhaps limited. */
 enum { STACK_BYTES = 2 << 20 };
 
 int ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)

@@ -24,7 +24,7 @@ struct ms_checkpoint {
     struct ms_skipped skipped;
 };
 
-/* Names of files, in the order of their bytes. */
+/* File names, sorted by bytes. */
 struct names {
     char **name;
     size_t count;
@@ -76,7 +76,7 @@ static int by_place(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-/* The data is the tensors, one behind the other. Offsets become those in the file. */
+/* Checks that the data is the tensors without gaps. Makes offsets relative to the file. */
 static bool check_places(const struct ms_reading *reading, struct ms_tensor *tensors, size_t count,
                          uint64_t data_offset, uint64_t data_bytes)
 {
@@ -113,12 +113,12 @@ static bool parse_tensors(const struct ms_reading *reading, json_t *header, uint
         if (tensor != NULL)
             tensor->name = ms_arena_string(&checkpoint->arena, name, strlen(name));
         if (file == NULL || tensor == NULL || tensor->name == NULL)
-            return ms_fault_at(reading, NULL, "memory is out");
+            return ms_fault_at(reading, NULL, "out of memory");
         tensor->file = file;
         if (!parse_tensor(reading, name, entry, data_bytes, tensor))
             return false;
     }
-    /* There is no list yet if this and all files before are without tensors. */
+    /* There is no list if this file and all before it have no tensors. */
     const size_t count = checkpoint->count - first;
     return check_places(reading, count > 0 ? &checkpoint->tensors[first] : NULL, count, data_offset,
                         data_bytes);
@@ -155,7 +155,7 @@ static bool read_header(const struct ms_reading *reading, int file, uint64_t fil
                            bytes);
     char *text = ms_heap_alloc(bytes + 1);
     if (text == NULL)
-        return ms_fault_at(reading, NULL, "memory is out");
+        return ms_fault_at(reading, NULL, "out of memory");
     const bool is_good =
         pread(file, text, bytes, 8) == (ssize_t)bytes
             ? parse_header(reading, text, bytes, file_bytes - 8 - bytes, checkpoint)
@@ -173,7 +173,7 @@ static bool read_torch_file(const struct ms_reading *reading, int file, uint64_t
     bool is_good = true;
     for (size_t i = 0; i < torch.count && is_good; i++) {
         struct ms_tensor *tensor = add_tensor(checkpoint);
-        is_good = tensor != NULL || ms_fault_at(reading, NULL, "memory is out");
+        is_good = tensor != NULL || ms_fault_at(reading, NULL, "out of memory");
         if (is_good)
             *tensor = torch.tensors[i];
     }
@@ -184,7 +184,7 @@ static bool read_torch_file(const struct ms_reading *reading, int file, uint64_t
     return is_good;
 }
 
-/* A file of any form, by how it begins. */
+/* Reads a file of either format, by its first bytes. */
 static bool read_any(const struct ms_reading *reading, int file, uint64_t file_bytes,
                      struct ms_checkpoint *checkpoint)
 {
@@ -199,7 +199,7 @@ static bool read_file(const char *path, struct ms_checkpoint *checkpoint, struct
 {
     const struct ms_reading reading = {path, fault};
     struct stat stat;
-    /* A pipe must not make the opening wait. */
+    /* Opening a pipe must not block. */
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
@@ -251,13 +251,13 @@ static bool read_files(const char *folder, const struct names *names,
     return true;
 }
 
-/* Of the tensor's file, which was read as FOLDER/NAME. */
+/* The name of the tensor's file, which was read as FOLDER/NAME. */
 static const char *name_in_folder(const struct ms_tensor *tensor)
 {
     return strrchr(tensor->file, '/') + 1;
 }
 
-/* The index and the files tell the same: `map` places each tensor, and no other. */
+/* Checks that the index agrees with the files: `map` has exactly their tensors. */
 static bool check_index(const struct ms_reading *reading, json_t *map,
                         const struct ms_checkpoint *checkpoint)
 {
@@ -286,12 +286,12 @@ static int by_name_and_file(const void *a, const void *b)
     return order != 0 ? order : strcmp(left->file, right->file);
 }
 
-/* A header has no key twice, so equal names are those of two files. */
+/* A header has no duplicate keys, so equal names are in two files. */
 static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
     const struct ms_tensor **sorted = ms_heap_alloc((checkpoint->count + 1) * sizeof(*sorted));
     if (sorted == NULL)
-        return ms_fault_set(fault, "memory is out");
+        return ms_fault_set(fault, "out of memory");
     for (size_t i = 0; i < checkpoint->count; i++)
         sorted[i] = &checkpoint->tensors[i];
     qsort(sorted, checkpoint->count, sizeof(*sorted), by_name_and_file);
@@ -322,11 +322,11 @@ static bool collect_indexed(const struct ms_reading *reading, json_t *map, struc
         if (file == NULL || file[0] == '\0' || file[0] == '.' || strchr(file, '/') != NULL ||
             strlen(file) >= sizeof(last))
             return ms_fault_at(reading, &at, "expected the name of a file in this folder");
-        if (strcmp(last, file) == 0) /* an index names each file many times in a row */
+        if (strcmp(last, file) == 0) /* an index repeats each file many times in a row */
             continue;
         strcpy(last, file);
         if (!add_name(names, file))
-            return ms_fault_at(reading, &at, "memory is out");
+            return ms_fault_at(reading, &at, "out of memory");
     }
     if (names->count > 0)
         qsort(names->name, names->count, sizeof(*names->name), by_text);
@@ -404,14 +404,14 @@ static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, stru
         return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     struct names names = {0};
     bool is_good = collect_folder(folder, is_safetensors_name, &names);
-    /* Files of torch.save beside safetensors hold the same tensors, or others that are not the model's. */
+    /* Files of torch.save beside safetensors have the same tensors, or none of the model. */
     const bool is_indexed =
         names.count == 0 && has_index(path, "pytorch_model.bin.index.json", index);
     if (is_good && names.count == 0 && !is_indexed)
         is_good = collect_folder(folder, is_torch_name, &names);
     closedir(folder);
     if (!is_good)
-        ms_fault_at(&reading, NULL, "memory is out");
+        ms_fault_at(&reading, NULL, "out of memory");
     else if (is_indexed)
         is_good = read_index(index, checkpoint, fault);
     else if (names.count == 0)
@@ -431,7 +431,7 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
     struct stat stat_;
     struct ms_checkpoint *checkpoint = ms_heap_zalloc(sizeof(*checkpoint));
     if (checkpoint == NULL)
-        return ms_fault_at(&reading, NULL, "memory is out");
+        return ms_fault_at(&reading, NULL, "out of memory");
     bool is_good;
     if (stat(path, &stat_) != 0)
         is_good = ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
@@ -456,7 +456,7 @@ bool ms_checkpoint_parse(const char *file, const void *header, size_t header_byt
     const struct ms_reading reading = {file, fault};
     struct ms_checkpoint *checkpoint = ms_heap_zalloc(sizeof(*checkpoint));
     if (checkpoint == NULL)
-        return ms_fault_at(&reading, NULL, "memory is out");
+        return ms_fault_at(&reading, NULL, "out of memory");
     if (!parse_header(&reading, header, header_bytes, data_bytes, checkpoint)) {
         ms_checkpoint_close(checkpoint);
         return false;

@@ -46,7 +46,7 @@ static bool read_line(struct ms_unpickler *machine, uint32_t *length_out)
     const char *from = machine->pickle.text + machine->next;
     const char *end = memchr(from, '\n', machine->bytes - machine->next);
     if (end == NULL)
-        return ms_unpickler_fault(machine, "expected a line's end");
+        return ms_unpickler_fault(machine, "expected the end of a line");
     *length_out = (uint32_t)(end - from);
     machine->next += (size_t)(end - from) + 1;
     return true;

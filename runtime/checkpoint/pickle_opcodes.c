@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each opcode does to the stack, and the stack. */
+/* The stack, and what each opcode does to it. */
 #include "runtime/base/heap.h"
 #include "runtime/checkpoint/pickle_internal.h"
 
@@ -10,7 +10,7 @@ bool ms_unpickler_fault(const struct ms_unpickler *machine, const char *text)
     return false;
 }
 
-/* Room for one more of `count`; the array may move. */
+/* Makes room for one more than `count`; the array may move. */
 static bool make_room(void **array, size_t *capacity, size_t count, size_t element_bytes)
 {
     if (count < *capacity)
@@ -30,7 +30,7 @@ bool ms_unpickler_add(struct ms_unpickler *machine, struct ms_numbers *numbers, 
     const bool is_good = make_room(&array, &numbers->capacity, numbers->count, sizeof(uint32_t));
     numbers->number = array;
     if (!is_good)
-        return ms_unpickler_fault(machine, "memory is out");
+        return ms_unpickler_fault(machine, "out of memory");
     numbers->number[numbers->count++] = number;
     return true;
 }
@@ -43,7 +43,7 @@ struct ms_value *ms_unpickler_make(struct ms_unpickler *machine, enum ms_value_k
         make_room(&array, &machine->value_capacity, pickle->value_count, sizeof(*pickle->values));
     pickle->values = array;
     if (!is_good) {
-        ms_unpickler_fault(machine, "memory is out");
+        ms_unpickler_fault(machine, "out of memory");
         return NULL;
     }
     struct ms_value *value = &pickle->values[pickle->value_count++];
@@ -71,7 +71,7 @@ bool ms_unpickler_add_item(struct ms_unpickler *machine, uint32_t to, uint32_t i
         make_room(&array, &machine->cell_capacity, pickle->cell_count, sizeof(*pickle->cells));
     pickle->cells = array;
     if (!is_good)
-        return ms_unpickler_fault(machine, "memory is out");
+        return ms_unpickler_fault(machine, "out of memory");
     struct ms_value *value = &pickle->values[to];
     const uint32_t cell = pickle->cell_count++;
     pickle->cells[cell] = (struct ms_cell){item, 0};
@@ -83,7 +83,7 @@ bool ms_unpickler_add_item(struct ms_unpickler *machine, uint32_t to, uint32_t i
     return true;
 }
 
-/* The height below which nothing may be taken. */
+/* The height below which nothing may be popped. */
 static size_t floor_of(const struct ms_unpickler *machine)
 {
     return machine->marks.count > 0 ? machine->marks.number[machine->marks.count - 1] : 0;
@@ -105,13 +105,13 @@ static uint32_t pop(struct ms_unpickler *machine)
     return machine->stack.number[--machine->stack.count];
 }
 
-/* The stack from this height on; there is no memory for it before something was pushed. */
+/* The stack from this height; NULL before the first push. */
 static const uint32_t *items_from(const struct ms_unpickler *machine, size_t height)
 {
     return machine->stack.number != NULL ? machine->stack.number + height : NULL;
 }
 
-/* The stack from the last mark on, which is taken away: items[0] to items[count - 1], until a push. */
+/* Pops the stack down to the last mark. The items are valid until the next push. */
 static bool pop_mark(struct ms_unpickler *machine, const uint32_t **items_out, size_t *count_out)
 {
     if (machine->marks.count == 0) {
@@ -144,7 +144,7 @@ static bool run_stop(struct ms_unpickler *machine, const struct ms_argument *arg
     machine->pickle.top = pop(machine);
     machine->is_done = true;
     return machine->next == machine->bytes ||
-           ms_unpickler_fault(machine, "expected nothing behind STOP");
+           ms_unpickler_fault(machine, "expected nothing after STOP");
 }
 
 static bool run_mark(struct ms_unpickler *machine, const struct ms_argument *argument)
@@ -161,7 +161,7 @@ static bool run_pop_mark(struct ms_unpickler *machine, const struct ms_argument 
     return pop_mark(machine, &items, &count);
 }
 
-/* Takes away a value, or a mark with nothing on it. */
+/* Pops a value, or a mark with nothing above it. */
 static bool run_pop(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     if (machine->marks.count > 0 && machine->stack.count == floor_of(machine))
@@ -178,7 +178,7 @@ static bool run_dup(struct ms_unpickler *machine, const struct ms_argument *argu
     return has(machine, 1) && ms_unpickler_add(machine, &machine->stack, top(machine));
 }
 
-/* One value stands for all of these: value 0. */
+/* Value 0 represents all of these. */
 static bool run_other(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     (void)argument;
@@ -193,7 +193,7 @@ static bool run_number(struct ms_unpickler *machine, const struct ms_argument *a
     return value != NULL;
 }
 
-/* Two's complement, the lowest byte first. */
+/* Two's complement, little-endian. */
 static bool run_long(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     if (argument->length > 8)
@@ -229,7 +229,7 @@ static bool run_dict(struct ms_unpickler *machine, const struct ms_argument *arg
     return ms_unpickler_push(machine, MS_VALUE_DICT) != NULL;
 }
 
-/* The items stay where they are on the stack until the tuple is pushed over them. */
+/* The items stay on the stack until the tuple is pushed over them. */
 static bool push_tuple(struct ms_unpickler *machine, const uint32_t *items, size_t count)
 {
     if (ms_unpickler_make(machine, MS_VALUE_TUPLE) == NULL)
@@ -260,7 +260,7 @@ static bool run_tuple_of(struct ms_unpickler *machine, const struct ms_argument 
     return push_tuple(machine, items_from(machine, machine->stack.count), count);
 }
 
-/* Into a list. Of an object of another class what it would do with them is not known. */
+/* Appends to a list. Another object may do anything with the items, so they are ignored. */
 static bool append(struct ms_unpickler *machine, const uint32_t *items, size_t count)
 {
     const uint32_t to = top(machine);
@@ -322,7 +322,7 @@ static bool run_set_items(struct ms_unpickler *machine, const struct ms_argument
     return pop_mark(machine, &items, &count) && has(machine, 1) && set_items(machine, items, count);
 }
 
-/* Into a set, which is not looked into. */
+/* Adds to a set, whose items are ignored. */
 static bool run_add_items(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     return run_pop_mark(machine, argument) && has(machine, 1);
@@ -362,7 +362,7 @@ static bool run_stack_global(struct ms_unpickler *machine, const struct ms_argum
     return push_global(machine, module, name);
 }
 
-/* REDUCE and NEWOBJ: of a function or a class, and its arguments. */
+/* REDUCE and NEWOBJ: a call of a function or a class with arguments. */
 static bool run_call(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     (void)argument;
@@ -377,7 +377,7 @@ static bool run_call(struct ms_unpickler *machine, const struct ms_argument *arg
     return true;
 }
 
-/* With named arguments, which are not looked at. */
+/* With keyword arguments, which are ignored. */
 static bool run_call_named(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     if (!has(machine, 3))
@@ -386,7 +386,7 @@ static bool run_call_named(struct ms_unpickler *machine, const struct ms_argumen
     return run_call(machine, argument);
 }
 
-/* The state of an object: attributes. */
+/* Ignores the state of an object: its attributes. */
 static bool run_build(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     (void)argument;
@@ -411,17 +411,17 @@ static bool run_persistent(struct ms_unpickler *machine, const struct ms_argumen
 static bool run_get(struct ms_unpickler *machine, const struct ms_argument *argument)
 {
     if (argument->number >= machine->memo.count || machine->memo.number[argument->number] == 0)
-        return ms_unpickler_fault(machine, "expected a value that was kept before");
+        return ms_unpickler_fault(machine, "expected a memo entry that was set before");
     return ms_unpickler_add(machine, &machine->stack, machine->memo.number[argument->number] - 1);
 }
 
-/* A writer counts what it keeps, and each costs it a byte at least. */
+/* A writer numbers memo entries from 0, and each takes at least one byte. */
 static bool keep(struct ms_unpickler *machine, uint64_t index)
 {
     if (!has(machine, 1))
         return false;
     if (index >= machine->bytes)
-        return ms_unpickler_fault(machine, "expected fewer kept values than bytes");
+        return ms_unpickler_fault(machine, "expected fewer memo entries than bytes");
     while (machine->memo.count <= index) {
         if (!ms_unpickler_add(machine, &machine->memo, 0))
             return false;
@@ -442,7 +442,7 @@ static bool run_memoize(struct ms_unpickler *machine, const struct ms_argument *
     return keep(machine, machine->memo_filled);
 }
 
-/* Those without a function are in the table for their names. */
+/* Opcodes without a function are listed for their names. */
 const struct ms_opcode ms_opcodes[256] = {
     ['('] = {"MARK", NOTHING, run_mark},
     ['.'] = {"STOP", NOTHING, run_stop},

@@ -44,7 +44,7 @@ const char *ms_tensor_measure(struct ms_tensor *tensor)
             return "expected a shape of less than 2^63 bytes";
     } else {
         if (elements % 8 * bits % 8 != 0 && !is_empty)
-            return "expected a shape that is whole bytes of this dtype";
+            return "expected a shape with a whole number of bytes in this dtype";
         bytes = elements / 8 * bits + elements % 8 * bits / 8;
         if (elements >= limit) /* indices of elements are below 2^63 as well */
             return "expected a shape of less than 2^63 elements";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One tensor: its name, type and shape, and where its bytes are. Types are those of safetensors. */
+/* One tensor: its name, dtype (one of safetensors), shape, and the place of its bytes. */
 #ifndef METASHARD_RUNTIME_CHECKPOINT_TENSOR_H
 #define METASHARD_RUNTIME_CHECKPOINT_TENSOR_H
 
@@ -43,12 +43,12 @@ extern const unsigned ms_dtype_bits[MS_DTYPE_COUNT];
 enum { MS_TENSOR_DIMS_MAX = 8 };
 
 /*
- * Equations: elements = product of shape; bytes = elements * bits / 8 < 2^63, and so is the product
- * of those dimensions that are not 0.
+ * Equations: elements = product of shape; bytes = elements * bits / 8 < 2^63, and the product of
+ * the dimensions that are not 0 is below 2^63, too.
  */
 struct ms_tensor {
     const char *name;
-    const char *file; /* NULL: known from a plan only */
+    const char *file; /* NULL: known only from a plan */
     uint64_t offset;  /* of the first byte in the file */
     uint64_t elements, bytes;
     uint64_t shape[MS_TENSOR_DIMS_MAX];
@@ -58,7 +58,7 @@ struct ms_tensor {
 
 bool ms_dtype_find(const char *name, enum ms_dtype *dtype_out);
 
-/* Sets elements and bytes from dtype and shape. NULL, or why there is no such tensor. */
+/* Sets elements and bytes from dtype and shape. Returns NULL, or why the shape is invalid. */
 const char *ms_tensor_measure(struct ms_tensor *tensor);
 
 bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b); /* dtype and shape */

@@ -7,7 +7,7 @@ bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *pla
     json_t *dtype = json_object_get(object, "dtype"), *shape = json_object_get(object, "shape");
     const struct ms_place at_dtype = {place, "dtype", 0}, at_shape = {place, "shape", 0};
     if (!json_is_string(dtype) || !ms_dtype_find(json_string_value(dtype), &tensor->dtype))
-        return ms_fault_at(reading, &at_dtype, "expected a dtype of safetensors, as \"BF16\"");
+        return ms_fault_at(reading, &at_dtype, "expected a dtype of safetensors, such as \"BF16\"");
     if (!json_is_array(shape) || json_array_size(shape) > MS_TENSOR_DIMS_MAX)
         return ms_fault_at(reading, &at_shape, "expected a list of at most 8 integers");
     tensor->dims = (unsigned)json_array_size(shape);

@@ -6,7 +6,7 @@
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/document/json.h"
 
-/* dtype and shape, from any object that has both. */
+/* Reads dtype and shape from an object that has both. */
 bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
                     struct ms_tensor *tensor);
 

@@ -21,11 +21,11 @@ struct torch_file {
     int folder_bytes; /* of the first record's name, up to its '/' */
 };
 
-/* A pickle of the number that all files began with before they were zip files. */
+/* The zip mark, and the start of a pickled number with which older files begin. */
 static const unsigned char zip_mark[] = {'P', 'K', 3, 4}, legacy_mark[] = {0x80, 2, 0x8a, 10};
 
-/* A header of safetensors of 67,324,752 bytes begins with the zip's mark as well, but then with 4 zeros and
- * a '{', which is no compression method. */
+/* A safetensors file with a header of 67,324,752 bytes also begins with the zip mark, but 4 zeros
+ * and a '{' follow, which is not a compression method. */
 bool ms_torch_is_file(const unsigned char *begin, size_t bytes)
 {
     if (bytes < 4 || (bytes > 8 && begin[8] == '{'))
@@ -33,7 +33,7 @@ bool ms_torch_is_file(const unsigned char *begin, size_t bytes)
     return memcmp(begin, zip_mark, 4) == 0 || memcmp(begin, legacy_mark, 4) == 0;
 }
 
-/* All records are in one folder, named as the file was when it was written, or "archive". */
+/* All records are in one folder, named after the file as it was written, or "archive". */
 static const struct ms_zip_record *find_record(const struct torch_file *file, const char *part,
                                                const char *name)
 {
@@ -75,7 +75,7 @@ static bool read_state(const struct torch_file *file, struct ms_arena *arena,
         return ms_fault_at(file->reading, NULL, "expected a record data.pkl of at most 100 MB");
     char *text = ms_heap_alloc(record->bytes + 1);
     if (text == NULL)
-        return ms_fault_at(file->reading, NULL, "memory is out");
+        return ms_fault_at(file->reading, NULL, "out of memory");
     const bool is_good =
         pread(file->file, text, record->bytes, (off_t)record->offset) == (ssize_t)record->bytes
             ? ms_torch_state_read(file->reading, text, record->bytes, arena, state)
@@ -84,7 +84,7 @@ static bool read_state(const struct torch_file *file, struct ms_arena *arena,
     return is_good;
 }
 
-/* The offset in the storage becomes that in the file. */
+/* Makes the offset in the storage one in the file. */
 static bool place_tensor(const struct torch_file *file, const struct ms_torch_view *view,
                          struct ms_tensor *tensor)
 {
@@ -136,7 +136,7 @@ static bool place_tensors(const struct torch_file *file, const struct ms_torch_s
     const char *name = ms_arena_string(arena, file->reading->file, strlen(file->reading->file));
     struct ms_tensor *tensors = ms_heap_alloc((state->count + 1) * sizeof(*tensors));
     bool is_good =
-        (name != NULL && tensors != NULL) || ms_fault_at(file->reading, NULL, "memory is out");
+        (name != NULL && tensors != NULL) || ms_fault_at(file->reading, NULL, "out of memory");
     for (size_t i = 0; i < state->count && is_good; i++) {
         is_good = place_tensor(file, &state->views[i], &tensors[i]);
         tensors[i].file = name;
@@ -157,7 +157,7 @@ bool ms_torch_read(const struct ms_reading *reading, int file, uint64_t file_byt
     unsigned char begin[4];
     if (file_bytes < 4 || pread(file, begin, 4, 0) != 4 || memcmp(begin, zip_mark, 4) != 0)
         return ms_fault_at(reading, NULL,
-                           "expected a zip file, as torch.save writes since PyTorch 1.6");
+                           "expected a zip file, such as torch.save writes since PyTorch 1.6");
     if (!ms_zip_read(reading, file, file_bytes, &torch_file.zip))
         return false;
     const bool is_good = find_folder(&torch_file) && check_byte_order(&torch_file) &&

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors of a file that torch.save wrote (a zip file; PyTorch 1.6 and later): each with the bytes of
+ * The tensors of a file of torch.save (a zip file; PyTorch 1.6 and later), each with the bytes of
  * the file that torch.load(mmap=True) maps for it. Nothing in the file is executed.
  */
 #ifndef METASHARD_RUNTIME_CHECKPOINT_TORCH_FILE_H
@@ -9,18 +9,18 @@
 #include "runtime/base/arena.h"
 #include "runtime/checkpoint/checkpoint.h"
 
-/* In the order of the format; ms_heap_free. */
+/* In the order of the format. The caller frees `tensors` with ms_heap_free. */
 struct ms_torch_tensors {
     struct ms_tensor *tensors;
     size_t count;
     struct ms_skipped skipped;
 };
 
-/* Whether torch.save wrote a file that begins with these bytes (9 or more, if it has them), as a zip file
- * or before 1.6. */
+/* True if torch.save wrote a file that begins with these bytes, as a zip file or before 1.6. Wants
+ * at least 9 bytes, if the file has them. */
 bool ms_torch_is_file(const unsigned char *begin, size_t bytes);
 
-/* `file` is open for reading and file_bytes long. Names are of the arena, and so is that of the file. */
+/* `file` is open for reading and file_bytes long. Names, also the file's, are in the arena. */
 bool ms_torch_read(const struct ms_reading *reading, int file, uint64_t file_bytes,
                    struct ms_arena *arena, struct ms_torch_tensors *tensors_out);
 

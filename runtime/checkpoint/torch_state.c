@@ -11,14 +11,14 @@
 
 enum {
     DEPTH_MAX = 2048,
-    /* A dict that the pickle holds once can be reached by many names, and so on with what is in it: what
-     * the names need is at most so many times the pickle, and this in any case. */
+    /* A dict that the pickle has once may have many names, and so may its items: names may take
+     * this many times the pickle's size plus this many bytes. */
     SPENT_MAX_TIMES = 32,
     SPENT_MIN_BYTES = 1 << 16
 };
 
-/* The type of a storage, of module torch, torch.storage, torch.cuda..; and the dtype of its elements, or one
- * that is given beside a storage of bytes. */
+/* The type of a storage in module torch, torch.storage, torch.cuda..., and the dtype of its
+ * elements, or the dtype that is given beside a storage of bytes. */
 static const struct {
     const char *storage, *name; /* NULL: there is none */
     enum ms_dtype dtype;
@@ -47,12 +47,12 @@ static const struct {
 
 enum { TYPE_COUNT = sizeof(types) / sizeof(types[0]) };
 
-/* What a call would make. */
+/* What a call would create. */
 enum made {
     NO_TENSOR,
     A_DICT,
-    A_PARAMETER, /* of the tensor that is its first argument */
-    A_SUBCLASS,  /* of what a function makes of other arguments */
+    A_PARAMETER, /* with its first argument as tensor */
+    A_SUBCLASS,  /* made from the result of a function, which is an argument */
     A_TENSOR,
     A_TENSOR_WITH_DTYPE,
     A_QUANTIZED
@@ -90,12 +90,12 @@ struct walk {
     struct ms_torch_state state;
     struct frame frames[DEPTH_MAX];
     size_t depth;
-    char *path; /* the name of the value that is looked at; "" is the top */
+    char *path; /* the name of the current value; "" for the top */
     size_t path_bytes, path_capacity;
     uint64_t spent, limit;
-    uint32_t top_item; /* the cell of the item of the top that is being followed */
-    uint32_t root;     /* the one that all tensors so far are in; 0: none yet */
-    bool has_roots;    /* there is more than one */
+    uint32_t top_item; /* the cell of the current item of the top */
+    uint32_t root;     /* the one that has all tensors so far; 0: no tensor yet */
+    bool has_roots;    /* there are several */
 };
 
 static bool fault_at(const struct walk *walk, const char *what)
@@ -109,7 +109,7 @@ static bool spend(struct walk *walk, size_t bytes)
 {
     walk->spent += bytes;
     return walk->spent <= walk->limit ||
-           fault_at(walk, "expected fewer names for what the file holds once");
+           fault_at(walk, "expected fewer names for values that the file has once");
 }
 
 static enum made made_by(const struct ms_pickle *pickle, uint32_t function)
@@ -121,7 +121,7 @@ static enum made made_by(const struct ms_pickle *pickle, uint32_t function)
     return NO_TENSOR;
 }
 
-/* What the value is, if it is a call; of a tensor also the tuple of its arguments. */
+/* Returns what the value is, if it is a call, and the tuple of its arguments. */
 static enum made made_of(const struct ms_pickle *pickle, uint32_t value, uint32_t *arguments_out)
 {
     const struct ms_value *call = &pickle->values[value];
@@ -144,7 +144,7 @@ static bool is_tensor(enum made made)
     return made == A_TENSOR || made == A_TENSOR_WITH_DTYPE || made == A_QUANTIZED;
 }
 
-/* Parameters are looked through; the value is then their tensor. */
+/* Replaces a parameter by its tensor. */
 static bool find_made(struct walk *walk, uint32_t *value, enum made *made_out,
                       uint32_t *arguments_out)
 {
@@ -163,7 +163,7 @@ static bool append_path(struct walk *walk, const char *text, size_t bytes)
     if (wanted > walk->path_capacity) {
         char *grown = ms_heap_realloc(walk->path, 2 * wanted);
         if (grown == NULL)
-            return fault_at(walk, "memory is out");
+            return fault_at(walk, "out of memory");
         walk->path = grown;
         walk->path_capacity = 2 * wanted;
     }
@@ -175,7 +175,7 @@ static bool append_path(struct walk *walk, const char *text, size_t bytes)
     return true;
 }
 
-/* False: the name cannot be written. What is below a key that is no text and no integer has no name. */
+/* Returns false on a fault. Below a key that is neither text nor an integer there are no names. */
 static bool append_key(struct walk *walk, const struct frame *frame, uint32_t key,
                        bool *has_name_out)
 {
@@ -198,7 +198,7 @@ static bool append_key(struct walk *walk, const struct frame *frame, uint32_t ke
     return append_path(walk, digits, (size_t)snprintf(digits, sizeof(digits), "%" PRId64, number));
 }
 
-/* Row of the table; TYPE_COUNT: not in it. */
+/* Returns the row of the table, or TYPE_COUNT. */
 static size_t find_type(const struct ms_pickle *pickle, uint32_t value, bool is_storage)
 {
     const struct ms_value *global = &pickle->values[value];
@@ -216,7 +216,7 @@ static uint64_t type_bytes(size_t type)
     return ms_dtype_bits[types[type].dtype] / 8;
 }
 
-/* A row of numbers from 0 on. More than `most` of them are counted only. */
+/* Reads a tuple of integers of at least 0. Those beyond `most` are not stored, only counted. */
 static bool read_numbers(const struct ms_pickle *pickle, uint32_t tuple, uint64_t *numbers,
                          size_t most, size_t *count_out)
 {
@@ -250,13 +250,12 @@ static bool is_contiguous(const struct ms_tensor *tensor, const uint64_t *stride
     return true;
 }
 
-/* A call of one of torch._utils._rebuild_tensor and those that came after it, and what it says. */
+/* A call of torch._utils._rebuild_tensor or a later version of it, and its arguments. */
 struct rebuild {
     enum made made;
     uint32_t storage, first, shape, stride, dtype; /* arguments: values */
-    bool
-        is_changed; /* bits say that the elements are not what the bytes say: conjugated, negated */
-    size_t held, type; /* rows of the table; TYPE_COUNT: not in it */
+    bool is_changed;   /* the elements are not what the bytes say: conjugated or negated */
+    size_t held, type; /* rows of the table, or TYPE_COUNT */
     size_t dims;
     uint64_t strides[MS_TENSOR_DIMS_MAX];
 };
@@ -296,7 +295,7 @@ static bool read_storage(struct walk *walk, struct rebuild *rebuild, struct ms_t
         return fault_at(walk, "expected the storage's key in UTF-8, without NUL");
     view->key = ms_arena_string(walk->arena, text, key->text.length);
     if (view->key == NULL)
-        return fault_at(walk, "memory is out");
+        return fault_at(walk, "out of memory");
     rebuild->held = find_type(&walk->pickle, id[1], true);
     view->storage_bytes = (uint64_t)values[id[4]].number;
     return rebuild->held == TYPE_COUNT ||
@@ -320,11 +319,11 @@ static bool read_shape(struct walk *walk, struct rebuild *rebuild, struct ms_ten
         !read_numbers(pickle, rebuild->shape, tensor->shape, MS_TENSOR_DIMS_MAX, &rebuild->dims) ||
         !read_numbers(pickle, rebuild->stride, rebuild->strides, MS_TENSOR_DIMS_MAX, &strides) ||
         rebuild->dims != strides)
-        return fault_at(walk, "expected offset, shape and strides of integers from 0 on");
+        return fault_at(walk, "expected offset, shape and strides of integers that are 0 or more");
     return true;
 }
 
-/* Where the tensor is in its storage. PyTorch does not look at where one without elements begins. */
+/* Reads the tensor's offset in its storage. PyTorch ignores that of a tensor without elements. */
 static bool read_place(struct walk *walk, const struct rebuild *rebuild, struct ms_torch_view *view)
 {
     struct ms_tensor *tensor = &view->tensor;
@@ -337,7 +336,7 @@ static bool read_place(struct walk *walk, const struct rebuild *rebuild, struct 
            fault_at(walk, "expected a tensor that ends in its storage");
 }
 
-/* False: a fault, with *counter NULL, or a tensor that is not listed, with the count that it is of. */
+/* Returns false on a fault, with *counter NULL, or to skip a tensor, with the counter to raise. */
 static bool read_view(struct walk *walk, enum made made, uint32_t arguments,
                       struct ms_torch_view *view, size_t **counter)
 {
@@ -388,7 +387,7 @@ static bool visit_tensor(struct walk *walk, uint32_t value, uint32_t arguments, 
     walk->root = walk->top_item;
     struct ms_torch_view *view = add_view(&walk->state);
     if (view == NULL)
-        return fault_at(walk, "memory is out");
+        return fault_at(walk, "out of memory");
     if (!spend(walk, sizeof(*view) + walk->path_bytes))
         return false;
     if (!read_view(walk, made, arguments, view, &counter)) {
@@ -398,10 +397,10 @@ static bool visit_tensor(struct walk *walk, uint32_t value, uint32_t arguments, 
         return counter != NULL;
     }
     view->tensor.name = ms_arena_string(walk->arena, walk->path, walk->path_bytes);
-    return view->tensor.name != NULL || fault_at(walk, "memory is out");
+    return view->tensor.name != NULL || fault_at(walk, "out of memory");
 }
 
-/* Whether names go on behind the value: a list or a tuple, or a dict. */
+/* True if names go on below the value: a list, a tuple or a dict. */
 static bool is_container(const struct ms_value *value, enum made made)
 {
     return value->kind == MS_VALUE_TUPLE || value->kind == MS_VALUE_LIST ||
@@ -464,8 +463,7 @@ static bool follow(struct walk *walk)
     return true;
 }
 
-/* Where all tensors are in one dict of the top, and it is named as programs name the one with the model:
- * their names are those in that dict. */
+/* If all tensors are in one dict of the top with a usual name for the model, names begin there. */
 static void drop_root(struct walk *walk, bool is_top_dict)
 {
     static const char *const roots[] = {"state_dict", "model", "module"};
@@ -486,7 +484,7 @@ static void drop_root(struct walk *walk, bool is_top_dict)
     }
 }
 
-/* Tensors in objects of other classes, in sets, or below keys without a name. */
+/* Counts tensors in objects of other classes, in sets, or below keys without a name. */
 static void count_unnamed(struct walk *walk)
 {
     uint32_t arguments;
@@ -515,7 +513,7 @@ bool ms_torch_state_read(const struct ms_reading *reading, const char *text, siz
 {
     struct walk *walk = ms_heap_zalloc(sizeof(*walk));
     if (walk == NULL)
-        return ms_fault_at(reading, NULL, "memory is out");
+        return ms_fault_at(reading, NULL, "out of memory");
     walk->reading = reading;
     walk->arena = arena;
     walk->limit = (uint64_t)bytes * SPENT_MAX_TIMES + SPENT_MIN_BYTES;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors in what torch.save pickled (data.pkl), and their names: those that can be found by following
- * dicts, lists and tuples from the top (docs/plan-format.md, Checkpoints). Where their storages are is for
- * torch_file.h.
+ * The tensors in the pickle of torch.save (data.pkl), and their names: those reached from the top
+ * through dicts, lists and tuples (docs/plan-format.md, Checkpoints). torch_file.h finds storages.
  */
 #ifndef METASHARD_RUNTIME_CHECKPOINT_TORCH_STATE_H
 #define METASHARD_RUNTIME_CHECKPOINT_TORCH_STATE_H
@@ -17,14 +16,14 @@ struct ms_torch_view {
     uint64_t storage_bytes;
 };
 
-/* Views in the order of the pickle; two may be of the same bytes, or have the same name. */
+/* Views in the order of the pickle; two may have the same bytes, or the same name. */
 struct ms_torch_state {
     struct ms_torch_view *views; /* ms_heap_free */
     size_t count, capacity;
     struct ms_skipped skipped;
 };
 
-/* Strings are of the arena, which may be left with some when false is returned. */
+/* Strings are in the arena, which may have some even if this returns false. */
 bool ms_torch_state_read(const struct ms_reading *reading, const char *text, size_t bytes,
                          struct ms_arena *arena, struct ms_torch_state *state_out);
 

@@ -38,7 +38,7 @@ struct source {
     uint64_t bytes;
 };
 
-/* What the end tells: the directory of `count` entries is [offset, offset + bytes). */
+/* From the end: the directory of `count` entries is [offset, offset + bytes). */
 struct directory {
     uint64_t count, bytes, offset;
 };
@@ -61,18 +61,18 @@ static bool read_at(const struct source *source, uint64_t offset, void *to, size
     return (bytes <= source->bytes && offset <= source->bytes - bytes &&
             pread(source->file, to, bytes, (off_t)offset) == (ssize_t)bytes) ||
            ms_fault_at(source->reading, NULL,
-                       "expected %zu bytes of the zip file at %" PRIu64 ", it is shorter", bytes,
+                       "expected %zu bytes of the zip file at %" PRIu64 ", found fewer", bytes,
                        offset);
 }
 
-/* The end is the last one whose comment reaches to the end of the file. */
+/* Finds the last end whose comment reaches the end of the file. */
 static bool find_end(const struct source *source, uint64_t *at_out, unsigned char end[END_BYTES])
 {
     const size_t most = END_BYTES + COMMENT_MAX_BYTES;
     const size_t bytes = source->bytes < most ? (size_t)source->bytes : most;
     unsigned char *tail = ms_heap_alloc(bytes + 1);
     if (tail == NULL)
-        return ms_fault_at(source->reading, NULL, "memory is out");
+        return ms_fault_at(source->reading, NULL, "out of memory");
     bool is_good = read_at(source, source->bytes - bytes, tail, bytes), is_found = false;
     for (size_t comment = 0; is_good && !is_found && comment + END_BYTES <= bytes; comment++) {
         const unsigned char *at = tail + bytes - END_BYTES - comment;
@@ -88,13 +88,13 @@ static bool find_end(const struct source *source, uint64_t *at_out, unsigned cha
     return is_good;
 }
 
-/* The narrow end says the same, or that the wide one says it. */
+/* True if the narrow end has the same number, or refers to the wide one. */
 static bool is_same(uint64_t narrow, int bytes, uint64_t wide)
 {
     return narrow == wide || narrow == (bytes == 2 ? UINT16_MAX : UINT32_MAX);
 }
 
-/* The end64 of the locator at `at`, if there is one; *at_out: where the directory has to end. */
+/* Reads the zip64 end whose locator ends at `at`, if any. *at_out: where the directory must end. */
 static bool read_end64(const struct source *source, uint64_t at, struct directory *directory,
                        uint64_t *at_out)
 {
@@ -148,7 +148,7 @@ static bool find_directory(const struct source *source, struct directory *direct
     return true;
 }
 
-/* Of those of the three that are all ones, the extra field has the wide value, in this order. */
+/* The extra field has the wide values of those of the three that are all ones, in this order. */
 static bool read_wide(const unsigned char *extra, size_t bytes, uint64_t *values[3])
 {
     while (bytes >= 4) {
@@ -170,7 +170,7 @@ static bool read_wide(const unsigned char *extra, size_t bytes, uint64_t *values
     return bytes == 0;
 }
 
-/* *at moves behind the entry. */
+/* Moves *at to the end of the entry. */
 static bool read_entry(const struct source *source, const unsigned char **at,
                        const unsigned char *end, struct ms_zip *zip, struct ms_zip_record *record)
 {
@@ -185,7 +185,7 @@ static bool read_entry(const struct source *source, const unsigned char **at,
         return ms_fault_at(source->reading, NULL, "expected a name in UTF-8 for each zip record");
     record->name = ms_arena_string(&zip->arena, text, name);
     if (record->name == NULL)
-        return ms_fault_at(source->reading, NULL, "memory is out");
+        return ms_fault_at(source->reading, NULL, "out of memory");
     const struct ms_place place = {NULL, record->name, 0};
     uint64_t packed = number(entry + 20, 4);
     record->bytes = number(entry + 24, 4);
@@ -200,7 +200,7 @@ static bool read_entry(const struct source *source, const unsigned char **at,
     return true;
 }
 
-/* Where the data begins only the local header says. */
+/* Only the local header says where the data begins. */
 static bool read_header(const struct source *source, const struct directory *directory,
                         struct ms_zip_record *record)
 {
@@ -246,7 +246,7 @@ static bool check_records(const struct source *source, struct ms_zip *zip)
         const struct ms_place place = {NULL, records[i].name, 0};
         if (records[i - 1].offset + records[i - 1].bytes > records[i].header)
             return ms_fault_at(source->reading, &place,
-                               "expected a record behind the end of the one before");
+                               "expected a record after the end of the one before");
     }
     qsort(records, zip->count, sizeof(*records), by_name);
     for (size_t i = 1; i < zip->count; i++) {
@@ -284,7 +284,7 @@ bool ms_zip_read(const struct ms_reading *reading, int file, uint64_t file_bytes
     unsigned char *text = ms_heap_alloc(directory.bytes + 1);
     zip.records = ms_arena_take(&zip.arena, zip.count, sizeof(*zip.records));
     bool is_good =
-        (text != NULL && zip.records != NULL) || ms_fault_at(reading, NULL, "memory is out");
+        (text != NULL && zip.records != NULL) || ms_fault_at(reading, NULL, "out of memory");
     is_good = is_good && read_at(&source, directory.offset, text, directory.bytes) &&
               read_entries(&source, &directory, text, &zip);
     ms_heap_free(text);

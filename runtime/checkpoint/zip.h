@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the records of a zip file are: of one that stores them uncompressed, as torch.save does, so that
- * a record is a range of the file. Offsets and sizes of any width (zip64). Nothing is unpacked, and
- * checksums are not looked at.
+ * The records of a zip file that stores them uncompressed, as torch.save does, so that a record is
+ * a range of the file. Offsets and sizes may be wide (zip64). Ignores checksums; unpacks nothing.
  *
- * An own reader, because this is all that is needed of the format, and because a reader that also
- * unpacks would have to be linked and trusted with files that anybody may have made.
+ * This reader exists because the shim needs no more of the format. A reader that also unpacks would
+ * have to be linked, and trusted with untrusted files.
  */
 #ifndef METASHARD_RUNTIME_CHECKPOINT_ZIP_H
 #define METASHARD_RUNTIME_CHECKPOINT_ZIP_H
@@ -18,17 +17,17 @@
 /* Equations: header + 30 <= offset; offset + bytes <= where the directory begins. */
 struct ms_zip_record {
     const char *name; /* valid UTF-8, not empty */
-    uint64_t header;  /* where its local header begins in the file */
+    uint64_t header;  /* offset of its local header in the file */
     uint64_t offset;  /* of its first byte in the file */
     uint64_t bytes;
 };
 
-/* Records by name, as bytes; names are unique, and no two records share a byte. */
+/* Records sorted by the bytes of their names; names are unique, and no two records share a byte. */
 struct ms_zip {
     struct ms_arena arena;
     struct ms_zip_record *records;
     size_t count;
-    const char *first; /* the name that is first in the directory; NULL: there is no record */
+    const char *first; /* the first name in the directory, or NULL */
 };
 
 /* `file` is open for reading and file_bytes long. */

@@ -25,7 +25,7 @@ static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
     return NULL;
 }
 
-/* False: there are no digits, or more than a number has. */
+/* Returns false if there are no digits, or the number is too large. */
 static bool read_digits(const char *text, char **end_out, unsigned long long *number_out)
 {
     if (!isdigit((unsigned char)*text))
@@ -38,7 +38,7 @@ static bool read_digits(const char *text, char **end_out, unsigned long long *nu
     return fits;
 }
 
-/* A number of bytes at *text, which is moved behind it. */
+/* Reads a number of bytes at *text, and moves *text behind it. */
 static bool read_bytes(const char **text, uint64_t *value_out)
 {
     static const char units[] = "KMGT";
@@ -206,7 +206,8 @@ void ms_config_read_quietly(struct ms_config *config, char **environment)
 #undef MS_OPTION
 }
 
-/* Again, for the complaints: the log was not open before. NOLINTNEXTLINE(readability-function-size) */
+/* Parses again, to log warnings: the log was not open before.
+ * NOLINTNEXTLINE(readability-function-size) */
 void ms_config_read(struct ms_config *config, char **environment)
 {
     ms_config_read_quietly(config, environment);

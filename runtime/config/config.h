@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The configuration: read once from the environment, when the shim starts; constant afterwards.
- * A value that cannot be read costs one warning and is replaced by the default. A METASHARD_
- * variable that does not exist costs one warning. Programs with raised privileges (setuid) get the
- * defaults.
+ * The configuration: read from the environment once, when the shim starts, and constant afterwards.
+ * An invalid value gives one warning, and the default is used. An unknown METASHARD_ variable gives
+ * one warning. Programs with raised privileges (setuid) get the defaults.
  */
 #ifndef METASHARD_RUNTIME_CONFIG_CONFIG_H
 #define METASHARD_RUNTIME_CONFIG_CONFIG_H
@@ -21,7 +20,7 @@ struct ms_log_setting {
     char path[MS_PATH_BYTES]; /* empty: stderr */
 };
 
-/* Sizes in bytes, ends included. */
+/* Ranges of sizes in bytes, both ends included. */
 enum { MS_MAX_SIZES = 16 };
 struct ms_size_list {
     int count;
@@ -44,22 +43,19 @@ struct ms_config {
 #define MS_OPTION(type, field, variable, default_, unit, description) ms_type_##type field;
 #include "runtime/config/options.def"
 #undef MS_OPTION
-    char runtime_dir[MS_PATH_BYTES]; /* $XDG_RUNTIME_DIR; "" when there is none */
+    char runtime_dir[MS_PATH_BYTES]; /* $XDG_RUNTIME_DIR, or "" */
 };
 
-/* The settings of this process: constant after ms_start (start.h). */
+/* The settings of this process, constant after ms_start (start.h). */
 extern struct ms_config ms_config;
 
-/*
- * Fills *config from `environment` (as environ(7)) and opens the log as it asks. Complaints are
- * logged after the log is open.
- */
+/* Fills *config from `environment` (as environ(7)), opens the log, and logs invalid variables. */
 void ms_config_read(struct ms_config *config, char **environment);
 
-/* The same without a word and without a log: for tools. */
+/* The same without opening the log or logging, for tools. */
 void ms_config_read_quietly(struct ms_config *config, char **environment);
 
-/* The value of a variable of `environment` (as environ(7)), or NULL. */
+/* Returns the value of a variable of `environment` (as environ(7)), or NULL. */
 const char *ms_environment_find(char **environment, const char *name);
 
 /* Calls visit with each variable and its value, as text. */
@@ -68,7 +64,7 @@ void ms_config_visit(const struct ms_config *config, ms_config_visitor *visit, v
 
 bool ms_size_list_holds(const struct ms_size_list *sizes, uint64_t bytes);
 
-/* True when METASHARD in the environment is a valid "off". Prints nothing; for the constructor. */
+/* True if METASHARD in the environment is a valid "off". Logs nothing; for the constructor. */
 bool ms_config_is_off(void);
 
 #endif

@@ -19,7 +19,7 @@ static const struct bad_setting {
     {"backend", "cudaMallocAsync", "PyTorch's device memory comes from a pool of the driver"},
 };
 
-/* The next of the text's characters that is no space, which PyTorch passes over. */
+/* Skips spaces, as PyTorch does. */
 static const char *skip_spaces(const char *text)
 {
     while (isspace((unsigned char)*text))
@@ -27,7 +27,7 @@ static const char *skip_spaces(const char *text)
     return text;
 }
 
-/* Behind `word` when the text begins with it; or NULL. */
+/* Returns the text after `word`, or NULL if it does not begin with it. */
 static const char *skip_word(const char *text, const char *word)
 {
     text = skip_spaces(text);
@@ -35,7 +35,7 @@ static const char *skip_word(const char *text, const char *word)
     return strncmp(text, word, length) == 0 ? skip_spaces(text + length) : NULL;
 }
 
-/* The list's last word on the key: PyTorch reads on. Lists look like a:b,c:[d:1,e:2]. */
+/* The last value of the key counts, as in PyTorch. Lists look like a:b,c:[d:1,e:2]. */
 static bool has(const char *list, const struct bad_setting *setting)
 {
     bool is_set = false;
@@ -58,8 +58,8 @@ static void warn_of(char **environment, const struct bad_setting *setting)
         if (list == NULL || !has(list, setting))
             continue;
         ms_log(MS_WARN,
-               "%s has %s:%s: with it, %s, and none of that is deferred or sharded; take it out "
-               "of the variable",
+               "%s has %s:%s: with it, %s, and none of that is deferred or sharded; remove it from "
+               "the variable",
                variables[i], setting->key, setting->value, setting->why);
         return;
     }

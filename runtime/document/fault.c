@@ -8,20 +8,20 @@
 #include "runtime/base/heap.h"
 #include "runtime/document/utf8.h"
 
-/* Here they are made (fault.h). */
+/* Defined here as functions (fault.h). */
 #undef ms_fault_set
 #undef ms_fault_at
 #undef ms_fault_at_line
 
 enum { PLACES_MAX = 16, KEY_BYTES = 128 };
 
-/* Not the first of a character. What is no UTF-8 may have any number of these, UTF-8 three in a row. */
+/* Not the first byte of a character. UTF-8 has at most three of these in a row. */
 static bool is_inside(char byte)
 {
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-/* At most `most` bytes from the beginning, whole characters. The text is longer than that. */
+/* The length of the text's first whole characters, at most `most` bytes. The text is longer. */
 static size_t head_bytes(const char *text, size_t most)
 {
     size_t bytes = most;
@@ -30,7 +30,7 @@ static size_t head_bytes(const char *text, size_t most)
     return bytes;
 }
 
-/* The same from the end. */
+/* The same for its last characters. */
 static size_t tail_bytes(const char *end, size_t most)
 {
     size_t bytes = most;
@@ -54,7 +54,7 @@ static void shorten(char *out, size_t out_bytes, const char *text)
     memcpy(out + head + sizeof(gap) - 1, text + length - tail, tail + 1);
 }
 
-/* Without memory for the whole text its end is lost. */
+/* If out of memory for the whole text, cuts off its end. */
 static void __attribute__((format(printf, 3, 0)))
 write_reason(char *out, size_t out_bytes, const char *format, va_list args)
 {
@@ -71,7 +71,7 @@ write_reason(char *out, size_t out_bytes, const char *format, va_list args)
     va_end(again);
 }
 
-/* U+0080 to U+009F, and the separators of lines and paragraphs, U+2028 and U+2029. */
+/* The length of U+0080 to U+009F, and of the line and paragraph separators, U+2028 and U+2029. */
 static size_t control_bytes(const char *text)
 {
     const unsigned char *bytes = (const unsigned char *)text;
@@ -80,7 +80,7 @@ static size_t control_bytes(const char *text)
     return bytes[0] == 0xe2 && bytes[1] == 0x80 && (bytes[2] & 0xfe) == 0xa8 ? 3 : 0;
 }
 
-/* Bytes that are no UTF-8 are left as they are: paths may hold them. */
+/* Keeps bytes that are not UTF-8: paths may contain them. */
 static void make_printable(char *text)
 {
     for (; *text != '\0'; text++) {
@@ -148,7 +148,7 @@ bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, co
 {
     char where[32], shortened[MS_FAULT_REASON_BYTES];
     snprintf(where, sizeof(where), ":%d:%d", line, column);
-    /* It may show what it read, whatever that is. */
+    /* It may quote what it read, which may be any bytes. */
     shorten(shortened, sizeof(shortened), reason);
     ms_utf8_repair(shortened);
     return write_fault(reading, where, shortened);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why a plan or a checkpoint was rejected: one printable line, "FILE: PLACE: what was expected". The
- * function that finds the fault writes it; those above pass the false on. Nothing is logged here.
+ * Why a plan or a checkpoint was rejected: one printable line, "FILE: PLACE: what was expected".
+ * The function that finds the fault writes it; its callers pass on the false. Nothing is logged.
  *
- * What is not printable becomes '?'. The path of a file stands whole, as long as the kernel takes it.
- * Anything else that is too long is shortened in its middle, between two characters, with "..." there:
- * a name is the longest part of a fault and stands inside of it, so place and reason stay whole.
+ * Unprintable characters become '?'. A file's path is never shortened: the limit is the kernel's.
+ * Anything else that is too long is shortened to "..." in its middle, between two characters: a
+ * name is the longest part of a fault and stands inside of it, so place and reason stay whole.
  */
 #ifndef METASHARD_RUNTIME_DOCUMENT_FAULT_H
 #define METASHARD_RUNTIME_DOCUMENT_FAULT_H
@@ -14,44 +14,44 @@
 #include <stddef.h>
 
 enum {
-    MS_FAULT_FILE_BYTES = 4096,  /* these three hold their zero too */
+    MS_FAULT_FILE_BYTES = 4096,  /* these sizes include the zero */
     MS_FAULT_PLACE_BYTES = 512,  /* "tensors[3].placements.dp.shard" */
-    MS_FAULT_REASON_BYTES = 640, /* also what is said without a file */
-    MS_FAULT_NAME_BYTES = 200,   /* of ms_fault_name */
+    MS_FAULT_REASON_BYTES = 640, /* also the size of a fault without a file */
+    MS_FAULT_NAME_BYTES = 200,   /* for ms_fault_name */
 };
 
 struct ms_fault {
     char text[MS_FAULT_FILE_BYTES + MS_FAULT_PLACE_BYTES + MS_FAULT_REASON_BYTES + 32];
 };
 
-/* Where in a document a value stands; the places above it live in the callers' frames. */
+/* The place of a value in a document; the places above it live in the callers' frames. */
 struct ms_place {
     const struct ms_place *up; /* NULL: the document itself */
     const char *key;           /* NULL: an element of a list */
     size_t index;
 };
 
-/* What is read, for the functions that find faults in it. */
+/* The file being read, for the functions that find faults in it. */
 struct ms_reading {
     const char *file;
     struct ms_fault *fault;
 };
 
-/* These return false, so that "return ms_fault_set(...)" reads as what it does. */
+/* These return false, so that a function can "return ms_fault_set(...)". */
 bool ms_fault_set(struct ms_fault *fault, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool ms_fault_at(const struct ms_reading *reading, const struct ms_place *place, const char *format,
                  ...) __attribute__((format(printf, 3, 4)));
-/* "FILE:LINE:COLUMN: reason", of a text that is not JSON. */
+/* "FILE:LINE:COLUMN: reason", for a text that is not JSON. */
 bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, const char *reason);
 
-#ifdef __clang_analyzer__ /* so that it knows, too */
+#ifdef __clang_analyzer__ /* so that it knows the result */
 #define ms_fault_set(...) (ms_fault_set(__VA_ARGS__), false)
 #define ms_fault_at(...) (ms_fault_at(__VA_ARGS__), false)
 #define ms_fault_at_line(...) (ms_fault_at_line(__VA_ARGS__), false)
 #endif
 
-/* For a reason that holds more than one name: the name, shortened to what `buffer` takes. */
+/* For a reason with more than one name: shortens the name to the size of `buffer`. */
 const char *ms_fault_name(char buffer[MS_FAULT_NAME_BYTES], const char *name);
 
 #endif

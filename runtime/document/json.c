@@ -59,7 +59,7 @@ bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_
 {
     const struct ms_reading reading = {path, fault};
     struct stat stat;
-    /* A pipe must not make the opening wait. */
+    /* Opening a pipe must not block. */
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
@@ -71,7 +71,7 @@ bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_
         ms_fault_at(&reading, NULL, "expected at most %zu bytes, found %lld", most,
                     (long long)stat.st_size);
     else if ((text = ms_heap_alloc((size_t)stat.st_size + 1)) == NULL)
-        ms_fault_at(&reading, NULL, "memory is out");
+        ms_fault_at(&reading, NULL, "out of memory");
     else if (!(is_read = read_all(file, text, (size_t)stat.st_size)))
         ms_fault_at(&reading, NULL, "cannot be read to its end");
     close(file);
@@ -84,6 +84,6 @@ bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_
     return true;
 }
 
-/* What stands for libc's stdin in our copy of jansson (private-jansson.sh). */
+/* Replaces libc's stdin in our copy of jansson (private-jansson.sh). */
 extern void *ms_json_stdin;
 void *ms_json_stdin;

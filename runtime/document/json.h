@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading JSON documents, with faults that say where. */
+/* Reading JSON documents, with faults that name the place. */
 #ifndef METASHARD_RUNTIME_DOCUMENT_JSON_H
 #define METASHARD_RUNTIME_DOCUMENT_JSON_H
 
@@ -9,13 +9,13 @@
 
 #include "runtime/document/fault.h"
 
-/* Integers of a document; nothing else is a number. */
+/* Reads an integer from `least` to `most`; documents contain no other numbers. */
 bool ms_json_count(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
                    uint64_t least, uint64_t most, uint64_t *count_out);
 bool ms_json_keys(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
                   const char *const *keys, const char *expected);
 
-/* A whole file of at most `most` bytes; ms_heap_free. */
+/* Reads a whole file of at most `most` bytes. The caller frees the text with ms_heap_free. */
 bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
                   struct ms_fault *fault);
 

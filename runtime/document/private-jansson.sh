@@ -3,10 +3,10 @@
 #
 # private-jansson.sh IN.a OUT.a
 #
-# Makes a copy of jansson's archive that can be linked into a shared object. The archive is built for
-# executables: it may read stdin, a variable of libc, where an executable would have it. Only json_loadf
-# does, which nobody calls here; in the copy that is a variable of ours (json.c). All other symbols are bound
-# inside the shared object, which exports none of them.
+# Makes a copy of jansson's archive that can be linked into a shared object. The archive is built
+# for executables: it reads libc's variable stdin by an address that only an executable has. Only
+# json_loadf reads it, which we do not call; in the copy it is a variable of ours (json.c). All
+# other symbols are bound inside the shared object, which exports none of them.
 set -eu
 
 work=$(mktemp -d)

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Bytes of the character at `at`, of which `rest` are there; 0: none. */
+/* Returns the length of the character at `at`, where `rest` bytes are left; 0 if invalid. */
 static size_t character_bytes(const unsigned char *at, size_t rest)
 {
     const unsigned char first = at[0];
@@ -20,7 +20,7 @@ static size_t character_bytes(const unsigned char *at, size_t rest)
         if ((at[i] & 0xc0) != 0x80)
             return 0;
     }
-    /* Overlong, a surrogate, behind U+10FFFF. */
+    /* Overlong, a surrogate, or beyond U+10FFFF. */
     const bool is_outside = (first == 0xe0 && at[1] < 0xa0) || (first == 0xed && at[1] >= 0xa0) ||
                             (first == 0xf0 && at[1] < 0x90) || (first == 0xf4 && at[1] >= 0x90);
     return is_outside ? 0 : bytes;

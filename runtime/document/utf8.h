@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether bytes are text that names may be made of. */
+/* Checks that names are valid text. */
 #ifndef METASHARD_RUNTIME_DOCUMENT_UTF8_H
 #define METASHARD_RUNTIME_DOCUMENT_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* UTF-8 as RFC 3629 has it (no overlong forms, no surrogates), and no zero in it. */
+/* True if the text is UTF-8 by RFC 3629 (no overlong forms, no surrogates) without a zero in it. */
 bool ms_utf8_is_valid(const char *text, size_t length);
 
-/* Bytes that are none of it become '?'. */
+/* Replaces bytes that are not valid by '?'. */
 void ms_utf8_repair(char *text);
 
 #endif

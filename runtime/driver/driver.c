@@ -9,7 +9,7 @@ static void restore_context(const struct ms_driver_scope *scope)
 {
     CUcontext popped;
     if (scope->pushed && ms_driver.ctx_pop_current(&popped) != CUDA_SUCCESS)
-        ms_log(MS_WARN, "the driver did not give the previous context back");
+        ms_log(MS_WARN, "cuCtxPopCurrent fails: the previous context is not current again");
 }
 
 CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out)

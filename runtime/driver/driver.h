@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The CUDA driver as the runtime sees it: a table of real functions, filled before ms_start() and
- * constant afterwards. The runtime calls no cu* symbol: that would come back into the shim.
+ * constant afterwards. The runtime calls no cu* symbol: that would re-enter the shim.
  */
 #ifndef METASHARD_RUNTIME_DRIVER_DRIVER_H
 #define METASHARD_RUNTIME_DRIVER_DRIVER_H
 
-/* Exported names are wanted, not the ones that cuda.h maps them to for the version compiled for. */
+/* The exported names, not those that cuda.h maps them to for the version compiled for. */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <stdbool.h>
 
-#if CUDA_VERSION < 12050 /* what the newest headers declare, of what is in the table */
+#if CUDA_VERSION < 12050 /* in the table, but not declared by older headers */
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
 #endif
 
@@ -26,9 +26,9 @@ struct ms_driver {
 extern struct ms_driver ms_driver;
 
 /*
- * A bracket around a group of our own driver calls: makes `context` current, and lets memory calls
- * through although some thread may be capturing a stream (such a call would otherwise invalidate
- * the capture). leave() restores both. Enter fails with the driver's error and needs no leave.
+ * A bracket around a group of our own driver calls. It makes `context` current, and permits memory
+ * calls while some thread may be capturing a stream (they would otherwise invalidate the capture).
+ * ms_driver_leave restores both, and is not called if ms_driver_enter fails with a driver error.
  */
 struct ms_driver_scope {
     bool pushed;
@@ -38,8 +38,8 @@ CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
 void ms_driver_leave(const struct ms_driver_scope *scope);
 
 /*
- * Waits for a stream of ours before what its work uses is taken away or used otherwise. A wait that fails says nothing of
- * the work, unless the context is lost: it is asked for once more, and the second answer counts.
+ * Waits for a stream of ours, before what its work uses is freed or reused. A failed wait says
+ * nothing about the work, unless the context is lost: it is repeated, and the second result counts.
  */
 CUresult ms_driver_wait(CUstream stream);
 

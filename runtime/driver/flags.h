@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every intercepted call reads first. Relaxed loads of one page; zero means "not ours".
+ * The flags that every intercepted call reads first: relaxed loads of one page. Zero is "not ours".
  *
- * The page is wiped in a forked child (MADV_WIPEONFORK): there the driver is unusable anyway, and
- * all zeroes make the shim inert, whatever way the child was made.
+ * The page is wiped in a forked child (MADV_WIPEONFORK): the driver is unusable there anyway, and
+ * all zeroes make the shim inert, however the child was created.
  */
 #ifndef METASHARD_RUNTIME_DRIVER_FLAGS_H
 #define METASHARD_RUNTIME_DRIVER_FLAGS_H
@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The largest page the architecture may have: the struct fills its page alone. */
+/* The largest page size of the architecture: the struct has its page to itself. */
 #if defined(__aarch64__)
 #define MS_HOT_PAGE (64 << 10)
 #else
@@ -25,16 +25,16 @@
 #endif
 
 struct ms_hot {
-    _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred; /* blocks with a byte that is not resident */
-    _Atomic uint32_t gated; /* work that can wait for the host or for memory was queued */
-    _Atomic uint32_t owned; /* blocks */
-    _Atomic uint32_t
-        gated_copies; /* as gated, beside owned: for one load of both. May be set later */
+    /* Allocations with a byte that is not resident. */
+    _Alignas(MS_HOT_PAGE) _Atomic uint32_t deferred;
+    _Atomic uint32_t gated;        /* work that can wait for the host or for memory was queued */
+    _Atomic uint32_t owned;        /* allocations */
+    _Atomic uint32_t gated_copies; /* gated, beside owned for one load of both; may be set later */
     _Atomic uint32_t started;
-    _Atomic uint32_t captures; /* stream captures under way */
+    _Atomic uint32_t captures; /* stream captures in progress */
     _Atomic uint32_t recorded; /* the process keeps a state page (state/state.h) */
-    _Atomic uint32_t marking;  /* threads that are perhaps within cuCtxRecordEvent */
-    _Atomic uint32_t files;    /* from which something may come that is not in memory (source.h) */
+    _Atomic uint32_t marking;  /* threads that may be in cuCtxRecordEvent */
+    _Atomic uint32_t files;    /* files with bytes that may not be in memory yet (source.h) */
     char rest_of_page[MS_HOT_PAGE - 9 * sizeof(uint32_t)];
 };
 
@@ -65,7 +65,7 @@ static inline bool ms_is_gated(void)
     return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) != 0;
 }
 
-/* Nothing is deferred, and the gate flag is set: a call may go straight to the driver. One load of both. */
+/* Nothing is deferred, and the gate flag is set: a call may go straight to the driver. One load. */
 static inline bool ms_is_quiet(void)
 {
     typedef uint64_t __attribute__((may_alias)) both;
@@ -74,8 +74,8 @@ static inline bool ms_is_quiet(void)
                                                                            << (8 * MS_HOT_GATED);
 }
 
-/* No allocation is ours, and the gate flag is set: a copy may go straight to the driver. Of what is ours the driver knows
- * no bounds. One load of both. */
+/* No allocation is ours, and the gate flag is set: a copy may go straight to the driver, which does
+ * not know the bounds of our allocations. One load. */
 static inline bool ms_is_quiet_for_copies(void)
 {
     typedef uint64_t __attribute__((may_alias)) both;

@@ -8,7 +8,7 @@
 enum { MAX_REPLAY_PARAMS = 64 };
 
 struct ms_launch {
-    struct ms_call call; /* stream, params and extra are not used; attributes are ours */
+    struct ms_call call; /* stream, params and extra are unused; attributes is below */
     struct ms_param_layout *layout;
     bool extra; /* the program packed the parameters itself */
     size_t pointers[MS_MAX_POINTERS];
@@ -18,7 +18,7 @@ struct ms_launch {
     unsigned char params[];
 };
 
-/* The buffer that `extra` names: pairs of a tag and a value, ended by a zero tag. */
+/* Finds the buffer in `extra`: pairs of a tag and a value, ended by a zero tag. */
 static bool read_extra(void **extra, const void **bytes_out, size_t *count_out)
 {
     *bytes_out = NULL;
@@ -46,7 +46,7 @@ bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
     }
     if (!layout->known)
         return false;
-    /* Without an array of parameters the driver refuses the call, if there are any. */
+    /* A call without the array of parameters is refused by the driver, if the kernel has any. */
     packed_out->count = call->params != NULL ? layout->bytes : 0;
     unsigned char *bytes = packed_out->local;
     if (packed_out->count > sizeof(packed_out->local)) {
@@ -183,7 +183,7 @@ static CUresult run(const struct ms_launch *launch, void **params, void **extra,
     return ms_driver.launch_kernel_ex(&config, call->function, params, extra);
 }
 
-/* The driver takes the parameters before the call returns, so they may be temporary. */
+/* The driver copies the parameters before the call returns, so they may be temporary. */
 CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
                        CUstream stream)
 {

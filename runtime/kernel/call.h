@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One launch: as the program makes it, and as a record that can be run later.
- */
+/* One launch: as the program makes it, and as a record that can be run later. */
 #ifndef METASHARD_RUNTIME_KERNEL_CALL_H
 #define METASHARD_RUNTIME_KERNEL_CALL_H
 
@@ -23,37 +21,37 @@ struct ms_call {
     void **params, **extra; /* as in cuLaunchKernel */
 };
 
-/* The packed parameters of a call. Bytes are on the stack where they fit. */
+/* The packed parameters of a call, in `local` if they fit. */
 struct ms_packed {
     const unsigned char *bytes;
     size_t count;
-    void *heap; /* NULL: on the stack, or the program's own */
+    void *heap; /* NULL: in `local`, or the program's own */
     unsigned char local[4096];
 };
 
-/* True when the parameters are known, packed then. False: the layout is unknown, or memory is out. */
+/* Packs the parameters. Returns false if their layout is unknown, or out of memory. */
 bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
              struct ms_packed *packed_out);
 void ms_pack_cleanup(struct ms_packed *packed);
 
-/* A launch that was recorded. Immutable. */
+/* A recorded launch's call. Immutable. */
 struct ms_launch;
 
 /*
- * True when the driver would certainly accept the call, and running it later is the same: no
- * attribute that ties it to other work, and a grid within the limits of device and function.
+ * True if the driver would certainly accept the call, and running it later has the same effect: no
+ * attribute ties it to other work, and the grid is within the limits of device and function.
  */
 bool ms_launch_may_wait(const struct ms_call *call, const struct ms_param_layout *layout,
                         CUdevice device);
 
-/* pointers: offsets in the packed parameters of its pointers. NULL when memory is out. */
+/* pointers: offsets of its pointers in the packed parameters. Returns NULL if out of memory. */
 enum { MS_MAX_POINTERS = 2 };
 struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_layout *layout,
                                    const struct ms_packed *packed, const size_t *pointers,
                                    size_t pointer_count);
 void ms_launch_destroy(struct ms_launch *launch);
 
-/* Runs it on stream, with deltas[i] added to pointer i. Wants its context current. */
+/* Runs it on stream, with deltas[i] added to pointer i. The stream's context must be current. */
 CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_MAX_POINTERS],
                        CUstream stream);
 

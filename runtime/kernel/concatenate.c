@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PyTorch's kernels for cat (aten/src/ATen/native/cuda/Shape.cu, v1.8 to v2.15): CatArrayBatchedCopy and its
- * _contig, _alignedK_contig and _vectorized variants, for 32-bit indices.
+ * PyTorch's kernels for cat (aten/src/ATen/native/cuda/Shape.cu, v1.8 to v2.15) with 32-bit
+ * indices: CatArrayBatchedCopy and its variants _contig, _alignedK_contig and _vectorized.
  *
- *     (T *out, CatArrInputTensorMetadata<T, uint32, N, S>, TensorSizeStride<uint32, 4> {size[4], stride[4]},
- *      int dimension, uint32 stride of it)
+ *     (T *out, CatArrInputTensorMetadata<T, uint32, N, S>,
+ *      TensorSizeStride<uint32, 4> {size[4], stride[4]}, int dimension, uint32 stride of it)
  *
- * The metadata is input[N], offset[N], dimSize[N], nElements[N], isContiguous[N], tensorStride[S]: a
- * TensorSizeStride of each input that is not dense. Sizes and strides count elements, and an input begins at
- * offset * stride. blockIdx.y is the input.
+ * The metadata is input[N], offset[N], dimSize[N], nElements[N], isContiguous[N], tensorStride[S]:
+ * a TensorSizeStride for each input that is not dense. Sizes and strides count elements, and an
+ * input begins at offset * stride. blockIdx.y is the input.
  *
- * The vectorized variant copies vectors of 16 bytes. There the dimensions behind the one of concatenation are one with
- * it; sizes and strides of the output count vectors, and the last parameter is what those dimensions come to, in
- * elements: offset and dimSize count so many each.
+ * The vectorized variant copies vectors of 16 bytes. The dimension of concatenation and those
+ * behind it are one. Sizes and strides of the output count vectors. The last parameter is the
+ * product of the dimensions behind, in elements: the unit of offset and dimSize.
  */
 #include "runtime/kernel/concatenate.h"
 
@@ -21,7 +21,7 @@
 
 enum { SHAPE_BYTES = 4 * 2 * MS_CAT_DIMS };
 
-/* A number between two texts; *at is moved behind the second. */
+/* Reads a number between two texts, and moves *at behind the second. */
 static bool read_number(const char **at, const char *before, const char *after, size_t *number_out)
 {
     char *end;
@@ -37,7 +37,7 @@ static bool read_number(const char **at, const char *before, const char *after, 
     return true;
 }
 
-/* "...Li16ELi4E" behind the rest: bytes and elements of a vector. */
+/* "...Li16ELi4E" at the end: bytes and elements of a vector. */
 static bool read_vector(const char *at, struct ms_concatenation *cat)
 {
     size_t bytes;
@@ -87,7 +87,7 @@ static void read_shape(const unsigned char *bytes, struct ms_concatenation *cat)
     }
 }
 
-/* Vectors become elements; the last dimension, of vectors, one of elements. */
+/* Converts sizes and strides from vectors to elements. */
 static bool unfold_vectors(struct ms_concatenation *cat)
 {
     if (cat->dims != cat->dimension + 1 || cat->stride[cat->dimension] != 1)
@@ -119,8 +119,8 @@ static bool read_parameters(const struct ms_param_layout *layout, const struct m
     return cat->vector > 1 ? unfold_vectors(cat) : last == cat->stride[cat->dimension];
 }
 
-/* Each dimension's steps lead over all that lies in the ones behind it: different elements, different places. Gives the
- * bytes from the first to behind the last; 0: not so. */
+/* Returns the bytes from the first element to the end of the last. Each stride must span the
+ * dimensions behind it, so that no two elements have one place; otherwise returns 0. */
 static uint64_t measure_result(const struct ms_concatenation *cat)
 {
     uint64_t extent = 1, count = 1;
@@ -146,7 +146,7 @@ struct input {
     uint64_t address;
     uint64_t begin, end; /* in the dimension of concatenation */
     uint64_t size[MS_CAT_DIMS], stride[MS_CAT_DIMS];
-    uint64_t bytes; /* from the first to behind the last */
+    uint64_t bytes; /* from the first to the end of the last */
 };
 
 static void set_dense(const struct ms_concatenation *cat, struct input *input)
@@ -158,7 +158,7 @@ static void set_dense(const struct ms_concatenation *cat, struct input *input)
     }
 }
 
-/* The strides of an input that is not dense. False: its shape is another one. */
+/* Reads the strides of an input that is not dense. Returns false if its shape differs. */
 static bool read_strides(const struct ms_concatenation *cat, size_t index, struct input *input)
 {
     const unsigned char *shape = cat->metadata + shapes_at(cat) + index * SHAPE_BYTES;
@@ -172,7 +172,7 @@ static bool read_strides(const struct ms_concatenation *cat, size_t index, struc
     return true;
 }
 
-/* False: not as it should be. An empty input has no bytes. */
+/* Returns false if the input is not what PyTorch makes. An empty input has no bytes. */
 static bool read_input(const struct ms_concatenation *cat, size_t index, struct input *input)
 {
     const unsigned char *dense = cat->metadata + cat->capacity * (8 + 3 * 4);
@@ -204,7 +204,7 @@ static bool overlap(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes)
     return a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Inputs are all right, in their order in the result, and apart from it. */
+/* True if the inputs are valid, in the order of the result, and do not overlap it. */
 static bool check_inputs(const struct ms_concatenation *cat, uint64_t result_bytes)
 {
     uint64_t behind = 0;
@@ -234,7 +234,7 @@ bool ms_concatenation_find(const struct ms_call *call, const struct ms_param_lay
     return bytes > 0 && check_inputs(cat, bytes);
 }
 
-/* The next dimension outwards: more of the row, where both sides go on without a gap, or more rows. */
+/* Adds the next outer dimension: a longer row if both sides go on without a gap, or more rows. */
 static void add_dimension(struct ms_strided_copy *rows, uint64_t count, uint64_t to_stride,
                           uint64_t from_stride)
 {

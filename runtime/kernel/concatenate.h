@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches of torch.cat as what they are: copies of tensors into their places in the result, each in one piece or, when the
- * tensors are concatenated in another dimension than the first, in rows. What a tensor holds is then known in the
- * result too, which a kernel that reads hundreds of blocks does not tell.
+ * Launches of torch.cat as copies of tensors into the result: each in one piece, or in rows if the
+ * tensors are concatenated in a dimension other than the first. So the lineage of each input is
+ * known in the result, which a kernel that reads hundreds of blocks would hide.
  */
 #ifndef METASHARD_RUNTIME_KERNEL_CONCATENATE_H
 #define METASHARD_RUNTIME_KERNEL_CONCATENATE_H
@@ -18,25 +18,25 @@ struct ms_concatenation {
     size_t element;  /* bytes of an element */
     size_t vector;   /* elements that a thread copies at once */
     size_t capacity; /* inputs that the parameters have room for */
-    size_t shapes;   /* and shapes of inputs that are not dense */
+    size_t shapes;   /* the same for shapes of inputs that are not dense */
     unsigned dims;
     uint64_t out;
     const unsigned char *metadata;
-    /* of the result, in elements */
+    /* Of the result, in elements. */
     uint64_t size[MS_CAT_DIMS], stride[MS_CAT_DIMS];
-    unsigned dimension; /* in which inputs lie one behind the other */
-    uint64_t scale;     /* elements of `dimension` for each one that the metadata counts */
+    unsigned dimension; /* of concatenation */
+    uint64_t scale;     /* elements of `dimension` in one unit of the metadata */
 };
 
 /*
- * True when the launch does nothing but copy its inputs, of which none overlaps the result, nor another one's place in it: its
- * name, the sizes of its parameters and all that they hold are as PyTorch makes them.
+ * True if the launch only copies its inputs, none of which overlaps the result, to separate places
+ * in it: the kernel's name, the sizes of its parameters and their content are what PyTorch makes.
  */
 bool ms_concatenation_find(const struct ms_call *call, const struct ms_param_layout *layout,
                            const struct ms_packed *packed,
                            struct ms_concatenation *concatenation_out);
 
-/* The copy of one input; its rows have no width when the input is empty. */
+/* Returns the copy of one input; its width is 0 if the input is empty. */
 void ms_concatenation_input(const struct ms_concatenation *concatenation, size_t input,
                             struct ms_strided_copy *rows_out);
 

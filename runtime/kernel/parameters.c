@@ -9,11 +9,11 @@
 
 enum { MAX_PARAMS = 4096 };
 
-/* One handle that is known. A handle that was forgotten keeps its slot, so that probing goes on. */
+/* One known handle. A forgotten handle keeps its slot, so that probing goes on. */
 struct slot {
     CUfunction function;
     CUlibrary library;              /* of a CUkernel; NULL for functions */
-    struct ms_param_layout *layout; /* NULL: not asked yet */
+    struct ms_param_layout *layout; /* NULL: not queried yet */
 };
 
 static struct {
@@ -94,8 +94,8 @@ static char *copy_name(CUfunction function, bool is_kernel)
     return copy;
 }
 
-/* Counts the parameters; false when the driver cannot tell them. The error that ends the list is
- * INVALID_VALUE; any other means that there is no list. */
+/* Counts the parameters. Returns false if the driver does not report them: the list ends with
+ * INVALID_VALUE, and any other error means that there is no list. */
 static bool count_params(CUfunction function, bool is_kernel, uint32_t *count_out)
 {
     uint32_t count = 0;
@@ -109,8 +109,7 @@ static bool count_params(CUfunction function, bool is_kernel, uint32_t *count_ou
     return result == CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Fills in the parameters. A parameter that the driver does not tell this time could be a pointer, so
- * that there is no list then. */
+/* Fills in the parameters. Fails if the driver does not report one: it could be a pointer. */
 static bool ask_params(CUfunction function, uint32_t count, struct ms_param_layout *layout)
 {
     for (uint32_t i = 0; i < count; i++) {

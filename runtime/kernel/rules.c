@@ -43,7 +43,7 @@ static const char *skip_blanks(const char *text)
     return text + strspn(text, " \t\r");
 }
 
-/* NULL, or what is wrong with the line. */
+/* Returns NULL, or what is wrong with the line. */
 static const char *add_line(const char *line)
 {
     const char *word = skip_blanks(line);
@@ -56,14 +56,14 @@ static const char *add_line(const char *line)
     const char *pattern = skip_blanks(word + length);
     const size_t pattern_length = strcspn(pattern, " \t\r");
     if (pattern_length == 0)
-        return "expected a name pattern behind the class";
+        return "expected a name pattern after the class";
     if (*skip_blanks(pattern + pattern_length) != '\0')
-        return "expected the end of the line behind the pattern";
+        return "expected the end of the line after the pattern";
     if (rule_count == MAX_RULES)
         return "expected at most 256 rules";
     char *copy = ms_heap_alloc(pattern_length + 1);
     if (copy == NULL)
-        return "memory is out";
+        return "out of memory";
     memcpy(copy, pattern, pattern_length);
     copy[pattern_length] = '\0';
     rules[rule_count++] = (struct rule){.class_ = class_, .pattern = copy};
@@ -83,10 +83,10 @@ static void add_user_rules(const char *path)
         line[strcspn(line, "\n")] = '\0';
         const char *fault = add_line(line);
         if (fault != NULL)
-            ms_log(MS_WARN, "%s:%d: %s; the line is left out", path, number, fault);
+            ms_log(MS_WARN, "%s:%d: %s; the line is ignored", path, number, fault);
     }
     if (ferror(file))
-        ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read %s to its end", path);
+        ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read all of %s", path);
     free(line); /* libc's, as getline allocates */
     fclose(file);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PyTorch's gpu_kernel_impl_nocast (aten/src/ATen/native/cuda/CUDALoops.cuh) gives its kernel (int count, closure), where
- * the closure holds OffsetCalculator<2> and the two pointers, in this order or the other:
+ * The kernel of PyTorch's gpu_kernel_impl_nocast (aten/src/ATen/native/cuda/CUDALoops.cuh) takes
+ * (int count, closure). The closure has OffsetCalculator<2> and two pointers, in either order:
  *
  *     int dims;
  *     struct { unsigned divisor, m1, shift; } sizes[25];
@@ -31,7 +31,7 @@ static uint32_t word(const struct ms_packed *packed, size_t at)
     return value;
 }
 
-/* Where the calculator lies, when the pointers lie there; SIZE_MAX: nowhere. */
+/* Returns the offset of the calculator, given that of the pointers, or SIZE_MAX. */
 static size_t find_calculator(const struct ms_param *closure, size_t pointers)
 {
     if (closure->bytes < CALCULATOR_BYTES + POINTERS_BYTES)
@@ -41,7 +41,7 @@ static size_t find_calculator(const struct ms_param *closure, size_t pointers)
     return pointers == closure->offset + CALCULATOR_BYTES ? closure->offset : SIZE_MAX;
 }
 
-/* Where the calculator lies in the packed parameters, and how many dimensions it has. */
+/* Finds the calculator in the packed parameters, and the number of its dimensions. */
 static bool read_dims(const struct ms_param_layout *layout, const struct ms_packed *packed,
                       size_t pointers, size_t *at_out, unsigned *dims_out)
 {
@@ -58,7 +58,7 @@ static bool read_dims(const struct ms_param_layout *layout, const struct ms_pack
 
 static const char loop_name[] = "18elementwise_kernelI";
 
-/* A calculator lies there whose sizes have as many elements as the launch. */
+/* True if a calculator lies at `at` whose sizes have as many elements as the launch. */
 static bool counts(const struct ms_param_layout *layout, const struct ms_packed *packed, size_t at)
 {
     const size_t count_at = layout->params[0].offset;
@@ -92,7 +92,7 @@ bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct 
 static const char copy_name[] =
     "22gpu_kernel_impl_nocastIZZZNS0_23direct_copy_kernel_cudaERNS_18TensorIteratorBaseEE";
 
-/* Bytes of what the copy's lambda takes and gives; 0: of a type whose bytes may change on the way, or an unknown one. */
+/* Returns the element size of the copy's lambda; 0: unknown, or a copy may change its bytes. */
 static size_t element_bytes(const char *name)
 {
     static const struct {
@@ -110,7 +110,7 @@ static size_t element_bytes(const char *name)
     return 0;
 }
 
-/* "elementwise_kernelILi128ELi4E...": a block of so many threads does so many elements for each. */
+/* "elementwise_kernelILi128ELi4E...": threads of a block, and elements of a thread. */
 static bool covers(const struct ms_call *call, const char *name, uint64_t count)
 {
     static const char family[] = "_ZN2at6native18elementwise_kernelILi";
@@ -125,7 +125,7 @@ static bool covers(const struct ms_call *call, const char *name, uint64_t count)
            call->grid[0] * threads * each >= count;
 }
 
-/* The first dimension is the row; the others say where rows are. */
+/* The first dimension is the row; the others are the places of rows. */
 static bool read_rows(const struct ms_packed *packed, size_t at, unsigned dims, size_t element,
                       uint64_t *count_out, struct ms_strided_copy *rows)
 {

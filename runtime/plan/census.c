@@ -6,7 +6,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/plan/plan_internal.h"
 
-/* Coordinates from begin on (up to the next run's) that get `length`. */
+/* Coordinates from begin to the next run's that get `length`. */
 struct run {
     uint32_t begin;
     uint64_t length;
@@ -14,7 +14,7 @@ struct run {
 
 enum { RUNS_MAX = 2 * MS_PARTS_MAX + 2 };
 
-/* One cut's runs, and where the walk over all combinations stands in them. */
+/* One cut's runs, and the current one (`at`) in the walk over all combinations. */
 struct level {
     unsigned mesh_dim, count, at;
     uint64_t before; /* elements or indices of the axis when this level began */
@@ -44,7 +44,7 @@ static void add_begin(struct level *level, uint64_t begin, uint32_t ranks)
     level->count++;
 }
 
-/* Of one part: full chunks, then what is left, then nothing. */
+/* Adds the runs of one part: full chunks, then the rest, then nothing. */
 static void add_part(struct level *level, uint64_t count, uint32_t ranks)
 {
     const uint64_t chunk = ms_chunk(count, ranks);
@@ -90,8 +90,8 @@ static void level_begin(struct walk *walk, unsigned depth)
     }
 }
 
-/* Adds amount to all ranks of the box that the walk stands in, as differences: 2 corners for each
- * mesh dimension, less those beyond the mesh. */
+/* Adds amount to all ranks of the walk's current box, as differences: 2 corners for each mesh
+ * dimension, except those beyond the mesh. */
 static void add_box(uint64_t *sums, const struct walk *walk, unsigned depth, uint64_t amount)
 {
     size_t corners[1 << MS_MESH_DIMS_MAX] = {0};
@@ -114,7 +114,7 @@ static void add_box(uint64_t *sums, const struct walk *walk, unsigned depth, uin
         sums[corners[i]] += is_negative[i] ? -amount : amount;
 }
 
-/* One leaf of the walk: all cuts have a run. */
+/* Adds a leaf of the walk, where all cuts have a run. */
 static void add_leaf(struct ms_census *census, const struct walk *walk)
 {
     const unsigned depth = walk->cut_count;
@@ -139,7 +139,7 @@ static void level_use(struct walk *walk, unsigned depth)
         walk->lengths[cut->dim] = level->runs[level->at].length;
 }
 
-/* Every combination of runs, without recursion: down while there are cuts, then to the next run. */
+/* Visits all combinations of runs without recursion: down all cuts, then to the next run. */
 static void walk_all(struct ms_census *census, struct walk *walk)
 {
     unsigned depth = 0;
@@ -187,7 +187,7 @@ static bool is_fsdp1(const struct ms_entry *entry)
            entry->cuts[entry->cut_count - 1].kind == MS_CUT_FSDP1;
 }
 
-/* Explicit ranges of an entry that decides `times` tensors. Each rank has its own: no differences. */
+/* Adds the ranges of an entry that decides `times` tensors: by rank, not as differences. */
 static void add_ranges(uint64_t *bytes, const struct ms_entry *entry, uint64_t times,
                        uint32_t world)
 {
@@ -215,7 +215,7 @@ static bool add_all_ranges(struct ms_census *census, const struct ms_layout *lay
     return true;
 }
 
-/* Tensors of a unit next to each other. */
+/* Lists tensors by unit: unit i has members[begins[i]] to members[begins[i + 1] - 1]. */
 static bool group_units(const struct ms_layout *layout, size_t **members_out, size_t **begins_out)
 {
     size_t *begins = ms_heap_zalloc((layout->unit_count + 2) * sizeof(*begins));
@@ -237,7 +237,7 @@ static bool group_units(const struct ms_layout *layout, size_t **members_out, si
     return true;
 }
 
-/* The mesh with one rank along each dimension that shards no tensor of the unit. */
+/* Returns the mesh with one rank along each dimension that shards no tensor of the unit. */
 static struct ms_mesh mesh_of_shards(const struct ms_layout *layout, const size_t *members,
                                      size_t count)
 {
@@ -271,8 +271,8 @@ static void unit_sizes(const struct ms_layout *layout, const struct ms_mesh *sha
     sum_up(sizes, shards);
 }
 
-/* The walk stands in the box of the ranks [begin, end) of `shards`, which differ in their last dimension
- * only, and in all ranks along the dimensions that shard nothing. Returns how many levels that is. */
+/* Sets the walk's box: ranks [begin, end) of `shards`, which differ only in their last dimension,
+ * and all ranks along dimensions that shard nothing. Returns the number of its levels. */
 static unsigned stand_in(struct walk *walk, const struct ms_mesh *shards, uint32_t begin,
                          uint32_t end)
 {
@@ -289,7 +289,7 @@ static unsigned stand_in(struct walk *walk, const struct ms_mesh *shards, uint32
     return depth;
 }
 
-/* What the flat cut makes of a unit: where its size is the same it is one flat tensor. */
+/* Adds the flat cut of a unit: for ranks where the unit has one size, it is one flat tensor. */
 static void add_unit(struct ms_census *census, const struct ms_layout *layout,
                      const struct ms_unit *unit, const struct ms_mesh *shards,
                      const uint64_t *sizes, struct walk *walk)

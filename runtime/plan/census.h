@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all ranks keep, in bytes. A cut gives runs of neighbouring ranks the same, so a tensor costs a
- * few boxes of the mesh, however many ranks there are; sums over ranks are made once, at the end.
+ * The bytes that each rank keeps. A cut gives runs of neighbouring ranks the same amount, so a
+ * tensor takes a few boxes of the mesh for any number of ranks. They are summed up at the end.
  */
 #ifndef METASHARD_RUNTIME_PLAN_CENSUS_H
 #define METASHARD_RUNTIME_PLAN_CENSUS_H
@@ -11,10 +11,10 @@
 struct ms_census {
     uint32_t world;
     uint64_t *bytes;   /* by rank */
-    uint64_t *padding; /* by rank: what flat shards add to it */
+    uint64_t *padding; /* by rank: what flat shards add to that */
 };
 
-/* False when memory is out. */
+/* Returns false if out of memory. */
 bool ms_census_init(struct ms_census *census, const struct ms_layout *layout);
 void ms_census_cleanup(struct ms_census *census);
 

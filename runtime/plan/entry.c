@@ -12,7 +12,7 @@ static bool parse_parts(const struct ms_reading *reading, const struct ms_place 
         return ms_fault_at(reading, place, "expected a list of 1 to 64 integers");
     uint64_t *parts = ms_arena_take(&plan->arena, count, sizeof(*parts));
     if (parts == NULL)
-        return ms_fault_at(reading, place, "memory is out");
+        return ms_fault_at(reading, place, "out of memory");
     for (size_t i = 0; i < count; i++) {
         const struct ms_place at = {place, NULL, i};
         if (!ms_json_count(reading, &at, json_array_get(value, i), 1, INT64_MAX, &parts[i]))
@@ -60,7 +60,7 @@ static bool parse_flat(const struct ms_reading *reading, const struct ms_place *
     if (json_string_length(unit) == 0)
         return ms_fault_at(reading, &at_unit, "expected the name of a unit");
     cut->unit = ms_arena_string(&plan->arena, json_string_value(unit), json_string_length(unit));
-    return cut->unit != NULL || ms_fault_at(reading, &at_unit, "memory is out");
+    return cut->unit != NULL || ms_fault_at(reading, &at_unit, "out of memory");
 }
 
 /* Adds nothing for "replicate". */
@@ -112,7 +112,7 @@ static bool parse_in_order(const struct ms_reading *reading, const struct ms_pla
                            json_t *list, struct ms_plan *plan, struct ms_entry *entry)
 {
     if (json_array_size(list) > plan->mesh.dims)
-        return ms_fault_at(reading, place, "expected at most %u placements, as the mesh",
+        return ms_fault_at(reading, place, "expected at most %u placements, one per mesh dimension",
                            plan->mesh.dims);
     for (unsigned i = 0; i < json_array_size(list); i++) {
         const struct ms_place at = {place, NULL, i};
@@ -122,7 +122,7 @@ static bool parse_in_order(const struct ms_reading *reading, const struct ms_pla
     return true;
 }
 
-/* Flat goes last; interleave must meet a dimension that is not cut yet. */
+/* Moves the flat cut to the end. An interleave must be the first cut of its dimension. */
 static bool order_cuts(const struct ms_reading *reading, const struct ms_place *place,
                        struct ms_entry *entry)
 {
@@ -156,13 +156,13 @@ bool ms_placements_parse(const struct ms_reading *reading, const struct ms_place
         return ms_fault_at(reading, place, "expected a list or an object of placements");
     entry->cuts = ms_arena_take(&plan->arena, plan->mesh.dims, sizeof(*entry->cuts));
     if (entry->cuts == NULL)
-        return ms_fault_at(reading, place, "memory is out");
+        return ms_fault_at(reading, place, "out of memory");
     return (json_is_array(value) ? parse_in_order(reading, place, value, plan, entry)
                                  : parse_by_name(reading, place, value, plan, entry)) &&
            order_cuts(reading, place, entry);
 }
 
-/* Writes merged ranges from *at on and moves it. */
+/* Writes the merged ranges to *at, and moves it behind them. */
 static bool parse_rank_ranges(const struct ms_reading *reading, const struct ms_place *place,
                               json_t *list, struct ms_range **at)
 {
@@ -202,7 +202,7 @@ bool ms_ranges_parse(const struct ms_reading *reading, const struct ms_place *pl
     entry->ranges = ms_arena_take(&plan->arena, world + 1, sizeof(struct ms_range *));
     struct ms_range *at = ms_arena_take(&plan->arena, count + 1, sizeof(*at));
     if (entry->ranges == NULL || at == NULL)
-        return ms_fault_at(reading, place, "memory is out");
+        return ms_fault_at(reading, place, "out of memory");
     for (size_t i = 0; i < world; i++) {
         const struct ms_place here = {place, NULL, i};
         entry->ranges[i] = at;

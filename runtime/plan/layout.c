@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan over a list of tensors: which entry decides each of them, and whether it can. */
+/* A plan over a list of tensors: finds the entry that decides each tensor, and checks it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,20 +8,20 @@
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
-/* BY_NAME is the first: tensors without a name leave it out. */
+/* BY_NAME is the first, because tensors without a name skip it. */
 enum selector { BY_NAME, BY_ORDER, BY_SIZE, BY_PATTERN, SELECTOR_COUNT };
 
-/* Entries by what finds them fastest. In each list equal keys stand in the plan's order. */
+/* Entries by the key that finds them fastest. Equal keys are in the plan's order. */
 struct matcher {
     const struct ms_entry **lists[SELECTOR_COUNT];
     size_t count[SELECTOR_COUNT];
 };
 
-/* A tensor in the list: what entries are compared with. */
+/* A tensor in the list, to compare entries with. */
 struct candidate {
     const struct ms_tensor *tensor;
     size_t order;
-    const struct ms_trigrams *trigrams; /* of its name; NULL: patterns are matched without */
+    const struct ms_trigrams *trigrams; /* of its name; NULL: patterns are matched without them */
 };
 
 static enum selector selector_of(const struct ms_entry *entry)
@@ -103,7 +103,7 @@ bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct 
     return is_match(&plan->entries[entry], &candidate);
 }
 
-/* The first of the list whose key is the tensor's. */
+/* Returns the first of the list whose key is the tensor's. */
 static size_t lower_bound(const struct matcher *matcher, enum selector selector,
                           const struct candidate *tensor)
 {
@@ -145,7 +145,7 @@ static bool is_declaration(const struct ms_entry *entry)
     return entry->is_exact && entry->has_shape;
 }
 
-/* Tensors that are given: by name for searching, and where each came to stand in the layout. */
+/* A given tensor, to be sorted by name, and its index in the source. */
 struct given {
     const struct ms_tensor *tensor;
     size_t index;
@@ -156,7 +156,7 @@ static int by_tensor_name(const void *a, const void *b)
     return strcmp(((const struct given *)a)->tensor->name, ((const struct given *)b)->tensor->name);
 }
 
-/* The first of several of one name stands for them. */
+/* By name, then in the order of the source. */
 static int by_name_and_index(const void *a, const void *b)
 {
     const struct given *left = a, *right = b;
@@ -185,10 +185,10 @@ static struct given *sort_given(const struct ms_tensor *const *tensors, size_t c
     return sorted;
 }
 
-/* Where a tensor came to stand that was not placed yet. */
+/* The position of a tensor that has none yet. */
 #define NOWHERE SIZE_MAX
 
-/* Declared tensors, as they are given where they are. */
+/* Lists the declared tensors; a given tensor replaces its declaration. */
 static bool list_declared(struct ms_layout *layout, const struct ms_layout_source *source,
                           const struct given *sorted, size_t *positions, struct ms_fault *fault)
 {
@@ -214,7 +214,7 @@ static bool list_declared(struct ms_layout *layout, const struct ms_layout_sourc
     return true;
 }
 
-/* What else a program has of a tensor is that tensor, and counts once. */
+/* Another given tensor of the same name, dtype and shape is the same tensor, and counts once. */
 static size_t first_like(const struct ms_layout_source *source, const struct given *sorted,
                          size_t index)
 {
@@ -243,7 +243,7 @@ static bool list_tensors(struct ms_layout *layout, const struct ms_layout_source
         ms_arena_take(&layout->arena, layout->plan->count + source->count, sizeof(void *));
     if (layout->tensors == NULL || (source->has_declared && sorted == NULL)) {
         ms_heap_free(sorted);
-        return ms_fault_set(fault, "memory is out");
+        return ms_fault_set(fault, "out of memory");
     }
     for (size_t i = 0; i < source->count; i++)
         positions[i] = NOWHERE;
@@ -258,7 +258,7 @@ static bool list_tensors(struct ms_layout *layout, const struct ms_layout_source
 static const char *check_cut(const struct ms_cut *cut, const struct ms_tensor *tensor)
 {
     if (ms_dtype_bits[tensor->dtype] < 8)
-        return "is of elements smaller than a byte; expected replicate or ranges";
+        return "has elements smaller than a byte; expected replicate or ranges";
     if (cut->kind != MS_CUT_SHARD)
         return NULL;
     if (cut->dim >= tensor->dims)
@@ -278,7 +278,7 @@ static const char *check_ranges(const struct ms_entry *entry, uint32_t world, ui
     return NULL;
 }
 
-/* NULL, or what is wrong with the tensor. */
+/* Returns NULL, or what is wrong with the tensor. */
 static const char *check_bound(const struct ms_entry *entry, const struct ms_tensor *tensor,
                                uint32_t world)
 {
@@ -301,7 +301,7 @@ static const struct ms_cut *fsdp1_cut(const struct ms_layout *layout, size_t ten
     return last->kind == MS_CUT_FSDP1 ? last : NULL;
 }
 
-/* For sorting: a member of a unit. */
+/* A member of a unit, for sorting. */
 struct member {
     const char *unit;
     size_t tensor;
@@ -337,7 +337,7 @@ static bool make_units(struct ms_layout *layout, struct ms_fault *fault)
 {
     struct member *members = ms_heap_alloc((layout->count + 1) * sizeof(*members));
     if (members == NULL)
-        return ms_fault_set(fault, "memory is out");
+        return ms_fault_set(fault, "out of memory");
     size_t count = 0;
     for (size_t i = 0; i < layout->count; i++) {
         const struct ms_cut *cut = fsdp1_cut(layout, i);
@@ -346,7 +346,7 @@ static bool make_units(struct ms_layout *layout, struct ms_fault *fault)
     }
     qsort(members, count, sizeof(*members), by_unit);
     layout->units = ms_arena_take(&layout->arena, count, sizeof(*layout->units));
-    bool is_good = layout->units != NULL || ms_fault_set(fault, "memory is out");
+    bool is_good = layout->units != NULL || ms_fault_set(fault, "out of memory");
     for (size_t i = 0; i < count && is_good; i++)
         is_good = add_member(layout, &members[i],
                              i == 0 || strcmp(members[i - 1].unit, members[i].unit) != 0, fault);
@@ -360,7 +360,7 @@ static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
     struct matcher matcher;
     layout->bound = ms_arena_take(&layout->arena, layout->count, sizeof(*layout->bound));
     if (layout->bound == NULL || !matcher_init(&matcher, plan))
-        return ms_fault_set(fault, "memory is out");
+        return ms_fault_set(fault, "out of memory");
     bool is_good = true;
     for (size_t i = 0; i < layout->count && is_good; i++) {
         const struct ms_tensor *tensor = layout->tensors[i];
@@ -388,7 +388,7 @@ bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_sour
 {
     struct ms_layout *layout = ms_heap_zalloc(sizeof(*layout));
     if (layout == NULL)
-        return ms_fault_set(fault, "memory is out");
+        return ms_fault_set(fault, "out of memory");
     layout->plan = plan;
     if (!list_tensors(layout, source, positions_out, fault) || !bind_tensors(layout, fault) ||
         !make_units(layout, fault)) {
@@ -414,7 +414,7 @@ bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *ch
                                             .has_declared = true,
                                             .is_complete = checkpoint != NULL};
     is_good = is_good ? ms_layout_create_of(plan, &source, positions, layout_out, fault)
-                      : ms_fault_set(fault, "memory is out");
+                      : ms_fault_set(fault, "out of memory");
     ms_heap_free(tensors);
     ms_heap_free(positions);
     return is_good;

@@ -17,9 +17,9 @@ struct member {
 
 struct ms_layout_sizes {
     size_t count;
-    struct member *members; /* by unit, and in one as in the list */
-    size_t *places;         /* by tensor: where it stands among these */
-    struct entry entries[]; /* by size */
+    struct member *members; /* sorted by unit, then in the order of the list */
+    size_t *places;         /* by tensor: its index in `members` */
+    struct entry entries[]; /* sorted by size */
 };
 
 static int by_size(const void *a, const void *b)
@@ -78,7 +78,7 @@ void ms_layout_sizes_destroy(struct ms_layout_sizes *sizes)
     ms_heap_free(sizes);
 }
 
-/* The first tensor of at least so many bytes. */
+/* Returns the first tensor of at least `bytes` bytes. */
 static size_t find(const struct ms_layout_sizes *sizes, uint64_t bytes)
 {
     size_t low = 0, high = sizes->count;
@@ -121,13 +121,13 @@ bool ms_layout_sizes_local(const struct ms_layout_sizes *sizes,
     return is_good;
 }
 
-/* True when the tensor at `place` and the one at `other` stand in one unit. */
+/* True if the members at `place` and `other` are in one unit. */
 static bool is_together(const struct ms_layout_sizes *sizes, size_t place, size_t other)
 {
     return other < sizes->count && sizes->members[other].unit == sizes->members[place].unit;
 }
 
-/* How many of the sequence's others stand around the tensor as they do in the sequence, without a gap. */
+/* Counts how many neighbours of the tensor, without a gap, are as in the sequence. */
 static size_t count_neighbours(const struct ms_layout_sizes *sizes, size_t tensor,
                                const struct ms_sequence *sequence)
 {

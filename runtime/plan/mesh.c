@@ -35,7 +35,7 @@ static bool parse_sizes(const struct ms_reading *reading, const struct ms_place 
             return false;
         mesh->name[mesh->dims] = ms_arena_string(&plan->arena, key, strlen(key));
         if (mesh->name[mesh->dims] == NULL)
-            return ms_fault_at(reading, &at, "memory is out");
+            return ms_fault_at(reading, &at, "out of memory");
         mesh->size[mesh->dims++] = (uint32_t)size;
     }
     return ms_mesh_number(mesh) ||

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The character at *text, which moves behind it. Valid UTF-8; never moves behind the zero. */
+/* Returns the character at *text, and moves behind it. Valid UTF-8; never moves past the zero. */
 static uint32_t next_character(const char **text)
 {
     const unsigned char first = (unsigned char)*(*text)++;
@@ -17,7 +17,7 @@ static uint32_t next_character(const char **text)
     return character;
 }
 
-/* One member of a set: a character, or a range of them. *set moves behind it. */
+/* Reads a member of a set, which is a character or a range, and moves *set behind it. */
 static void next_member(const char **set, uint32_t *low_out, uint32_t *high_out)
 {
     *low_out = *high_out = next_character(set);
@@ -33,18 +33,18 @@ static const char *behind_negation(const char *set, bool *is_negated_out)
     return set + *is_negated_out;
 }
 
-/* *set is behind its '['; a ']' that comes first is a member. NULL, or what is wrong. */
+/* *set is behind its '['; a ']' that comes first is a member. Returns NULL, or what is wrong. */
 static const char *check_set(const char **set)
 {
     bool is_negated;
     *set = behind_negation(*set, &is_negated);
     for (bool is_first = true; is_first || **set != ']'; is_first = false) {
         if (**set == '\0')
-            return "expected a ']' behind the '[' of the pattern";
+            return "expected a ']' after the '[' of the pattern";
         uint32_t low, high;
         next_member(set, &low, &high);
         if (low > high)
-            return "expected a range in [] to end behind its beginning";
+            return "expected a range in [] to end after its beginning";
     }
     (*set)++;
     return NULL;
@@ -58,7 +58,7 @@ const char *ms_pattern_check(const char *pattern)
         if (character == '[')
             fault = check_set(&pattern);
         else if (character == '\\' && *pattern++ == '\0')
-            return "expected a character behind the '\\' at the end of the pattern";
+            return "expected a character after the '\\' at the end of the pattern";
     }
     return fault;
 }
@@ -98,7 +98,7 @@ static bool match_set(const char **set, uint32_t character)
     return is_member != is_negated;
 }
 
-/* One element of the pattern, not '*', against one character. *pattern moves behind the element. */
+/* Matches one element of the pattern, not '*', with a character, and moves *pattern behind it. */
 static bool match_one(const char **pattern, uint32_t character)
 {
     switch (**pattern) {
@@ -117,7 +117,7 @@ static bool match_one(const char **pattern, uint32_t character)
     return next_character(pattern) == character;
 }
 
-/* Only the last '*' is ever tried again: what an earlier one could take more, the last can too. */
+/* Retries only the last '*': it can take whatever an earlier one could take. */
 bool ms_pattern_match(const char *pattern, const char *text)
 {
     const char *star_pattern = NULL, *star_text = NULL;
@@ -141,7 +141,7 @@ bool ms_pattern_match(const char *pattern, const char *text)
     return *pattern == '\0';
 }
 
-/* The last bytes of a run of ordinary ones: the newest in the lowest byte. */
+/* The last bytes of a run of ordinary bytes, the newest in the lowest byte. */
 struct run {
     uint32_t bytes;
     unsigned length;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Name patterns of plans (docs/plan-format.md). Matching takes at most the product of both lengths, for
- * any pattern, and no recursion. Text is valid UTF-8.
+ * Name patterns of plans (docs/plan-format.md). Matching takes at most as many steps as the product
+ * of both lengths, and no recursion. Text is valid UTF-8.
  */
 #ifndef METASHARD_RUNTIME_PLAN_PATTERN_H
 #define METASHARD_RUNTIME_PLAN_PATTERN_H
@@ -9,22 +9,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* NULL, or what is wrong with the pattern. */
+/* Returns NULL, or what is wrong with the pattern. */
 const char *ms_pattern_check(const char *pattern);
 
-/* Without *, ? and [ that are not escaped. */
+/* True if the pattern has no unescaped *, ? or [. */
 bool ms_pattern_is_exact(const char *pattern);
 
-/* Takes the escapes out of an exact pattern, in place. */
+/* Removes the escapes of an exact pattern, in place. */
 void ms_pattern_unescape(char *pattern);
 
 /* The pattern has passed ms_pattern_check. */
 bool ms_pattern_match(const char *pattern, const char *text);
 
 /*
- * The runs of three bytes in a text, as bits: a Bloom filter. A text that matches a pattern has all those that
- * the pattern spells out, so most texts that do not match are known by a few words, and one that has them
- * is to be matched still. This is what makes thousands of patterns over many names cheap.
+ * The sequences of three bytes in a text as bits: a Bloom filter. A text that matches a pattern has
+ * all that the pattern spells out, so a comparison of a few words rejects most texts; the others
+ * must still be matched. This makes thousands of patterns over many names cheap.
  */
 struct ms_trigrams {
     uint64_t bits[4];

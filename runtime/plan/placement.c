@@ -4,7 +4,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/plan/plan_internal.h"
 
-/* Of one tensor: elements [begin, end) of its box; bytes for explicit ranges. */
+/* The share of one tensor: elements [begin, end) of its box; only `bytes` for explicit ranges. */
 struct share {
     uint64_t begin, end, bytes;
 };
@@ -27,7 +27,7 @@ static void add_span(struct ms_axis *axis, uint64_t begin, uint64_t end)
         axis->spans[axis->count++] = (struct ms_range){begin, end};
 }
 
-/* Keeps the positions `kept` of the indices that the axis has. In place: what is written was read. */
+/* Keeps the positions `kept` of the axis's indices. Overwrites only spans that it has read. */
 static void keep(struct ms_axis *axis, struct ms_range kept)
 {
     uint64_t position = 0;
@@ -70,7 +70,7 @@ static void box_init(struct ms_box *box, const struct ms_tensor *tensor)
     }
 }
 
-/* What the shards leave to the rank; flat is not a matter of the box. */
+/* Makes the box that shard cuts leave to the rank; a flat cut does not change the box. */
 static void box_make(struct ms_box *box, const struct ms_layout *layout, size_t tensor,
                      uint32_t rank)
 {
@@ -120,7 +120,7 @@ static uint64_t sum_of(const struct ms_entry *entry, uint32_t rank)
     return sum;
 }
 
-/* For fsdp1 the whole box, placed in its unit: [offset, offset + elements). `filled` is by unit. */
+/* For fsdp1, takes the whole box, and its place in the unit. `filled` is indexed by unit. */
 static void share_make(struct ms_placement *placement, size_t tensor, struct ms_box *box,
                        uint64_t *filled)
 {
@@ -150,7 +150,7 @@ static void share_make(struct ms_placement *placement, size_t tensor, struct ms_
     *share = (struct share){kept.begin, kept.end, (kept.end - kept.begin) * element_bytes(of)};
 }
 
-/* The unit's size is known now: from places in the unit to places in the box. */
+/* Now that the unit's size is known, converts the place in the unit to one in the box. */
 static void share_finish(struct ms_placement *placement, size_t tensor, const uint64_t *filled)
 {
     const struct ms_bound *bound = &placement->layout->bound[tensor];
@@ -220,7 +220,7 @@ uint64_t ms_placement_padding(const struct ms_placement *placement)
     return placement->padding;
 }
 
-/* Index of the tensor for a position among the indices that the axis has. */
+/* Returns the tensor's index for a position among the axis's indices. */
 static uint64_t index_at(const struct ms_axis *axis, uint64_t position, uint64_t *left_out)
 {
     const struct ms_range *span = axis->spans;
@@ -238,7 +238,7 @@ static struct ms_range in_bytes(const struct ms_cursor *cursor)
                              (cursor->begin + cursor->length) * cursor->element_bytes};
 }
 
-/* Sets the run of elements at cursor->at, which is below the end, in a box that has dimensions. */
+/* Finds the run of elements at cursor->at, which is before the end, in a box with dimensions. */
 static void find_run(struct ms_cursor *cursor)
 {
     const struct ms_box *box = &cursor->box;
@@ -255,14 +255,14 @@ static void find_run(struct ms_cursor *cursor)
         else if (i + 1 == inner)
             alike = left;
     }
-    /* A whole row, which is one span then: while rows follow each other they need no division. */
+    /* A whole row is one span: the rows after it need no division. */
     if (cursor->length == box->axis[inner].length * row) {
         const uint64_t rows = (cursor->end - cursor->at) / cursor->length;
         cursor->repeats = (alike < rows ? alike : rows) - 1;
     }
 }
 
-/* The run of bytes from element cursor->at of the box on, and moves behind it. */
+/* Returns the run of bytes at element cursor->at of the box, and moves behind it. */
 static struct ms_range next_run(struct ms_cursor *cursor)
 {
     if (cursor->listed != NULL) {

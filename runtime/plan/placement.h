@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one rank gets of the tensors of a layout. Ranges are made one by one, because there may be as
- * many as rows; how many bytes they are is known without making them.
+ * What one rank gets of the tensors of a layout. Ranges are made one at a time, since there may be
+ * as many as rows; their sum in bytes is known beforehand.
  *
  *     struct ms_cursor cursor;
  *     struct ms_range range;
@@ -25,7 +25,7 @@ struct ms_axis {
     struct ms_range spans[MS_PARTS_MAX];
 };
 
-/* What sharding leaves to a rank: all combinations of the indices of the axes, row-major. */
+/* What sharding leaves to a rank: all combinations of the axes' indices, row-major. */
 struct ms_box {
     unsigned dims;
     uint64_t elements;
@@ -34,11 +34,11 @@ struct ms_box {
 
 struct ms_placement;
 
-/* rank is below the world size. NULL when memory is out. The layout must outlive it. */
+/* rank is below the world size. Returns NULL if out of memory. The layout must outlive it. */
 struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_t rank);
 void ms_placement_destroy(struct ms_placement *placement); /* may be NULL */
 
-/* Bytes of one tensor that the rank keeps. */
+/* The bytes of one tensor that the rank keeps. */
 uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor);
 uint64_t ms_placement_total(const struct ms_placement *placement);
 uint64_t ms_placement_padding(const struct ms_placement *placement); /* what flat shards add */
@@ -48,19 +48,18 @@ struct ms_cursor {
     const struct ms_range *listed; /* explicit ranges, or NULL: the box */
     size_t listed_left;
     uint64_t at, end;       /* elements of the box */
-    uint64_t begin, length; /* the last run that was made, in elements of the tensor */
-    uint64_t
-        repeats; /* so many runs like it follow, a stride of the dimension before inner apart */
+    uint64_t begin, length; /* the last run, in elements of the tensor */
+    uint64_t repeats;       /* runs like it that follow, a stride of dimension inner - 1 apart */
     uint64_t element_bytes;
-    unsigned inner;                      /* dimensions behind this one are whole */
-    uint64_t stride[MS_TENSOR_DIMS_MAX]; /* elements of the tensor */
-    struct ms_range next;                /* begin == end: there is none */
+    unsigned inner;                      /* dimensions after this one are whole */
+    uint64_t stride[MS_TENSOR_DIMS_MAX]; /* in elements of the tensor */
+    struct ms_range next;                /* begin == end: none */
     struct ms_box box;
 };
 
 void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor);
 
-/* The next range: ascending, never empty, never touching the one before. False: there is no more. */
+/* Returns the next range, ascending, never empty, never touching the last. False: no more. */
 bool ms_cursor_next(struct ms_cursor *cursor, struct ms_range *range_out);
 
 #endif

@@ -24,7 +24,7 @@ static bool parse_name(const struct ms_reading *reading, const struct ms_place *
         return ms_fault_at(reading, &at, "%s", fault);
     char *name = ms_arena_string(&plan->arena, json_string_value(value), json_string_length(value));
     if (name == NULL)
-        return ms_fault_at(reading, &at, "memory is out");
+        return ms_fault_at(reading, &at, "out of memory");
     entry->is_exact = ms_pattern_is_exact(name);
     if (entry->is_exact)
         ms_pattern_unescape(name);
@@ -105,7 +105,7 @@ static bool check_names(const struct ms_reading *reading, const struct ms_plan *
 {
     const struct ms_entry **exact = ms_heap_alloc((plan->count + 1) * sizeof(struct ms_entry *));
     if (exact == NULL)
-        return ms_fault_at(reading, NULL, "memory is out");
+        return ms_fault_at(reading, NULL, "out of memory");
     size_t count = 0;
     for (size_t i = 0; i < plan->count; i++) {
         if (plan->entries[i].is_exact)
@@ -119,7 +119,7 @@ static bool check_names(const struct ms_reading *reading, const struct ms_plan *
     bool is_good = true;
     if (i < count) {
         const struct ms_place at = {&list, NULL, (size_t)(exact[i] - plan->entries)};
-        is_good = ms_fault_at(reading, &at, "name %s is that of tensors[%zu] already",
+        is_good = ms_fault_at(reading, &at, "name %s is already that of tensors[%zu]",
                               exact[i]->name, (size_t)(exact[i - 1] - plan->entries));
     }
     ms_heap_free(exact);
@@ -145,7 +145,7 @@ static bool parse_document(const struct ms_reading *reading, json_t *document, s
     plan->count = json_array_size(list);
     plan->entries = ms_arena_take(&plan->arena, plan->count, sizeof(*plan->entries));
     if (plan->entries == NULL)
-        return ms_fault_at(reading, &at_list, "memory is out");
+        return ms_fault_at(reading, &at_list, "out of memory");
     for (size_t i = 0; i < plan->count; i++) {
         const struct ms_place at = {&at_list, NULL, i};
         if (!parse_entry(reading, &at, json_array_get(list, i), plan, &plan->entries[i]))
@@ -166,7 +166,7 @@ bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_p
         return ms_fault_at_line(&reading, error.line, error.column, error.text);
     struct ms_plan *plan = ms_heap_zalloc(sizeof(*plan));
     const bool is_good = plan != NULL ? parse_document(&reading, document, plan)
-                                      : ms_fault_at(&reading, NULL, "memory is out");
+                                      : ms_fault_at(&reading, NULL, "out of memory");
     json_decref(document);
     if (!is_good) {
         ms_plan_destroy(plan);

@@ -2,13 +2,13 @@
 /*
  * Sharding plans: which bytes of every tensor each rank keeps. The format is docs/plan-format.md.
  *
- *   plan        the document, parsed; knows entries, but no tensors except those that it declares
- *   layout      a plan over a list of tensors: every tensor with the entry that decides it
+ *   plan        the parsed document; knows entries, but only those tensors that it declares
+ *   layout      a plan over a list of tensors: each tensor with the entry that decides it
  *   placement   what one rank gets of the tensors of a layout (placement.h)
- *   census      what all ranks get, in bytes (census.h)
+ *   census      the bytes that each rank gets (census.h)
  *
- * Everything is immutable once created and owned by the caller; any thread may use it. No input makes
- * these functions recurse, and none is trusted.
+ * Everything is immutable once created (but see ms_plan_resize) and owned by the caller; any thread
+ * may use it. These functions do not recurse, and trust no input.
  */
 #ifndef METASHARD_RUNTIME_PLAN_PLAN_H
 #define METASHARD_RUNTIME_PLAN_PLAN_H
@@ -21,7 +21,7 @@
 
 enum { MS_MESH_DIMS_MAX = 8, MS_WORLD_MAX = 1 << 20 };
 
-/* Ranks number row-major: rank = sum of coordinate[i] * stride[i]; the last stride is 1. */
+/* Ranks are numbered row-major: rank = sum of coordinate[i] * stride[i]; the last stride is 1. */
 struct ms_mesh {
     unsigned dims;
     uint32_t world;
@@ -38,50 +38,50 @@ bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_p
 bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *fault);
 void ms_plan_destroy(struct ms_plan *plan); /* may be NULL */
 
-/* The same plan over another mesh with dimensions of the same names. False when the plan has ranges,
- * which are for one world only. */
+/* Changes one size of the mesh. Returns false if the plan has ranges, which fit only one world, or
+ * the new world is too large. */
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 
 const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan);
 bool ms_plan_has_rank(const struct ms_plan *plan, uint32_t *rank_out); /* `rank`, `coordinates` */
 size_t ms_plan_count(const struct ms_plan *plan);                      /* of entries */
 
-/* An entry's name or pattern; NULL when it selects by size and order alone. */
+/* An entry's name or pattern; NULL if it selects only by size and order. */
 const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);
-/* What an entry says of the tensor's dtype and shape; NULL: nothing. */
+/* The dtype and shape that an entry gives, or NULL. */
 const struct ms_tensor *ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry);
-/* The entry selects the tensor, which is at this place of the list; an earlier one may decide it. */
+/* True if the entry selects the tensor at this place of the list. An earlier one may decide it. */
 bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
                          size_t order);
-/* The entry declares a tensor: an exact name, dtype and shape. */
+/* True if the entry declares a tensor: has an exact name, dtype and shape. */
 bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry);
 
-/* Tensors to lay a plan over. Those without a name (NULL) meet entries without a name only. */
+/* Tensors to lay a plan over. Those without a name (NULL) match only entries without a name. */
 struct ms_layout_source {
     const struct ms_tensor *const *tensors;
     size_t count;
-    bool has_declared; /* the plan's declarations come first; then every tensor has a name */
+    bool has_declared; /* the plan's declarations come first; each tensor must have a name */
     bool is_complete;  /* a declared tensor that is not among them is a fault */
 };
 
-/* positions_out: for each given tensor its index in the layout. Plan and tensors must outlive the layout. */
+/* positions_out: each given tensor's index in the layout, which plan and tensors must outlive. */
 bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_source *source,
                          size_t *positions_out, struct ms_layout **layout_out,
                          struct ms_fault *fault);
 
-/* The plan's declarations, then the checkpoint's other tensors; checkpoint may be NULL. Plan and
- * checkpoint must outlive the layout. */
+/* Lays the plan over its declarations, then the checkpoint's other tensors. checkpoint may be NULL.
+ * Plan and checkpoint must outlive the layout. */
 bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *checkpoint,
                       struct ms_layout **layout_out, struct ms_fault *fault);
 void ms_layout_destroy(struct ms_layout *layout); /* may be NULL */
 
 size_t ms_layout_count(const struct ms_layout *layout);
 const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t tensor);
-/* The entry that decides a tensor; SIZE_MAX: none. */
+/* The entry that decides a tensor, or SIZE_MAX. */
 size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor);
-/* False: no entry matches; the tensor is replicated. */
-/* Tensors of one flat unit have the same number, from 0 on. SIZE_MAX: it is of none. */
+/* The number of the tensor's flat unit, from 0, or SIZE_MAX. */
 size_t ms_layout_unit(const struct ms_layout *layout, size_t tensor);
+/* False: no entry matches; the tensor is replicated. */
 bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor);
 uint64_t ms_layout_bytes(const struct ms_layout *layout); /* of all tensors, whole */
 const struct ms_plan *ms_layout_plan(const struct ms_layout *layout);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan and a layout are made of, for runtime/plan/ alone. */
+/* The structs of plans and layouts, for runtime/plan/ only. */
 #ifndef METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
 #define METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
 
@@ -14,9 +14,9 @@ enum ms_cut_kind { MS_CUT_SHARD, MS_CUT_ZERO3, MS_CUT_FSDP1 };
 struct ms_cut {
     enum ms_cut_kind kind;
     unsigned mesh_dim;
-    unsigned dim; /* shard: of the tensor */
+    unsigned dim; /* shard: the tensor's dimension */
     unsigned part_count;
-    const uint64_t *parts; /* interleave; in proportion */
+    const uint64_t *parts; /* interleave: proportions */
     uint64_t part_sum;
     const char *unit; /* fsdp1 */
 };
@@ -29,7 +29,7 @@ struct ms_entry {
     struct ms_tensor like;       /* has_shape: dtype, shape, elements, bytes */
     unsigned cut_count;          /* in the order they are applied; flat is the last */
     struct ms_cut *cuts;
-    struct ms_range **ranges; /* by rank, with the world's as last; NULL: there are none */
+    struct ms_range **ranges; /* by rank, and the end; NULL: none */
 };
 
 struct ms_plan {
@@ -41,7 +41,7 @@ struct ms_plan {
     struct ms_entry *entries;
 };
 
-/* Indices of entries, sorted by what they select by; equal ones in the plan's order. */
+/* Indices of entries, sorted by their key; equal ones in the plan's order. */
 struct ms_index {
     uint32_t *entries;
     size_t count;
@@ -76,7 +76,7 @@ bool ms_placements_parse(const struct ms_reading *reading, const struct ms_place
 bool ms_ranges_parse(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
                      struct ms_plan *plan, struct ms_entry *entry);
 
-/* The chunk rule: `count` over `ranks`. */
+/* The chunk rule: `count` elements over `ranks`. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)
 {
     return count / ranks + (count % ranks != 0);

@@ -5,7 +5,7 @@
 
 #include "runtime/base/launcher.h"
 
-/* Digits only, below 2^31. */
+/* Reads digits only, at most nine. */
 static bool read_number(const char *name, const char *text, uint32_t *number_out,
                         struct ms_fault *fault)
 {

@@ -14,7 +14,7 @@
 enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, COMPARED_BYTES = 256 << 10, PROBED_BYTES = 64 };
 
 struct tensor {
-    uint64_t offset, bytes; /* in the file */
+    uint64_t offset, bytes; /* its place in the file */
 };
 
 /* A file that is or was mapped. */
@@ -22,15 +22,15 @@ struct file {
     struct file *next;
     dev_t device;
     ino_t inode;
-    bool is_mapped;           /* seen in the present walk */
+    bool is_mapped;           /* seen in the current walk */
     bool is_tried;            /* it looked like a checkpoint, and was opened */
-    struct ms_source *source; /* NULL: no checkpoint, or none that can be trusted now */
+    struct ms_source *source; /* NULL: not a checkpoint, or not trusted now */
     struct tensor *tensors;
     size_t count;
-    size_t last; /* the one that matched last: mostly, the next one is next */
+    size_t last; /* the tensor that matched last: usually its successor matches next */
 };
 
-static struct file *files; /* the file thread's own */
+static struct file *files; /* only the file thread uses it */
 
 static bool peek(const struct file *file, uint64_t offset, void *buffer, size_t bytes)
 {
@@ -53,7 +53,7 @@ static const char *skip(const char *at, char wanted)
     return *at == wanted ? at + 1 : NULL;
 }
 
-/* ":[begin,end]" behind a key. Wrong numbers do no harm: what they lead to is compared. */
+/* Reads ":[begin,end]" after a key. Wrong numbers do no harm: the bytes there are compared. */
 static bool read_offsets(const char *at, uint64_t *begin_out, uint64_t *end_out)
 {
     char *end;
@@ -71,7 +71,7 @@ static bool read_offsets(const char *at, uint64_t *begin_out, uint64_t *end_out)
 
 static bool add_tensor(struct file *file, uint64_t offset, uint64_t bytes)
 {
-    if ((file->count & (file->count + 1)) == 0) { /* room for 1, 3, 7, ... is used up */
+    if ((file->count & (file->count + 1)) == 0) { /* the capacity of 1, 3, 7, ... is used up */
         struct tensor *grown =
             ms_heap_realloc(file->tensors, (2 * file->count + 1) * sizeof(*grown));
         if (grown == NULL)
@@ -95,16 +95,16 @@ static void read_header(struct file *file, const char *header, uint64_t data_at)
     }
 }
 
-/* 8 bytes of length, and an object in JSON. */
+/* 8 bytes of length, then a JSON object. */
 enum { START_BYTES = 9 };
 
 static bool is_start(const unsigned char *start, uint64_t *length_out)
 {
-    memcpy(length_out, start, sizeof(*length_out)); /* little-endian, as this machine */
+    memcpy(length_out, start, sizeof(*length_out)); /* little-endian, like this machine */
     return start[8] == '{' && *length_out >= 2 && *length_out <= MAX_HEADER_BYTES;
 }
 
-/* As it is mapped, which opens nothing: a file that is no checkpoint is not touched. */
+/* Looks at the mapping, not the file, so a file that is not a checkpoint is never opened. */
 static bool looks_like_checkpoint(const struct ms_mapping *mapping)
 {
     unsigned char start[START_BYTES];
@@ -154,7 +154,7 @@ static struct file *add_file(const struct ms_mapping *mapping)
     return file;
 }
 
-/* What has changed since is looked at again, and what could not be a source then: it may have been too young. */
+/* Otherwise it is read again: it has changed, or could not be a source then, perhaps too new. */
 static bool is_as_before(const struct file *file)
 {
     return file->source != NULL ? ms_source_is_current(file->source) : !file->is_tried;
@@ -189,7 +189,7 @@ static bool holds(const struct file *file, const struct tensor *tensor, const ch
                   char *buffer)
 {
     for (uint64_t done = 0; done < tensor->bytes;) {
-        /* The first look is short: most candidates differ at once. */
+        /* The first comparison is short: most candidates differ at once. */
         const uint64_t wanted = done == 0 ? PROBED_BYTES : COMPARED_BYTES;
         const uint64_t left = tensor->bytes - done;
         const size_t now = (size_t)(left < wanted ? left : wanted);
@@ -202,7 +202,7 @@ static bool holds(const struct file *file, const struct tensor *tensor, const ch
            !ms_mapping_is_stored_to(file->device, file->inode);
 }
 
-/* From behind the last match on, around. */
+/* Starts after the last match, and wraps around. */
 static const struct tensor *find_tensor(struct file *file, const void *address, size_t bytes,
                                         char *buffer)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files by content. A loader that stages through a buffer (safetensors 0.8 does, through pinned memory, for
- * device="cuda") hides where its bytes come from. But a checkpoint's header tells the size of each tensor,
- * so there are few places where the bytes can be from, and they are compared, all of them.
+ * Finding files by content. A loader that stages through a buffer (safetensors 0.8 does for
+ * device="cuda", through pinned memory) hides where its bytes come from. But a checkpoint's header
+ * has the size of each tensor, so few places are possible, and all bytes there are compared.
  */
 #ifndef METASHARD_RUNTIME_SOURCE_CONTENT_H
 #define METASHARD_RUNTIME_SOURCE_CONTENT_H
@@ -10,9 +10,9 @@
 #include "runtime/source/source.h"
 
 /*
- * A file with a safetensors header (https://github.com/huggingface/safetensors, format) that this process
- * has mapped, and a tensor in it that holds exactly these bytes. NULL when there is none; the caller gets
- * a reference. Bytes are compared with the file, not with the mapping. Usable from any thread.
+ * Finds a tensor with exactly these bytes in a file with a safetensors header
+ * (https://github.com/huggingface/safetensors, format) that this process has mapped. Returns a
+ * reference to the file, or NULL. Compares with the file, not the mapping. Usable from any thread.
  */
 struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out);
 

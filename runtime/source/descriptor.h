@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls of the kernel with descriptors of the file thread's table (file_thread.h). Not libc's functions: whoever
- * replaces or watches those (another preload, a sanitizer, this shim itself) takes a number for the program's.
+ * System calls with descriptors of the file thread's table (file_thread.h). Not libc's functions:
+ * another preload, a sanitizer or this shim, which watch those, would think them the program's.
  */
 #ifndef METASHARD_RUNTIME_SOURCE_DESCRIPTOR_H
 #define METASHARD_RUNTIME_SOURCE_DESCRIPTOR_H

@@ -19,7 +19,7 @@
 #endif
 enum { UNSHARE = 1 << 1 }; /* CLOSE_RANGE_UNSHARE */
 
-/* Sanitizers report to descriptor 2, whatever thread they meet something in. */
+/* Sanitizers report to descriptor 2, from any thread. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #elif defined(__has_feature)
@@ -42,19 +42,19 @@ static struct {
         lock; /* guards what follows up to `last`; held across nothing but the thread's start */
     pthread_cond_t more; /* there is a request */
     bool is_running;
-    _Atomic pid_t process; /* that it runs in: a forked child has no copy of it */
+    _Atomic pid_t process; /* in which the thread runs: a forked child has no copy of it */
     struct request *first, **last;
 
-    /* The file thread's own. */
+    /* Only the file thread uses this. */
     bool has_own_table; /* immutable once the thread serves */
 } server = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &server.first};
 
-/* In the file thread and in those that it starts. */
+/* True in the file thread and in those that it starts. */
 static _Thread_local bool is_inside __attribute__((tls_model("initial-exec")));
 
 /* --- a table of its own */
 
-/* Without the program's heap, which opendir takes from. */
+/* Without opendir, which uses the program's heap. */
 static bool close_all_copies(void)
 {
     char entries[2048];
@@ -76,8 +76,8 @@ static bool close_all_copies(void)
     return got == 0;
 }
 
-/* Linux 5.9 makes no copy of what it closes. Before, copies are closed: pipes and sockets of the program must not be
- * held open. A copy that could not be closed is the table's only fault. */
+/* Linux 5.9 does not copy what it closes. Before, copies are made and closed, since they would hold
+ * the program's pipes and sockets open. A copy that cannot be closed does no other harm. */
 static bool take_own_table(void)
 {
     if (syscall(SYS_close_range, (unsigned)FIRST_CLOSED, ~0U, (unsigned)UNSHARE) == 0)
@@ -88,7 +88,7 @@ static bool take_own_table(void)
     return true;
 }
 
-/* What libc writes to descriptor 2 when it finds its heap broken must not go to a file of ours. */
+/* Keeps libc's messages about a broken heap, to descriptor 2, out of files of ours. */
 static void fill_standard_places(void)
 {
     int descriptor = FIRST_CLOSED;
@@ -111,7 +111,7 @@ static struct request *take_request_locked(void)
     return request;
 }
 
-/* The request is its caller's again, and gone, once the lock is released after is_done. */
+/* Once the lock is released after is_done, the caller's request may be gone. */
 static void serve_locked(struct request *request)
 {
     pthread_mutex_unlock(&server.lock);
@@ -150,8 +150,8 @@ static bool start_locked(void)
     return server.is_running;
 }
 
-/* In a forked child the lock may be held for ever, by nobody. The shim is inert there, but the program's exit handlers may
- * get here. */
+/* In a forked child the lock may stay locked for ever. The shim is inert there, but the program's
+ * exit handlers may get here. */
 static bool is_of_parent(void)
 {
     const pid_t process = atomic_load_explicit(&server.process, memory_order_relaxed);
@@ -168,7 +168,7 @@ bool ms_file_thread_call(ms_file_call *call, void *argument)
     }
     if (is_of_parent())
         return false;
-    /* The request lies on this stack. */
+    /* The request is on this stack. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
     pthread_mutex_lock(&server.lock);
     const bool is_served = start_locked();
@@ -194,7 +194,7 @@ struct start {
     int error;
     pthread_mutex_t lock;
     pthread_cond_t taken;
-    bool is_taken; /* what the new thread needs of this */
+    bool is_taken; /* the new thread has copied what it needs of this */
 };
 
 static void *run_inside(void *argument)

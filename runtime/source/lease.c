@@ -13,7 +13,7 @@
 static const uint64_t second_ns = UINT64_C(1000000000);
 
 static bool are_allowed;  /* set before any lease is taken */
-static uint64_t break_ns; /* lease-break-time; the file thread's own. 0: not asked yet */
+static uint64_t break_ns; /* lease-break-time; only the file thread uses it. 0: not read yet */
 
 static struct {
     pthread_mutex_t lock; /* guards what follows; a leaf */
@@ -51,10 +51,10 @@ static void count(int change)
     pthread_mutex_unlock(&leases.lock);
 }
 
-/* The signal goes to this thread alone, where all are blocked; without that, it would end the program. */
+/* F_SETOWN_EX sends the signal to this thread, which blocks it; it would end the program. */
 void ms_lease_take(struct ms_lease *lease, int descriptor)
 {
-    enum { LEAST_SECONDS = 5 }; /* to bring bytes in */
+    enum { LEAST_SECONDS = 5 }; /* for materialising the bytes */
     const struct f_owner_ex owner = {F_OWNER_TID, gettid()};
     if (break_ns == 0)
         break_ns = read_break_ns();
@@ -69,7 +69,7 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
     count(1);
 }
 
-/* The kernel lets nobody in before break_ns have gone by since somebody came. */
+/* The kernel keeps a writer waiting for at least break_ns. */
 bool ms_lease_is_intact(struct ms_lease *lease, int descriptor)
 {
     if (!atomic_load(&lease->is_taken))

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Read leases (fcntl(2), F_SETLEASE): while one is held, nobody changes the file's bytes. Whoever opens it for writing,
- * or truncates it, waits in the kernel until the lease is given back; or for lease-break-time (45 s), after which the
- * kernel takes it away.
+ * Read leases (fcntl(2), F_SETLEASE): while one is held, nobody changes the file's bytes. A process
+ * that opens the file for writing, or truncates it, waits in the kernel until the lease is given
+ * back, but at most lease-break-time (45 s): then the kernel removes the lease.
  *
  *     another process    open(O_TRUNC) ......waits......................| goes on
- *     the lease thread          sees it |-> the bytes are brought in ->| gives the lease back
+ *     the lease thread      notices it |-> materialises the bytes ---->| gives the lease back
  *
- * The kernel tells of that by a signal, which is sent to the file thread alone and stays blocked there: no signal
- * of the program is used. The lease thread asks for the state of the leases instead, 20 times a second while there are any.
- * It is a thread of the program's table of descriptors, because it calls the driver.
+ * The kernel reports this by a signal, which goes only to the file thread and stays blocked there:
+ * no signal of the program is used. Instead, the lease thread queries the leases 20 times a second
+ * while there are any. It uses the program's table of descriptors, because it calls the driver.
  *
- * A lease is had for regular files of the user (or with CAP_LEASE) that nobody has open for writing, on file systems
- * that know leases. It belongs to the open file, so it goes with the descriptor.
+ * The kernel grants a lease for a regular file of the user (or with CAP_LEASE) that nobody has open
+ * for writing, on file systems with leases. It belongs to the open file, so closing drops it.
  */
 #ifndef METASHARD_RUNTIME_SOURCE_LEASE_H
 #define METASHARD_RUNTIME_SOURCE_LEASE_H
@@ -22,12 +22,12 @@
 #include <sys/types.h>
 
 /*
- * Another process waits to change the file. To bring in what comes from it, and give the lease back (source.h); called on
- * the lease thread.
+ * Called on the lease thread when another process waits to change the file: materialises what comes
+ * from it, and gives the lease back (source.h).
  */
 typedef void ms_lease_breaker(dev_t device, ino_t inode);
 
-/* Once, before any lease (lease_thread.c). NULL: none are taken. */
+/* Called once, before any lease (lease_thread.c). NULL: no leases are taken. */
 void ms_lease_start(ms_lease_breaker *breaker);
 void ms_lease_allow(void);
 
@@ -40,25 +40,25 @@ struct ms_lease {
 
 void ms_lease_take(struct ms_lease *lease, int descriptor);
 
-/* The bytes that were read before this call are those of when the lease was taken. */
+/* True if bytes that were read before this call are those from when the lease was taken. */
 bool ms_lease_is_intact(struct ms_lease *lease, int descriptor);
 
-/* Somebody waits for it, or has waited too long. */
+/* True if a process waits for it, or has waited too long. */
 bool ms_lease_is_broken(const struct ms_lease *lease, int descriptor);
 
-/* Before the descriptor is closed, or when somebody waits. */
+/* Called before the descriptor is closed, or when a process waits. */
 void ms_lease_drop(struct ms_lease *lease, int descriptor);
 
 /* --- in the lease thread */
 
-/* Until there are some. */
+/* Waits until there are leases. */
 void ms_lease_wait(void);
 
 /* --- on a thread of the program */
 
 bool ms_lease_any(void);
 
-/* Leases were perhaps taken: there must be a thread that gives them back. Where there is none to be had, gives up all. */
+/* If there are leases, starts the lease thread. If that fails, gives them all back. */
 void ms_lease_serve(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lease thread, which gives leases back where somebody waits for them. */
+/* The lease thread, which gives leases back when another process waits for them. */
 #include <pthread.h>
 #include <stddef.h>
 #include <time.h>

@@ -25,14 +25,14 @@
 
 enum { MAPS_CHUNK = 8192, MAX_SHARED_FILES = 64, MAX_KEPT = 64 };
 
-/* Files that are open in the program's table for good. The file thread's own. */
+/* Files that stay open in the program's table. Only the file thread uses this. */
 static struct {
     dev_t device;
     ino_t inode;
 } held[MAX_KEPT];
 static size_t held_count;
 
-/* --- asking for one mapping: PROCMAP_QUERY, Linux 6.11 and newer. Headers of older ones lack it. */
+/* --- querying one mapping: PROCMAP_QUERY, Linux 6.11 and newer. Older headers lack it. */
 
 enum query_flags {
     THAT_ARE_WRITABLE = 0x02,
@@ -44,10 +44,10 @@ enum query_flags {
 /* struct procmap_query of <linux/fs.h>, version 1. */
 struct query {
     uint64_t size, flags, address;
-    /* Answers from here on; of what the mapping is, `is` has the first two of query_flags. */
+    /* Answers from here on; `is` has the first two of query_flags. */
     uint64_t begin, end, is, page_bytes, offset, inode;
     uint32_t major_number, minor_number;
-    uint32_t name_bytes; /* asked for, and got */
+    uint32_t name_bytes; /* the buffer's, then the name's */
     uint32_t build_id_bytes;
     uint64_t name, build_id; /* addresses */
 };
@@ -59,7 +59,7 @@ static int open_maps(void)
     return ms_file_open("/proc/self/maps", O_RDONLY);
 }
 
-/* `name` may be NULL. NO: there is no such mapping. UNKNOWN: this kernel cannot be asked, or not this. */
+/* `name` may be NULL. NO: there is no such mapping. UNKNOWN: the kernel has no answer. */
 static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, size_t name_bytes,
                        struct query *query_out)
 {
@@ -80,7 +80,7 @@ static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, 
     return UNKNOWN;
 }
 
-/* What was told of a mapping of a file; its name is asked for apart, and is empty where that is too long. */
+/* Converts an answer about a mapping. A second query gets the name, which is "" if too long. */
 static void tell(int maps, const struct query *query, struct ms_mapping *mapping_out)
 {
     struct query named;
@@ -98,7 +98,7 @@ static void tell(int maps, const struct query *query, struct ms_mapping *mapping
         mapping_out->path[0] = '\0';
 }
 
-/* The mapping of a file that holds all of [begin, end). */
+/* Finds the mapping of a file that has all of [begin, end). */
 static enum answer ask_for_mapping(int maps, uintptr_t begin, uintptr_t end,
                                    struct ms_mapping *mapping_out)
 {
@@ -127,7 +127,7 @@ static enum answer ask_for_all(int maps, ms_mapping_visitor *visit, void *contex
     return answer;
 }
 
-/* Whether that file is mapped shared and writable. The kernel passes over all other mappings. */
+/* Finds out if that file is mapped shared and writable. The kernel skips all other mappings. */
 static enum answer ask_for_stores(int maps, dev_t device, ino_t inode)
 {
     struct query query = {0};
@@ -140,7 +140,7 @@ static enum answer ask_for_stores(int maps, dev_t device, ino_t inode)
     return answer;
 }
 
-/* --- reading the list of all */
+/* --- reading the list of all mappings */
 
 /* One line of /proc/self/maps. */
 struct line {
@@ -152,9 +152,9 @@ struct line {
     const char *path;
 };
 
-/* What a pass over /proc/self/maps looks for. */
+/* A search of /proc/self/maps. */
 struct search {
-    uintptr_t begin, end; /* the range asked for */
+    uintptr_t begin, end; /* the wanted range */
     struct ms_mapping *found;
     bool is_found;
     struct {
@@ -172,7 +172,7 @@ static bool parse_line(char *text, struct line *line_out)
     unsigned major_number, minor_number;
     char permissions[5];
     int path_at = 0;
-    /* What the kernel writes has no number that is too large. NOLINTNEXTLINE(cert-err34-c) */
+    /* The kernel writes no number that is too large. NOLINTNEXTLINE(cert-err34-c) */
     if (sscanf(text, "%lx-%lx %4s %llx %x:%x %lu %n", &begin, &end, permissions, &offset,
                &major_number, &minor_number, &long_inode, &path_at) != 7)
         return false;
@@ -219,8 +219,7 @@ static void search_line(void *context, char *text)
     search->is_found = true;
 }
 
-/* Calls visit for every line of /proc/self/maps. The kernel gives whole lines per read, but a
- * read may end early, so a rest is kept. */
+/* Calls visit for every line of /proc/self/maps. A read may end within a line, which is kept. */
 static bool walk_maps(void (*visit)(void *context, char *text), void *context)
 {
     const int descriptor = open_maps();
@@ -242,14 +241,14 @@ static bool walk_maps(void (*visit)(void *context, char *text), void *context)
         }
         kept = (size_t)(text + kept - start);
         memmove(text, start, kept);
-        if (kept == MAPS_CHUNK) /* a line longer than the buffer: no mapping of ours */
+        if (kept == MAPS_CHUNK) /* a line longer than the buffer: not a mapping to find */
             kept = 0;
     }
     ms_file_close(descriptor);
     return got == 0;
 }
 
-/* A file that is looked for among those that are mapped shared and writable. */
+/* A search for a file among those that are mapped shared and writable. */
 struct stores {
     dev_t device;
     ino_t inode;
@@ -318,7 +317,7 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     return answer != UNKNOWN || walk_maps(visit_line, &visitor);
 }
 
-/* A private page that the program has written, or that was swapped out, is no longer the file's. */
+/* False if a private page was written or swapped out: it is no longer the file's. */
 static bool are_pages_clean(uintptr_t begin, uintptr_t end)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -351,7 +350,7 @@ static bool are_pages_clean(uintptr_t begin, uintptr_t end)
     return clean;
 }
 
-/* The mapping that holds all of [begin, end); *search_out also knows what is stored to elsewhere. */
+/* Finds the mapping that has all of [begin, end); *search_out gets files that are stored to. */
 static bool search_maps(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out,
                         struct search *search_out)
 {
@@ -359,7 +358,7 @@ static bool search_maps(uintptr_t begin, uintptr_t end, struct ms_mapping *mappi
     return walk_maps(search_line, search_out) && search_out->is_found;
 }
 
-/* The mapping that holds all of [begin, end), of a file that is mapped shared and writable nowhere. */
+/* The same, if the file is nowhere mapped shared and writable. */
 static bool find_trusted(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 {
     const int maps = open_maps();
@@ -394,8 +393,8 @@ static bool find_any(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_
 }
 
 /*
- * Overlay and btrfs file systems give fstat another device number than the kernel shows for a
- * mapping; there a mapping is compared with a mapping, which costs another pass.
+ * On overlay and btrfs, fstat returns another device number than the kernel shows for a mapping. So
+ * a new mapping is compared with the old one, which costs another search.
  */
 static bool maps_like(int descriptor, const struct ms_mapping *mapping)
 {
@@ -420,7 +419,7 @@ static bool peek_by_file(const void *address, void *buffer, size_t bytes)
     return is_read;
 }
 
-/* The call is denied in some containers; the file gives memory of devices, too, so it is for those of regular files. */
+/* Some containers deny the call. /proc/self/mem reads devices, too, so callers check the file. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
 {
     const struct iovec to = {buffer, bytes}, from = {(void *)(uintptr_t)address, bytes};
@@ -430,7 +429,7 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
     return got == (long)bytes;
 }
 
-/* In the program's table. What is locked stays open where it is, and is not opened again. */
+/* For the program's table. A locked file stays open where it is, and is not opened again. */
 static int move_up(int descriptor, const struct stat *stat)
 {
     enum { HIGH = 512 };
@@ -454,7 +453,7 @@ static bool may_be_opened(const struct stat *stat)
     return i == held_count && held_count < MAX_KEPT;
 }
 
-/* What the path leads to now is looked at before it is opened: opening a device or a pipe does something. */
+/* Checks the path's file before opening it: opening a device or a pipe has side effects. */
 static int open_regular(const char *path, struct stat *stat_out)
 {
     char link[40];
@@ -486,9 +485,9 @@ static int open_verified(const char *path, const struct ms_mapping *mapping)
 }
 
 /*
- * By name first. A file that was unlinked or renamed since it was mapped is reached through the
- * kernel's link for the mapping, which needs privileges (proc(5), map_files); without them it is
- * not opened, and a snapshot serves.
+ * Opens by name first. A file that was unlinked or renamed since is opened through the kernel's
+ * link for the mapping, which needs privileges (proc(5), map_files). Without them this fails, and
+ * the caller takes a snapshot.
  */
 int ms_mapping_open(const struct ms_mapping *mapping)
 {

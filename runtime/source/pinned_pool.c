@@ -7,7 +7,7 @@
 #include "runtime/base/log.h"
 #include "runtime/state/state.h"
 
-/* More are in use at once only when more threads fill memory at once. */
+/* More are in use at once only if more threads fill memory at once. */
 enum { MAX_KEPT = 16 };
 
 static struct {
@@ -16,7 +16,7 @@ static struct {
     int count;
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Takes one out of the table. */
+/* Takes an area out of the table. */
 static bool find(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out)
 {
     bool found = false;
@@ -39,7 +39,7 @@ CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_a
     void *memory;
     const CUresult result = ms_driver.mem_host_alloc(&memory, bytes, 0);
     if (result != CUDA_SUCCESS) {
-        ms_log(MS_DEBUG, "no pinned memory for staging (CUDA error %d): pageable memory it is",
+        ms_log(MS_DEBUG, "no pinned memory for staging (CUDA error %d): using pageable memory",
                (int)result);
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED)
@@ -56,7 +56,7 @@ static void free_pinned(const struct ms_pinned_area *staging)
 {
     const CUresult result = ms_driver.mem_free_host(staging->memory);
     if (result != CUDA_SUCCESS)
-        ms_log(MS_DEBUG, "%zu bytes of pinned memory could not be given back: CUDA error %d",
+        ms_log(MS_DEBUG, "%zu bytes of pinned memory cannot be freed: CUDA error %d",
                staging->bytes, (int)result);
 }
 

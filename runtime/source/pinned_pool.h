@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pinned host memory through which files are copied to the device. Giving pinned memory back to the driver
- * may wait for everything that is queued, also for a kernel that waits for the thread which gives it back;
- * and to get it costs as much time as to fill it. So an area is kept when its user is done, and goes
- * when nothing is deferred any more and the program frees memory, for which the driver waits anyhow.
+ * Pinned host memory through which files are copied to the device. Freeing pinned memory may wait
+ * for all queued work, also for a kernel that waits for this very thread; and allocating it takes
+ * as long as filling it. So an area is kept when its user is done. It is freed when the program
+ * frees memory while nothing is deferred, for which the driver waits anyway.
  *
  * The table of kept areas has a lock of its own, which is not held across driver calls.
  */
@@ -18,23 +18,23 @@
 struct ms_pinned_area {
     unsigned char *memory;
     size_t bytes;
-    bool
-        is_pinned; /* else the driver had none: pageable memory, which serves as well, only more slowly */
+    bool is_pinned; /* false: pageable memory, which is slower, because the driver had none */
     CUcontext context;
 };
 
 /*
- * An area of `bytes` bytes or more that nobody else uses. Wants context, which is the current one. CUDA_ERROR_OUT_OF_MEMORY when there is no memory of either sort.
+ * Returns an area of at least `bytes` bytes that nobody else uses. `context` must be current. Fails
+ * with CUDA_ERROR_OUT_OF_MEMORY if there is neither pinned nor pageable memory.
  */
 CUresult ms_pinned_pool_take(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out);
 
-/* Nothing that is queued uses it any more. */
+/* No queued work may use the area any more. */
 void ms_pinned_pool_drop(const struct ms_pinned_area *staging);
 
-/* What is kept in context goes back to the driver. May wait for the device. */
+/* Frees the kept areas of `context`. May wait for the device. */
 void ms_pinned_pool_give_back(CUcontext context);
 
-/* The context is gone, and its memory with it. */
+/* Forgets the areas of a context that was destroyed, and its memory with it. */
 void ms_pinned_pool_forget(CUcontext context);
 
 #endif

@@ -21,14 +21,14 @@
 
 enum {
     BLOCK = MS_READER_BLOCK,
-    /* A part of this size is worth blocks of its own, and a look into the page cache. */
+    /* A range of this size gets blocks of its own, and is looked up in the page cache. */
     LARGE_BYTES = 64 << 10,
-    /* It is looked at in stretches. */
+    /* The unit of these lookups. */
     STRETCH_BYTES = 1 << 20,
     MAX_THREADS = 64
 };
 
-/* A descriptor that reads past the page cache; opened when it is first wanted. */
+/* A descriptor that reads past the page cache; opened at its first use. */
 enum { NOT_OPENED = -1, REFUSED = -2 };
 struct direct_file {
     const struct ms_source *source;
@@ -42,20 +42,20 @@ struct ms_reader {
 
     pthread_t threads[MAX_THREADS];
     unsigned thread_count; /* immutable after ms_reader_create */
-    sem_t cores;           /* free ones for reading what is cached */
+    sem_t cores;           /* free cores for reading cached bytes */
 
     pthread_mutex_t lock;     /* guards what follows; held across nothing */
-    pthread_cond_t more_room; /* a slot is free, or it is over */
-    pthread_cond_t more_done; /* a batch is ready, or it is over */
-    size_t next_batch;        /* the first that nobody reads yet */
+    pthread_cond_t more_room; /* a slot is free, or is_over */
+    pthread_cond_t more_done; /* a batch is ready, or is_over */
+    size_t next_batch;        /* the first that no thread reads yet */
     size_t *free_slots;
     size_t free_count;
     struct ms_read_done *done;
     size_t done_count;
-    CUresult failed; /* CUDA_SUCCESS: not */
+    CUresult failed; /* CUDA_SUCCESS: no failure */
     struct ms_source_failure failure;
-    bool is_told; /* of the failure, in the log */
-    bool is_over; /* nothing more shall be read */
+    bool is_told; /* the failure was logged */
+    bool is_over; /* no more reads */
 };
 
 static uint64_t block_down(uint64_t offset)
@@ -68,7 +68,7 @@ static uint64_t block_up(uint64_t offset)
     return block_down(offset + BLOCK - 1);
 }
 
-/* --- where a part goes */
+/* --- the place of a range */
 
 static size_t place_small(size_t bytes, size_t slot_bytes, size_t *used, size_t *place_out)
 {
@@ -79,7 +79,7 @@ static size_t place_small(size_t bytes, size_t slot_bytes, size_t *used, size_t 
     return bytes;
 }
 
-/* On blocks of its own, and a byte of the file at the same distance from a block as in the file. */
+/* A large range has blocks of its own, and its bytes the same offset in a block as in the file. */
 size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t *used,
                        size_t *place_out)
 {
@@ -103,7 +103,7 @@ size_t ms_reader_place(uint64_t offset, size_t bytes, size_t slot_bytes, size_t 
 #define SYS_cachestat 451 /* since Linux 6.5; the same number everywhere */
 #endif
 
-/* Of one byte's page: 1 or 0, or -1: an older kernel, or a file of somebody else's. */
+/* Counts the page of one byte: 0 or 1, or -1 if the kernel is older or the file another user's. */
 static int count_cached_pages(int descriptor, uint64_t offset)
 {
     struct {
@@ -117,7 +117,7 @@ static int count_cached_pages(int descriptor, uint64_t offset)
     return (int)pages.cached;
 }
 
-/* False: it is not cached. Of a file of somebody else's that may not be written the kernel does not tell: true. */
+/* False: not cached. True also if the kernel hides this, for a read-only file of another user. */
 static bool is_perhaps_cached(int descriptor, uint64_t offset)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -132,7 +132,7 @@ static bool is_perhaps_cached(int descriptor, uint64_t offset)
     return (is_there & 1) != 0;
 }
 
-/* Takes no input; but on a miss the kernel begins to read, this page and some behind it, which may be there at once. */
+/* Reads without waiting. On a miss the kernel begins to read this page and some after it. */
 static bool can_be_read_at_once(int descriptor, uint64_t offset)
 {
     char byte;
@@ -140,7 +140,7 @@ static bool can_be_read_at_once(int descriptor, uint64_t offset)
     return preadv2(descriptor, &vector, 1, (off_t)offset, RWF_NOWAIT) >= 0 || errno != EAGAIN;
 }
 
-/* Where it cannot be told, the page cache is the place to read from. */
+/* If this is unknown, the page cache is the place to read from. */
 static bool is_byte_cached(int descriptor, uint64_t offset)
 {
     const int pages = count_cached_pages(descriptor, offset);
@@ -149,7 +149,7 @@ static bool is_byte_cached(int descriptor, uint64_t offset)
     return is_perhaps_cached(descriptor, offset) && can_be_read_at_once(descriptor, offset);
 }
 
-/* As far as its ends tell: pages between them that are missing are only read more slowly. */
+/* Checks only both ends: missing pages between them are read all the same, but more slowly. */
 static bool is_cached(int descriptor, uint64_t begin, uint64_t end)
 {
     return is_byte_cached(descriptor, begin) && is_byte_cached(descriptor, end - 1);
@@ -169,7 +169,7 @@ static bool fits_alignment(int descriptor)
     return true;
 }
 
-/* Another description of the same file, so that the source's own goes on using the page cache. */
+/* A second open file description, so that the source's own goes on using the page cache. */
 static int open_direct(const struct ms_source *source)
 {
     char path[40];
@@ -206,8 +206,8 @@ static int get_direct(struct direct_file *file)
 }
 
 /*
- * [begin, end) to `to`, with the blocks that they lie in. Returns up to where that went well: whatever is the matter,
- * the page cache is tried next, and tells.
+ * Reads [begin, end) to `to`, with the whole blocks around it. Returns where it stopped: the caller
+ * reads the rest through the page cache, which reports errors.
  */
 static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t end,
                             unsigned char *to)
@@ -224,7 +224,7 @@ static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t e
             break;
         to += got;
         at += (uint64_t)got;
-        if (at % BLOCK != 0) /* the end of the file; or it has become shorter */
+        if (at % BLOCK != 0) /* the end of the file, which may have become shorter */
             break;
     }
     if (at < begin)
@@ -232,7 +232,7 @@ static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t e
     return at < end ? at : end;
 }
 
-/* --- a part, a batch */
+/* --- a range, a batch */
 
 static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
 {
@@ -241,7 +241,7 @@ static uint64_t stretch_end(const struct ms_file_range *range, uint64_t begin)
     return stop < end ? stop : end;
 }
 
-/* Up to where [begin, ...) of a part is all cached, or all not. */
+/* Returns the end of the stretches from `begin` that are all cached, or all not. */
 static uint64_t find_alike(const struct ms_file_range *range, uint64_t begin, bool *cached_out)
 {
     const int descriptor = ms_source_descriptor(range->source);
@@ -280,7 +280,7 @@ static bool read_large(struct ms_reader *reader, const struct ms_file_range *ran
 
 static bool check(const struct ms_source *source, struct ms_source_failure *failure_out)
 {
-    /* Asked twice: a question that fails once is no change of the file. */
+    /* Twice, since one failed check may not mean that the file has changed. */
     return ms_source_check(source, failure_out) || ms_source_check(source, failure_out);
 }
 
@@ -299,7 +299,7 @@ static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
                       ? ms_source_read_now(range->source, range->offset, memory + range->place,
                                            range->bytes, failure_out)
                       : read_large(reader, range, memory + range->place, failure_out);
-        /* Checked after the read: what was written before it shows in the times. */
+        /* Checked after the read: a write before it shows in the times. */
         const bool is_last = i + 1 == batch->count || range[1].source != range->source;
         if (is_read && is_last)
             is_read = check(range->source, failure_out);
@@ -312,7 +312,7 @@ static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
 
 /* --- threads */
 
-/* Takes a batch and a slot, reads, and puts it among the done. False when nothing can be read (any more). */
+/* Takes a batch and a slot, reads, and adds it to `done`. False if there is nothing to read now. */
 static bool read_next_locked(struct ms_reader *reader)
 {
     if (reader->is_over || reader->next_batch == reader->what.batch_count ||
@@ -351,8 +351,8 @@ static void *read_many(void *argument)
     return NULL;
 }
 
-/* A thread that is alone in reading from the page cache gains nothing over the caller. Only where that can be
- * asked without a read: one would bring in more than it asks for. */
+/* A single thread that reads from the page cache gains nothing over the caller. Needs cachestat:
+ * other checks may start a read, of more than they ask for. */
 static bool is_for_caller(const struct ms_reading *what)
 {
     const struct ms_read_batch *last = &what->batches[what->batch_count - 1];
@@ -376,7 +376,7 @@ static void start_threads(void *argument)
 
 /* --- the life of a reader */
 
-/* Parts of a file follow each other, so a file is seldom found twice; then it has a second entry, unused. */
+/* Ranges of a file are neighbours. If not, the file gets a second entry, which is not used. */
 static bool list_files(struct ms_reader *reader)
 {
     const struct ms_reading *what = &reader->what;
@@ -471,7 +471,7 @@ static void read_here(void *argument)
     pthread_mutex_unlock(&reader->lock);
 }
 
-/* One line for all that fails: what comes after it is of the same cause, mostly. */
+/* One line for all failures: later ones usually have the same cause. */
 static void tell_failure(struct ms_reader *reader)
 {
     if (reader->failed == CUDA_ERROR_OPERATING_SYSTEM && !reader->is_told)
@@ -487,7 +487,7 @@ CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_re
     if (reader->thread_count == 0 && reader->done_count == 0)
         ms_file_thread_call(read_here, reader);
     pthread_mutex_lock(&reader->lock);
-    /* With nothing being read, nothing comes. */
+    /* Without threads nothing is being read. */
     while (waited == 0 && reader->failed == CUDA_SUCCESS && reader->done_count == 0 &&
            reader->thread_count > 0)
         waited = pthread_cond_timedwait(&reader->more_done, &reader->lock, &deadline);

@@ -8,12 +8,11 @@
 #include "runtime/base/heap.h"
 
 enum {
-    MAX_RANGES =
-        1024, /* in a batch: so many small reads in a row keep one thread busy long enough */
+    MAX_RANGES = 1024,     /* in a batch: enough small reads to keep one thread busy */
     MAX_ROW_GAP = 64 << 10 /* see ms_schedule_rows */
 };
 
-/* While it is made. */
+/* A schedule in the making. */
 struct maker {
     struct ms_schedule *schedule;
     size_t range_capacity, batch_capacity, copy_capacity;
@@ -22,7 +21,7 @@ struct maker {
     bool out_of_memory;
 };
 
-/* Room for one more element behind `count`. */
+/* Makes room for one more element than `count`. */
 static bool grow(struct maker *maker, void *array, size_t count, size_t *capacity, size_t element)
 {
     if (count < *capacity)
@@ -68,7 +67,7 @@ static bool is_batch_open(const struct ms_schedule *schedule)
            schedule->batches[schedule->batch_count - 1].count < MAX_RANGES;
 }
 
-/* [begin, end) of a file, cut where slots are full. */
+/* Adds [begin, end) of a file, cut where slots are full. */
 static void add_range(struct maker *maker, const struct ms_source *source, uint64_t begin,
                       uint64_t end)
 {
@@ -84,7 +83,7 @@ static void add_range(struct maker *maker, const struct ms_source *source, uint6
     }
 }
 
-/* At most one whole block lies between them that neither touches. */
+/* True if at most one whole block lies between them that neither touches. */
 static bool are_close(uint64_t end, uint64_t begin)
 {
     return begin / MS_READER_BLOCK <= (end - 1) / MS_READER_BLOCK + 2;
@@ -109,7 +108,7 @@ static void make_ranges(struct maker *maker, const struct ms_read_request *reque
     add_range(maker, source, begin, end);
 }
 
-/* What follows the batch's last copy on both sides is part of it. */
+/* Extends the batch's last copy if this one follows it on both sides. */
 static void add_copy(struct maker *maker, size_t batch, const struct ms_slot_copy *copy)
 {
     struct ms_schedule *schedule = maker->schedule;
@@ -127,7 +126,7 @@ static void add_copy(struct maker *maker, size_t batch, const struct ms_slot_cop
         schedule->copies[schedule->copy_count++] = *copy;
 }
 
-/* The part of request that lies in part. */
+/* The part of the request that lies in the range. */
 static struct ms_slot_copy cut(const struct ms_read_request *request,
                                const struct ms_file_range *range)
 {
@@ -140,12 +139,12 @@ static struct ms_slot_copy cut(const struct ms_read_request *request,
                                  .address = request->address + (begin - request->offset)};
 }
 
-/* The requests that reach into a part, as the parts are gone through in order. */
+/* The requests that reach into a range, while ranges are visited in order. */
 struct sweep {
     const struct ms_read_request *requests;
     size_t count;
-    size_t next;    /* the first that no part has reached */
-    size_t *active; /* began already, and are not at their end */
+    size_t next;    /* the first that no range has reached */
+    size_t *active; /* those that have begun and not ended */
     size_t active_count;
 };
 
@@ -197,7 +196,7 @@ static int by_place_in_file(const void *a, const void *b)
     return left->address < right->address ? -1 : left->address > right->address;
 }
 
-/* Mostly they are: then the program's heap, which qsort may use, is left alone. */
+/* They usually are. This avoids qsort, which may use the program's heap. */
 static bool are_sorted(const struct ms_read_request *requests, size_t count)
 {
     for (size_t i = 1; i < count; i++) {
@@ -231,8 +230,8 @@ void ms_schedule_cleanup(struct ms_schedule *schedule)
 }
 
 /*
- * A copy of rows may be refused when memory is missing between them. It is not while the rows are
- * less than the smallest granule of a driver apart: then no granule lies between two of them.
+ * A driver may refuse a copy of rows if memory is missing between them. It accepts rows that are
+ * less than its smallest granule apart, since no granule lies between two of them.
  */
 size_t ms_schedule_rows(const struct ms_slot_copy *copies, size_t count)
 {

@@ -23,7 +23,7 @@ _Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
 
 struct ms_files ms_files = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* How many sources have an inode of this hash. */
+/* The number of sources whose inode has this hash. */
 static _Atomic uint32_t by_inode[1024];
 
 static _Atomic uint32_t *count_of(dev_t device, ino_t inode)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sources: the bytes behind deferred data, when they are not a simple pattern. A source is either
- * a *file* the program had mapped, or a *snapshot*: a host copy taken because the program may
- * change its buffer. Owned by reference count; immutable after creation; usable from any thread.
+ * Sources: the bytes behind deferred data that are not a simple pattern. A source is either a
+ * *file* that the program had mapped, or a *snapshot*: a host copy, taken because the program may
+ * change its buffer. Reference-counted; immutable after creation; usable from any thread.
  *
- * A file source keeps a descriptor of its own, in the file thread's table (file_thread.h), so unlinking the file does no
- * harm, and the program's own descriptors and locks of that file are not touched. It is compared
- * at every read with what was recorded: other size, other times, other inode means that the bytes
- * are no longer those the program copied, and the read fails loudly.
+ * A file source has its own descriptor in the file thread's table (file_thread.h), so unlinking the
+ * file does no harm, and the program's own descriptors and locks of that file are not touched.
+ * Every read compares the file with its record: another size, time or inode means that the bytes
+ * are no longer those that the program copied, and the read fails loudly.
  */
 #ifndef METASHARD_RUNTIME_SOURCE_SOURCE_H
 #define METASHARD_RUNTIME_SOURCE_SOURCE_H
@@ -23,29 +23,28 @@
 struct ms_source;
 
 /*
- * The file behind the host range [address, address + bytes), if these bytes are certainly the
- * file's: one mapping, within the file, private pages never written, and no writable shared mapping
- * or descriptor of that file in this process. NULL otherwise: then a snapshot is right. The caller
- * gets a reference.
+ * Returns a reference to the file behind the host range [address, address + bytes), if these bytes
+ * are certainly the file's: one mapping, within the file, private pages never written, and no
+ * writable shared mapping or descriptor of that file in this process. NULL: take a snapshot.
  */
 struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out);
 
-/* All of a mapped file, if it has at least `end` bytes. */
+/* Returns all of a mapped file, if it has at least `end` bytes, or NULL. */
 struct ms_mapping;
 struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end);
 
-/* For whoever has got a source from the latter: it, or NULL when this thread's process has the file open for writing, of
- * which no call may tell; the reference is dropped then. Not in the file thread. */
+/* For a source from ms_source_from_file (may be NULL), not in the file thread. If this process has
+ * the file open for writing, which no call may have shown, drops it and returns NULL. */
 struct ms_source *ms_source_unless_written(struct ms_source *file);
 
 uint64_t ms_source_file_bytes(const struct ms_source *file);
 
-/* The file as it was when the program copied from it. */
+/* The record of the file, from when the program copied from it. */
 const struct stat *ms_source_stat(const struct ms_source *file);
 
 /*
- * A host copy of [address, address + bytes). NULL when METASHARD_SNAPSHOT_BYTES would be exceeded
- * or memory is out.
+ * Returns a host copy of [address, address + bytes), or NULL if it would exceed
+ * METASHARD_SNAPSHOT_BYTES or out of memory.
  */
 struct ms_source *ms_source_from_memory(const void *address, size_t bytes);
 
@@ -53,8 +52,8 @@ struct ms_source *ms_source_take(struct ms_source *source); /* one more referenc
 void ms_source_drop(struct ms_source *source);
 
 /*
- * The source's bytes [offset, offset + bytes): copied into buffer, or, where they are in memory
- * already, *bytes_out points at them and buffer is untouched. CUDA_ERROR_OPERATING_SYSTEM when the
+ * Reads the source's bytes [offset, offset + bytes) into buffer. A snapshot's bytes are in memory:
+ * *bytes_out points at them, and buffer is untouched. Fails with CUDA_ERROR_OPERATING_SYSTEM if the
  * file has changed or cannot be read; the reason is logged.
  */
 CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *buffer, size_t bytes,
@@ -62,7 +61,7 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
 
 bool ms_source_is_file(const struct ms_source *source);
 
-/* --- for the file thread, and those that it starts. Nothing is logged there: a failure is handed to whoever waits. */
+/* --- for the file thread and those that it starts: these log nothing, but return a failure */
 
 struct ms_source_failure {
     const struct ms_source *file;
@@ -73,38 +72,39 @@ struct ms_source_failure {
         MS_SOURCE_WRITTEN,
         MS_SOURCE_UNREADABLE
     } kind;
-    uint64_t offset; /* from there on it cannot be read */
+    uint64_t offset; /* where reading failed */
     size_t bytes;
-    int error; /* of the system; 0: the file ends before these bytes */
+    int error; /* errno; 0: the file ends before these bytes */
     struct stat now;
 };
 
 int ms_source_descriptor(const struct ms_source *file);
 
-/* Bytes of a file as they are now, whatever was recorded. */
+/* Reads bytes of a file as they are now, without a check. */
 bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
                         struct ms_source_failure *failure_out);
 
-/* Whether the file is unchanged: to be asked after each read. */
+/* True if the file is unchanged; to be called after each read. */
 bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out);
 
-/* One line. Not in the file thread. */
+/* Logs one line. Not in the file thread. */
 void ms_source_log_failure(const struct ms_source_failure *failure);
 
 /* --- for all threads */
 
-/* True while the bytes of a file are certainly what they were. */
+/* True if the bytes of a file are certainly what they were; for a snapshot, always. */
 bool ms_source_is_current(const struct ms_source *source);
 
-/* True when the file was last changed before ms_source_start. */
+/* True if the file was last changed before ms_source_start. */
 bool ms_source_is_older(const struct ms_source *source);
 void ms_source_start(void);
 
 /*
- * A file that this process is about to change. ms_source_may_be_of: is it perhaps that of a source? Without a lock.
- * ms_source_close: from now on no new reference is given out, and ms_source_is_closed tells its sources; false when there
- * are none; path_out has room for MS_PATH_BYTES. ms_source_end_close: what still comes from them is lost, so that
- * reading fails from now on; or it is as before. One file is closed at a time.
+ * For a file that this process is about to change; one file is closed at a time.
+ * ms_source_may_be_of: false if no source has this file; takes no lock. ms_source_close: from now
+ * on no reference is given out, and ms_source_is_closed is true of its sources; returns false if
+ * there are none; path_out has MS_PATH_BYTES. ms_source_end_close: if is_lost, the bytes are lost
+ * and reading fails from now on; otherwise the sources are as before.
  */
 bool ms_source_may_be_of(dev_t device, ino_t inode);
 bool ms_source_close(dev_t device, ino_t inode, char *path_out);
@@ -112,21 +112,22 @@ bool ms_source_is_closed(const struct ms_source *source);
 void ms_source_end_close(dev_t device, ino_t inode, bool is_lost);
 
 /*
- * Leases (lease.h). A file of which somebody waits for the lease, or has waited too long; giving back those of a file, and
- * all. A source without one is as good as its times. ms_source_end_close gives back those of a file that is lost.
+ * Leases (lease.h): finds a file whose lease a process waits for, or has waited for too long; gives
+ * back the leases of a file, or all. Without a lease only the file's times show a change.
+ * ms_source_end_close also gives back those of a lost file.
  */
 bool ms_source_find_broken(dev_t *device_out, ino_t *inode_out);
 void ms_source_drop_leases_of(dev_t device, ino_t inode);
 void ms_source_drop_leases(void);
 
-/* A snapshot of [offset, offset + bytes) of a file; CUDA_ERROR_OUT_OF_MEMORY where ms_source_from_memory gives NULL, or
- * an error of ms_source_read. */
+/* Makes a snapshot of [offset, offset + bytes) of a file. Fails with CUDA_ERROR_OUT_OF_MEMORY where
+ * ms_source_from_memory returns NULL, or as ms_source_read. */
 CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t bytes,
                         struct ms_source **copy_out);
 
 const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
 
-/* Host bytes all snapshots occupy now. */
+/* The host bytes of all snapshots. */
 uint64_t ms_source_snapshot_bytes(void);
 void ms_source_set_snapshot_limit(uint64_t bytes);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are about to change, by this process or, where a lease is held, by another. */
+/* Files that this process, or another one that waits for a lease, is about to change. */
 #include <string.h>
 
 #include "runtime/source/file_thread.h"
 #include "runtime/source/source_internal.h"
 
-/* The sources of that file that are in one state get into another. The path of one of them, where wanted. */
+/* Moves the file's sources from one state to another. path_out (may be NULL): the path of one. */
 static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
                          enum ms_source_state to, char *path_out)
 {
@@ -24,7 +24,7 @@ static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
     return found;
 }
 
-/* --- leases: looked at in the file thread, and answered in the lease thread */
+/* --- leases: checked in the file thread, given back in the lease thread */
 
 struct leases {
     bool of_all, is_found;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From addresses to the file that is mapped there, and whether it is trusted. */
+/* Finding the file that is mapped at an address, and deciding whether to trust it. */
 #include <string.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ static struct ms_source *find_file(const struct stat *stat)
     return file;
 }
 
-/* Takes the descriptor, also when it fails. Files are only added in this thread. */
+/* Takes the descriptor, also if it fails. Only this thread adds files. */
 static struct ms_source *take_file(int descriptor, const char *path, uint64_t end)
 {
     struct stat stat;
@@ -45,7 +45,7 @@ static struct ms_source *take_file(int descriptor, const char *path, uint64_t en
         ms_trust_close(descriptor);
     else if (ms_trust_is_local(descriptor))
         ms_lease_take(&file->lease, descriptor);
-    /* Whoever could store to it before it was watched shows here. */
+    /* This also finds writers that could store before the file was watched. */
     if (file != NULL && (known || file->hides_stores) && !ms_source_is_current(file)) {
         ms_source_drop(file);
         file = NULL;
@@ -83,10 +83,10 @@ struct wanted_range {
 
 enum { COMPARED_BYTES = 64 << 10 };
 
-/* Through the mapping, and by the descriptor. */
+/* Compares bytes of the mapping with those of the descriptor. */
 static bool has_same_bytes(const struct ms_source *file, const struct wanted_range *wanted)
 {
-    static unsigned char mapped[COMPARED_BYTES], opened[COMPARED_BYTES]; /* the file thread's own */
+    static unsigned char mapped[COMPARED_BYTES], opened[COMPARED_BYTES]; /* for the file thread */
     struct ms_source_failure failure;
     for (size_t done = 0; done < wanted->bytes;) {
         const size_t left = wanted->bytes - done;
@@ -100,7 +100,7 @@ static bool has_same_bytes(const struct ms_source *file, const struct wanted_ran
     return ms_source_check(file, &failure);
 }
 
-/* What lies at the mapped address is what the descriptor reads. */
+/* True if the descriptor reads what lies at the mapped address. */
 static bool is_mapped(const struct ms_source *file, const struct wanted_range *wanted)
 {
     return !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
@@ -133,7 +133,7 @@ static void look_for_writers(void *argument)
         ms_is_open_for_writing(writers->thread, writers->file->st_dev, writers->file->st_ino);
 }
 
-/* Only now: whoever opens the file from here on is seen (calls/file_writes.h). */
+/* Looks only now, since later opens for writing are intercepted (calls/file_writes.h). */
 struct ms_source *ms_source_unless_written(struct ms_source *file)
 {
     ms_lease_serve();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a source, and whether its file is still what it was: in the file thread and in the reader's. */
+/* Reading a source, and checking its file for changes: in the file thread and in the reader's. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "runtime/source/writers.h"
 #include "runtime/state/counters.h"
 
-/* A new change time for a new link count is innocent once; the next one must have a reason of its own. */
+/* A new link count explains one new change time; the next one needs its own reason. */
 static bool is_unchanged(const struct ms_source *file, const struct stat *now)
 {
     pthread_mutex_lock(&ms_files.lock);
@@ -31,7 +31,7 @@ static void note_closed_writer(int watch)
     }
 }
 
-/* By who has gone again, or is still there. */
+/* True if somebody had the file open for writing, or has it now. */
 static bool could_be_stored_to(const struct ms_source *file)
 {
     pthread_mutex_lock(&ms_files.lock);
@@ -48,17 +48,17 @@ static void set_last(const struct ms_source *file, const struct stat *now)
     pthread_mutex_unlock(&ms_files.lock);
 }
 
-/* While the lease was held nobody has changed a byte: new times have other reasons, and are what the next look compares with. */
+/* While the lease was held nobody changed a byte. New times are recorded for the next check. */
 static bool is_held(const struct ms_source *file, const struct stat *now)
 {
-    /* No source is const; to look at its lease changes nothing that others see. */
+    /* No source is really const, and checking its lease changes nothing that others see. */
     if (!ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor))
         return false;
     set_last(file, now);
     return true;
 }
 
-/* After the read of which it speaks: what was written before it shows in the times. */
+/* Called after a read: a write before it shows in the times. */
 bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
     *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
@@ -139,13 +139,12 @@ void ms_source_log_failure(const struct ms_source_failure *failure)
     switch (failure->kind) {
     case MS_SOURCE_GIVEN_UP:
         ms_log(MS_ERROR,
-               "%s: it was opened for writing since the program copied it to the device; the bytes "
-               "that were not brought in then, because the plan gives them to other ranks, are "
-               "lost",
+               "%s: it was opened for writing after the program copied it to the device; bytes "
+               "that got no memory then, because the plan gives them to other ranks, are lost",
                file->path);
         return;
     case MS_SOURCE_LOST:
-        ms_log(MS_ERROR, "%s: the descriptor kept for it is gone (%s); its bytes are still needed",
+        ms_log(MS_ERROR, "%s: the shim's descriptor of it is gone (%s), but its bytes are needed",
                file->path, strerror(failure->error));
         return;
     case MS_SOURCE_CHANGED:
@@ -153,9 +152,9 @@ void ms_source_log_failure(const struct ms_source_failure *failure)
         return;
     case MS_SOURCE_WRITTEN:
         ms_log(MS_ERROR,
-               "%s: open for writing somewhere, in memory, where a store does not show, after the "
-               "program copied it "
-               "to the device and before it was needed; the copied bytes may be lost",
+               "%s: open for writing somewhere after the program copied it to the device and "
+               "before it was needed, on a file system that does not show stores; the copied bytes "
+               "may be lost",
                file->path);
         return;
     case MS_SOURCE_UNREADABLE:

@@ -19,14 +19,14 @@
 #define SECOND_NS UINT64_C(1000000000)
 
 static const size_t min_slot_bytes = (size_t)256 << 10;
-/* Larger ones are not read faster, but leave the caches before they are copied. */
+/* Larger slots are not read faster, but leave the caches before they are copied. */
 static const size_t max_slot_bytes = (size_t)2 << 20;
-/* Less is read before threads have started. */
+/* Less than this is read before threads have started. */
 static const size_t min_threaded_bytes = (size_t)4 << 20;
 static const uint64_t report_ns = 2 * SECOND_NS;
 
 static _Atomic bool is_cancelled;
-static const _Atomic bool is_never; /* cancelled: the program's own threads */
+static const _Atomic bool is_never; /* for the program's threads, which are never cancelled */
 static _Thread_local bool may_be_cancelled __attribute__((tls_model("initial-exec")));
 
 static const _Atomic bool *cancel_flag(void)
@@ -41,9 +41,9 @@ struct transfer {
 
     struct ms_pinned_area staging;
     size_t slot_bytes, slot_count;
-    CUevent *events; /* of each slot: complete when its bytes were copied */
+    CUevent *events; /* one for each slot: complete when its bytes are copied */
     size_t event_count;
-    size_t *queued; /* the slots that are being copied: a ring, the oldest first */
+    size_t *queued; /* a ring of the slots that are being copied, the oldest first */
     size_t oldest, queued_count;
 
     size_t bytes_done;
@@ -82,12 +82,12 @@ static size_t sum_bytes(const struct ms_read_request *requests, size_t count)
 static unsigned count_cores(void)
 {
     cpu_set_t cores;
-    /* More than a set holds: the call fails. */
+    /* The call fails if there are more than a set holds. */
     return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? (unsigned)CPU_COUNT(&cores)
                                                             : sizeof(cores) * 8;
 }
 
-/* More than there are cores would take turns, and the slots that they fill leave the caches. */
+/* More threads than cores would take turns, and the slots that they fill would leave the caches. */
 static unsigned choose_threads(size_t bytes)
 {
     const unsigned count = count_cores();
@@ -96,8 +96,8 @@ static unsigned choose_threads(size_t bytes)
     return ms_config.read_threads < count ? (unsigned)ms_config.read_threads : count;
 }
 
-/* For each thread a slot that it fills and one that is copied, and two more to pass from hand to hand. Whatever is
- * to be read: an area that is kept fits the next transfer. */
+/* For each thread a slot that it fills and one that is copied, and two more between them. Does not
+ * depend on the transfer, so a kept area fits the next one. */
 static size_t choose_staging_bytes(void)
 {
     const size_t enough = (2 * (size_t)choose_threads(SIZE_MAX) + 2) * max_slot_bytes;
@@ -107,7 +107,7 @@ static size_t choose_staging_bytes(void)
     return bytes < enough ? bytes : enough;
 }
 
-/* Several, so that there is always one to read into and one to copy from. */
+/* Makes several slots, so that there is always one to read into and one to copy from. */
 static size_t choose_slot_bytes(size_t bytes)
 {
     const size_t limit = choose_staging_bytes() / 6;
@@ -134,7 +134,7 @@ static CUresult take_staging(struct transfer *transfer, CUcontext context)
     if (transfer->queued == NULL || transfer->events == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     while (transfer->event_count < transfer->slot_count && result == CUDA_SUCCESS) {
-        /* A waiting thread leaves its core to those that read. */
+        /* A waiting thread leaves its core to readers. */
         result = ms_driver.event_create(&transfer->events[transfer->event_count],
                                         CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
         transfer->event_count += result == CUDA_SUCCESS;
@@ -163,7 +163,7 @@ static bool start_reading(struct transfer *transfer)
         .slot_bytes = transfer->slot_bytes,
         .slot_count = transfer->slot_count,
         .threads = threads < transfer->slot_count ? threads : (unsigned)transfer->slot_count,
-        .busy_threads = count_cores() - 1, /* one copies on, and is the program's */
+        .busy_threads = count_cores() - 1, /* one core for the program's thread, which copies */
         .cancelled = cancel_flag(),
     };
     transfer->reader = ms_reader_create(&reading);
@@ -208,7 +208,7 @@ static CUresult copy_pieces(struct transfer *transfer, size_t batch, const unsig
     return result;
 }
 
-/* There is a slot: take_staging got memory for one at least, and there is something to read.
+/* There is a slot: take_staging got at least one, and there is something to read.
  * NOLINTBEGIN(clang-analyzer-core.DivideZero) */
 static CUresult queue(struct transfer *transfer, const struct ms_read_done *done)
 {
@@ -241,7 +241,7 @@ static CUresult give_back_copied(struct transfer *transfer)
     return result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : result;
 }
 
-/* Without a slot to read into only the copies can go on. */
+/* Without a slot to read into, waits for a copy. */
 static CUresult wait_for_slot(struct transfer *transfer)
 {
     if (transfer->queued_count < transfer->slot_count)
@@ -290,7 +290,7 @@ static CUresult carry_out(struct transfer *transfer, CUcontext context)
         result = move_batches(transfer);
         ms_reader_destroy(transfer->reader);
     }
-    /* Also after a failure: what is queued must not outlive staging. */
+    /* Also after a failure: queued copies must not outlive staging. */
     const CUresult waited = ms_driver_wait(transfer->stream);
     drop_staging(transfer);
     return result != CUDA_SUCCESS ? result : waited;
@@ -333,7 +333,7 @@ CUresult ms_transfer(struct ms_read_request *requests, size_t count, CUcontext c
     CUresult result = ms_driver_enter(context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    /* The threads that read must not be left behind. */
+    /* The reading threads must not be left behind. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     result = transfer_runs(requests, count, context, stream);
     pthread_setcancelstate(cancel_state, NULL);

@@ -15,7 +15,7 @@
 #define SECOND_NS INT64_C(1000000000)
 static const int64_t tick_ns = SECOND_NS / 50, coarse_tick_ns = 2 * SECOND_NS + SECOND_NS / 10;
 
-/* Before the program can have mapped anything. */
+/* Set before the program can have mapped anything. */
 static struct timespec began;
 
 __attribute__((constructor)) static void note_beginning(void)
@@ -35,8 +35,8 @@ static int64_t age_ns(const struct timespec *now, struct timespec then)
     return (now->tv_sec - then.tv_sec) * SECOND_NS + (now->tv_nsec - then.tv_nsec);
 }
 
-/* The change time catches a modification time that was set back; another link count (unlink) is the one innocent reason for
- * a new change time. */
+/* The change time shows a modification time that was set back. Another link count (unlink) is the
+ * one innocent reason for a new change time. */
 bool ms_trust_is_unchanged(const struct stat *then, const struct stat *now)
 {
     return then->st_dev == now->st_dev && then->st_ino == now->st_ino &&
@@ -49,7 +49,8 @@ static bool is_coarse(const struct stat *stat)
     return stat->st_mtim.tv_nsec == 0 && stat->st_ctim.tv_nsec == 0;
 }
 
-/* A modification time may be set to any, also in the future; a change time in the future is of another machine's clock. */
+/* A modification time may be set to any time, also a future one; a change time in the future is
+ * from another machine's clock. */
 bool ms_trust_is_settled(const struct stat *stat, const struct timespec *now)
 {
     const int64_t tick = is_coarse(stat) ? coarse_tick_ns : tick_ns;
@@ -57,7 +58,7 @@ bool ms_trust_is_settled(const struct stat *stat, const struct timespec *now)
     return age_ns(now, stat->st_ctim) > tick && (modified > tick || modified < -tick);
 }
 
-/* Times that stay as they are for a tick are as good as older ones, whatever the clock is that they are from. */
+/* Times that do not change for a tick are as good as older ones, whichever clock they are from. */
 bool ms_trust_wait(int descriptor, struct stat *stat)
 {
     struct timespec now;
@@ -79,7 +80,7 @@ bool ms_trust_wait(int descriptor, struct stat *stat)
 
 enum answer { NO, YES, UNKNOWN };
 
-/* Unlike F_GETLK, this tells of this process's own locks, too. */
+/* Unlike F_GETLK, this also finds this process's own locks. */
 static enum answer ask_for_locks(int descriptor)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -93,7 +94,7 @@ bool ms_trust_is_locked(int descriptor)
     return ask_for_locks(descriptor) != NO;
 }
 
-/* Opened as ms_mapping_open does. What dup2 puts in the place of it is not. */
+/* True if it has the flags that ms_mapping_open sets. A descriptor that dup2 put there has not. */
 static bool is_ours(int descriptor)
 {
     return (syscall(SYS_fcntl, descriptor, F_GETFD) & FD_CLOEXEC) != 0 &&
@@ -133,8 +134,9 @@ bool ms_trust_is_local(int descriptor)
 }
 
 /*
- * A read lease is refused as long as somebody may write, by a descriptor or a mapping. It is given back at once; whoever opens the
- * file for writing meanwhile waits that long, and the signal for it comes to this thread, which takes none.
+ * A read lease is refused while somebody may write, by a descriptor or a mapping. It is given back
+ * at once. A process that opens the file for writing meanwhile waits for that; the signal goes to
+ * this thread, which blocks it.
  */
 bool ms_trust_has_writer(int descriptor)
 {
@@ -162,7 +164,7 @@ bool ms_trust_hides_stores(int descriptor)
     return seals < 0 || (seals & F_SEAL_WRITE) == 0;
 }
 
-/* The kernel counts no writer of a memfd: where there is no name there, nobody knows who may store. */
+/* The kernel does not count writers of a memfd: a file without a name there may have some. */
 bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
 {
     if (ask_for_locks(descriptor) == YES)
@@ -173,7 +175,7 @@ bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
     return (hides_stores && stat->st_nlink == 0) || ms_trust_has_writer(descriptor);
 }
 
-/* The upper file's change time is that of the copy-up, at least. */
+/* The upper file's change time is not before the copy-up. */
 bool ms_trust_may_be_copy(int descriptor, const struct stat *stat)
 {
     return is_on(descriptor, OVERLAYFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC) &&

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the bytes of a file are certainly what they were. What a file system tells, and what it does not:
+ * When the bytes of a file are certainly what they were. What a file system shows, and what not:
  *
- *     write(2), truncate(2)            shows in the times, once a tick of the file system's clock is over
- *     store through a shared mapping   shows when a page is first stored to after it was written back; on tmpfs and
- *                                      hugetlbfs never: there must be nobody who can store
- *     copy-up of an overlay            does not show: mappings made before keep other bytes, in another file
+ *     write(2), truncate(2)            shows in the times, after a tick of the file system's clock
+ *     store through a shared mapping   shows at the first store to a page after its write-back;
+ *                                      on tmpfs and hugetlbfs never: nobody must be able to store
+ *     copy-up of an overlay            does not show: older mappings are of another file
  *
- * Holds no state but when the process began. To be called in the file thread (file_thread.h).
+ * Keeps no state but the start of the process. Only for the file thread (file_thread.h).
  */
 #ifndef METASHARD_RUNTIME_SOURCE_TRUST_H
 #define METASHARD_RUNTIME_SOURCE_TRUST_H
@@ -17,48 +17,48 @@
 #include <sys/stat.h>
 #include <time.h>
 
-/* True when the content is the same, as far as size and times tell. */
+/* True if the content is the same by size and times. */
 bool ms_trust_is_unchanged(const struct stat *then, const struct stat *now);
 
 /*
- * True when a write from `now` on must change a time: both are older than a tick of the clock that they come from. That is
- * taken to be 20 ms, or 2 s where neither has a part of a second (vfat, ext3, Lustre, HFS+).
+ * True if a write after `now` must change a time: both are older than a tick of their clock, which
+ * is taken as 20 ms, or 2 s if neither has a fraction of a second (vfat, ext3, Lustre, HFS+).
  */
 bool ms_trust_is_settled(const struct stat *stat, const struct timespec *now);
 
-/* Waits for that, 100 ms at most, and updates *stat. False: do not take the file for a source now. */
+/* Waits for that, at most 100 ms, and updates *stat. False: do not use the file as a source now. */
 bool ms_trust_wait(int descriptor, struct stat *stat);
 
 /*
- * Whether the kernel knows of everybody who uses files there: a local file system, by statfs(2)'s number. On a network file
- * system, and in FUSE, a lease is granted or refused for other reasons, and another machine writes in spite of it.
+ * True if the kernel knows all users of files there: on a local file system, by statfs(2)'s number.
+ * On network file systems and FUSE another machine may write in spite of a lease.
  */
 bool ms_trust_is_local(int descriptor);
 bool ms_trust_is_local_type(uint32_t type);
 
 /*
- * Whether somebody may be at work on the file: it has a POSIX or OFD lock of anybody's, this process included (a database in
- * use), or is open for writing somewhere, as far as the kernel tells: it does so of local files that belong to this user
- * (F_SETLEASE).
+ * True if somebody may be using the file: it has a POSIX or OFD lock, also of this process (as of a
+ * database), or a writer, which the kernel reports for local files of this user (F_SETLEASE).
  */
 bool ms_trust_is_in_use(int descriptor, const struct stat *stat);
 
-/* A POSIX or OFD lock of anybody's; true also where that cannot be told. */
+/* True if anybody has a POSIX or OFD lock, or this is unknown. */
 bool ms_trust_is_locked(int descriptor);
 
 /*
- * Closes a descriptor of a file. In the program's table (file_thread.h) only if it is still ours, and no lock would end with it;
- * otherwise it stays open for good.
+ * Closes a descriptor of a file. In the program's table (file_thread.h) only if it is still ours
+ * and no lock would end with it; otherwise it stays open.
  */
 void ms_trust_close(int descriptor);
 
-/* On a file system where a store through a mapping never shows in the times, and nothing forbids it (F_SEAL_WRITE). */
+/* True if stores through a mapping never show in the times, and are not sealed (F_SEAL_WRITE). */
 bool ms_trust_hides_stores(int descriptor);
 
-/* Open for writing somewhere, as in ms_trust_is_in_use. */
+/* True if it is open for writing somewhere, as in ms_trust_is_in_use. */
 bool ms_trust_has_writer(int descriptor);
 
-/* On an overlay, and perhaps copied up since the process began: a mapping may be of another file than what is opened. */
+/* True on an overlay, if a copy-up may have happened since the process began: then a mapping may be
+ * of another file than the descriptor. */
 bool ms_trust_may_be_copy(int descriptor, const struct stat *stat);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "runtime/source/descriptor.h"
 
-/* --- who has gone again */
+/* --- closed writers */
 
 static int events = -1;
 
@@ -53,7 +53,7 @@ struct search {
     ino_t inode;
 };
 
-/* "flags:" and an octal number, in the description of a descriptor. Unknown ones may write. */
+/* Reads "flags:" and an octal number from the descriptor's fdinfo. An unknown one may write. */
 static bool may_write(const struct search *search, const char *number)
 {
     char path[320], text[512];

@@ -67,9 +67,9 @@ def said(lines):
 
 def check_allocator(program, preload, folder):
     expandable = ("expandable_segments:True: with it, PyTorch maps its device memory itself, and none of that is "
-                  "deferred or sharded; take it out of the variable")
+                  "deferred or sharded; remove it from the variable")
     pooled = ("backend:cudaMallocAsync: with it, PyTorch's device memory comes from a pool of the driver, and none of "
-              "that is deferred or sharded; take it out of the variable")
+              "that is deferred or sharded; remove it from the variable")
     for value, wanted in (("expandable_segments:True", [expandable]),
                           ("max_split_size_mb:128, expandable_segments : True", [expandable]),
                           ("backend:cudaMallocAsync,max_split_size_mb:1", [pooled]),

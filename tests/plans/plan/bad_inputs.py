@@ -170,7 +170,7 @@ entry("a long name of two-byte characters", ": tensors[0]",
 entry("a long name that is cut inside a character", ": tensors[0]",
       {"name": "a" + "\u03c0" * 400, "dtype": "BF16", "shape": [6, 4]}, reason="\u03c0 is not in the checkpoint")
 entry("a long exact name twice", ": tensors[1]: ", {"name": "\u03c0" * 400}, {"name": "\u03c0" * 400},
-      reason=" is that of tensors[0] already")
+      reason=" is already that of tensors[0]")
 entry("a key that is a control character", ": tensors[0].??: ", {"\u0085": 1})
 entry("pattern with another shape", ": tensors[0]", {"name": "[a]", "dtype": "BF16", "shape": [4, 6]})
 entry("pattern with another dtype", ": tensors[0]", {"name": "?", "dtype": "F32", "shape": [6, 4]})
