@@ -82,6 +82,12 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
 /* The program uses [begin, end) of a claimed allocation by a call of its own. */
 void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
 
+/*
+ * True when something of [begin, end) may be deferred: all of it lies in blocks, the allocation is
+ * one block, or the program uses what is in none.
+ */
+bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end);
+
 /* The index of the first block of the allocation that ends behind offset. */
 size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
 
