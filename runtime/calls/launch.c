@@ -131,8 +131,8 @@ static bool add_recorded(struct ms_allocation *allocation, size_t begin, size_t 
            ms_lineage_set(&allocation->lineage, begin, end, &launched);
 }
 
-/* A block as a range of its claimed allocation. It may have been returned meanwhile: then it is no block any
- * more, but still a range. */
+/* A block as a range of its claimed allocation. It may have been returned meanwhile, or be two
+ * blocks with a gap between them: it is still a range. */
 struct part {
     struct ms_allocation *allocation;
     size_t begin, end;
@@ -193,7 +193,8 @@ static bool record_in(const struct part *out, const struct part *in,
 {
     const struct ms_lineage *lineage = &out->allocation->lineage;
     const struct ms_depths below = ms_recorded_launch_depths(lineage, out->begin, out->end);
-    if (!ms_lineage_is_missing(lineage, out->begin, out->end) ||
+    if (!ms_space_is_in_blocks(out->allocation, out->begin, out->end) ||
+        !ms_lineage_is_missing(lineage, out->begin, out->end) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
         return false;

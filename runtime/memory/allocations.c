@@ -240,6 +240,19 @@ size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offs
     return low;
 }
 
+bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved || blocks->strayed)
+        return true;
+    for (size_t at = ms_space_block_behind(allocation, begin); begin < end; at++) {
+        if (at == blocks->count || blocks->all[at].begin > begin)
+            return false;
+        begin = blocks->all[at].end;
+    }
+    return true;
+}
+
 static bool make_room(struct ms_blocks *blocks)
 {
     blocks->gaps.item_bytes = sizeof(*blocks->all);

@@ -81,6 +81,12 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
 /* A call of the program uses [begin, end) of a claimed allocation. */
 void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
 
+/*
+ * True if something of [begin, end) may be deferred: all of it lies in blocks, the allocation is
+ * one block, or the program uses what is in none.
+ */
+bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end);
+
 /* The index of the first block that ends behind offset. */
 size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a claim. Above the index of allocations, because what has changed is told (publish.h) while it is still claimed. */
 #include "runtime/memory/allocations.h"
+#include "runtime/memory/invariants.h"
 #include "runtime/memory/publish.h"
 
 void ms_space_release(struct ms_allocation *allocation)
 {
     if (allocation == NULL)
         return;
+    if (MS_DEBUG_CHECKS)
+        ms_check_allocation(allocation);
     ms_publish_allocation(allocation);
     ms_space_unclaim(allocation);
 }

@@ -136,7 +136,7 @@ bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_
            all_are(lineage, begin, end, false);
 }
 
-static bool continues(const struct ms_extent *left, const struct ms_extent *right)
+bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *right)
 {
     const struct ms_content *a = &left->content;
     const struct ms_content *b = &right->content;
@@ -220,7 +220,7 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
             count++;
         }
     }
-    if (count > 0 && continues(&pieces[count - 1], &wanted))
+    if (count > 0 && ms_extent_continues(&pieces[count - 1], &wanted))
         pieces[count - 1].end = end;
     else
         pieces[count++] = wanted;
@@ -230,7 +230,7 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
             continue;
         if (rest.begin < end)
             cut_front(&rest, end);
-        if (continues(&pieces[count - 1], &rest))
+        if (ms_extent_continues(&pieces[count - 1], &rest))
             pieces[count - 1].end = rest.end;
         else
             pieces[count++] = rest;
@@ -283,7 +283,7 @@ bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
 /* Extents that are being made, one behind the other; equal neighbours are joined. */
 static void append(struct ms_lineage *made, const struct ms_extent *extent)
 {
-    if (made->count > 0 && continues(&made->extents[made->count - 1], extent)) {
+    if (made->count > 0 && ms_extent_continues(&made->extents[made->count - 1], extent)) {
         made->extents[made->count - 1].end = extent->end;
     } else {
         hold(extent);
@@ -360,7 +360,7 @@ void ms_lineage_drop_caches(struct ms_lineage *lineage)
     for (size_t i = 0; i < lineage->count; i++) {
         struct ms_extent *extent = &lineage->extents[i];
         extent->content.cached = false;
-        if (count > 0 && continues(&lineage->extents[count - 1], extent)) {
+        if (count > 0 && ms_extent_continues(&lineage->extents[count - 1], extent)) {
             lineage->extents[count - 1].end = extent->end;
             let_go(extent);
         } else {
@@ -403,46 +403,4 @@ uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to)
     /* The byte that stood at `from` must come to stand at `to`. */
     const unsigned shift = 8 * (unsigned)((to - from) & 3);
     return shift == 0 ? pattern : pattern << shift | pattern >> (32 - shift);
-}
-
-bool ms_lineage_is_valid(const struct ms_lineage *lineage)
-{
-    size_t at = 0;
-    size_t resident = 0;
-    size_t deferred = 0;
-    size_t cached = 0;
-    size_t dead = 0;
-    size_t remote = 0, absent = 0;
-    for (size_t i = 0; i < lineage->count; i++) {
-        const struct ms_extent *extent = &lineage->extents[i];
-        if (extent->begin != at || extent->end <= extent->begin)
-            return false;
-        if (i > 0 && continues(&lineage->extents[i - 1], extent))
-            return false;
-        at = extent->end;
-        if (extent->content.kind == MS_RESIDENT)
-            resident += extent->end - extent->begin;
-        else if (extent->content.kind == MS_DEAD)
-            dead += extent->end - extent->begin;
-        else if (extent->content.kind != MS_UNDEFINED)
-            deferred += extent->end - extent->begin;
-        if (extent->content.cached)
-            cached += extent->end - extent->begin;
-        if (extent->content.kind == MS_ABSENT) {
-            if (extent->content.locality != MS_REMOTE)
-                return false;
-            absent += extent->end - extent->begin;
-        }
-        if (extent->content.is_remote_copy && ms_content_is_present(&extent->content))
-            return false;
-        if (extent->content.locality == MS_REMOTE) {
-            if (ms_content_is_present(&extent->content))
-                return false;
-            remote += extent->end - extent->begin;
-        }
-    }
-    return at == lineage->bytes && resident == lineage->resident_bytes &&
-           deferred == lineage->deferred_bytes && cached == lineage->cached_bytes &&
-           dead == lineage->dead_bytes && remote == lineage->remote_bytes &&
-           absent == lineage->kind_bytes[MS_ABSENT];
 }

@@ -2,6 +2,7 @@
 /*
  * Lineage: where the content of each byte of a block comes from. A sorted list of extents without
  * gaps from 0 to the size of the block; neighbours differ. Offsets are relative to the block.
+ * extent_states.h has the legal states of an extent, invariants.h all that must be true.
  *
  *     0                    64K                   1M                 size
  *     | file F at 4096     | fill 00000000       | resident         |
@@ -108,6 +109,9 @@ struct ms_lineage {
     size_t changed_begin, changed_end; /* covers all changes; its reader resets it */
 };
 
+/* True when two neighbours hold the same, one behind the other. */
+bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *right);
+
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes); /* all undefined */
 void ms_lineage_cleanup(struct ms_lineage *lineage);
 
@@ -167,7 +171,5 @@ void ms_extents_free(struct ms_extent *extents, size_t count);
 
 /* The pattern of a fill after its bytes moved from one offset to another. */
 uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to);
-
-bool ms_lineage_is_valid(const struct ms_lineage *lineage);
 
 #endif

@@ -245,6 +245,17 @@ static void little_before(void)
     print_bytes("both", whole, 12 * MIB);
 }
 
+/* A pointer to the end of a block, and so a little before the next one, with a gap between them. */
+static void across_a_gap(void)
+{
+    const CUdeviceptr whole = allocate(16 * MIB);
+    uniform(take(whole, 4 * MIB), MIB, 1);
+    uniform(take(whole + 4 * MIB + 256, 4 * MIB), MIB, 2);
+    fill(whole + 4 * MIB - 256, 5, 64);
+    print_bytes("first", whole, 4 * MIB);
+    print_bytes("second", whole + 4 * MIB + 256, 4 * MIB);
+}
+
 /* Written before anything was handed out: the allocation stays whole. */
 static void written_before(void)
 {
@@ -513,6 +524,7 @@ const struct scenario scenarios[] = {
     {"outside", outside},
     {"stale", stale},
     {"little_before", little_before},
+    {"across_a_gap", across_a_gap},
     {"written_before", written_before},
     {"undefined_input", undefined_input},
     {"within", within},

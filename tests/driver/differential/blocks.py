@@ -31,6 +31,9 @@ def alone(test):
     test.check("an allocation that was used as a whole stays whole", "dead" not in kinds(dump), dump)
     test.both("undefined_input")
     test.both("little_before")
+    _, dump = test.both("across_a_gap")
+    gap = [extent[2] for extent in dump["blocks"][0]["lineage"] if extent[0] < 4 * MIB + 256 and extent[1] > 4 * MIB]
+    test.check("nothing is deferred between two blocks", gap == ["resident"], dump)
     _, dump = test.both("stale")
     test.check("a stale address costs nothing", dump["backed_bytes_peak"] == 4 * MIB, dump)
     test.both("within")

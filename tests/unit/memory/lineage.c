@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/memory/extent_states.h"
+#include "runtime/memory/invariants.h"
 #include "runtime/memory/recorded_launch.h"
 #include "tests/simcuda/harness/test.h"
 
@@ -63,9 +65,17 @@ static struct byte byte_of(const struct ms_content *content, size_t begin, size_
     return byte;
 }
 
+static void check_valid(const struct ms_lineage *lineage)
+{
+    struct ms_violation violation;
+    if (!ms_lineage_is_valid(lineage, &violation))
+        ms_test_fail(__FILE__, __LINE__, "%s: not true of %llu to %llu", violation.rule,
+                     (unsigned long long)violation.begin, (unsigned long long)violation.end);
+}
+
 static void check_same(const struct ms_lineage *lineage, const struct byte *twin)
 {
-    CHECK(ms_lineage_is_valid(lineage));
+    check_valid(lineage);
     size_t resident = 0;
     size_t present = 0;
     size_t remote = 0, absent = 0;
@@ -119,24 +129,21 @@ static struct ms_content random_content(void)
     }
     if (content.kind == MS_ABSENT)
         content.locality = MS_REMOTE;
-    content.cached = !ms_content_is_nothing(&content) && content.kind != MS_RESIDENT &&
-                     content.kind != MS_ABSENT && rand() % 3 == 0;
+    content.cached = rand() % 3 == 0;
+    content.cached &= ms_content_is_legal(&content);
     return content;
 }
 
 static enum ms_locality wanted_standing;
 static bool wanted_foreign;
 
-static bool may_stand(enum ms_kind kind, bool present)
-{
-    return kind != MS_ABSENT && (wanted_standing != MS_REMOTE || !present);
-}
-
 static void set_standing(struct ms_content *content)
 {
-    if (may_stand(content->kind, ms_content_is_present(content)))
-        content->locality = wanted_standing;
-    content->is_remote_copy = wanted_foreign && !ms_content_is_present(content);
+    struct ms_content wanted = *content;
+    wanted.locality = wanted_standing;
+    wanted.is_remote_copy = wanted_foreign;
+    if (ms_content_is_legal(&wanted))
+        *content = wanted;
 }
 
 /* Some ascending ranges, also ones that touch, of the lineage and of its twin. */
@@ -154,9 +161,13 @@ static void change_some(struct ms_lineage *lineage, struct byte *twin)
     CHECK(ms_lineage_change(lineage, ranges, count, set_standing));
     for (size_t i = 0; i < count; i++) {
         for (size_t at = ranges[i].begin; at < ranges[i].end; at++) {
-            if (may_stand(twin[at].kind, twin[at].present))
-                twin[at].locality = wanted_standing;
-            twin[at].is_remote_copy = wanted_foreign && !twin[at].present;
+            struct ms_content content = {.kind = twin[at].kind,
+                                         .locality = twin[at].locality,
+                                         .cached = twin[at].present && twin[at].kind != MS_RESIDENT,
+                                         .is_remote_copy = twin[at].is_remote_copy};
+            set_standing(&content);
+            twin[at].locality = content.locality;
+            twin[at].is_remote_copy = content.is_remote_copy;
         }
     }
 }
@@ -251,7 +262,7 @@ MS_TEST(a_part_is_a_lineage_of_its_own)
     CHECK(ms_lineage_set(&lineage, 50, 100, &fill));
     CHECK(ms_lineage_extract(&lineage, 21, 90, &part));
     ms_lineage_cleanup(&lineage);
-    CHECK(ms_lineage_is_valid(&part));
+    check_valid(&part);
     CHECK_EQ(part.bytes, 69);
     CHECK_EQ(part.count, 2);
     CHECK_EQ(part.extents[0].content.source_offset, 18);
@@ -277,7 +288,7 @@ MS_TEST(what_is_forgotten_is_dead_unless_it_is_present)
     CHECK(ms_lineage_set_dead(&lineage, 10, 60, true)); /* what was written stays */
     CHECK_EQ(lineage.deferred_bytes, 20);
     CHECK(ms_lineage_forget(&lineage, 10, 60));
-    CHECK(ms_lineage_is_valid(&lineage));
+    check_valid(&lineage);
     CHECK_EQ(lineage.deferred_bytes, 0);
     CHECK_EQ(lineage.resident_bytes, 10);
     CHECK_EQ(lineage.cached_bytes, 0);

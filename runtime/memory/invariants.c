@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/invariants.h"
+
+#include "runtime/base/log.h"
+#include "runtime/memory/extent_states.h"
+#include "runtime/memory/parked.h"
+#include "runtime/memory/recorded_launch.h"
+
+static bool violates(struct ms_violation *violation, const char *rule, uint64_t begin, uint64_t end)
+{
+    *violation = (struct ms_violation){.rule = rule, .begin = begin, .end = end};
+    return false;
+}
+
+static bool extent_violates(struct ms_violation *violation, const char *rule,
+                            const struct ms_extent *extent)
+{
+    *violation = (struct ms_violation){rule, extent->begin, extent->end, &extent->content};
+    return false;
+}
+
+/* --- lineage */
+
+static void add(struct ms_lineage *sums, const struct ms_extent *extent)
+{
+    const size_t bytes = extent->end - extent->begin;
+    const struct ms_content *content = &extent->content;
+    sums->kind_bytes[content->kind] += bytes;
+    sums->cached_bytes += content->cached ? bytes : 0;
+    sums->remote_bytes += content->locality == MS_REMOTE ? bytes : 0;
+    if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
+        sums->file_bytes += bytes;
+}
+
+static bool sums_are_valid(const struct ms_lineage *lineage, const struct ms_lineage *sums,
+                           struct ms_violation *violation)
+{
+    const size_t *kinds = sums->kind_bytes;
+    const size_t deferred =
+        lineage->bytes - kinds[MS_UNDEFINED] - kinds[MS_DEAD] - kinds[MS_RESIDENT];
+    const struct {
+        const char *rule;
+        bool is_kept;
+    } rules[] = {
+        {"deferred_bytes is the sum of its extents", lineage->deferred_bytes == deferred},
+        {"resident_bytes is the sum of its extents", lineage->resident_bytes == kinds[MS_RESIDENT]},
+        {"dead_bytes is the sum of its extents", lineage->dead_bytes == kinds[MS_DEAD]},
+        {"cached_bytes is the sum of its extents", lineage->cached_bytes == sums->cached_bytes},
+        {"remote_bytes is the sum of its extents", lineage->remote_bytes == sums->remote_bytes},
+        {"file_bytes is the sum of its extents", lineage->file_bytes == sums->file_bytes},
+        {"what has changed lies in the lineage",
+         lineage->changed_begin <= lineage->changed_end && lineage->changed_end <= lineage->bytes},
+    };
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        if (!rules[i].is_kept)
+            return violates(violation, rules[i].rule, 0, lineage->bytes);
+    }
+    for (size_t kind = MS_UNDEFINED + 1; kind < MS_KIND_COUNT; kind++) {
+        if (lineage->kind_bytes[kind] != kinds[kind])
+            return violates(violation, "kind_bytes is the sum of its extents", 0, lineage->bytes);
+    }
+    return true;
+}
+
+bool ms_lineage_is_valid(const struct ms_lineage *lineage, struct ms_violation *violation)
+{
+    struct ms_lineage sums = {0};
+    size_t at = 0;
+    for (size_t i = 0; i < lineage->count; i++) {
+        const struct ms_extent *extent = &lineage->extents[i];
+        if (extent->begin != at || extent->end <= at)
+            return extent_violates(violation, "extents are sorted, without gaps", extent);
+        if (!ms_content_is_legal(&extent->content))
+            return extent_violates(violation, "states are those of extent_states.h", extent);
+        if (i > 0 && ms_extent_continues(extent - 1, extent))
+            return extent_violates(violation, "neighbours differ", extent);
+        add(&sums, extent);
+        at = extent->end;
+    }
+    if (at != lineage->bytes)
+        return violates(violation, "extents end where the lineage does", at, lineage->bytes);
+    return sums_are_valid(lineage, &sums, violation);
+}
+
+/* --- backing */
+
+/* Whole granules, behind `after`. */
+static bool is_granules(const struct ms_backing *backing, struct ms_range range, uint64_t after)
+{
+    return range.begin >= after && range.begin < range.end && range.end <= backing->bytes &&
+           range.begin % backing->granule == 0 && range.end % backing->granule == 0;
+}
+
+static bool chunks_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
+{
+    uint64_t at = 0;
+    size_t bytes = 0;
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_range range = {backing->chunks[i].begin, backing->chunks[i].end};
+        if (!is_granules(backing, range, at))
+            return violates(violation, "chunks are granules, sorted", range.begin, range.end);
+        bytes += range.end - range.begin;
+        at = range.end;
+    }
+    return bytes == backing->backed_bytes ||
+           violates(violation, "backed_bytes is the sum of its chunks", 0, backing->bytes);
+}
+
+/* Whether another range that is under the sink overlaps this one. */
+static bool is_sunk_twice(const struct ms_backing *backing, const struct ms_range *range)
+{
+    for (const struct ms_sink_mapping *sink = backing->sinks; sink != NULL; sink = sink->next) {
+        for (size_t i = 0; i < sink->count; i++) {
+            const struct ms_range *other = &sink->ranges[i];
+            if (other != range && other->begin < range->end && range->begin < other->end)
+                return true;
+        }
+    }
+    return false;
+}
+
+bool ms_backing_is_valid(const struct ms_backing *backing, struct ms_violation *violation)
+{
+    if (!chunks_are_valid(backing, violation))
+        return false;
+    for (const struct ms_sink_mapping *sink = backing->sinks; sink != NULL; sink = sink->next) {
+        uint64_t at = 0;
+        for (size_t i = 0; i < sink->count; i++) {
+            const struct ms_range range = sink->ranges[i];
+            struct ms_range backed = range;
+            if (!is_granules(backing, range, at))
+                return violates(violation, "what is sunk are granules, sorted", range.begin,
+                                range.end);
+            if (ms_backing_next(backing, &backed))
+                return violates(violation, "nothing is both sunk and backed", backed.begin,
+                                backed.end);
+            if (is_sunk_twice(backing, &sink->ranges[i]))
+                return violates(violation, "nothing is sunk twice", range.begin, range.end);
+            at = range.end;
+        }
+    }
+    return true;
+}
+
+/* --- allocations */
+
+static bool blocks_are_valid(const struct ms_allocation *allocation, struct ms_violation *violation)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    uint64_t at = 0;
+    for (size_t i = 0; i < blocks->count; i++) {
+        const struct ms_block *block = &blocks->all[i];
+        if (!blocks->carved || block->begin < at || block->end <= block->begin ||
+            block->end > allocation->bytes)
+            return violates(violation, "blocks are sorted parts of a carved allocation",
+                            block->begin, block->end);
+        at = block->end;
+    }
+    return true;
+}
+
+/* Starts at chunk *at, which is moved. */
+static bool is_backed(const struct ms_backing *backing, size_t *at, size_t begin, size_t end)
+{
+    for (; begin < end; begin = backing->chunks[*at].end) {
+        while (*at < backing->count && backing->chunks[*at].end <= begin)
+            ++*at;
+        if (*at == backing->count || backing->chunks[*at].begin > begin)
+            return false;
+    }
+    return true;
+}
+
+/* Whether an extent has the place that it needs among the blocks. */
+static bool is_placed(const struct ms_allocation *allocation, const struct ms_extent *extent)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    const size_t at = ms_space_block_behind(allocation, extent->begin);
+    if (extent->content.kind == MS_DEAD)
+        return blocks->carved && (at == blocks->count || blocks->all[at].begin >= extent->end);
+    return ms_content_is_present(&extent->content) ||
+           ms_space_is_in_blocks(allocation, extent->begin, extent->end);
+}
+
+static bool holds(uint64_t bytes, const struct ms_extent *extent)
+{
+    const uint64_t offset = extent->content.source_offset;
+    return offset <= bytes && extent->end - extent->begin <= bytes - offset;
+}
+
+static bool is_missing(const struct ms_lineage *lineage)
+{
+    return lineage->resident_bytes + lineage->cached_bytes == 0;
+}
+
+/* What an extent refers to has all of its bytes, and nothing in memory that could go. */
+static bool refers_to_enough(const struct ms_extent *extent)
+{
+    const struct ms_content *content = &extent->content;
+    switch (content->kind) {
+    case MS_SOURCE:
+        return ms_source_is_file(content->source)
+                   ? holds(ms_source_file_bytes(content->source), extent)
+                   : !content->cached;
+    case MS_LAUNCHED:
+        return holds(content->step->before.bytes, extent) && is_missing(&content->step->before) &&
+               is_missing(&content->step->input) && content->step->depth <= MS_MAX_LAUNCH_DEPTH &&
+               content->step->input_depth <= MS_MAX_INPUT_DEPTH;
+    case MS_PARKED:
+        return holds(ms_parked_backing(content->store)->bytes, extent);
+    default:
+        return true;
+    }
+}
+
+/* Of an extent, how many bytes lie in no block. */
+static size_t bytes_outside(const struct ms_allocation *allocation, const struct ms_extent *extent)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    size_t bytes = extent->end - extent->begin;
+    for (size_t i = ms_space_block_behind(allocation, extent->begin);
+         i < blocks->count && blocks->all[i].begin < extent->end; i++) {
+        const struct ms_block *block = &blocks->all[i];
+        const size_t begin = block->begin > extent->begin ? block->begin : extent->begin;
+        bytes -= (block->end < extent->end ? block->end : extent->end) - begin;
+    }
+    return bytes;
+}
+
+static bool extents_are_valid(const struct ms_allocation *allocation,
+                              struct ms_violation *violation)
+{
+    size_t chunk = 0, outside = 0;
+    for (size_t i = 0; i < allocation->lineage.count; i++) {
+        const struct ms_extent *extent = &allocation->lineage.extents[i];
+        const bool is_present = ms_content_is_present(&extent->content);
+        outside += is_present ? bytes_outside(allocation, extent) : 0;
+        if (is_present && !is_backed(&allocation->backing, &chunk, extent->begin, extent->end))
+            return extent_violates(violation, "what is present is backed", extent);
+        if (!is_placed(allocation, extent))
+            return extent_violates(violation,
+                                   "what is dead lies in no block, and what is deferred in one",
+                                   extent);
+        if (!refers_to_enough(extent))
+            return extent_violates(violation, "what an extent refers to can give its bytes",
+                                   extent);
+    }
+    return allocation->blocks.strayed || allocation->leftover_bytes <= outside ||
+           violates(violation, "leftover_bytes are present, in no block", 0, allocation->bytes);
+}
+
+bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_violation *violation)
+{
+    const struct ms_backing *backing = &allocation->backing;
+    if (allocation->lineage.bytes != allocation->bytes || allocation->bytes > backing->bytes ||
+        allocation->address != backing->address)
+        return violates(violation, "lineage and backing are the allocation's", 0,
+                        allocation->bytes);
+    return ms_lineage_is_valid(&allocation->lineage, violation) &&
+           ms_backing_is_valid(backing, violation) && blocks_are_valid(allocation, violation) &&
+           extents_are_valid(allocation, violation);
+}
+
+/* --- at the end of a claim */
+
+/* Each claim adds to what its thread may spend. */
+static bool is_due(const struct ms_allocation *allocation)
+{
+    enum { FOR_A_CLAIM = 512 };
+    static _Thread_local size_t saved __attribute__((tls_model("initial-exec")));
+    const struct ms_backing *backing = &allocation->backing;
+    size_t sink = 0;
+    for (const struct ms_sink_mapping *at = backing->sinks; at != NULL; at = at->next)
+        sink += at->count;
+    const size_t cost = allocation->lineage.count + allocation->blocks.count + backing->count +
+                        sink * (sink + backing->count);
+    saved += FOR_A_CLAIM;
+    if (cost > saved)
+        return false;
+    saved -= cost;
+    return true;
+}
+
+void ms_check_allocation(const struct ms_allocation *allocation)
+{
+    static const char *const standings[] = {"open", "ours", "away"};
+    static const struct ms_content none = {.kind = MS_KIND_COUNT};
+    struct ms_violation found;
+    if (!is_due(allocation) || ms_allocation_is_valid(allocation, &found))
+        return;
+    const struct ms_content *content = found.content != NULL ? found.content : &none;
+    ms_fatal(
+        "the allocation of %zu bytes at 0x%llx breaks a rule: \"%s\" is not true of bytes %llu "
+        "to %llu (%s, %s%s%s)",
+        allocation->bytes, allocation->address, found.rule, (unsigned long long)found.begin,
+        (unsigned long long)found.end,
+        content->kind < MS_KIND_COUNT ? ms_kind_names[content->kind] : "no extent",
+        standings[content->locality], content->cached ? ", cached" : "",
+        content->is_remote_copy ? ", foreign" : "");
+}

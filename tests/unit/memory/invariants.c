@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/invariants.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/memory/extent_states.h"
+#include "runtime/memory/recorded_launch.h"
+#include "tests/simcuda/harness/test.h"
+
+/*
+ * A valid allocation, of which the tests break one thing at a time:
+ *
+ *     0      64     128          256      384    448    512        576   640         900   1000
+ *     | res. | fill | fill       | launch | copy | abs. | resident | dead | undefined | dead |
+ *     | block                    | block                |                 | block     |
+ *     | backed      |                            | under the sink | backed   |
+ */
+enum { GRANULE = 64, BYTES = 1000 };
+
+static struct ms_recorded_launch recorded = {.counted = {.references = 1},
+                                             .before = {.bytes = BYTES}};
+static struct ms_chunk chunks[2];
+static struct ms_allocation allocation;
+static struct ms_extent *extents; /* of it */
+
+static struct ms_sink_mapping *add_sunk(struct ms_range range)
+{
+    struct ms_sink_mapping *sink = ms_heap_zalloc(sizeof(*sink) + sizeof(sink->ranges[0]));
+    CHECK(sink != NULL);
+    *sink = (struct ms_sink_mapping){.next = allocation.backing.sinks, .count = 1};
+    sink->ranges[0] = range;
+    return allocation.backing.sinks = sink;
+}
+
+static void set(size_t begin, size_t end, struct ms_content content)
+{
+    CHECK(ms_lineage_set(&allocation.lineage, begin, end, &content));
+    extents = allocation.lineage.extents;
+}
+
+static void make(void)
+{
+    struct ms_source *copy = ms_source_from_memory("some bytes that were copied, and that are kept "
+                                                   "until somebody needs them",
+                                                   64);
+    chunks[0] = (struct ms_chunk){0, 2 * GRANULE};
+    chunks[1] = (struct ms_chunk){8 * GRANULE, 9 * GRANULE};
+    allocation = (struct ms_allocation){.address = 1 << 20,
+                                        .bytes = BYTES,
+                                        .backing = {.address = 1 << 20,
+                                                    .bytes = 16 * GRANULE,
+                                                    .granule = GRANULE,
+                                                    .chunks = chunks,
+                                                    .count = 2,
+                                                    .backed_bytes = 3 * GRANULE},
+                                        .leftover_bytes = GRANULE};
+    CHECK(ms_lineage_init(&allocation.lineage, BYTES));
+    set(0, 64, (struct ms_content){.kind = MS_RESIDENT});
+    set(64, 128, (struct ms_content){.kind = MS_FILL, .locality = MS_LOCAL, .cached = true});
+    set(128, 256, (struct ms_content){.kind = MS_FILL, .is_remote_copy = true});
+    set(256, 384, (struct ms_content){.kind = MS_LAUNCHED, .recorded = &recorded});
+    set(384, 448, (struct ms_content){.kind = MS_SOURCE, .source = copy});
+    set(448, 512, (struct ms_content){.kind = MS_ABSENT, .locality = MS_REMOTE});
+    set(512, 576, (struct ms_content){.kind = MS_RESIDENT});
+    set(576, 640, (struct ms_content){.kind = MS_DEAD});
+    set(640, 900, (struct ms_content){.locality = MS_REMOTE});
+    set(900, BYTES, (struct ms_content){.kind = MS_DEAD});
+    CHECK_EQ(allocation.lineage.count, 10);
+    CHECK(ms_space_add_block(&allocation, 0, 256));
+    CHECK(ms_space_add_block(&allocation, 256, 512));
+    CHECK(ms_space_add_block(&allocation, 640, 900));
+    add_sunk((struct ms_range){448, 512});
+    ms_source_drop(copy);
+}
+
+static void check_rule(void (*break_it)(void), const char *rule)
+{
+    struct ms_violation violation = {.rule = "none"};
+    make();
+    CHECK(ms_allocation_is_valid(&allocation, &violation));
+    break_it();
+    CHECK(!ms_allocation_is_valid(&allocation, &violation));
+    if (strcmp(violation.rule, rule) != 0)
+        ms_test_fail(__FILE__, __LINE__, "\"%s\" was found instead of \"%s\"", violation.rule,
+                     rule);
+}
+
+/* A test of which the body breaks a rule. */
+#define MS_BREAKS(name, rule)           \
+    static void break_##name(void);     \
+    MS_TEST(name)                       \
+    {                                   \
+        check_rule(break_##name, rule); \
+    }                                   \
+    static void break_##name(void)
+
+MS_BREAKS(leave_a_gap, "extents are sorted, without gaps")
+{
+    extents[1].begin++;
+}
+
+MS_BREAKS(add_an_empty_extent, "extents are sorted, without gaps")
+{
+    extents[0].end = 0;
+    extents[1].begin = 0;
+}
+
+MS_BREAKS(end_too_early, "extents end where the lineage does")
+{
+    allocation.lineage.count--;
+}
+
+MS_BREAKS(cache_what_is_undefined, "states are those of extent_states.h")
+{
+    extents[8].content.cached = true;
+}
+
+MS_BREAKS(make_neighbours_alike, "neighbours differ")
+{
+    extents[2].content = extents[1].content;
+}
+
+MS_BREAKS(change_deferred_bytes, "deferred_bytes is the sum of its extents")
+{
+    allocation.lineage.deferred_bytes++;
+}
+
+MS_BREAKS(change_resident_bytes, "resident_bytes is the sum of its extents")
+{
+    allocation.lineage.resident_bytes--;
+}
+
+MS_BREAKS(change_dead_bytes, "dead_bytes is the sum of its extents")
+{
+    allocation.lineage.dead_bytes++;
+}
+
+MS_BREAKS(change_cached_bytes, "cached_bytes is the sum of its extents")
+{
+    allocation.lineage.cached_bytes++;
+}
+
+MS_BREAKS(change_away_bytes, "remote_bytes is the sum of its extents")
+{
+    allocation.lineage.remote_bytes--;
+}
+
+MS_BREAKS(change_file_bytes, "file_bytes is the sum of its extents")
+{
+    allocation.lineage.file_bytes++;
+}
+
+MS_BREAKS(change_kind_bytes, "kind_bytes is the sum of its extents")
+{
+    allocation.lineage.kind_bytes[MS_LAUNCHED]++;
+}
+
+MS_BREAKS(change_more_than_there_is, "what has changed lies in the lineage")
+{
+    allocation.lineage.changed_end = BYTES + 1;
+}
+
+MS_BREAKS(swap_chunks, "chunks are granules, sorted")
+{
+    const struct ms_chunk first = chunks[0];
+    chunks[0] = chunks[1];
+    chunks[1] = first;
+}
+
+MS_BREAKS(cut_a_granule, "chunks are granules, sorted")
+{
+    chunks[1].end--;
+}
+
+MS_BREAKS(leave_the_reservation, "chunks are granules, sorted")
+{
+    chunks[1].end = 17 * GRANULE;
+}
+
+MS_BREAKS(change_backed_bytes, "backed_bytes is the sum of its chunks")
+{
+    allocation.backing.backed_bytes -= GRANULE;
+}
+
+MS_BREAKS(sink_half_a_granule, "what is sunk are granules, sorted")
+{
+    allocation.backing.sinks->ranges[0].begin += GRANULE / 2;
+}
+
+MS_BREAKS(sink_what_is_backed, "nothing is both sunk and backed")
+{
+    allocation.backing.sinks->ranges[0].end += GRANULE;
+}
+
+MS_BREAKS(sink_twice, "nothing is sunk twice")
+{
+    add_sunk((struct ms_range){6 * GRANULE, 8 * GRANULE});
+}
+
+MS_BREAKS(take_another_address, "lineage and backing are the allocation's")
+{
+    allocation.address += GRANULE;
+}
+
+MS_BREAKS(take_another_size, "lineage and backing are the allocation's")
+{
+    allocation.bytes--;
+}
+
+MS_BREAKS(swap_blocks, "blocks are sorted parts of a carved allocation")
+{
+    allocation.blocks.all[1].begin = 128;
+}
+
+MS_BREAKS(end_a_block_behind_all, "blocks are sorted parts of a carved allocation")
+{
+    allocation.blocks.all[2].end = BYTES + 1;
+}
+
+MS_BREAKS(carve_no_more, "blocks are sorted parts of a carved allocation")
+{
+    allocation.blocks.carved = false;
+}
+
+MS_BREAKS(unmap_what_is_present, "what is present is backed")
+{
+    allocation.backing.count--;
+    allocation.backing.backed_bytes -= GRANULE;
+}
+
+MS_BREAKS(unmap_half_of_what_is_present, "what is present is backed")
+{
+    chunks[0].end = GRANULE;
+    allocation.backing.backed_bytes -= GRANULE;
+}
+
+MS_BREAKS(leave_dead_bytes_in_a_block, "what is dead lies in no block, and what is deferred in one")
+{
+    allocation.blocks.all[1].end = 580;
+}
+
+MS_BREAKS(leave_dead_bytes_without_blocks,
+          "what is dead lies in no block, and what is deferred in one")
+{
+    allocation.blocks.count = 0;
+    allocation.blocks.carved = false;
+}
+
+MS_BREAKS(defer_outside_of_blocks, "what is dead lies in no block, and what is deferred in one")
+{
+    allocation.blocks.all[0].end = 200;
+}
+
+MS_BREAKS(outgrow_a_launch, "what an extent refers to can give its bytes")
+{
+    extents[3].content.source_offset = BYTES - 127;
+}
+
+MS_BREAKS(keep_what_a_launch_was_over, "what an extent refers to can give its bytes")
+{
+    recorded.before.cached_bytes = 1;
+}
+
+MS_BREAKS(nest_launches_too_deeply, "what an extent refers to can give its bytes")
+{
+    recorded.depth = MS_MAX_LAUNCH_DEPTH + 1;
+}
+
+MS_BREAKS(cache_a_copy, "what an extent refers to can give its bytes")
+{
+    struct ms_source *copy = extents[4].content.source;
+    set(64, 128, (struct ms_content){.kind = MS_SOURCE, .source = copy, .cached = true});
+}
+
+MS_BREAKS(count_more_leftover, "leftover_bytes are present, in no block")
+{
+    allocation.leftover_bytes++;
+}
+
+/* --- the table */
+
+/* The same in other words. */
+static bool may_be(const struct ms_content *content)
+{
+    const enum ms_kind kind = content->kind;
+    const bool can_be_cached = kind == MS_FILL || kind == MS_SOURCE || kind == MS_LAUNCHED;
+    if (content->cached && !can_be_cached)
+        return false;
+    if (ms_content_is_present(content) &&
+        (content->locality == MS_REMOTE || content->is_remote_copy))
+        return false;
+    if (content->is_remote_copy &&
+        (ms_content_is_nothing(content) || content->locality == MS_LOCAL))
+        return false;
+    if (kind == MS_ABSENT)
+        return content->locality == MS_REMOTE;
+    return content->locality == MS_UNKNOWN || (kind != MS_DEAD && kind != MS_RESIDENT);
+}
+
+MS_TEST(legal_states)
+{
+    for (int i = 0; i < MS_KIND_COUNT * 3 * 2 * 2; i++) {
+        const struct ms_content content = {.kind = (enum ms_kind)(i / 12),
+                                           .locality = (enum ms_locality)(i % 3),
+                                           .cached = i / 3 % 2 != 0,
+                                           .is_remote_copy = i / 6 % 2 != 0};
+        if (ms_content_is_legal(&content) != may_be(&content))
+            ms_test_fail(__FILE__, __LINE__, "%s, standing %d, cached %d, foreign %d",
+                         ms_kind_names[content.kind], (int)content.locality, content.cached,
+                         content.is_remote_copy);
+    }
+}
+
+/* --- at the end of a claim */
+
+/* So many claims end in a process of its own, which then ends by that signal; or 0. */
+static int signal_of_claims(int claims)
+{
+    int status;
+    const pid_t child = fork();
+    if (child == 0) {
+        while (claims-- > 0)
+            ms_check_allocation(&allocation);
+        _exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+MS_TEST(the_process_ends)
+{
+    make();
+    CHECK_EQ(signal_of_claims(1), 0);
+    allocation.leftover_bytes++;
+    CHECK_EQ(signal_of_claims(1), SIGABRT);
+}
+
+/* Many extents are not looked at each time, but when enough claims have ended. */
+MS_TEST(many_extents_are_checked_sometimes)
+{
+    make();
+    CHECK(ms_lineage_set(&allocation.lineage, 640, 900, &(struct ms_content){.kind = MS_FILL}));
+    for (size_t at = 640; at < 900; at += 2)
+        set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
+    for (size_t at = 128; at < 256; at += 2)
+        set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
+    for (size_t at = 256; at < 512; at += 2)
+        set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
+    CHECK(allocation.lineage.count > 512);
+    CHECK_EQ(signal_of_claims(100), 0);
+    allocation.leftover_bytes++;
+    CHECK_EQ(signal_of_claims(1), 0);
+    CHECK_EQ(signal_of_claims(2), SIGABRT);
+}
