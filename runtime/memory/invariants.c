@@ -129,13 +129,14 @@ bool ms_backing_is_valid(const struct ms_backing *backing, struct ms_violation *
             const struct ms_range range = sink->ranges[i];
             struct ms_range backed = range;
             if (!is_granules(backing, range, at))
-                return violates(violation, "what is sunk are granules, sorted", range.begin,
+                return violates(violation, "sink mappings are sorted granules", range.begin,
                                 range.end);
             if (ms_backing_next(backing, &backed))
-                return violates(violation, "nothing is both sunk and backed", backed.begin,
-                                backed.end);
+                return violates(violation, "no granule is both backed and mapped to a sink",
+                                backed.begin, backed.end);
             if (is_sunk_twice(backing, &sink->ranges[i]))
-                return violates(violation, "nothing is sunk twice", range.begin, range.end);
+                return violates(violation, "no granule is mapped to a sink twice", range.begin,
+                                range.end);
             at = range.end;
         }
     }
@@ -203,11 +204,12 @@ static bool refers_to_enough(const struct ms_extent *extent)
                    ? holds(ms_source_file_bytes(content->source), extent)
                    : !content->cached;
     case MS_LAUNCHED:
-        return holds(content->step->before.bytes, extent) && is_missing(&content->step->before) &&
-               is_missing(&content->step->input) && content->step->depth <= MS_MAX_LAUNCH_DEPTH &&
-               content->step->input_depth <= MS_MAX_INPUT_DEPTH;
+        return holds(content->recorded->before.bytes, extent) &&
+               is_missing(&content->recorded->before) && is_missing(&content->recorded->input) &&
+               content->recorded->depth <= MS_MAX_LAUNCH_DEPTH &&
+               content->recorded->input_depth <= MS_MAX_INPUT_DEPTH;
     case MS_PARKED:
-        return holds(ms_parked_backing(content->store)->bytes, extent);
+        return holds(ms_parked_backing(content->parked)->bytes, extent);
     default:
         return true;
     }
@@ -283,7 +285,7 @@ static bool is_due(const struct ms_allocation *allocation)
 
 void ms_check_allocation(const struct ms_allocation *allocation)
 {
-    static const char *const standings[] = {"open", "ours", "away"};
+    static const char *const localities[] = {"unknown", "local", "remote"};
     static const struct ms_content none = {.kind = MS_KIND_COUNT};
     struct ms_violation found;
     if (!is_due(allocation) || ms_allocation_is_valid(allocation, &found))
@@ -295,6 +297,6 @@ void ms_check_allocation(const struct ms_allocation *allocation)
         allocation->bytes, allocation->address, found.rule, (unsigned long long)found.begin,
         (unsigned long long)found.end,
         content->kind < MS_KIND_COUNT ? ms_kind_names[content->kind] : "no extent",
-        standings[content->locality], content->cached ? ", cached" : "",
-        content->is_remote_copy ? ", foreign" : "");
+        localities[content->locality], content->cached ? ", cached" : "",
+        content->is_remote_copy ? ", remote copy" : "");
 }

@@ -186,17 +186,17 @@ MS_BREAKS(change_backed_bytes, "backed_bytes is the sum of its chunks")
     allocation.backing.backed_bytes -= GRANULE;
 }
 
-MS_BREAKS(sink_half_a_granule, "what is sunk are granules, sorted")
+MS_BREAKS(sink_half_a_granule, "sink mappings are sorted granules")
 {
     allocation.backing.sinks->ranges[0].begin += GRANULE / 2;
 }
 
-MS_BREAKS(sink_what_is_backed, "nothing is both sunk and backed")
+MS_BREAKS(sink_what_is_backed, "no granule is both backed and mapped to a sink")
 {
     allocation.backing.sinks->ranges[0].end += GRANULE;
 }
 
-MS_BREAKS(sink_twice, "nothing is sunk twice")
+MS_BREAKS(sink_twice, "no granule is mapped to a sink twice")
 {
     add_sunk((struct ms_range){6 * GRANULE, 8 * GRANULE});
 }
@@ -309,7 +309,7 @@ MS_TEST(legal_states)
                                            .cached = i / 3 % 2 != 0,
                                            .is_remote_copy = i / 6 % 2 != 0};
         if (ms_content_is_legal(&content) != may_be(&content))
-            ms_test_fail(__FILE__, __LINE__, "%s, standing %d, cached %d, foreign %d",
+            ms_test_fail(__FILE__, __LINE__, "%s, locality %d, cached %d, remote copy %d",
                          ms_kind_names[content.kind], (int)content.locality, content.cached,
                          content.is_remote_copy);
     }
