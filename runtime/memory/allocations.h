@@ -5,7 +5,8 @@
  * space.lock guards the index and the claim flags; it is never held across a driver call. A *claim*
  * gives one thread an allocation: lineage and backing are guarded by it. A claim may be held across our
  * own driver calls, none of which runs the program's code; a thread takes two claims only in the
- * order of addresses (ms_space_claim_two). Waiting for a claim holds no lock.
+ * order of addresses (ms_space_claim_two). Whoever waits for a claim holds no lock but turns
+ * (docs/locking.md).
  */
 #ifndef METASHARD_RUNTIME_MEMORY_ALLOCATIONS_H
 #define METASHARD_RUNTIME_MEMORY_ALLOCATIONS_H

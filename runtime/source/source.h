@@ -101,10 +101,11 @@ bool ms_source_is_older(const struct ms_source *source);
 void ms_source_start(void);
 
 /*
- * A file that this process is about to change. ms_source_may_be_of: is it perhaps that of a source? Without a lock.
- * ms_source_close: from now on no new reference is given out, and ms_source_is_closed tells its sources; false when there
- * are none; path_out has room for MS_PATH_BYTES. ms_source_end_close: what still comes from them is lost, so that
- * reading fails from now on; or it is as before. One file is closed at a time.
+ * A file that this process is about to change. ms_source_may_be_of: is it that of a source, or of one
+ * that is lost? For nearly all other files without a lock. ms_source_close: from now on no new
+ * reference is given out, and ms_source_is_closed tells its sources; false when there are none;
+ * path_out has room for MS_PATH_BYTES. ms_source_end_close: what still comes from them is lost, so
+ * that reading fails from now on; or it is as before. One file is closed at a time.
  */
 bool ms_source_may_be_of(dev_t device, ino_t inode);
 bool ms_source_close(dev_t device, ino_t inode, char *path_out);

@@ -15,11 +15,11 @@
 /* A new change time for a new link count is innocent once; the next one must have a reason of its own. */
 static bool is_unchanged(const struct ms_source *file, const struct stat *now)
 {
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     const bool is_same = ms_trust_is_unchanged(file->last, now);
     if (is_same)
         *file->last = *now;
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     return is_same;
 }
 
@@ -34,18 +34,18 @@ static void note_closed_writer(int watch)
 /* By who has gone again, or is still there. */
 static bool could_be_stored_to(const struct ms_source *file)
 {
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     ms_writers_look(note_closed_writer);
     const bool was_writable = file->was_writable;
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     return was_writable || ms_trust_has_writer(file->descriptor);
 }
 
 static void set_last(const struct ms_source *file, const struct stat *now)
 {
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     *file->last = *now;
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
 }
 
 /* While the lease was held nobody has changed a byte: new times have other reasons, and are what the next look compares with. */
