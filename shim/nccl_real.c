@@ -3,13 +3,13 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/real.h"
@@ -17,15 +17,15 @@
 enum { MAX_COPIES = 8, MAX_COMMS = 1024, MAX_PATH = 512 };
 
 /* Copies are added under the lock and never change; the count is read without it. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards adding, and the communicators */
+static struct ms_lock lock = MS_LOCK_INIT(nccl); /* guards adding, and the communicators */
 static struct ms_nccl copies[MAX_COPIES];
 static _Atomic int copy_count;
 
 static struct {
     ncclComm_t comm;
     const struct ms_nccl *nccl;
-} comms[MAX_COMMS];
-static int comm_count;
+} comms[MAX_COMMS] MS_GUARDED_BY(lock);
+static int comm_count MS_GUARDED_BY(lock);
 
 static const char *const names[MS_NCCL_COUNT] = {
 #define MS_NCCL(name, parameters, arguments) #name,
@@ -101,14 +101,14 @@ static const struct ms_nccl *add_copy(void *handle)
     found.comm_user_rank = find(handle, "ncclCommUserRank");
 
     const struct ms_nccl *added = NULL;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     const int count = atomic_load(&copy_count);
     if (ms_nccl_at(start) == NULL && count < MAX_COPIES) {
         copies[count] = found;
         atomic_store_explicit(&copy_count, count + 1, memory_order_release);
     }
     added = ms_nccl_at(start);
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
     return added;
 }
 
@@ -187,39 +187,39 @@ enum { MAX_CALLERS = 256 };
 static struct {
     const void *address;
     const struct ms_nccl *nccl;
-} callers[MAX_CALLERS];
-static int caller_count;
+} callers[MAX_CALLERS] MS_GUARDED_BY(lock);
+static int caller_count MS_GUARDED_BY(lock);
 
 static const struct ms_nccl *find_caller(const void *return_address)
 {
     const struct ms_nccl *found = NULL;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     for (int i = 0; i < caller_count && found == NULL; i++) {
         if (callers[i].address == return_address)
             found = callers[i].nccl;
     }
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
     if (found != NULL)
         return found;
     found = find_for(return_address);
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     if (found != NULL && caller_count < MAX_CALLERS) {
         callers[caller_count].address = return_address;
         callers[caller_count++].nccl = found;
     }
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
     return found;
 }
 
 static const struct ms_nccl *find_comm(ncclComm_t comm)
 {
     const struct ms_nccl *found = NULL;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     for (int i = 0; i < comm_count && found == NULL; i++) {
         if (comms[i].comm == comm)
             found = comms[i].nccl;
     }
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
     return found;
 }
 
@@ -231,7 +231,7 @@ const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address)
 
 void ms_nccl_add_comm(ncclComm_t comm, const struct ms_nccl *nccl)
 {
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     int at = 0;
     while (at < comm_count && comms[at].comm != comm)
         at++;
@@ -240,15 +240,15 @@ void ms_nccl_add_comm(ncclComm_t comm, const struct ms_nccl *nccl)
         comms[at].nccl = nccl;
         comm_count = at == comm_count ? at + 1 : comm_count;
     }
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
 }
 
 void ms_nccl_forget_comm(ncclComm_t comm)
 {
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     for (int i = 0; i < comm_count; i++) {
         if (comms[i].comm == comm)
             comms[i--] = comms[--comm_count];
     }
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
 }

@@ -2,9 +2,9 @@
 #include "shim/real.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <string.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 
 void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
@@ -43,8 +43,8 @@ bool ms_is_own(const void *address)
     return (uintptr_t)address >= (uintptr_t)__ehdr_start && (uintptr_t)address < (uintptr_t)_end;
 }
 
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* guards publishing; a leaf */
-static bool is_loaded;                                        /* atomic, release on publish */
+static struct ms_lock load_lock = MS_LOCK_INIT(real); /* guards publishing; a leaf */
+static bool is_loaded;                                /* atomic, release on publish */
 static const void *driver_base; /* where the driver is mapped; written before is_loaded */
 
 static bool loaded(void)
@@ -60,7 +60,7 @@ static void look_up_all(void *handle, void **found_out)
         found_out[i] = ms_libc_dlsym()(handle, ms_entries[i].symbol);
 }
 
-static void publish_locked(void *const *found, const void *base)
+MS_HOLDS(load_lock) static void publish_locked(void *const *found, const void *base)
 {
     for (int i = 0; i < MS_ENTRY_COUNT; i++) {
         void *real = found[i] != NULL && !ms_is_own(found[i]) ? found[i] : (void *)ms_missing;
@@ -103,10 +103,10 @@ bool ms_real_load(const void *address)
     void *found[MS_ENTRY_COUNT];
     look_up_all(handle, found);
     const void *base = base_of(found[MS_ENTRY_cuInit]);
-    pthread_mutex_lock(&load_lock);
+    ms_lock_take(&load_lock);
     if (!is_loaded)
         publish_locked(found, base);
-    pthread_mutex_unlock(&load_lock);
+    ms_lock_drop(&load_lock);
     return true;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shim/substitute.h"
 
-#include <pthread.h>
 #include <string.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "shim/entries.h"
 #include "shim/newer.h"
@@ -25,7 +25,7 @@ static void *const wrappers[MS_ENTRY_COUNT] = {
 extern void *const ms_spare_thunks[MS_SPARE_COUNT];
 
 /* Guards filling by_address, and the spare slots. Nothing is called under it. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ms_lock lock = MS_LOCK_INIT(substitute);
 static bool is_filled; /* atomic, release when by_address is whole */
 
 /*
@@ -61,13 +61,13 @@ static void fill(void)
 {
     if (__atomic_load_n(&is_filled, __ATOMIC_ACQUIRE))
         return;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     for (int i = 0; i < MS_ENTRY_COUNT && !is_filled; i++) {
         if (ms_real[i] != (void *)ms_missing)
             file_address(ms_real[i], i);
     }
     __atomic_store_n(&is_filled, true, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
 }
 
 /* The entry that (base, version, per_thread) means: the newest ABI not newer than asked for. */
@@ -91,7 +91,7 @@ static int find_entry(const char *base, int version, bool per_thread)
 static void *seal_unknown(void *real, const char *name)
 {
     void *thunk = NULL;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     for (int i = 0; i < MS_SPARE_COUNT && thunk == NULL; i++) {
         void **slot = &ms_real[MS_ENTRY_COUNT + i];
         if (*slot == NULL)
@@ -99,7 +99,7 @@ static void *seal_unknown(void *real, const char *name)
         if (*slot == real)
             thunk = ms_spare_thunks[i];
     }
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
     if (thunk == NULL) {
         ms_log(MS_WARN,
                "%s is unknown and there are more than %d such functions: it is not watched", name,

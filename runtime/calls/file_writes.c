@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
@@ -196,10 +197,10 @@ static int answer(const char *call, const char *path, uint64_t bytes, CUresult r
     return ETXTBSY;
 }
 
-/* One file at a time. Taken before claims, and held across our own driver calls, as they are. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* One file at a time. Taken before claims, and held while they are waited for. */
+static struct ms_lock turn = MS_LOCK_INIT(file_writes);
 
-static int prepare_locked(const char *call, dev_t device, ino_t inode)
+MS_HOLDS(turn) static int prepare_locked(const char *call, dev_t device, ino_t inode)
 {
     char path[MS_PATH_BYTES];
     uint64_t bytes = 0;
@@ -223,9 +224,9 @@ int ms_prepare_file_write(const char *call, dev_t device, ino_t inode)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
     const char *caller = ms_caller;
     ms_caller = call;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&turn);
     const int error = prepare_locked(call, device, inode);
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&turn);
     ms_caller = caller;
     pthread_setcancelstate(cancel_state, NULL);
     return error;

@@ -15,7 +15,8 @@
  * fails. Returns 0; or, where the bytes cannot be brought in, the errno that the call must fail with, and one line in
  * the log says why: what the call would destroy is all that there is of them.
  *
- * Cheap, and without a lock, for a file that nothing comes from. Usable from any thread that holds no claim.
+ * For a file that nothing comes from it is cheap, takes no turn, and may be called with a claim: the
+ * driver writes to files of its own. For others, only a thread that holds no claim calls it.
  */
 int ms_prepare_file_write(const char *call, dev_t device, ino_t inode);
 

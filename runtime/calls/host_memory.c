@@ -2,13 +2,13 @@
 #include "runtime/calls/host_memory.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 
 struct range {
     uint64_t begin, end;
@@ -16,15 +16,15 @@ struct range {
 };
 
 static struct {
-    pthread_mutex_t lock; /* guards ranges, count, capacity; nothing is called under it */
+    struct ms_lock lock;  /* guards ranges, count, capacity; nothing is called under it */
     struct range *ranges; /* in no order */
     size_t count, capacity;
     bool all;                    /* a range was lost for want of memory */
     _Atomic uint64_t begin, end; /* around all ranges */
     _Atomic bool has_globals;
-} host = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} host = {.lock = MS_LOCK_INIT(host_memory)};
 
-static void set_bounds_locked(void)
+MS_HOLDS(host.lock) static void set_bounds_locked(void)
 {
     uint64_t begin = host.all ? 0 : UINT64_MAX;
     uint64_t end = host.all ? UINT64_MAX : 0;
@@ -38,7 +38,7 @@ static void set_bounds_locked(void)
     atomic_store(&host.end, end);
 }
 
-static bool grow_locked(void)
+MS_HOLDS(host.lock) static bool grow_locked(void)
 {
     if (host.count < host.capacity)
         return true;
@@ -51,7 +51,7 @@ static bool grow_locked(void)
     return true;
 }
 
-static void add_locked(struct range range)
+MS_HOLDS(host.lock) static void add_locked(struct range range)
 {
     for (size_t i = 0; i < host.count; i++) {
         const struct range *other = &host.ranges[i];
@@ -66,10 +66,10 @@ static void add_locked(struct range range)
 
 void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes)
 {
-    pthread_mutex_lock(&host.lock);
+    ms_lock_take(&host.lock);
     add_locked((struct range){.begin = alias, .end = alias + bytes, .owner = address});
     set_bounds_locked();
-    pthread_mutex_unlock(&host.lock);
+    ms_lock_drop(&host.lock);
 }
 
 void ms_host_add(uint64_t address, size_t bytes)
@@ -86,13 +86,13 @@ void ms_host_forget(uint64_t address)
 {
     if (is_out_of_bounds(address, address + 1))
         return;
-    pthread_mutex_lock(&host.lock);
+    ms_lock_take(&host.lock);
     for (size_t i = 0; i < host.count; i++) {
         if (host.ranges[i].owner == address)
             host.ranges[i--] = host.ranges[--host.count];
     }
     set_bounds_locked();
-    pthread_mutex_unlock(&host.lock);
+    ms_lock_drop(&host.lock);
 }
 
 void ms_host_cut(uint64_t address, size_t bytes)
@@ -100,7 +100,7 @@ void ms_host_cut(uint64_t address, size_t bytes)
     const uint64_t end = address + bytes;
     if (is_out_of_bounds(address, end))
         return;
-    pthread_mutex_lock(&host.lock);
+    ms_lock_take(&host.lock);
     for (size_t i = host.count; i-- > 0;) {
         const struct range range = host.ranges[i];
         if (range.end <= address || range.begin >= end)
@@ -112,7 +112,7 @@ void ms_host_cut(uint64_t address, size_t bytes)
             add_locked((struct range){end, range.end, end});
     }
     set_bounds_locked();
-    pthread_mutex_unlock(&host.lock);
+    ms_lock_drop(&host.lock);
 }
 
 void ms_host_add_global(void)
@@ -127,11 +127,11 @@ bool ms_host_has_globals(void)
 
 bool ms_host_holds(uint64_t address)
 {
-    pthread_mutex_lock(&host.lock);
+    ms_lock_take(&host.lock);
     bool held = host.all;
     for (size_t i = 0; i < host.count && !held; i++)
         held = address >= host.ranges[i].begin && address < host.ranges[i].end;
-    pthread_mutex_unlock(&host.lock);
+    ms_lock_drop(&host.lock);
     return held;
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/collective/communicator.h"
 
-#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/shard/active_plan.h"
 
@@ -12,15 +12,15 @@
 enum { MAX_COMMUNICATORS = 1024 };
 
 static struct {
-    pthread_mutex_t lock; /* guards the table; held across nothing */
+    struct ms_lock lock; /* guards the table; held across nothing */
     struct {
         const void *handle;
         struct ms_communicator is;
     } entries[MAX_COMMUNICATORS];
     int count;
-} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} table = {.lock = MS_LOCK_INIT(communicators)};
 
-static int find_locked(const void *handle)
+MS_HOLDS(table.lock) static int find_locked(const void *handle)
 {
     int at = 0;
     while (at < table.count && table.entries[at].handle != handle)
@@ -48,32 +48,32 @@ void ms_communicator_split_off(const void *handle, const struct ms_communicator 
 
 void ms_communicator_add(const void *handle, const struct ms_communicator *communicator)
 {
-    pthread_mutex_lock(&table.lock);
+    ms_lock_take(&table.lock);
     const int at = find_locked(handle);
     if (at < MAX_COMMUNICATORS) {
         table.entries[at].handle = handle;
         table.entries[at].is = *communicator;
         table.count += at == table.count;
     }
-    pthread_mutex_unlock(&table.lock);
+    ms_lock_drop(&table.lock);
 }
 
 bool ms_communicator_find(const void *handle, struct ms_communicator *communicator_out)
 {
-    pthread_mutex_lock(&table.lock);
+    ms_lock_take(&table.lock);
     const int at = find_locked(handle);
     const bool found = at < table.count;
     if (found)
         *communicator_out = table.entries[at].is;
-    pthread_mutex_unlock(&table.lock);
+    ms_lock_drop(&table.lock);
     return found;
 }
 
 void ms_communicator_forget(const void *handle)
 {
-    pthread_mutex_lock(&table.lock);
+    ms_lock_take(&table.lock);
     const int at = find_locked(handle);
     if (at < table.count)
         table.entries[at] = table.entries[--table.count];
-    pthread_mutex_unlock(&table.lock);
+    ms_lock_drop(&table.lock);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/prefetch.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/range_list.h"
 #include "runtime/driver/flags.h"
@@ -324,14 +324,15 @@ static void drop_old_plan(void)
 
 /* --- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* one pass at a time */
-static uint64_t passed; /* the generation of the plan of the last pass; guarded by lock */
+/* One pass at a time. Taken before claims, and held while they are waited for. */
+static struct ms_lock turn = MS_LOCK_INIT(prefetch);
+static uint64_t passed MS_GUARDED_BY(turn); /* the generation of the plan of the last pass */
 
 bool ms_prefetch_run(const char *why)
 {
     if (!ms_shard_is_active() || !ms_owns_any())
         return true;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&turn);
     ms_log(MS_DEBUG, "materialising what the plan gives to this rank: %s", why);
     const uint64_t generation = ms_shard_generation();
     if (passed != 0 && passed != generation)
@@ -343,7 +344,7 @@ bool ms_prefetch_run(const char *why)
     const bool is_good = fill();
     ms_why_end(reason);
     ms_count(MS_COUNT_PREFETCHES, 1);
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&turn);
     ms_shard_publish(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/replay.h"
 
-#include <pthread.h>
-
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/parked.h"
@@ -270,15 +269,15 @@ static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address
 }
 
 static struct {
-    pthread_mutex_t lock; /* guards the table; not held across driver calls */
+    struct ms_lock lock; /* guards the table; not held across driver calls */
     struct {
         CUcontext context;
         CUstream stream;
     } entries[MAX_CONTEXTS];
     int count;
-} streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} streams = {.lock = MS_LOCK_INIT(fill_streams)};
 
-static CUstream find_stream_locked(CUcontext context)
+MS_HOLDS(streams.lock) static CUstream find_stream_locked(CUcontext context)
 {
     for (int i = 0; i < streams.count; i++) {
         if (streams.entries[i].context == context)
@@ -289,21 +288,21 @@ static CUstream find_stream_locked(CUcontext context)
 
 CUresult ms_fill_stream(CUcontext context, CUstream *stream_out)
 {
-    pthread_mutex_lock(&streams.lock);
+    ms_lock_take(&streams.lock);
     CUstream stream = find_stream_locked(context);
-    pthread_mutex_unlock(&streams.lock);
+    ms_lock_drop(&streams.lock);
     if (stream == NULL) {
         CUstream created;
         const CUresult result = ms_driver.stream_create(&created, CU_STREAM_NON_BLOCKING);
         if (result != CUDA_SUCCESS)
             return result;
-        pthread_mutex_lock(&streams.lock);
+        ms_lock_take(&streams.lock);
         stream = find_stream_locked(context);
         if (stream == NULL && streams.count < MAX_CONTEXTS) {
             streams.entries[streams.count].context = context;
             streams.entries[streams.count++].stream = created;
         }
-        pthread_mutex_unlock(&streams.lock);
+        ms_lock_drop(&streams.lock);
         /* When another thread was faster, or the table is full, this one serves its call; it goes
          * with its context. */
         stream = created;
@@ -314,10 +313,10 @@ CUresult ms_fill_stream(CUcontext context, CUstream *stream_out)
 
 void ms_fill_stream_forget(CUcontext context)
 {
-    pthread_mutex_lock(&streams.lock);
+    ms_lock_take(&streams.lock);
     for (int i = 0; i < streams.count; i++) {
         if (streams.entries[i].context == context)
             streams.entries[i--] = streams.entries[--streams.count];
     }
-    pthread_mutex_unlock(&streams.lock);
+    ms_lock_drop(&streams.lock);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/kernel/parameters.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 
 enum { MAX_PARAMS = 4096 };
 
@@ -17,12 +17,12 @@ struct slot {
 };
 
 static struct {
-    pthread_mutex_t lock; /* guards the rest; not held across driver calls */
-    struct slot *slots;   /* open addressing; capacity is a power of two */
+    struct ms_lock lock; /* guards the rest; not held across driver calls */
+    struct slot *slots;  /* open addressing; capacity is a power of two */
     size_t count, capacity;
-} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} table = {.lock = MS_LOCK_INIT(parameters)};
 
-static struct slot *probe_locked(CUfunction function)
+MS_HOLDS(table.lock) static struct slot *probe_locked(CUfunction function)
 {
     const uint64_t mixed = (uint64_t)(uintptr_t)function * UINT64_C(0x9e3779b97f4a7c15);
     size_t at = (size_t)(mixed >> 20) & (table.capacity - 1);
@@ -31,7 +31,7 @@ static struct slot *probe_locked(CUfunction function)
     return &table.slots[at];
 }
 
-static struct slot *find_locked(CUfunction function)
+MS_HOLDS(table.lock) static struct slot *find_locked(CUfunction function)
 {
     if (table.capacity == 0)
         return NULL;
@@ -39,7 +39,7 @@ static struct slot *find_locked(CUfunction function)
     return slot->function != NULL ? slot : NULL;
 }
 
-static bool grow_locked(void)
+MS_HOLDS(table.lock) static bool grow_locked(void)
 {
     if (2 * (table.count + 1) <= table.capacity)
         return true;
@@ -59,7 +59,7 @@ static bool grow_locked(void)
     return true;
 }
 
-static struct slot *find_or_add_locked(CUfunction function)
+MS_HOLDS(table.lock) static struct slot *find_or_add_locked(CUfunction function)
 {
     struct slot *slot = find_locked(function);
     if (slot != NULL)
@@ -169,41 +169,41 @@ bool ms_param_layout_has_word(const struct ms_param_layout *layout, size_t offse
 
 struct ms_param_layout *ms_param_layout_take(CUfunction function)
 {
-    pthread_mutex_lock(&table.lock);
+    ms_lock_take(&table.lock);
     const struct slot *slot = find_locked(function);
     struct ms_param_layout *layout = slot != NULL ? slot->layout : NULL;
     const bool is_kernel = slot != NULL && slot->library != NULL;
     if (layout != NULL)
         ms_param_layout_hold(layout);
-    pthread_mutex_unlock(&table.lock);
+    ms_lock_drop(&table.lock);
     if (layout != NULL)
         return layout;
 
     layout = create(function, is_kernel);
     if (layout == NULL)
         return NULL;
-    pthread_mutex_lock(&table.lock);
+    ms_lock_take(&table.lock);
     struct slot *free_slot = find_or_add_locked(function);
     if (free_slot != NULL && free_slot->layout == NULL) {
         free_slot->layout = layout;
         ms_param_layout_hold(layout);
     }
-    pthread_mutex_unlock(&table.lock);
+    ms_lock_drop(&table.lock);
     return layout;
 }
 
 void ms_param_layout_add_kernel(CUkernel kernel, CUlibrary library)
 {
-    pthread_mutex_lock(&table.lock);
+    ms_lock_take(&table.lock);
     struct slot *slot = find_or_add_locked((CUfunction)kernel);
     if (slot != NULL)
         slot->library = library;
-    pthread_mutex_unlock(&table.lock);
+    ms_lock_drop(&table.lock);
 }
 
 void ms_param_layout_forget(CUlibrary library)
 {
-    pthread_mutex_lock(&table.lock);
+    ms_lock_take(&table.lock);
     for (size_t i = 0; i < table.capacity; i++) {
         struct slot *slot = &table.slots[i];
         ms_param_layout_drop(slot->layout);
@@ -211,5 +211,5 @@ void ms_param_layout_forget(CUlibrary library)
         if (library != NULL && slot->library == library)
             slot->library = NULL;
     }
-    pthread_mutex_unlock(&table.lock);
+    ms_lock_drop(&table.lock);
 }

@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/addresses.h"
 
 static struct {
-    pthread_mutex_t lock;
+    struct ms_lock lock;
     pthread_cond_t released;
     /*
      * By address, with a gap of capacity - count pointers at index `gap`, where the last one came or went:
@@ -26,14 +27,14 @@ static struct {
     struct {
         _Atomic uint64_t begin, end;
     } bounds[MS_BOUNDS]; /* around all allocations and their guards */
-} space = {.lock = PTHREAD_MUTEX_INITIALIZER, .released = PTHREAD_COND_INITIALIZER};
+} space = {.lock = MS_LOCK_INIT(allocations), .released = PTHREAD_COND_INITIALIZER};
 
-static struct ms_allocation *at_locked(size_t index)
+MS_HOLDS(space.lock) static struct ms_allocation *at_locked(size_t index)
 {
     return space.allocations[index < space.gap ? index : index + space.capacity - space.count];
 }
 
-static void move_gap_locked(size_t index)
+MS_HOLDS(space.lock) static void move_gap_locked(size_t index)
 {
     struct ms_allocation **all = space.allocations;
     const size_t gaps = space.capacity - space.count;
@@ -45,7 +46,7 @@ static void move_gap_locked(size_t index)
 }
 
 /* Makes room for one more. False when memory is out. */
-static bool grow_locked(void)
+MS_HOLDS(space.lock) static bool grow_locked(void)
 {
     if (space.count < space.capacity)
         return true;
@@ -60,7 +61,7 @@ static bool grow_locked(void)
 }
 
 /* Index of the first allocation that ends behind address. */
-static size_t lower_bound_locked(CUdeviceptr address)
+MS_HOLDS(space.lock) static size_t lower_bound_locked(CUdeviceptr address)
 {
     size_t low = 0;
     size_t high = space.count;
@@ -75,7 +76,7 @@ static size_t lower_bound_locked(CUdeviceptr address)
     return low;
 }
 
-static struct ms_allocation *find_locked(CUdeviceptr address)
+MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr address)
 {
     const size_t at = lower_bound_locked(address);
     if (at < space.count && at_locked(at)->address <= address)
@@ -83,7 +84,7 @@ static struct ms_allocation *find_locked(CUdeviceptr address)
     return NULL;
 }
 
-static void count_unbacked_locked(struct ms_allocation *allocation)
+MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *allocation)
 {
     const size_t unbacked = allocation->backing.bytes - allocation->backing.backed_bytes;
     atomic_fetch_add(&space.unbacked_bytes[allocation->device],
@@ -102,7 +103,7 @@ static CUdeviceptr reach_end(const struct ms_allocation *allocation)
     return allocation->address + allocation->backing.bytes + allocation->backing.granule;
 }
 
-static void set_bounds_locked(void)
+MS_HOLDS(space.lock) static void set_bounds_locked(void)
 {
     const size_t ends[] = {lower_bound_locked(MS_FAR_ADDRESS), space.count};
     size_t first = 0;
@@ -116,9 +117,9 @@ static void set_bounds_locked(void)
 
 bool ms_space_add(struct ms_allocation *allocation)
 {
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     if (!grow_locked()) {
-        pthread_mutex_unlock(&space.lock);
+        ms_lock_drop(&space.lock);
         return false;
     }
     move_gap_locked(lower_bound_locked(allocation->address));
@@ -133,13 +134,13 @@ bool ms_space_add(struct ms_allocation *allocation)
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return true;
 }
 
 void ms_space_remove(struct ms_allocation *allocation)
 {
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     const size_t at = lower_bound_locked(allocation->address);
     if (at == space.count || at_locked(at) != allocation)
         ms_fatal("allocation 0x%llx is not in the index", allocation->address);
@@ -155,8 +156,9 @@ void ms_space_remove(struct ms_allocation *allocation)
     if (allocation->counted_deferred)
         atomic_fetch_sub(&ms_hot.deferred, 1);
     atomic_fetch_sub(&ms_hot.owned, 1);
+    ms_claim_remove();
     pthread_cond_broadcast(&space.released);
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
 }
 
 /* In a forked child there is nothing here, and a lock may be held by a thread that it does not have (flags.h). */
@@ -165,15 +167,22 @@ static bool is_empty(void)
     return !ms_owns_any();
 }
 
+static void set_claimed(struct ms_allocation *allocation)
+{
+    allocation->claimed = true;
+    ms_claim_add(allocation->address + allocation->bytes);
+}
+
 /* Waits until find(address) gives an unclaimed allocation, or none, and claims it. */
+MS_HOLDS(space.lock)
 static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdeviceptr),
                                           CUdeviceptr address)
 {
     struct ms_allocation *allocation;
     while ((allocation = find(address)) != NULL && allocation->claimed)
-        pthread_cond_wait(&space.released, &space.lock);
+        pthread_cond_wait(&space.released, &space.lock.mutex);
     if (allocation != NULL)
-        allocation->claimed = true;
+        set_claimed(allocation);
     return allocation;
 }
 
@@ -181,9 +190,10 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address)
 {
     if (is_empty())
         return NULL;
-    pthread_mutex_lock(&space.lock);
+    ms_claim_check(address);
+    ms_lock_take(&space.lock);
     struct ms_allocation *allocation = claim_locked(find_locked, address);
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return allocation;
 }
 
@@ -191,13 +201,13 @@ struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
 {
     if (is_empty())
         return NULL;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     struct ms_allocation *allocation = find_locked(address);
     if (allocation != NULL && allocation->claimed)
         allocation = NULL;
     if (allocation != NULL)
-        allocation->claimed = true;
-    pthread_mutex_unlock(&space.lock);
+        set_claimed(allocation);
+    ms_lock_drop(&space.lock);
     return allocation;
 }
 
@@ -207,7 +217,8 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
     *a_out = *b_out = NULL;
     if (is_empty())
         return;
-    pthread_mutex_lock(&space.lock);
+    ms_claim_check(a < b ? a : b);
+    ms_lock_take(&space.lock);
     if (a > b) {
         struct ms_allocation **swapped = a_out;
         a_out = b_out;
@@ -220,7 +231,7 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
     *a_out = first;
     /* Both addresses may lie in one allocation, which must not be claimed twice. */
     *b_out = first != NULL && find_locked(b) == first ? first : claim_locked(find_locked, b);
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
 }
 
 /* --- blocks */
@@ -265,7 +276,7 @@ static bool make_room(struct ms_blocks *blocks)
 bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     const bool gaps = make_room(blocks);
     if (gaps) {
         const size_t at = ms_space_block_behind(allocation, begin);
@@ -274,14 +285,14 @@ bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t e
         blocks->count++;
         blocks->carved = true;
     }
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return gaps;
 }
 
 bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
 {
     struct ms_blocks *blocks = &allocation->blocks;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     const size_t at = ms_space_block_behind(allocation, begin);
     const bool found = at < blocks->count && blocks->all[at].begin == begin;
     if (found) {
@@ -290,7 +301,7 @@ bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_
         blocks->all = ms_gap_array_replace(&blocks->gaps, blocks->all, blocks->count, at, 1, 0);
         blocks->count--;
     }
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return found;
 }
 
@@ -302,12 +313,13 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
     const size_t at = ms_space_block_behind(allocation, begin);
     if (at < blocks->count && blocks->all[at].begin <= begin && end <= blocks->all[at].end)
         return;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     blocks->strayed = true;
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
 }
 
 /* The blocks that a pointer at this offset can mean, as one range; empty when there is none. */
+MS_HOLDS(space.lock)
 static struct ms_range reach_locked(const struct ms_allocation *allocation, int64_t offset)
 {
     enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
@@ -329,7 +341,7 @@ static struct ms_range reach_locked(const struct ms_allocation *allocation, int6
 
 /* --- looking up */
 
-static struct ms_allocation *next_locked(CUdeviceptr address)
+MS_HOLDS(space.lock) static struct ms_allocation *next_locked(CUdeviceptr address)
 {
     const size_t at = lower_bound_locked(address);
     return at < space.count ? at_locked(at) : NULL;
@@ -339,9 +351,10 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
 {
     if (is_empty())
         return NULL;
-    pthread_mutex_lock(&space.lock);
+    ms_claim_check(address);
+    ms_lock_take(&space.lock);
     struct ms_allocation *allocation = claim_locked(next_locked, address);
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return allocation;
 }
 
@@ -349,7 +362,7 @@ void ms_space_unclaim(struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
     const bool deferred = lineage->resident_bytes + lineage->dead_bytes < lineage->bytes;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     if (deferred != allocation->counted_deferred) {
         if (deferred)
             atomic_fetch_add(&ms_hot.deferred, 1);
@@ -359,8 +372,9 @@ void ms_space_unclaim(struct ms_allocation *allocation)
     }
     count_unbacked_locked(allocation);
     allocation->claimed = false;
+    ms_claim_remove();
     pthread_cond_broadcast(&space.released);
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
 }
 
 static struct ms_allocation_facts facts_of(const struct ms_allocation *allocation)
@@ -378,11 +392,11 @@ static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address
 {
     if (is_empty())
         return false;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     const struct ms_allocation *allocation = find(address);
     if (allocation != NULL)
         *facts_out = facts_of(allocation);
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return allocation != NULL;
 }
 
@@ -416,7 +430,7 @@ bool ms_space_may_hold(CUdeviceptr address)
 }
 
 /* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most one. */
-static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
+MS_HOLDS(space.lock) static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
 {
     size_t at = lower_bound_locked(address);
     if (at > 0 && address < reach_end(at_locked(at - 1)))
@@ -429,12 +443,12 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
 {
     if (is_empty())
         return false;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     const struct ms_allocation *found = find_reservation_locked(address);
     const bool strays =
         found != NULL && (address < found->address || address - found->address > found->bytes ||
                           bytes > found->bytes - (address - found->address));
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return strays;
 }
 
@@ -442,7 +456,7 @@ bool ms_space_reach(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
 {
     if (is_empty())
         return false;
-    pthread_mutex_lock(&space.lock);
+    ms_lock_take(&space.lock);
     const struct ms_allocation *found = find_reservation_locked(pointer);
     if (found != NULL && !found->counted_deferred)
         found = NULL;
@@ -453,7 +467,7 @@ bool ms_space_reach(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
         facts_out->address += range.begin;
         facts_out->bytes = range.end - range.begin;
     }
-    pthread_mutex_unlock(&space.lock);
+    ms_lock_drop(&space.lock);
     return range.end > range.begin;
 }
 

@@ -5,7 +5,8 @@
  * space.lock guards the index and the claim flags. It is never held across a driver call. A *claim*
  * gives one thread an allocation and guards its lineage and backing. A claim may be held across the
  * shim's own driver calls, none of which runs code of the program. A thread takes two claims only
- * in the order of addresses (ms_space_claim_two). A thread that waits for a claim holds no lock.
+ * in the order of addresses (ms_space_claim_two). A thread that waits for a claim holds no
+ * lock but turns (docs/locking.md).
  */
 #ifndef METASHARD_RUNTIME_MEMORY_ALLOCATIONS_H
 #define METASHARD_RUNTIME_MEMORY_ALLOCATIONS_H

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/delayed_free.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/state/counters.h"
 
 static struct {
-    pthread_mutex_t lock;
+    struct ms_lock lock;
     struct ms_allocation *first;
     _Atomic bool is_any;
-} delayed = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} delayed = {.lock = MS_LOCK_INIT(delayed_free)};
 
 void ms_allocation_destroy(struct ms_allocation *allocation)
 {
@@ -29,11 +29,11 @@ void ms_allocation_destroy(struct ms_allocation *allocation)
 void ms_delay_free(struct ms_allocation *allocation)
 {
     atomic_fetch_add(&ms_hot.owned, 1);
-    pthread_mutex_lock(&delayed.lock);
+    ms_lock_take(&delayed.lock);
     allocation->next_delayed = delayed.first;
     delayed.first = allocation;
     atomic_store(&delayed.is_any, true);
-    pthread_mutex_unlock(&delayed.lock);
+    ms_lock_drop(&delayed.lock);
 }
 
 static struct ms_allocation *take_all(void)
@@ -41,11 +41,11 @@ static struct ms_allocation *take_all(void)
     /* In a forked child nothing is owned (flags.h). */
     if (!ms_owns_any() || !atomic_load_explicit(&delayed.is_any, memory_order_relaxed))
         return NULL;
-    pthread_mutex_lock(&delayed.lock);
+    ms_lock_take(&delayed.lock);
     struct ms_allocation *first = delayed.first;
     delayed.first = NULL;
     atomic_store(&delayed.is_any, false);
-    pthread_mutex_unlock(&delayed.lock);
+    ms_lock_drop(&delayed.lock);
     return first;
 }
 

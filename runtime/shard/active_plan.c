@@ -2,7 +2,6 @@
 #include "runtime/shard/active_plan.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +15,7 @@
 #include "runtime/shard/named_tensors.h"
 #include "runtime/shard/shard_internal.h"
 
-struct ms_shard ms_shard = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(active_plan)};
 
 static _Atomic uint64_t generation; /* changes under the lock */
 static _Atomic uint32_t world;      /* of the plan in force */
@@ -87,7 +86,7 @@ static bool grow_seen(size_t count)
     return true;
 }
 
-static bool make_sheet(struct ms_fault *fault)
+MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
 {
     const size_t known = ms_checkpoint_files_count(), count = known + ms_named_tensors_count();
     const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
@@ -144,7 +143,7 @@ void ms_shard_make_unnamed_sheet_locked(void)
 
 /* --- the plan in force */
 
-static void forget_locked(void)
+MS_HOLDS(ms_shard.lock) static void forget_locked(void)
 {
     ms_sheet_cleanup_locked(&ms_shard.sheet);
     ms_sheet_cleanup_locked(&ms_shard.unnamed_sheet);
@@ -161,12 +160,13 @@ static void forget_locked(void)
     ms_shard.is_stale = true;
 }
 
-static void drop_waiting_locked(void)
+MS_HOLDS(ms_shard.lock) static void drop_waiting_locked(void)
 {
     ms_plan_destroy(ms_shard.waiting);
     ms_shard.waiting = NULL;
 }
 
+MS_HOLDS(ms_shard.lock)
 static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t rank)
 {
     forget_locked();
@@ -186,12 +186,12 @@ static void let_wait(struct ms_plan *plan, const char *name)
            "%s: nobody says which rank this is (rank or coordinates in the plan, or a launcher's "
            "RANK): the plan waits for a communicator of %" PRIu32 " ranks",
            name, ms_plan_mesh(plan)->world);
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     drop_waiting_locked();
     ms_shard.waiting = plan;
     memset(ms_shard.told, 0, sizeof(ms_shard.told));
     snprintf(ms_shard.waiting_name, sizeof(ms_shard.waiting_name), "%s", name);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
 }
 
 bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault)
@@ -206,15 +206,15 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
         ms_plan_destroy(plan);
         return ms_fault_set(fault, "%s: %s", name, why.text);
     }
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     drop_waiting_locked();
     put_in_force_locked(plan, name, rank);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return true;
 }
 
 /* Once: other communicators may number the same processes differently for good reasons. */
-static void compare_rank_locked(uint32_t ranks, uint32_t rank)
+MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t rank)
 {
     if (ms_shard.plan == NULL || ms_plan_mesh(ms_shard.plan)->world != ranks ||
         ms_shard.rank == rank || ms_shard.is_contradicted)
@@ -229,7 +229,7 @@ static void compare_rank_locked(uint32_t ranks, uint32_t rank)
 bool ms_shard_set_rank(uint32_t ranks, uint32_t rank)
 {
     ms_state_set_default_rank(rank, ranks);
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     struct ms_plan *plan = ms_shard.waiting;
     const bool is_awaited = plan != NULL && ms_plan_mesh(plan)->world == ranks;
     if (is_awaited) {
@@ -238,7 +238,7 @@ bool ms_shard_set_rank(uint32_t ranks, uint32_t rank)
     } else {
         compare_rank_locked(ranks, rank);
     }
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return is_awaited;
 }
 
@@ -256,6 +256,7 @@ static unsigned find_dimension(const struct ms_mesh *mesh, uint32_t ranks)
     return found;
 }
 
+MS_HOLDS(ms_shard.lock)
 static bool is_complete_locked(const struct ms_mesh *mesh, uint32_t *rank_out)
 {
     *rank_out = 0;
@@ -269,7 +270,7 @@ static bool is_complete_locked(const struct ms_mesh *mesh, uint32_t *rank_out)
 }
 
 /* Programs may have groups that are no concern of the plan's. */
-static void compare_group_locked(uint32_t ranks, uint32_t rank)
+MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_t rank)
 {
     const struct ms_mesh *mesh = ms_plan_mesh(ms_shard.plan);
     bool is_of_size = false, is_along = false;
@@ -291,7 +292,7 @@ bool ms_shard_add_group(uint32_t ranks, uint32_t rank)
 {
     uint32_t found;
     bool is_known = false;
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     struct ms_plan *plan = ms_shard.waiting;
     if (plan != NULL && ranks > 1) {
         const struct ms_mesh *mesh = ms_plan_mesh(plan);
@@ -310,7 +311,7 @@ bool ms_shard_add_group(uint32_t ranks, uint32_t rank)
         ms_shard.waiting = NULL;
         put_in_force_locked(plan, ms_shard.waiting_name, found);
     }
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return is_known;
 }
 
@@ -323,12 +324,12 @@ bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 {
     if (!ms_source_is_file(source))
         return false;
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     const struct ms_checkpoint_file *file = ms_checkpoint_files_find(source);
     const bool complete =
         file != NULL && ms_checkpoint_files_add_copy(file, offset, offset + bytes,
                                                      ms_config.min_bytes, ms_shard_least_copy());
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return complete;
 }
 
@@ -377,9 +378,9 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                             " bytes of dtype and shape, found %zu",
                             name, like->bytes, bytes);
     const size_t begin = (size_t)(address - facts.address);
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     const bool is_good = ms_shard_name_locked(facts.id, begin, begin + bytes, name, like);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return is_good || ms_fault_set(fault, "memory is out");
 }
 
@@ -387,9 +388,9 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
 {
     if (atomic_load_explicit(&names, memory_order_relaxed) == 0)
         return;
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     if (ms_named_tensors_forget(allocation->id, begin, end))
         ms_shard.is_stale = true;
     atomic_store(&names, (uint32_t)ms_named_tensors_count());
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
 }

@@ -84,6 +84,7 @@ static bool judge_tensor(void *context, size_t index, const struct ms_tensor *te
     return !judging->is_out_of_memory;
 }
 
+MS_HOLDS(ms_shard.lock)
 static void judge_file(struct judging *judging, const struct ms_extent *extent)
 {
     const struct ms_checkpoint_file *file = ms_checkpoint_files_find(extent->content.source);
@@ -134,6 +135,7 @@ static bool is_open(const struct ms_content *content)
            !ms_content_is_present(content);
 }
 
+MS_HOLDS(ms_shard.lock)
 static void judge_locked(struct judging *judging, const struct ms_allocation *allocation,
                          size_t begin, size_t end)
 {
@@ -191,10 +193,10 @@ void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, si
     struct judging *judging = ms_heap_zalloc(sizeof(*judging));
     if (judging == NULL)
         return;
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     if (ms_shard_has_sheet_locked())
         judge_locked(judging, allocation, begin, end);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     if (judging->planned.count > 0)
         apply(judging, allocation);
     ms_ranges_cleanup(&judging->ours);
@@ -239,6 +241,7 @@ static bool take_first(void *context, __attribute__((unused)) size_t index,
 }
 
 /* Which tensor an extent, cut to what is read, belongs to. */
+MS_HOLDS(ms_shard.lock)
 static struct reader find_tensor_locked(const struct ms_allocation *allocation,
                                         const struct ms_extent *extent)
 {
@@ -268,16 +271,17 @@ bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size
         return false;
     struct ms_extent extent = ms_lineage_at(&allocation->lineage, begin);
     extent.end = extent.end < end ? extent.end : end;
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     const struct reader reader = find_tensor_locked(allocation, &extent);
     const bool is_named = strcmp(reader.tensor, "a block") != 0;
     if (is_named)
         snprintf(name_out, bytes, "%s", reader.tensor);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return is_named;
 }
 
 /* The name of exactly these bytes; ms_named_tensors_count() if there is none. */
+MS_HOLDS(ms_shard.lock)
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     size_t at = 0;
@@ -293,14 +297,14 @@ bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t 
                                  struct ms_ranges *remote)
 {
     struct judging judging = {0};
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     const size_t at = ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end)
                                                   : ms_named_tensors_count();
     const bool is_named = at < ms_named_tensors_count();
     if (is_named)
         judge_part(&judging, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
                    (struct ms_range){0, end - begin}, begin);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     if (!judging.is_out_of_memory)
         ms_ranges_subtract(&judging.planned, &judging.ours, remote);
     ms_ranges_cleanup(&judging.ours);
@@ -308,6 +312,7 @@ bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t 
     return is_named;
 }
 
+MS_HOLDS(ms_shard.lock)
 static struct ms_remote_reader *find_culprit_locked(const char *call, const char *tensor)
 {
     for (size_t i = 0; i < ms_shard.remote_reader_count; i++) {
@@ -327,6 +332,7 @@ static struct ms_remote_reader *find_culprit_locked(const char *call, const char
 }
 
 /* One message for each call and tensor, and each time a call fails. */
+MS_HOLDS(ms_shard.lock)
 static void report_locked(const char *call, const struct reader *reader, uint64_t bytes,
                           bool is_first)
 {
@@ -347,6 +353,7 @@ static void report_locked(const char *call, const struct reader *reader, uint64_
 }
 
 /* The first extent that is remote tells the tensor; all of them count. */
+MS_HOLDS(ms_shard.lock)
 static void note_outside_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     char call[sizeof(ms_shard.remote_readers[0].call)];
@@ -383,9 +390,9 @@ CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t beg
 {
     if (!ms_lineage_has_remote(&allocation->lineage, begin, end))
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL)
         note_outside_locked(allocation, begin, end);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return ms_shard_enforces() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }

@@ -3,8 +3,7 @@
 #ifndef METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
 #define METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
 
-#include <pthread.h>
-
+#include "runtime/base/lock.h"
 #include "runtime/plan/placement.h"
 #include "runtime/shard/active_plan.h"
 
@@ -25,7 +24,7 @@ struct ms_unnamed_block {
 };
 
 struct ms_shard {
-    pthread_mutex_t lock; /* guards all of it, checkpoint_files.h and named_tensors.h */
+    struct ms_lock lock;  /* guards all of it, checkpoint_files.h and named_tensors.h */
     struct ms_plan *plan; /* NULL: none */
     char name[512];
     uint32_t rank;
@@ -54,20 +53,23 @@ struct ms_shard {
 extern struct ms_shard ms_shard;
 
 /* False: there is no plan, or it does not fit the program's tensors and decides nothing about them. */
-bool ms_shard_has_sheet_locked(void);
+MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);
 
 /* A layout of these tensors alone, which must outlive the sheet, over the plan in force, and its end. */
+MS_HOLDS(ms_shard.lock)
 bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
                           struct ms_fault *fault);
-void ms_sheet_cleanup_locked(struct ms_sheet *sheet);
+MS_HOLDS(ms_shard.lock) void ms_sheet_cleanup_locked(struct ms_sheet *sheet);
 
 /* As unnamed.h's blocks are selected: the first entry without a name that meets the block, the order-th of its
  * kind, gives it a dtype and shape. False: none does. */
+MS_HOLDS(ms_shard.lock)
 bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order);
 
 /* Of ms_shard.unnamed. */
-void ms_shard_make_unnamed_sheet_locked(void);
+MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);
 
+MS_HOLDS(ms_shard.lock)
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
                           const struct ms_tensor *like);
 

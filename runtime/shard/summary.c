@@ -20,7 +20,7 @@ static void add_tensor(struct ms_shard_facts *facts, const struct ms_sheet *shee
 }
 
 /* Every tensor that was found in the program's memory. */
-static void add_seen_locked(struct ms_shard_facts *facts)
+MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_shard_facts *facts)
 {
     for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard.known_count; i++) {
         if (ms_shard.is_seen[i])
@@ -39,7 +39,7 @@ static void add_seen_locked(struct ms_shard_facts *facts)
 void ms_shard_describe(struct ms_shard_facts *facts_out)
 {
     *facts_out = (struct ms_shard_facts){.generation = ms_shard_generation()};
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL) {
         memcpy(facts_out->name, ms_shard.name, sizeof(facts_out->name));
         facts_out->rank = ms_shard.rank;
@@ -51,7 +51,7 @@ void ms_shard_describe(struct ms_shard_facts *facts_out)
                sizeof(facts_out->remote_readers));
         add_seen_locked(facts_out);
     }
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
 }
 
 void ms_shard_publish(const char *what, uint64_t began)
@@ -82,7 +82,7 @@ static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t positi
 }
 
 /* Entries that decide a tensor of a file, or a named or unnamed one. */
-static void mark_entries_locked(bool *is_met)
+MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
 {
     const size_t given = ms_shard.known_count + ms_named_tensors_count();
     for (size_t i = 0; i < given; i++)
@@ -94,7 +94,7 @@ static void mark_entries_locked(bool *is_met)
 }
 
 /* Whether some tensor meets an entry that decides none. */
-static bool is_met_locked(size_t entry)
+MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
 {
     const struct ms_layout *layout = ms_shard.sheet.layout;
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
@@ -105,12 +105,12 @@ static bool is_met_locked(size_t entry)
 }
 
 /* A declaration, the n-th, that nothing but itself meets: it stands in the layout as it was declared. */
-static bool is_homeless_locked(size_t entry, size_t n)
+MS_HOLDS(ms_shard.lock) static bool is_homeless_locked(size_t entry, size_t n)
 {
     return ms_layout_tensor(ms_shard.sheet.layout, n) == ms_plan_entry_tensor(ms_shard.plan, entry);
 }
 
-static bool is_ambiguous_locked(size_t entry)
+MS_HOLDS(ms_shard.lock) static bool is_ambiguous_locked(size_t entry)
 {
     for (size_t i = 0; i < ms_shard.ambiguous_count; i++) {
         if (ms_shard.ambiguous[i] == entry)
@@ -121,7 +121,7 @@ static bool is_ambiguous_locked(size_t entry)
 
 void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
 {
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     const size_t count = ms_shard_has_sheet_locked() ? ms_plan_count(ms_shard.plan) : 0;
     bool *is_met = ms_heap_zalloc(count + 1);
     if (is_met != NULL && count > 0)
@@ -136,14 +136,14 @@ void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
             visit(context, i, ms_plan_entry_name(ms_shard.plan, i));
     }
     ms_heap_free(is_met);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
 }
 
 void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context)
 {
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     for (size_t i = 0; i < ms_shard.ambiguous_count; i++)
         visit(context, ms_shard.ambiguous[i],
               ms_plan_entry_name(ms_shard.plan, ms_shard.ambiguous[i]));
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
 }

@@ -6,7 +6,6 @@
 
 enum { MAX_KNOWN = 64 };
 
-/* Guarded by ms_shard.lock. */
 static struct {
     uint64_t version; /* of the sheet that all this is made of; 0: none */
     struct ms_layout_sizes *sizes;
@@ -15,9 +14,9 @@ static struct {
         uint64_t bytes;
         struct ms_ranges remote;
     } known[MAX_KNOWN];
-} sized;
+} sized MS_GUARDED_BY(ms_shard.lock);
 
-static bool follow_sheet(void)
+MS_HOLDS(ms_shard.lock) static bool follow_sheet(void)
 {
     if (sized.version == ms_shard.sheet.version)
         return true;
@@ -37,7 +36,7 @@ static bool add_rest(uint64_t bytes, const struct ms_ranges *ours, struct ms_ran
     return is_good;
 }
 
-static bool add_declared(uint64_t bytes, struct ms_ranges *remote)
+MS_HOLDS(ms_shard.lock) static bool add_declared(uint64_t bytes, struct ms_ranges *remote)
 {
     struct ms_ranges ours = {0};
     const bool is_good =
@@ -48,7 +47,7 @@ static bool add_declared(uint64_t bytes, struct ms_ranges *remote)
 }
 
 /* NULL when there is no room, or memory is out. */
-static const struct ms_ranges *find_known(uint64_t bytes)
+MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes)
 {
     for (size_t i = 0; i < sized.count; i++) {
         if (sized.known[i].bytes == bytes)
@@ -67,7 +66,7 @@ static const struct ms_ranges *find_known(uint64_t bytes)
 }
 
 /* No tensor that the plan declares, but perhaps one that an entry selects by size. */
-static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
+MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
 {
     struct ms_unnamed_block block = {.end = bytes};
     struct ms_sheet sheet = {0};
@@ -88,7 +87,7 @@ static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
     return is_good;
 }
 
-static bool add_away_locked(uint64_t bytes, struct ms_ranges *remote)
+MS_HOLDS(ms_shard.lock) static bool add_away_locked(uint64_t bytes, struct ms_ranges *remote)
 {
     if (!ms_shard_has_sheet_locked() || !follow_sheet())
         return false;
@@ -99,6 +98,7 @@ static bool add_away_locked(uint64_t bytes, struct ms_ranges *remote)
 }
 
 /* Among others it may be clear which of the size it is. */
+MS_HOLDS(ms_shard.lock)
 static bool add_away_in_locked(const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
     const uint64_t bytes = sequence->bytes[sequence->at];
@@ -115,8 +115,8 @@ static bool add_away_in_locked(const struct ms_sequence *sequence, struct ms_ran
 
 bool ms_sized_remote_parts(const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     const bool is_good = add_away_in_locked(sequence, remote);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     return is_good;
 }

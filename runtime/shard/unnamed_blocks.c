@@ -87,6 +87,7 @@ static bool collect(struct list *list)
 /* --- declared tensors, by their size alone */
 
 /* Blocks of the size that have no name; the last of them. */
+MS_HOLDS(ms_shard.lock)
 static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
                                   const struct ms_unnamed_block **block_out)
 {
@@ -103,6 +104,7 @@ static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
 }
 
 /* Declared tensors of the size that have no place. */
+MS_HOLDS(ms_shard.lock)
 static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
 {
     size_t found = 0;
@@ -111,6 +113,7 @@ static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64
     return found;
 }
 
+MS_HOLDS(ms_shard.lock)
 static void match_declared_locked(const struct list *list, const size_t *unplaced, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -126,7 +129,7 @@ static void match_declared_locked(const struct list *list, const size_t *unplace
 }
 
 /* Entries that declare a tensor which no name has: it stands in the layout as it was declared. */
-static size_t list_homeless_locked(size_t *unplaced)
+MS_HOLDS(ms_shard.lock) static size_t list_homeless_locked(size_t *unplaced)
 {
     size_t count = 0, declared = 0;
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
@@ -159,7 +162,7 @@ bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order
     return false;
 }
 
-static bool has_nameless_locked(void)
+MS_HOLDS(ms_shard.lock) static bool has_nameless_locked(void)
 {
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
         if (ms_plan_entry_name(ms_shard.plan, i) == NULL)
@@ -169,7 +172,7 @@ static bool has_nameless_locked(void)
 }
 
 /* The list becomes the shard's. */
-static void match_nameless_locked(struct list *list)
+MS_HOLDS(ms_shard.lock) static void match_nameless_locked(struct list *list)
 {
     ms_heap_free(ms_shard.unnamed);
     ms_shard.unnamed = list->blocks;
@@ -184,7 +187,7 @@ static void match_nameless_locked(struct list *list)
 
 /* --- */
 
-static void match_locked(struct list *list)
+MS_HOLDS(ms_shard.lock) static void match_locked(struct list *list)
 {
     size_t *unplaced = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
     ms_heap_free(ms_shard.ambiguous);
@@ -201,9 +204,9 @@ void ms_shard_match_blocks(void)
 {
     struct list list = {0};
     const bool is_good = collect(&list);
-    pthread_mutex_lock(&ms_shard.lock);
+    ms_lock_take(&ms_shard.lock);
     if (is_good && ms_shard.plan != NULL && ms_shard_has_sheet_locked())
         match_locked(&list);
-    pthread_mutex_unlock(&ms_shard.lock);
+    ms_lock_drop(&ms_shard.lock);
     ms_heap_free(list.blocks);
 }

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/base/thread.h"
 #include "runtime/source/descriptor.h"
 
@@ -38,8 +40,8 @@ struct request {
 };
 
 static struct {
-    pthread_mutex_t
-        lock; /* guards what follows up to `last`; held across nothing but the thread's start */
+    /* guards what follows up to `last`; held across nothing but the thread's start */
+    struct ms_lock lock;
     pthread_cond_t more; /* there is a request */
     bool is_running;
     _Atomic pid_t process; /* in which the thread runs: a forked child has no copy of it */
@@ -47,7 +49,7 @@ static struct {
 
     /* Only the file thread uses this. */
     bool has_own_table; /* immutable once the thread serves */
-} server = {.lock = PTHREAD_MUTEX_INITIALIZER, .last = &server.first};
+} server = {.lock = MS_LOCK_INIT(file_thread), .last = &server.first};
 
 /* True in the file thread and in those that it starts. */
 static _Thread_local bool is_inside __attribute__((tls_model("initial-exec")));
@@ -100,7 +102,7 @@ static void fill_standard_places(void)
 
 /* --- the thread */
 
-static struct request *take_request_locked(void)
+MS_HOLDS(server.lock) static struct request *take_request_locked(void)
 {
     struct request *request = server.first;
     if (request == NULL)
@@ -111,12 +113,18 @@ static struct request *take_request_locked(void)
     return request;
 }
 
-/* Once the lock is released after is_done, the caller's request may be gone. */
-static void serve_locked(struct request *request)
+/*
+ * The request is its caller's again, and gone, once the lock is released after is_done. The caller
+ * waits and may hold what ranks below this lock. So the call takes only what ranks above, as if it
+ * had the lock.
+ */
+MS_HOLDS(server.lock) static void serve_locked(struct request *request)
 {
-    pthread_mutex_unlock(&server.lock);
+    ms_lock_drop(&server.lock);
+    ms_lock_add(&server.lock);
     request->call(request->argument);
-    pthread_mutex_lock(&server.lock);
+    ms_lock_remove(&server.lock);
+    ms_lock_take(&server.lock);
     request->is_done = true;
     pthread_cond_signal(&request->done);
 }
@@ -128,18 +136,18 @@ static void *serve(__attribute__((unused)) void *argument)
     server.has_own_table = take_own_table();
     if (server.has_own_table)
         fill_standard_places();
-    pthread_mutex_lock(&server.lock);
+    ms_lock_take(&server.lock);
     for (;;) {
         struct request *request = take_request_locked();
         if (request != NULL)
             serve_locked(request);
         else
-            pthread_cond_wait(&server.more, &server.lock);
+            pthread_cond_wait(&server.more, &server.lock.mutex);
     }
     return NULL;
 }
 
-static bool start_locked(void)
+MS_HOLDS(server.lock) static bool start_locked(void)
 {
     pthread_t thread;
     if (!server.is_running && ms_thread_create(&thread, serve, NULL) == 0) {
@@ -170,16 +178,16 @@ bool ms_file_thread_call(ms_file_call *call, void *argument)
         return false;
     /* The request is on this stack. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);
-    pthread_mutex_lock(&server.lock);
+    ms_lock_take(&server.lock);
     const bool is_served = start_locked();
     if (is_served) {
         *server.last = &request;
         server.last = &request.next;
         pthread_cond_signal(&server.more);
         while (!request.is_done)
-            pthread_cond_wait(&request.done, &server.lock);
+            pthread_cond_wait(&request.done, &server.lock.mutex);
     }
-    pthread_mutex_unlock(&server.lock);
+    ms_lock_drop(&server.lock);
     pthread_cond_destroy(&request.done);
     pthread_setcancelstate(cancellable, NULL);
     return is_served;
@@ -192,9 +200,7 @@ struct start {
     void *(*run)(void *);
     void *argument;
     int error;
-    pthread_mutex_t lock;
-    pthread_cond_t taken;
-    bool is_taken; /* the new thread has copied what it needs of this */
+    sem_t taken; /* the new thread has what it needs of this */
 };
 
 static void *run_inside(void *argument)
@@ -202,10 +208,7 @@ static void *run_inside(void *argument)
     struct start *start = argument;
     void *(*run)(void *) = start->run;
     void *its_argument = start->argument;
-    pthread_mutex_lock(&start->lock);
-    start->is_taken = true;
-    pthread_cond_signal(&start->taken);
-    pthread_mutex_unlock(&start->lock);
+    sem_post(&start->taken);
     is_inside = true;
     return run(its_argument);
 }
@@ -214,23 +217,16 @@ static void start_inside(void *argument)
 {
     struct start *start = argument;
     start->error = ms_thread_create(start->thread_out, run_inside, start);
-    pthread_mutex_lock(&start->lock);
-    while (start->error == 0 && !start->is_taken)
-        pthread_cond_wait(&start->taken, &start->lock);
-    pthread_mutex_unlock(&start->lock);
+    while (start->error == 0 && sem_wait(&start->taken) != 0)
+        ;
 }
 
 int ms_file_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument)
 {
-    struct start start = {.thread_out = thread_out,
-                          .run = run,
-                          .argument = argument,
-                          .error = -1,
-                          .lock = PTHREAD_MUTEX_INITIALIZER,
-                          .taken = PTHREAD_COND_INITIALIZER};
+    struct start start = {.thread_out = thread_out, .run = run, .argument = argument, .error = -1};
+    sem_init(&start.taken, 0, 0);
     ms_file_thread_call(start_inside, &start);
-    pthread_cond_destroy(&start.taken);
-    pthread_mutex_destroy(&start.lock);
+    sem_destroy(&start.taken);
     return start.error;
 }
 

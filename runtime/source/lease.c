@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/source/descriptor.h"
 
 static const uint64_t second_ns = UINT64_C(1000000000);
@@ -16,10 +17,10 @@ static bool are_allowed;  /* set before any lease is taken */
 static uint64_t break_ns; /* lease-break-time; only the file thread uses it. 0: not read yet */
 
 static struct {
-    pthread_mutex_t lock; /* guards what follows; a leaf */
+    struct ms_lock lock; /* guards what follows; a leaf */
     pthread_cond_t more;
     uint32_t count;
-} leases = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+} leases = {.lock = MS_LOCK_INIT(leases), .more = PTHREAD_COND_INITIALIZER};
 
 void ms_lease_allow(void)
 {
@@ -45,10 +46,10 @@ static uint64_t read_break_ns(void)
 
 static void count(int change)
 {
-    pthread_mutex_lock(&leases.lock);
+    ms_lock_take(&leases.lock);
     leases.count += (uint32_t)change;
     pthread_cond_signal(&leases.more);
-    pthread_mutex_unlock(&leases.lock);
+    ms_lock_drop(&leases.lock);
 }
 
 /* F_SETOWN_EX sends the signal to this thread, which blocks it; it would end the program. */
@@ -98,16 +99,16 @@ void ms_lease_drop(struct ms_lease *lease, int descriptor)
 
 bool ms_lease_any(void)
 {
-    pthread_mutex_lock(&leases.lock);
+    ms_lock_take(&leases.lock);
     const bool any = leases.count > 0;
-    pthread_mutex_unlock(&leases.lock);
+    ms_lock_drop(&leases.lock);
     return any;
 }
 
 void ms_lease_wait(void)
 {
-    pthread_mutex_lock(&leases.lock);
+    ms_lock_take(&leases.lock);
     while (leases.count == 0)
-        pthread_cond_wait(&leases.more, &leases.lock);
-    pthread_mutex_unlock(&leases.lock);
+        pthread_cond_wait(&leases.more, &leases.lock.mutex);
+    ms_lock_drop(&leases.lock);
 }

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <time.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/base/thread.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
@@ -11,8 +12,8 @@
 enum { PERIOD_NS = 50 * 1000 * 1000 };
 
 static ms_lease_breaker *breaker;                        /* immutable after ms_lease_start */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
-static bool is_running;
+static struct ms_lock lock = MS_LOCK_INIT(lease_thread); /* guards what follows */
+static bool is_running MS_GUARDED_BY(lock);
 
 void ms_lease_start(ms_lease_breaker *breaker_)
 {
@@ -38,7 +39,7 @@ static void *serve(__attribute__((unused)) void *argument)
 void ms_lease_serve(void)
 {
     bool is_served = true;
-    pthread_mutex_lock(&lock);
+    ms_lock_take(&lock);
     if (!is_running && ms_lease_any()) {
         pthread_t created;
         is_served = ms_thread_create(&created, serve, NULL) == 0;
@@ -46,7 +47,7 @@ void ms_lease_serve(void)
             pthread_detach(created);
         is_running = is_served;
     }
-    pthread_mutex_unlock(&lock);
+    ms_lock_drop(&lock);
     if (!is_served)
         ms_source_drop_leases();
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/pinned_pool.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/state/state.h"
 
@@ -11,16 +11,16 @@
 enum { MAX_KEPT = 16 };
 
 static struct {
-    pthread_mutex_t lock; /* guards the table; not held across driver calls */
+    struct ms_lock lock; /* guards the table; not held across driver calls */
     struct ms_pinned_area areas[MAX_KEPT];
     int count;
-} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} kept = {.lock = MS_LOCK_INIT(pinned_pool)};
 
 /* Takes an area out of the table. */
 static bool find(CUcontext context, size_t bytes, struct ms_pinned_area *staging_out)
 {
     bool found = false;
-    pthread_mutex_lock(&kept.lock);
+    ms_lock_take(&kept.lock);
     for (int i = 0; i < kept.count && !found; i++) {
         found = kept.areas[i].context == context && kept.areas[i].bytes >= bytes;
         if (found) {
@@ -28,7 +28,7 @@ static bool find(CUcontext context, size_t bytes, struct ms_pinned_area *staging
             kept.areas[i] = kept.areas[--kept.count];
         }
     }
-    pthread_mutex_unlock(&kept.lock);
+    ms_lock_drop(&kept.lock);
     return found;
 }
 
@@ -66,11 +66,11 @@ void ms_pinned_pool_drop(const struct ms_pinned_area *staging)
         munmap(staging->memory, staging->bytes);
         return;
     }
-    pthread_mutex_lock(&kept.lock);
+    ms_lock_take(&kept.lock);
     const bool has_room = kept.count < MAX_KEPT;
     if (has_room)
         kept.areas[kept.count++] = *staging;
-    pthread_mutex_unlock(&kept.lock);
+    ms_lock_drop(&kept.lock);
     if (!has_room)
         free_pinned(staging);
 }

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
+#include "runtime/base/lock.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/state/counters.h"
@@ -44,7 +45,7 @@ struct ms_reader {
     unsigned thread_count; /* immutable after ms_reader_create */
     sem_t cores;           /* free cores for reading cached bytes */
 
-    pthread_mutex_t lock;     /* guards what follows; held across nothing */
+    struct ms_lock lock;      /* guards what follows; held across nothing */
     pthread_cond_t more_room; /* a slot is free, or is_over */
     pthread_cond_t more_done; /* a batch is ready, or is_over */
     size_t next_batch;        /* the first that no thread reads yet */
@@ -313,6 +314,7 @@ static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
 /* --- threads */
 
 /* Takes a batch and a slot, reads, and adds it to `done`. False if there is nothing to read now. */
+static bool read_next_locked(struct ms_reader *reader) MS_HOLDS(reader->lock);
 static bool read_next_locked(struct ms_reader *reader)
 {
     if (reader->is_over || reader->next_batch == reader->what.batch_count ||
@@ -321,9 +323,9 @@ static bool read_next_locked(struct ms_reader *reader)
     const struct ms_read_done done = {reader->next_batch++,
                                       reader->free_slots[--reader->free_count]};
     struct ms_source_failure failure = {0};
-    pthread_mutex_unlock(&reader->lock);
+    ms_lock_drop(&reader->lock);
     const CUresult result = read_batch(reader, done.batch, done.slot, &failure);
-    pthread_mutex_lock(&reader->lock);
+    ms_lock_take(&reader->lock);
     if (result == CUDA_SUCCESS) {
         reader->done[reader->done_count++] = done;
     } else {
@@ -342,12 +344,12 @@ static void *read_many(void *argument)
 {
     struct ms_reader *reader = argument;
     pthread_setname_np(pthread_self(), "metashard-read");
-    pthread_mutex_lock(&reader->lock);
+    ms_lock_take(&reader->lock);
     while (!reader->is_over && reader->next_batch < reader->what.batch_count) {
         if (!read_next_locked(reader))
-            pthread_cond_wait(&reader->more_room, &reader->lock);
+            pthread_cond_wait(&reader->more_room, &reader->lock.mutex);
     }
-    pthread_mutex_unlock(&reader->lock);
+    ms_lock_drop(&reader->lock);
     return NULL;
 }
 
@@ -413,7 +415,6 @@ static void free_reader(struct ms_reader *reader)
     sem_destroy(&reader->cores);
     pthread_cond_destroy(&reader->more_done);
     pthread_cond_destroy(&reader->more_room);
-    pthread_mutex_destroy(&reader->lock);
     ms_heap_free(reader->files);
     ms_heap_free(reader->free_slots);
     ms_heap_free(reader->done);
@@ -425,7 +426,7 @@ static void init_lock(struct ms_reader *reader)
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_mutex_init(&reader->lock, NULL);
+    reader->lock = (struct ms_lock)MS_LOCK_INIT(reader);
     pthread_cond_init(&reader->more_room, &attributes);
     pthread_cond_init(&reader->more_done, &attributes);
     pthread_condattr_destroy(&attributes);
@@ -466,9 +467,9 @@ static struct timespec time_after(uint64_t wait_ns)
 static void read_here(void *argument)
 {
     struct ms_reader *reader = argument;
-    pthread_mutex_lock(&reader->lock);
+    ms_lock_take(&reader->lock);
     read_next_locked(reader);
-    pthread_mutex_unlock(&reader->lock);
+    ms_lock_drop(&reader->lock);
 }
 
 /* One line for all failures: later ones usually have the same cause. */
@@ -486,17 +487,17 @@ CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_re
     int waited = 0;
     if (reader->thread_count == 0 && reader->done_count == 0)
         ms_file_thread_call(read_here, reader);
-    pthread_mutex_lock(&reader->lock);
+    ms_lock_take(&reader->lock);
     /* Without threads nothing is being read. */
     while (waited == 0 && reader->failed == CUDA_SUCCESS && reader->done_count == 0 &&
            reader->thread_count > 0)
-        waited = pthread_cond_timedwait(&reader->more_done, &reader->lock, &deadline);
+        waited = pthread_cond_timedwait(&reader->more_done, &reader->lock.mutex, &deadline);
     result = reader->failed;
     if (result == CUDA_SUCCESS && reader->done_count > 0)
         *done_out = reader->done[--reader->done_count];
     else if (result == CUDA_SUCCESS)
         result = CUDA_ERROR_NOT_READY;
-    pthread_mutex_unlock(&reader->lock);
+    ms_lock_drop(&reader->lock);
     if (result == CUDA_ERROR_OPERATING_SYSTEM)
         tell_failure(reader);
     return result;
@@ -504,18 +505,18 @@ CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_re
 
 void ms_reader_give_back(struct ms_reader *reader, size_t slot)
 {
-    pthread_mutex_lock(&reader->lock);
+    ms_lock_take(&reader->lock);
     reader->free_slots[reader->free_count++] = slot;
     pthread_cond_signal(&reader->more_room);
-    pthread_mutex_unlock(&reader->lock);
+    ms_lock_drop(&reader->lock);
 }
 
 void ms_reader_destroy(struct ms_reader *reader)
 {
-    pthread_mutex_lock(&reader->lock);
+    ms_lock_take(&reader->lock);
     reader->is_over = true;
     pthread_cond_broadcast(&reader->more_room);
-    pthread_mutex_unlock(&reader->lock);
+    ms_lock_drop(&reader->lock);
     for (unsigned i = 0; i < reader->thread_count; i++)
         pthread_join(reader->threads[i], NULL);
     free_reader(reader);

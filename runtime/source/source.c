@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/source/source.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -21,7 +20,7 @@
 
 _Static_assert(offsetof(struct ms_source, counted) == 0, "as lineage wants it");
 
-struct ms_files ms_files = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct ms_files ms_files = {.lock = MS_LOCK_INIT(files)};
 
 /* The number of sources whose inode has this hash. */
 static _Atomic uint32_t by_inode[1024];
@@ -36,7 +35,7 @@ static _Atomic uint32_t *count_of(dev_t device, ino_t inode)
 static _Atomic uint64_t snapshot_bytes;
 static _Atomic uint64_t snapshot_limit = UINT64_MAX;
 
-static bool is_watched_for_another_locked(const struct ms_source *file)
+MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct ms_source *file)
 {
     const struct ms_source *other = ms_files.first;
     while (other != NULL && (other == file || other->watch != file->watch))
@@ -47,10 +46,10 @@ static bool is_watched_for_another_locked(const struct ms_source *file)
 static void close_file(void *argument)
 {
     struct ms_source *file = argument;
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     if (file->watch >= 0 && !is_watched_for_another_locked(file))
         ms_writers_unwatch(file->watch);
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     ms_lease_drop(&file->lease, file->descriptor);
     ms_trust_close(file->descriptor);
 }
@@ -58,14 +57,14 @@ static void close_file(void *argument)
 static void destroy_file(struct ms_counted *counted)
 {
     struct ms_source *file = (struct ms_source *)counted;
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     struct ms_source **link = &ms_files.first;
     while (*link != file)
         link = &(*link)->next;
     *link = file->next;
     atomic_fetch_sub(count_of(file->recorded.st_dev, file->recorded.st_ino), 1);
     atomic_fetch_sub(&ms_hot.files, 1);
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     ms_file_thread_call(close_file, file);
     ms_heap_free(file);
 }
@@ -83,13 +82,13 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
     file->last = &file->own_last;
     file->hides_stores = ms_trust_hides_stores(descriptor);
     snprintf(file->path, sizeof(file->path), "%s", path);
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     file->watch = file->hides_stores ? ms_writers_watch(descriptor) : -1;
     file->next = ms_files.first;
     ms_files.first = file;
     atomic_fetch_add(count_of(stat->st_dev, stat->st_ino), 1);
     atomic_fetch_add(&ms_hot.files, 1);
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     return file;
 }
 
@@ -159,7 +158,14 @@ bool ms_source_is_file(const struct ms_source *source)
 
 bool ms_source_may_be_of(dev_t device, ino_t inode)
 {
-    return atomic_load(count_of(device, inode)) != 0;
+    if (atomic_load(count_of(device, inode)) == 0)
+        return false;
+    ms_lock_take(&ms_files.lock);
+    const struct ms_source *file = ms_files.first;
+    while (file != NULL && (file->recorded.st_dev != device || file->recorded.st_ino != inode))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    return file != NULL;
 }
 
 static struct timespec started; /* written once, before any source exists */

@@ -101,10 +101,11 @@ void ms_source_start(void);
 
 /*
  * For a file that this process is about to change; one file is closed at a time.
- * ms_source_may_be_of: false if no source has this file; takes no lock. ms_source_close: from now
- * on no reference is given out, and ms_source_is_closed is true of its sources; returns false if
- * there are none; path_out has MS_PATH_BYTES. ms_source_end_close: if is_lost, the bytes are lost
- * and reading fails from now on; otherwise the sources are as before.
+ * ms_source_may_be_of: false if no source has this file, nor had it and lost it; almost always
+ * without a lock. ms_source_close: from now on no reference is given out, and ms_source_is_closed
+ * is true of its sources; returns false if there are none; path_out has MS_PATH_BYTES.
+ * ms_source_end_close: if is_lost, the bytes are lost and reading fails from now on; otherwise the
+ * sources are as before.
  */
 bool ms_source_may_be_of(dev_t device, ino_t inode);
 bool ms_source_close(dev_t device, ino_t inode, char *path_out);

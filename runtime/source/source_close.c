@@ -10,7 +10,7 @@ static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
                          enum ms_source_state to, char *path_out)
 {
     bool found = false;
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
         if (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
             atomic_load(&file->state) != from)
@@ -20,7 +20,7 @@ static bool change_state(dev_t device, ino_t inode, enum ms_source_state from,
             memcpy(path_out, file->path, sizeof(file->path));
         found = true;
     }
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     return found;
 }
 
@@ -35,14 +35,14 @@ struct leases {
 static void find_broken(void *argument)
 {
     struct leases *leases = argument;
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     for (struct ms_source *file = ms_files.first; file != NULL && !leases->is_found;
          file = file->next) {
         leases->is_found = ms_lease_is_broken(&file->lease, file->descriptor);
         leases->device = file->recorded.st_dev;
         leases->inode = file->recorded.st_ino;
     }
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
 }
 
 bool ms_source_find_broken(dev_t *device_out, ino_t *inode_out)
@@ -57,13 +57,13 @@ bool ms_source_find_broken(dev_t *device_out, ino_t *inode_out)
 static void drop_leases(void *argument)
 {
     const struct leases *leases = argument;
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
         if (leases->of_all ||
             (file->recorded.st_dev == leases->device && file->recorded.st_ino == leases->inode))
             ms_lease_drop(&file->lease, file->descriptor);
     }
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
 }
 
 void ms_source_drop_leases_of(dev_t device, ino_t inode)

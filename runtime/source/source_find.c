@@ -10,7 +10,7 @@
 #include "runtime/source/trust.h"
 #include "runtime/source/writers.h"
 
-static struct ms_source *find_file_locked(const struct stat *stat)
+MS_HOLDS(ms_files.lock) static struct ms_source *find_file_locked(const struct stat *stat)
 {
     for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
         if (ms_trust_is_unchanged(file->last, stat) &&
@@ -22,9 +22,9 @@ static struct ms_source *find_file_locked(const struct stat *stat)
 
 static struct ms_source *find_file(const struct stat *stat)
 {
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     struct ms_source *file = find_file_locked(stat);
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     return file;
 }
 

@@ -7,13 +7,13 @@
 #ifndef METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
 #define METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
 
 #include "runtime/base/counted.h"
+#include "runtime/base/lock.h"
 #include "runtime/config/config.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
@@ -46,7 +46,7 @@ struct ms_source {
 
 /* The open files. One without references is about to leave. Never locked across a wait. */
 extern struct ms_files {
-    pthread_mutex_t lock;
+    struct ms_lock lock;
     struct ms_source *first;
 } ms_files;
 

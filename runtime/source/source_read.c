@@ -15,11 +15,11 @@
 /* A new link count explains one new change time; the next one needs its own reason. */
 static bool is_unchanged(const struct ms_source *file, const struct stat *now)
 {
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     const bool is_same = ms_trust_is_unchanged(file->last, now);
     if (is_same)
         *file->last = *now;
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     return is_same;
 }
 
@@ -34,18 +34,18 @@ static void note_closed_writer(int watch)
 /* True if somebody had the file open for writing, or has it now. */
 static bool could_be_stored_to(const struct ms_source *file)
 {
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     ms_writers_look(note_closed_writer);
     const bool was_writable = file->was_writable;
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
     return was_writable || ms_trust_has_writer(file->descriptor);
 }
 
 static void set_last(const struct ms_source *file, const struct stat *now)
 {
-    pthread_mutex_lock(&ms_files.lock);
+    ms_lock_take(&ms_files.lock);
     *file->last = *now;
-    pthread_mutex_unlock(&ms_files.lock);
+    ms_lock_drop(&ms_files.lock);
 }
 
 /* While the lease was held nobody changed a byte. New times are recorded for the next check. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/state/state.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/launcher.h"
+#include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
@@ -31,7 +31,7 @@ static struct {
     _Atomic uint64_t next_event;
     _Atomic uint64_t last_sample_ns, last_sample_backed, sample_interval_ns;
 
-    pthread_mutex_t lock; /* guards all below, and the tables of the page; a leaf */
+    struct ms_lock lock; /* guards all below, and the tables of the page; a leaf */
     struct ms_state_process process;
     uint64_t next_token;
     uint64_t *tokens; /* by slot of the block table; 0: free */
@@ -41,7 +41,7 @@ static struct {
     uint32_t heap_count, free_slot; /* UINT32_MAX: none is free */
     uint64_t sample_count;
     uint32_t file_count;
-} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} state = {.lock = MS_LOCK_INIT(state)};
 
 /* --- records */
 
@@ -288,30 +288,30 @@ void ms_state_end(void)
     if (!ms_is_recorded())
         return;
     ms_state_sample();
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     state.process.ended_ns = now_ns();
     write_pair(MS_SECTION_PROCESS, &state.process);
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
 }
 
 void ms_state_set_rank(uint32_t rank, uint32_t world)
 {
     if (!ms_is_recorded())
         return;
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     state.process.rank = rank;
     state.process.world = world;
     write_pair(MS_SECTION_PROCESS, &state.process);
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
 }
 
 void ms_state_set_default_rank(uint32_t rank, uint32_t world)
 {
     if (!ms_is_recorded())
         return;
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     const bool is_known = state.process.rank != MS_STATE_NO_RANK;
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
     if (!is_known && world > 1)
         ms_state_set_rank(rank, world);
 }
@@ -320,9 +320,9 @@ void ms_state_set_plan(const struct ms_state_plan *plan)
 {
     if (!ms_is_recorded())
         return;
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     write_pair(MS_SECTION_PLAN, plan);
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
 }
 
 void ms_state_set_device(uint32_t device, const char *name)
@@ -331,9 +331,9 @@ void ms_state_set_device(uint32_t device, const char *name)
     if (!ms_is_recorded() || device >= count_of(MS_SECTION_DEVICES))
         return;
     PUT_TEXT(value.name, name);
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     write_record(MS_SECTION_DEVICES, device, &value);
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
 }
 
 uint32_t ms_state_file(const char *path)
@@ -343,7 +343,7 @@ uint32_t ms_state_file(const char *path)
     if (!ms_is_recorded())
         return 0;
     PUT_TEXT(value.path, path);
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     for (uint32_t i = 0; i < state.file_count && found == 0; i++) {
         const struct ms_state_file *file = record(MS_SECTION_FILES, i);
         found = strcmp(file->path, value.path) == 0 ? i + 1 : 0;
@@ -352,7 +352,7 @@ uint32_t ms_state_file(const char *path)
         write_record(MS_SECTION_FILES, state.file_count, &value);
         found = ++state.file_count;
     }
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
     return found;
 }
 
@@ -369,7 +369,7 @@ static struct ms_state_sample take_sample(uint64_t now)
 
 /* Half as many, at twice the distance, so that all of the process's life has room. Of two, the one that shows
  * more memory. */
-static void thin_samples_locked(void)
+MS_HOLDS(state.lock) static void thin_samples_locked(void)
 {
     static const struct ms_state_sample none;
     const uint64_t half = state.sample_count / 2;
@@ -385,7 +385,7 @@ static void thin_samples_locked(void)
     atomic_store(&state.sample_interval_ns, 2 * atomic_load(&state.sample_interval_ns));
 }
 
-static void sample_locked(uint64_t now, bool is_new)
+MS_HOLDS(state.lock) static void sample_locked(uint64_t now, bool is_new)
 {
     if (is_new && state.sample_count == count_of(MS_SECTION_SAMPLES))
         thin_samples_locked();
@@ -410,10 +410,10 @@ void ms_state_sample(void)
     if (!is_new && ms_gauge_get(MS_GAUGE_BACKED) <=
                        atomic_load_explicit(&state.last_sample_backed, memory_order_relaxed))
         return;
-    if (pthread_mutex_trylock(&state.lock) != 0)
+    if (!ms_lock_try(&state.lock))
         return;
     sample_locked(now, is_new);
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
 }
 
 /* --- blocks */
@@ -429,7 +429,7 @@ static void heap_set(uint32_t place, uint32_t slot)
     state.heap_place[slot] = place;
 }
 
-static void heap_lift_locked(uint32_t place)
+MS_HOLDS(state.lock) static void heap_lift_locked(uint32_t place)
 {
     const uint32_t slot = state.heap[place];
     const uint64_t bytes = block_at(slot)->bytes;
@@ -440,7 +440,7 @@ static void heap_lift_locked(uint32_t place)
     heap_set(place, slot);
 }
 
-static void heap_sink_locked(uint32_t place)
+MS_HOLDS(state.lock) static void heap_sink_locked(uint32_t place)
 {
     const uint32_t slot = state.heap[place];
     const uint64_t bytes = block_at(slot)->bytes;
@@ -456,7 +456,7 @@ static void heap_sink_locked(uint32_t place)
 }
 
 /* The slot is free afterwards. */
-static void release_slot_locked(uint32_t slot)
+MS_HOLDS(state.lock) static void release_slot_locked(uint32_t slot)
 {
     static const struct ms_state_block none;
     const uint32_t place = state.heap_place[slot];
@@ -473,7 +473,7 @@ static void release_slot_locked(uint32_t slot)
 }
 
 /* A slot for so many bytes: a free one, or that of the smallest block when it is smaller. */
-static bool find_slot_locked(uint64_t bytes, uint32_t *slot_out)
+MS_HOLDS(state.lock) static bool find_slot_locked(uint64_t bytes, uint32_t *slot_out)
 {
     if (state.free_slot == UINT32_MAX && state.heap_count > 0) {
         if (block_at(state.heap[0])->bytes >= bytes)
@@ -488,7 +488,7 @@ static bool find_slot_locked(uint64_t bytes, uint32_t *slot_out)
     return true;
 }
 
-static bool has_slot_locked(const struct ms_state_place *place)
+MS_HOLDS(state.lock) static bool has_slot_locked(const struct ms_state_place *place)
 {
     return place->token != 0 && state.tokens[place->slot] == place->token;
 }
@@ -531,6 +531,7 @@ static void put_origin(struct ms_state_block *block, const struct ms_state_block
     }
 }
 
+MS_HOLDS(state.lock)
 static void put_locked(struct ms_state_place *place, struct ms_state_block *block)
 {
     const bool is_known = has_slot_locked(place);
@@ -566,25 +567,25 @@ void ms_state_put(struct ms_state_place *place, const struct ms_state_block *blo
     if (!ms_is_recorded())
         return;
     struct ms_state_block value = *block;
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     put_locked(place, &value);
     if (!place->is_counted)
         ms_gauge_add(MS_GAUGE_BLOCKS, 1);
     place->is_counted = true;
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
 }
 
 void ms_state_remove(struct ms_state_place *place)
 {
     if (!ms_is_recorded() || !place->is_counted)
         return;
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     if (has_slot_locked(place))
         release_slot_locked(place->slot);
     else
         ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
     ms_gauge_add(MS_GAUGE_BLOCKS, -1);
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
     *place = (struct ms_state_place){0};
 }
 
@@ -618,7 +619,7 @@ static bool is_cause_of(const struct ms_state_cause *cause, const struct ms_stat
 }
 
 /* Where it is or may go; when all places are taken, the first of the table, which takes the rest. */
-static uint64_t find_cause_locked(const struct ms_state_cause *wanted)
+MS_HOLDS(state.lock) static uint64_t find_cause_locked(const struct ms_state_cause *wanted)
 {
     enum { PROBES = 16 };
     const uint64_t count = count_of(MS_SECTION_CAUSES) - 1;
@@ -634,7 +635,7 @@ static uint64_t find_cause_locked(const struct ms_state_cause *wanted)
 
 static void add_cause(struct ms_state_cause *added)
 {
-    pthread_mutex_lock(&state.lock);
+    ms_lock_take(&state.lock);
     const uint64_t at = find_cause_locked(added);
     struct ms_state_cause cause = *(const struct ms_state_cause *)record(MS_SECTION_CAUSES, at);
     const bool is_new = cause.count == 0;
@@ -653,7 +654,7 @@ static void add_cause(struct ms_state_cause *added)
     cause.duration_ns += added->duration_ns;
     cause.last_ns = added->last_ns;
     write_record(MS_SECTION_CAUSES, at, &cause);
-    pthread_mutex_unlock(&state.lock);
+    ms_lock_drop(&state.lock);
 }
 
 void ms_state_visit_causes(ms_state_visitor *visit, void *context)
@@ -662,9 +663,9 @@ void ms_state_visit_causes(ms_state_visitor *visit, void *context)
         return;
     for (uint64_t i = 0; i < count_of(MS_SECTION_CAUSES); i++) {
         struct ms_state_cause cause;
-        pthread_mutex_lock(&state.lock);
+        ms_lock_take(&state.lock);
         cause = *(const struct ms_state_cause *)record(MS_SECTION_CAUSES, i);
-        pthread_mutex_unlock(&state.lock);
+        ms_lock_drop(&state.lock);
         if (cause.count > 0)
             visit(context, &cause);
     }

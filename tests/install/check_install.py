@@ -23,7 +23,7 @@ BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metash
 FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
          "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7"}
 DOCUMENTS = ("LICENSE", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "launchers.md",
-             "limits.md", "plan-format.md", "security.md", "troubleshooting.md")
+             "limits.md", "locking.md", "plan-format.md", "security.md", "troubleshooting.md")
 results = []
 
 

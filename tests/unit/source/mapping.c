@@ -66,6 +66,24 @@ static struct ms_source *find(const unsigned char *address, size_t bytes, uint64
     return ms_source_from_mapping(address, bytes, offset_out);
 }
 
+/* The driver writes to files of its own under a claim, and who prepares a file waits for claims. */
+MS_TEST(no_other_inode_is_taken_for_that_of_a_source)
+{
+    enum { MANY = 10000 }; /* many times the hashes of inodes */
+    make_file();
+    uint64_t offset;
+    struct stat stat;
+    CHECK_EQ(fstat(file, &stat), 0);
+    struct ms_source *source = find(map(PROT_READ, MAP_PRIVATE), 100000, &offset);
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    CHECK(ms_source_may_be_of(stat.st_dev, stat.st_ino));
+    for (ino_t other = 1; other < MANY; other++)
+        CHECK(!ms_source_may_be_of(stat.st_dev, stat.st_ino + other));
+    ms_source_drop(source);
+    CHECK(!ms_source_may_be_of(stat.st_dev, stat.st_ino));
+}
+
 MS_TEST(a_clean_private_mapping_is_the_file)
 {
     make_file();
