@@ -13,7 +13,8 @@
  */
 void ms_start(char **environment);
 
-/* At exit: the summary line and the dump. Calls no driver function. Nothing when not started. */
+/* At exit, writes the summary line and the dump. Calls no driver function. Does nothing if not
+ * started. */
 void ms_finish(void);
 
 #endif
