@@ -31,10 +31,10 @@ struct ms_shard {
     uint32_t rank;
     struct ms_plan *waiting; /* for a communicator that gives the rank; NULL: none */
     char waiting_name[512];
-    uint32_t told
-        [MS_MESH_DIMS_MAX]; /* 1 + the coordinates of the waiting plan, by groups; 0: unknown */
-    bool is_contradicted;   /* a communicator gave another rank, which was logged */
-    bool has_odd_group;     /* a group along no dimension was logged */
+    /* 1 + the coordinates of the waiting plan, by groups; 0: unknown */
+    uint32_t told[MS_MESH_DIMS_MAX];
+    bool is_contradicted; /* a communicator gave another rank, which was logged */
+    bool has_odd_group;   /* a group along no dimension was logged */
     struct ms_sheet sheet;
     size_t known_count; /* of tensors in the sheet */
     bool is_stale;      /* the sheet must be made anew */

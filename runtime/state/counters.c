@@ -25,7 +25,8 @@ static _Atomic uint64_t *figures(void)
     return values != NULL && ms_is_recorded() ? values : own;
 }
 
-/* What another thread counts in the old place just now is missed. Nothing is deferred yet, so that is at most a lookup. */
+/* Misses what another thread counts in the old place just now. Nothing is deferred yet, so that is
+ * at most a lookup. */
 void ms_counters_share(_Atomic uint64_t *values)
 {
     for (int i = 0; i < MS_FIGURE_COUNT; i++)

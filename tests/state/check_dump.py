@@ -338,7 +338,7 @@ def check_full(folder, data):
                            f"METASHARD_STATE_DIR={target}", JOB, data, KERNELS], capture_output=True, text=True)
     check("on a full file system the program runs", (done.returncode, done.stdout), (0, "ready\n"))
     check("and one line says that there is no page", re.findall(r"no state page is kept: .*", done.stderr),
-          ["no state page is kept: its size cannot be reserved: No space left on device"])
+          ["no state page is kept: cannot reserve its size: No space left on device"])
 
 
 def check_default(folder, data):
