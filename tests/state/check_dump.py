@@ -78,8 +78,8 @@ def check_running(folder, job):
 def check_killed(folder, job):
     status, out, errors = dump("show", page_of(folder, job))
     check("a killed process is shown", (status, errors), (0, ""))
-    check("and said to be gone without an end",
-          out.startswith(f"process {job.pid}, rank 1 of 2: gone without an end after "))
+    check("and said to be killed",
+          out.startswith(f"process {job.pid}, rank 1 of 2: killed after "))
     for name, wanted in {
             "what was requested": r"^  requested +28\.0 MiB   in 5 allocations",
             "what is deferred": r"^  deferred +1[89]\.\d MiB ", "what is backed": r"^  backed +6\.0 MiB ",
