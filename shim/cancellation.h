@@ -4,10 +4,10 @@
  *
  * A thread inside the shim cannot be cancelled. The runtime opens files, reads, sleeps and waits,
  * all of which are cancellation points, while it holds claims, locks and reads; a thread that ended
- * there would hold them for ever. A cancellation therefore waits until the call returns, as the
- * driver makes it wait. Each entry point that calls the runtime, except for lookups, is inside from
- * beginning to end, including the driver's call, because a read is held until that returns. Entries
- * that go straight to the driver are never inside.
+ * there would hold them for ever. A cancellation therefore waits until the call returns, as it does
+ * in the driver's own calls. Each entry point that calls the runtime, except for lookups, is inside
+ * from beginning to end, including the driver's call, because a read is held until that returns.
+ * Entries that go straight to the driver are never inside.
  */
 #ifndef METASHARD_SHIM_CANCELLATION_H
 #define METASHARD_SHIM_CANCELLATION_H

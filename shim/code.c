@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loading and unloading code: tracks which handles are kernels; runs recorded launches before an
- * unload. */
+/* Code: tracks which handles are kernels, and runs recorded launches before an unload. */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
 #include "runtime/kernel/parameters.h"

@@ -100,8 +100,7 @@ ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2, CU_STREAM_LEGACY)
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
-/* Prepares the destination of a copy to the host if it is in an allocation: the driver decides
- * whether that is allowed. */
+/* Prepares a host destination that is in an allocation: the driver decides if that is allowed. */
 static CUresult prepare_host(const void *destination, size_t bytes)
 {
     const CUdeviceptr address = (CUdeviceptr)(uintptr_t)destination;
@@ -160,8 +159,7 @@ static bool reads_block(CUdeviceptr destination, CUdeviceptr source)
            !ms_is_device_memory(destination);
 }
 
-/* Any copy but one from an allocation to the host. *is_held_out: forward it, then call
- * ms_read_end. */
+/* Any copy but from an allocation to the host. *is_held_out: forward it, then call ms_read_end. */
 static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                      bool blocking, bool *is_held_out, CUresult *result_out)
 {

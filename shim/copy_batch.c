@@ -29,8 +29,7 @@ static bool copy_strays(const struct batch *batch, size_t i)
     return ms_strays(batch->to[i], batch->sizes[i]) || ms_strays(batch->from[i], batch->sizes[i]);
 }
 
-/* Copies the destinations, with MS_NOWHERE for those that stray; *bounded_out stays NULL if none
- * does. */
+/* Copies the destinations, with MS_NOWHERE for those that stray; NULL if none does. */
 static CUresult bound(const struct batch *batch, CUdeviceptr **bounded_out)
 {
     *bounded_out = NULL;

@@ -75,8 +75,7 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
     return ms_prepare_payload(&box, stream);
 }
 
-/* The address of a side's first row. Returns false for other than device memory, or if the driver
- * refuses the side. */
+/* The address of a side's first row. Returns false if it is not in device memory, or is refused. */
 static bool find_first_row(const struct side *side, size_t width, uint64_t *first_out)
 {
     *first_out = side->device + side->y * row_pitch(side, width) + side->x_bytes;

@@ -38,10 +38,8 @@ struct ms_entry_facts {
 
 extern const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT];
 
-/*
- * Real functions by entry. NULL until the driver is known (ms_real_load); then the driver's
- * function, or ms_missing if it has none. Each slot is written once.
- */
+/* Real functions by entry. NULL until the driver is known (ms_real_load); then the driver's
+ * function, or ms_missing if it has none. Each slot is written once. */
 extern void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
 /* Returns the real function of an entry, and loads the table first if necessary. Never NULL. */

@@ -51,8 +51,7 @@ static void *find(enum call call)
     return found;
 }
 
-/* Runs early, because dlsym is not for signal handlers. Constructors of other libraries may run
- * before. */
+/* Early, because dlsym is not for signal handlers. Other constructors may run before. */
 __attribute__((constructor)) static void find_all(void)
 {
     for (int call = 0; call < CALL_COUNT; call++)

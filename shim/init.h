@@ -5,8 +5,7 @@
 
 #include <stdbool.h>
 
-/* True with METASHARD=off: programs get the driver's own functions. Known from the constructor
- * on. */
+/* True with METASHARD=off: programs get the driver's functions. Known from the constructor on. */
 bool ms_is_off(void);
 
 #endif

@@ -78,8 +78,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     return result;
 }
 
-/* Frees as cuMemFree does: ordered after everything, which no program can tell apart. The stream
- * only has to be valid. */
+/* Frees as cuMemFree does, after everything: programs cannot tell. The stream must be valid. */
 #define FREE_ASYNC(symbol, get_flags)                                                      \
     CUresult symbol(CUdeviceptr dptr, CUstream hStream)                                    \
     {                                                                                      \
@@ -127,8 +126,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     return MS_REAL(cuPointerGetAttribute)(data, attribute, known(ptr));
 }
 
-/* The driver zeroes attributes that do not apply, and succeeds. For an allocation, each attribute
- * is queried by itself. */
+/* The driver zeroes attributes that do not apply. For an allocation, each is queried by itself. */
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
                                 void **data, CUdeviceptr ptr)
 {

@@ -34,8 +34,7 @@ const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address);
 /* Returns the copy whose code holds the address, or NULL. */
 const struct ms_nccl *ms_nccl_at(const void *address);
 
-/* Returns the copy that a function belongs to which was found by other means, and adds it if it is
- * new. */
+/* Returns the copy of a function that was found by other means, and adds the copy if it is new. */
 const struct ms_nccl *ms_nccl_detect(const void *function);
 bool ms_nccl_is_first(const struct ms_nccl *nccl);
 

@@ -76,8 +76,7 @@ static ncclResult_t go_on(ncclResult_t result)
     return result;
 }
 
-/* Forwards a call that waits for other ranks and holds nothing: its cancellation is between the
- * program and NCCL. */
+/* Forwards a call that waits for other ranks while it holds nothing, so it may be cancelled. */
 #define GO_OUT(name, arguments) \
     (ms_cancellation_restore(&door), depth++, come_back(((__typeof__(&name))way.real)arguments))
 
@@ -89,8 +88,7 @@ static ncclResult_t come_back(ncclResult_t result)
 
 /* --- sizes */
 
-/* Returns false for an unknown type or on overflow: NCCL then refuses the call, or everything is
- * prepared. */
+/* Returns false for an unknown type or on overflow: NCCL refuses it, or everything is prepared. */
 static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *bytes_out)
 {
     static const unsigned char sizes[] = MS_NCCL_TYPE_BYTES;
@@ -113,8 +111,7 @@ static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator
     return is_good;
 }
 
-/* As recorded when it was made, or as NCCL says now: without a record, it counts as one that does
- * not block. */
+/* As recorded when it was made, or as NCCL says now: then it counts as one that does not block. */
 static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
 {
     if (ms_communicator_find(comm, found))
@@ -128,8 +125,7 @@ static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *
 
 /* --- preparing */
 
-/* Follows each forwarded call, prepared or not. `cudaStream_t` 0 is the legacy stream: NCCL is
- * compiled that way. */
+/* Follows each forwarded call. `cudaStream_t` 0 is the legacy stream: NCCL is compiled that way. */
 static ncclResult_t called(const struct way *way, cudaStream_t stream, ncclResult_t result)
 {
     if (way->is_ours)
@@ -443,8 +439,7 @@ END(ncclCommAbort)
 
 /* --- memory that NCCL keeps */
 
-/* NCCL maps the buffer for other ranks by its handle, for good (NCCL 2.28 takes one handle for a
- * buffer). */
+/* NCCL maps the buffer for other ranks by its handle, for good (2.28 takes one handle a buffer). */
 static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
 {
     bool is_one_handle;

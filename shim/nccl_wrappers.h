@@ -19,12 +19,10 @@ bool ms_nccl_is_inside(const void *return_address);
 /* True if the thread is inside a prepared call of NCCL. */
 bool ms_nccl_is_calling(void);
 
-/* The answer of dlsym for a name that begins with "nccl": the wrapper, or `found`, the real
- * function. */
+/* dlsym's answer for a name that begins with "nccl": the wrapper, or `found`, the real function. */
 void *ms_nccl_substitute(void *found, const char *name);
 
-/* A program defers memory. Logs a warning if its NCCL cannot be hooked, because PyTorch links it
- * in. */
+/* A program defers memory. Warns if its NCCL cannot be hooked, because PyTorch links it in. */
 void ms_nccl_prepare_detection(void);
 
 #endif

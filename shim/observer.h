@@ -3,8 +3,7 @@
 #ifndef METASHARD_SHIM_OBSERVER_H
 #define METASHARD_SHIM_OBSERVER_H
 
-/* An allocation was deferred. After some of them, logs a warning if PyTorch is there and reports no
- * blocks. */
+/* An allocation was deferred. Warns, after some of them, if PyTorch reports no blocks. */
 void ms_observer_prepare(void);
 
 #endif

@@ -13,10 +13,8 @@
 
 #include "shim/entries.h"
 
-/*
- * Marks code that may run before the constructors, when another library looks up a symbol:
- * sanitizers are not ready then and must not instrument it.
- */
+/* Marks code that may run before the constructors, when another library looks up a symbol:
+ * sanitizers are not ready then and must not instrument it. */
 #define MS_EARLY \
     __attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
 

@@ -12,8 +12,7 @@ struct ms_sealed {
     void *real;
 };
 
-/* The thunk of `entry` (or of a spare slot) calls this when something is deferred, or when the real
- * function is not known yet. */
+/* The thunk of an entry or spare slot calls it if bytes are deferred or `real` is not known. */
 struct ms_sealed ms_seal_enter(uint32_t entry);
 
 #endif

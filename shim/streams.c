@@ -4,8 +4,7 @@
 #include "runtime/fill/settle.h"
 #include "shim/entries.h"
 
-/* Captured work runs again without a call that the shim sees, so deferral ends before the
- * capture. */
+/* Captured work runs again unseen by the shim, so deferral ends before the capture. */
 static void prepare_capture(void)
 {
     ms_settle_now("a capture begins");

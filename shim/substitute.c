@@ -28,10 +28,8 @@ extern void *const ms_spare_thunks[MS_SPARE_COUNT];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_filled; /* atomic; released when by_address is complete */
 
-/*
- * From real address to entry: open addressing, filled once. Several names may share an address; the
- * first one with a wrapper stands for all.
- */
+/* From real address to entry: open addressing, filled once. Several names may share an address; the
+ * first one with a wrapper stands for all. */
 enum { SLOTS = 4096 };
 static struct {
     const void *address;

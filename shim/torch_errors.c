@@ -29,8 +29,7 @@
 typedef void check_function(int32_t error, const char *file, const char *function, uint32_t line,
                             bool with_assertions, void *log);
 
-/* The name in PyTorch 2.15, and in 2.1 to 2.11 without the last parameter, which is then not
- * read. */
+/* The name in PyTorch 2.15, and in 2.1 to 2.11, which have no last parameter (it is not read). */
 #define CHECK _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jbPNS0_19CUDAErrorLogCaptureE
 #define CHECK_OF_2_11 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb
 
@@ -42,10 +41,8 @@ static void *find(const char *library_name, const char *name)
     return library != NULL ? ms_libc_dlsym()(library, name) : NULL;
 }
 
-/*
- * The part of c10::Allocator that is needed: its third virtual function is DataPtr
- * allocate(size_t).
- */
+/* The part of c10::Allocator that is needed: its third virtual function is DataPtr
+ * allocate(size_t). */
 struct data_ptr {
     void *words[8]; /* larger than a c10::DataPtr; returned in memory, as that is */
 };

@@ -10,8 +10,7 @@
 #include <getopt.h>
 #include <stddef.h>
 
-/* Defined by each tool; its members for options are `const char *`, NULL if the option is not
- * given. */
+/* Defined by each tool. Its members for options are `const char *`, NULL if not given. */
 struct options;
 
 struct command {
@@ -21,8 +20,7 @@ struct command {
     size_t files_least, files_most;
 };
 
-/* `value` is the offset of the member for the text; an option without an argument gets its own name
- * as text. */
+/* `value` is the member for the text; an option without an argument gets its own name as text. */
 struct row {
     const char *name;
     size_t value;

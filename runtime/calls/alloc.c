@@ -143,10 +143,8 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
     return *is_done_out ? result : CUDA_SUCCESS;
 }
 
-/*
- * The wait holds no claim, because it may last as long as a host function of the program, and other
- * threads must be able to go on meanwhile.
- */
+/* The wait holds no claim, because it may last as long as a host function of the program, and other
+ * threads must be able to go on meanwhile. */
 bool ms_free(CUdeviceptr address, CUresult *result_out)
 {
     CUdevice current;

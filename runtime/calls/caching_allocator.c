@@ -36,8 +36,7 @@ static void note_change(struct ms_allocation *allocation)
         allocation->keeps_dead = true;
 }
 
-/* At the first block: all else is dead from now on. An allocation that was used as a whole stays
- * whole. */
+/* At the first block: all else is dead from now on. An allocation used as a whole stays whole. */
 static bool carve(struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -107,8 +106,7 @@ static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
     return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
 }
 
-/* True if a new block would lie where others left whole granules behind: nothing of it could be
- * deferred. */
+/* True if a new block would lie on whole granules left by others: none of it could be deferred. */
 static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
                              size_t bytes)
 {

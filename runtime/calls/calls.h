@@ -44,15 +44,12 @@ void ms_block_returned(CUdeviceptr address);
 bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
              CUresult *result_out);
 
-/* A copy from host memory. `blocking`: the source may be reused only when the data is on the
- * device. */
+/* A copy from host memory. `blocking`: the source may be reused only once the data has arrived. */
 bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
                        bool blocking, CUresult *result_out);
 
-/*
- * A copy between device addresses, at least one of them in an allocation. If it is to be forwarded,
- * what it reads is held: ms_read_end (evict.h) must follow the real call.
- */
+/* A copy between device addresses, at least one of them in an allocation. If it is to be forwarded,
+ * what it reads is held: ms_read_end (evict.h) must follow the real call. */
 bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                        CUresult *result_out);
 
@@ -65,8 +62,7 @@ CUresult ms_copy_part(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
                       const struct ms_sequence *sequence, CUstream stream);
 CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream);
 
-/* A launch is recorded, or what its parameters reach is materialised. `call` has an explicit
- * stream. */
+/* A launch, with an explicit stream, is recorded, or what its parameters reach is materialised. */
 bool ms_launch(const struct ms_call *call, CUresult *result_out);
 
 /* Code of `library` (NULL: of some module) is about to be unloaded: recorded launches run now. */
@@ -83,8 +79,8 @@ struct ms_box {
 };
 CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream);
 
-/* The call will copy from memory that is no allocation, and that may not be read here: what the
- * host can write may hold any address. */
+/* The call will copy from memory that is no allocation, and that may not be read here: what the host can write
+ * may hold any address. */
 CUresult ms_prepare_unowned(CUdeviceptr source);
 
 /* As ms_prepare_payload for a linear copy, and for a memset with a value of `width` bytes. */

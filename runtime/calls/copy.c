@@ -103,8 +103,7 @@ static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Copies a deferred piece to a destination range that is all present, all unowned, or all
- * deferred. */
+/* Copies a deferred piece to a range that is all present, all unowned, or all deferred. */
 static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
                              const struct ms_content *content, bool present)
 {
@@ -153,8 +152,7 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
     return CUDA_SUCCESS;
 }
 
-/* Bytes that were never written may be anything, and must be the same in both places: they become
- * zero. */
+/* Bytes never written may be anything, but must be equal in both places: they become zero. */
 static CUresult define(const struct copy *copy, struct ms_extent *extent)
 {
     extent->content.kind = MS_FILL;
@@ -203,8 +201,7 @@ static void set_foreign(struct ms_content *content)
         content->is_remote_copy = true;
 }
 
-/* Bytes that other ranks keep of the source are marked in the copy too, so that a receive there
- * does not keep them. */
+/* Marks the source's remote bytes in the copy too, so that a receive there does not keep them. */
 static CUresult copy_recorded(const struct copy *copy, size_t bytes)
 {
     struct ms_ranges remote_parts = {0};
@@ -249,8 +246,7 @@ static bool is_source_sure(const struct copy *copy, size_t bytes)
                                 : ms_is_whole(copy->source_address, bytes, device);
 }
 
-/* Backs the destination, and keeps what the copy would overwrite if the driver may refuse the
- * call. */
+/* Backs the destination; keeps what the copy would overwrite if the driver may refuse the call. */
 static CUresult back_for_driver(const struct copy *copy, size_t bytes)
 {
     struct ms_allocation *to = copy->destination;
@@ -277,8 +273,7 @@ static CUresult make_real(const struct copy *copy, size_t bytes)
     return result;
 }
 
-/* A forwarded copy counts as held even if both sides are unowned, so that callers need not
- * distinguish. */
+/* A forwarded copy counts as held even if both sides are unowned; callers need not distinguish. */
 static bool answered_or_held(bool is_answered)
 {
     if (!is_answered)

@@ -54,8 +54,7 @@ static bool is_missing(const struct ms_allocation *allocation, const struct exte
     return ms_lineage_is_missing(&allocation->lineage, begin, begin + range->bytes);
 }
 
-/* If some of the source is absent, only a copy by rows can leave that out, whatever the
- * destination. */
+/* If some of the source is absent, only a copy by rows can leave that out. */
 static bool can_copy_claimed(const struct ms_allocation *source,
                              const struct ms_allocation *destination, const struct extent *from,
                              const struct extent *to, const struct ms_strided_copy *rows)
@@ -86,8 +85,7 @@ bool ms_may_copy_rows(const struct ms_strided_copy *rows)
     return can;
 }
 
-/* The first dimension varies fastest, as rows lie in memory. The driver copies what has changed
- * meanwhile. */
+/* The first dimension varies fastest, as in memory. The driver copies what changed meanwhile. */
 static CUresult copy_all(const struct ms_strided_copy *rows, CUstream stream)
 {
     size_t at[MS_ROW_DIMS] = {0};

@@ -12,8 +12,7 @@
 #include "runtime/base/strided_copy.h"
 #include "runtime/driver/driver.h"
 
-/* Within the least number of extents, 16,384, at which an allocation is materialised whole
- * (ms_bound_lineage). */
+/* ms_bound_lineage may materialise an allocation whole if it has more than 16,384 extents. */
 enum { MS_MAX_ROWS = 8000 };
 
 /* The number of rows; counting stops above MS_MAX_ROWS. */

@@ -19,8 +19,7 @@ static const size_t copied_bytes = (size_t)16 << 20;
 
 static bool lineage_needs(const struct ms_lineage *lineage);
 
-/* True if content needs the file that is about to change, whose sources are closed. Recursion ends
- * at MS_MAX_LAUNCH_DEPTH. */
+/* True if content needs the file with closed sources. Recursion ends at MS_MAX_LAUNCH_DEPTH. */
 static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
@@ -132,8 +131,7 @@ static CUresult save_all(way *save_range, uint64_t *bytes)
     return result;
 }
 
-/* Other threads may copy lineage to where the walk has been, so the last walk is one that finds
- * nothing. */
+/* Repeats until a walk finds nothing, because other threads may copy lineage behind the walk. */
 static CUresult save_until_clean(way *save_range, uint64_t *bytes)
 {
     enum { MANY = 16 };
@@ -197,8 +195,7 @@ static int answer(const char *call, const char *path, uint64_t bytes, CUresult r
     return ETXTBSY;
 }
 
-/* One file at a time. Taken before claims, and held across the shim's own driver calls, as claims
- * are. */
+/* One file at a time. Taken before claims, and, like them, held across the shim's driver calls. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int prepare_locked(const char *call, dev_t device, ino_t inode)

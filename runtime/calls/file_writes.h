@@ -21,8 +21,7 @@
  */
 int ms_prepare_file_write(const char *call, dev_t device, ino_t inode);
 
-/* The same for another process, which waits for the shim's lease (source/lease.h) and gets it in
- * any case. */
+/* The same for another process, which waits for the lease (source/lease.h) and always gets it. */
 void ms_answer_file_write(dev_t device, ino_t inode);
 
 #endif

@@ -27,8 +27,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* True for addresses that a process can have on the supported architectures; smaller numbers are
- * counts. */
+/* True for addresses possible on the supported architectures; smaller numbers are counts. */
 static bool is_plausible(uint64_t word)
 {
     return word >= UINT64_C(1) << 24 && word < UINT64_C(1) << 57;
@@ -84,8 +83,7 @@ static bool is_same_block(const struct ms_allocation_facts *a, const struct ms_a
            b->address < a->address + a->bytes;
 }
 
-/* True if the pointers are as the rule has them: one; or {out, in}, the same one twice or of two
- * blocks. */
+/* True if the pointers fit the rule: one; or {out, in}, the same one twice or of two blocks. */
 static bool find_operands(const struct ms_pointer_scan *reach, enum ms_rule rule,
                           struct operands *operands_out)
 {
@@ -253,8 +251,7 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     return is_recorded;
 }
 
-/* Lists the inputs of torch.cat if each is one piece, one behind the other. Returns false if there
- * are rows. */
+/* Lists the inputs of torch.cat if each is one piece. Returns false if there are rows. */
 static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t *count_out)
 {
     *count_out = 0;
@@ -269,8 +266,7 @@ static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t
     return true;
 }
 
-/* True if all inputs that are rows can be copied row by row; otherwise the kernel had better
- * run. */
+/* True if all inputs that are rows can be copied row by row; otherwise the kernel should run. */
 static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
 {
     size_t count = 0;
@@ -340,8 +336,7 @@ static bool find_rows(const struct ms_call *call, const struct ms_param_layout *
     return false;
 }
 
-/* True if the launch copies rows, and they are copied. It reads no parameters other than those of
- * the copy. */
+/* True if the launch copies rows, and they are copied. It reads only the copy's parameters. */
 static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *layout,
                       const struct ms_packed *packed, const struct ms_pointer_scan *reach,
                       CUresult *result_out)

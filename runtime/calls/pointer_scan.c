@@ -134,8 +134,7 @@ static bool may_end_address(const struct bounds *bounds, const unsigned char *by
            (count == 3 && is_upper_part(far, load(bytes, 3), 40));
 }
 
-/* These bytes may end with the first six or seven bytes of an address whose other bytes are
- * zero. */
+/* These bytes may end with the first six or seven bytes of an address; the others are zero. */
 static CUresult expose_beginning(const unsigned char *bytes, size_t count)
 {
     CUresult result = CUDA_SUCCESS;

@@ -54,8 +54,7 @@ CUresult ms_pointer_scan_expose(const void *bytes, size_t count);
 /* The same for a repeated 4-byte pattern. */
 CUresult ms_pointer_scan_expose_pattern(uint32_t pattern);
 
-/* True if some copy put the address of host memory into device memory: then any kernel may reach
- * anything. */
+/* True if a copy put an address of host memory on the device: any kernel may reach anything. */
 bool ms_pointer_scan_is_unbounded(void);
 
 #endif

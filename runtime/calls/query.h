@@ -15,10 +15,8 @@
  * allocation, or the driver refuses the thread. */
 bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out);
 
-/*
- * One attribute. Returns false if the address is in no allocation, or only the driver can answer
- * (the address is then materialised, or *result_out has the error).
- */
+/* One attribute. Returns false if the address is in no allocation, or only the driver can answer
+ * (the address is then materialised, or *result_out has the error). */
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                           CUresult *result_out);
 
@@ -30,12 +28,10 @@ bool ms_is_owned(CUdeviceptr address);
 /* True for device memory that is in no allocation, as the driver knows it. */
 bool ms_is_device_memory(CUdeviceptr address);
 
-/* True if one piece of memory that the driver knows, on that device, holds the whole range. Not for
- * allocations. */
+/* True if one piece of that device's memory holds the range for the driver. Not for allocations. */
 bool ms_is_whole(CUdeviceptr address, size_t bytes, CUdevice device);
 
-/* True for memory that this process can read: pinned, or unknown to the driver. False also if the
- * driver cannot answer. */
+/* True for memory that this process can read: pinned, or unknown to a driver that can answer. */
 bool ms_is_host_memory(CUdeviceptr address);
 
 /* True for host memory that the driver knows. */

@@ -60,8 +60,7 @@ static inline bool is_any(ms_lanes lanes)
     return (halves[0] | halves[1]) != 0;
 }
 
-/* A cheap test, false for most groups without a word of the window: the uppermost byte of addresses
- * is not zero. */
+/* A cheap test, false for most groups without a match: the top byte of addresses is not zero. */
 static bool may_hold(const struct ms_word_window *window, const unsigned char *bytes)
 {
     ms_lanes found = {0};
@@ -94,8 +93,7 @@ static bool mark_group(struct ms_words *words, const unsigned char *bytes)
     return is_marked;
 }
 
-/* Finds the next group in which a word may be in a window. Behind the bytes there are zeros, which
- * are no word. */
+/* Finds the next group that may hold a match. The bytes end with zeros, which never match. */
 static bool next_group(struct ms_words *words)
 {
     words->at = 0;

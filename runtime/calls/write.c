@@ -20,8 +20,7 @@
 
 CUresult ms_bound_lineage(struct ms_allocation *allocation)
 {
-    /* A model's allocation has an extent for each expert's tensor, and perhaps one for what rounds
-     * it up. */
+    /* A model's allocation has an extent for each expert's tensor, and one for its rounding. */
     enum { LEAST_EXTENTS = 16384, BYTES_FOR_ONE = 512 << 10 };
     if (allocation->lineage.count <= LEAST_EXTENTS ||
         allocation->lineage.count <= allocation->bytes / BYTES_FOR_ONE)
@@ -78,10 +77,8 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-/*
- * Claims the allocation for a write of [address, address + bytes). Returns NULL if the call is to
- * be forwarded (*result_out is CUDA_SUCCESS, and the range is resident) or refused.
- */
+/* Claims the allocation for a write of [address, address + bytes). Returns NULL if the call is to
+ * be forwarded (*result_out is CUDA_SUCCESS, and the range is resident) or refused. */
 static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
                                              CUresult *result_out)
 {
@@ -113,8 +110,7 @@ static uint32_t widen(uint32_t value, unsigned width)
     return value;
 }
 
-/* True for an allocation of another device than the current one, which may have no access: the
- * driver decides. */
+/* True for an allocation of another than the current device: the driver decides about access. */
 static bool is_far(const struct ms_allocation *allocation)
 {
     CUdevice current;
@@ -196,8 +192,7 @@ static bool is_zero(const unsigned char *bytes, size_t count)
     return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-/* Finds what the copied bytes are, so that they need not be copied. Returns false if there is
- * nothing to keep. */
+/* Finds what the copied bytes are. Returns false if they must be copied. */
 static bool find_content(const void *source, size_t bytes, struct ms_content *content)
 {
     uint64_t offset = 0;
@@ -249,8 +244,7 @@ CUresult ms_prepare_payload(const struct ms_box *box, CUstream stream)
 {
     if (box->begin == NULL || box->width == 0)
         return CUDA_SUCCESS;
-    /* Memory that this process cannot read, or that changes before it is copied, may hold
-     * anything. */
+    /* Memory that is unreadable here, or that changes before it is copied, may hold anything. */
     if (!ms_is_host_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
         return ms_prepare_touch_all();
     CUresult result = CUDA_SUCCESS;

@@ -84,10 +84,8 @@ static bool is_in_one_handle(const void *address)
     return is_one;
 }
 
-/*
- * NCCL registers the buffers of a captured operation if each lies in one handle, which must be the
- * same on all ranks (NCCL 2.28.9, NCCL_GRAPH_REGISTER).
- */
+/* NCCL registers the buffers of a captured operation if each lies in one handle, which must be the
+ * same on all ranks (NCCL 2.28.9, NCCL_GRAPH_REGISTER). */
 static void look_at_captured(const struct ms_operation *operation)
 {
     static _Atomic bool is_told;

@@ -18,8 +18,7 @@
 
 #include "runtime/driver/driver.h"
 
-/* What one call reads, and what it overwrites whole. Either may be empty, and both may be the
- * same. */
+/* What one call reads, and overwrites whole. Either may be empty, and both may be the same. */
 struct ms_operation {
     const void *read;
     size_t read_bytes;

@@ -19,8 +19,7 @@ void ms_communicator_made(const void *handle, const struct ms_communicator *comm
 /* The same for a communicator that was split off from another. */
 void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator);
 
-/* Handles are addresses, which may be reused after ms_communicator_forget. Usable from any
- * thread. */
+/* Handles are addresses, reused after ms_communicator_forget. Usable from any thread. */
 void ms_communicator_add(const void *handle, const struct ms_communicator *communicator);
 bool ms_communicator_find(const void *handle, struct ms_communicator *communicator_out);
 void ms_communicator_forget(const void *handle);

@@ -18,10 +18,8 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/*
- * Lists the unbacked granules of the ranges, including the first and the last of [begin, end):
- * other bytes in these are not in memory either, and what materialises them waits.
- */
+/* Lists the unbacked granules of the ranges, including the first and the last of [begin, end):
+ * other bytes in these are not in memory either, and what materialises them waits. */
 static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_ranges *remote_parts, struct ms_ranges *sinkable)
 {
@@ -44,8 +42,7 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
     return is_good;
 }
 
-/* True if the range was concatenated from tensors and will be copied back to them: it only passes
- * what it receives. */
+/* True if tensors were concatenated to the range, and will be copied back from it. */
 static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -57,8 +54,7 @@ static bool is_passing(const struct ms_allocation *allocation, size_t begin, siz
     return false;
 }
 
-/* Lists the granules of [begin, end) that are neither sinkable nor backed: parked memory can lie
- * there. */
+/* Lists the granules of [begin, end), neither sinkable nor backed, where parked memory can lie. */
 static bool list_storable(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_ranges *sinkable, struct ms_ranges *parkable)
 {
@@ -115,8 +111,7 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
     return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Maps new parked memory under the ranges until the work is done. If that fails, they get memory of
- * their own. */
+/* Maps new parked memory under the ranges until the work is done; else they get memory. */
 static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ranges *parkable,
                            struct ms_receive *receive)
 {
@@ -223,8 +218,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     return result;
 }
 
-/* Fails for a captured operation, of which nothing may change later, and for several allocations,
- * which are no tensor. */
+/* Refuses captured operations, whose memory must not change, and more than one allocation. */
 static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *receive,
                         CUresult *result)
 {
@@ -305,8 +299,7 @@ static CUresult record(CUstream stream, CUevent *event_out)
     return result;
 }
 
-/* Users of the memory wait for an event, so each mapping gets one: the sink, the lent memory, the
- * parked memory. */
+/* Users of the memory wait for events: one each for the sink, the lent and the parked memory. */
 static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
 {
     const struct ms_sink_mapping *const sink[] = {receive->sink, receive->lent};

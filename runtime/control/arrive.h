@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arrival of a plan: it is parsed and activated, and what it gives to this rank is
- * materialised. */
+/* Arrival of a plan: parses and activates it, and materialises what it gives to this rank. */
 #ifndef METASHARD_RUNTIME_CONTROL_ARRIVE_H
 #define METASHARD_RUNTIME_CONTROL_ARRIVE_H
 
@@ -9,8 +8,7 @@
 
 #include "runtime/document/fault.h"
 
-/* `name` is for messages. Returns false with the reason in the fault; the previous plan then stays
- * active. */
+/* `name` is for messages. On failure the fault has the reason, and the old plan stays active. */
 bool ms_arrive_text(const char *text, size_t bytes, const char *name, struct ms_fault *fault);
 bool ms_arrive_file(const char *path, struct ms_fault *fault);
 

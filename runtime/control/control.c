@@ -56,10 +56,8 @@ static void refuse(const struct stat *now, const struct ms_fault *fault)
     control.read = *now;
 }
 
-/*
- * A file that is being written is read only when two looks find it the same. A plan with a fault
- * may still be half written, by a writer that was held up: it is refused only if it stays so.
- */
+/* A file that is being written is read only when two looks find it the same. A plan with a fault
+ * may still be half written, by a writer that was held up: it is refused only if it stays so. */
 static void look_at_plan(void)
 {
     struct stat now;
@@ -89,10 +87,8 @@ static void *serve(__attribute__((unused)) void *unused)
     }
 }
 
-/*
- * The thread may wait for an allocation that another thread holds for ever: one that waits for a
- * collective whose peer has died. Returns false if it did not end.
- */
+/* The thread may wait for an allocation that another thread holds for ever: one that waits for a
+ * collective whose peer has died. Returns false if it did not end. */
 static bool join_soon(void)
 {
     enum { PATIENCE_S = 5 };
@@ -113,8 +109,7 @@ static void warn_if_unread(void)
            control.path, why);
 }
 
-/* Runs before libcuda ends, because the last registered function runs first. What the thread is
- * filling is given up. */
+/* Runs before libcuda ends, as it is registered last. Gives up what the thread is filling. */
 static void finish(void)
 {
     if (getpid() != control.pid)

@@ -51,8 +51,7 @@ static time_t now_s(void)
 
 /* --- opening */
 
-/* Returns true if the name is free now: there was nothing, or the socket of a process that has
- * ended. */
+/* Returns true if the name is free now: unused, or the socket of a process that has ended. */
 static bool make_room(void)
 {
     struct stat there;
@@ -170,8 +169,7 @@ static bool is_own_user(int descriptor)
            peer.uid == geteuid();
 }
 
-/* A connection that cannot be accepted stays pending, so poll would return at once: sleeps
- * instead. */
+/* Sleeps, because a connection that cannot be accepted stays pending and poll returns at once. */
 static void wait_for_descriptor(void)
 {
     static bool is_told;

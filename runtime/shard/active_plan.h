@@ -65,20 +65,15 @@ bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 /* The same for all that was copied before there was a plan. Takes claims itself. */
 void ms_shard_catch_up(void);
 
-/*
- * Asks the plan about the unknown bytes in [begin, end) of the allocation: they become local or
- * remote, or stay unknown. Whole extents are asked about. What cannot be asked stays unknown.
- */
+/* Asks the plan about the unknown bytes in [begin, end) of the allocation: they become local or
+ * remote, or stay unknown. Whole extents are asked about. What cannot be asked stays unknown. */
 void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The program reads remote bytes in [begin, end): counts them, or returns the error that the call
- * fails with. */
+/* The program reads remote bytes in [begin, end): counts them, or returns an error for the call. */
 CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end);
 
-/*
- * Names the tensor at [address, address + bytes). Returns false with the reason in the fault. The
- * name is forgotten when the memory is freed.
- */
+/* Names the tensor at [address, address + bytes). Returns false with the reason in the fault. The
+ * name is forgotten when the memory is freed. */
 bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                    const struct ms_tensor *like, struct ms_fault *fault);
 
@@ -95,12 +90,10 @@ bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t 
 /* Removes all names from the range, and forgets what they decided. */
 bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault);
 
-/* Forgets the names of blocks in [begin, end) of the allocation, which are gone. Cheap if there are
- * none. */
+/* Forgets the names of blocks in [begin, end), which are gone. Cheap if there are none. */
 void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* Finds blocks, by size and order, for tensors of the plan that have no other place. Takes claims
- * itself. */
+/* Finds blocks, by size and order, for tensors that have no other place. Takes claims itself. */
 void ms_shard_match_blocks(void);
 
 /* The state of the active plan at one moment. */
@@ -121,8 +114,7 @@ struct ms_shard_facts {
 };
 void ms_shard_describe(struct ms_shard_facts *facts_out);
 
-/* Publishes the active plan to the state page: it has changed, or was carried out; `what` says
- * which. */
+/* Publishes the active plan to the state page; `what` says what happened to it. */
 void ms_shard_publish(const char *what, uint64_t began);
 
 /* Visits the entries that match no tensor of a known file and no named tensor, and the entries that

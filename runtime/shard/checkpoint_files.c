@@ -149,8 +149,7 @@ static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
     return true;
 }
 
-/* "model.safetensors.index.json" may list "model-00001-of-00003.safetensors" and
- * "model.safetensors". */
+/* "model-00001-of-00003" and "model" (.safetensors) may be in "model.safetensors.index.json". */
 static bool find_index(const char *path, char *index, size_t bytes)
 {
     struct stat stat_;

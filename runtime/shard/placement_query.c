@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the plan says of an allocation's bytes, and what happens when the program reads remote
- * ones. */
+/* The plan's decision on an allocation's bytes, and the program's reads of remote ones. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -5,8 +5,7 @@
 #include "runtime/shard/active_plan.h"
 #include "runtime/shard/tensors_by_size.h"
 
-/* True if bytes of a file continue outside: then the bytes that arrive are not a tensor in its
- * place. */
+/* True if bytes of a file continue outside: then the range is not a tensor in its place. */
 static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
 {
     return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
@@ -19,8 +18,7 @@ struct told {
     struct ms_ranges remote, copies;
 };
 
-/* Received bytes say nothing: they may be another tensor's, if memory is reused and this tensor was
- * never written. */
+/* Received bytes say nothing: in reused memory, they may be another tensor's. */
 static bool tells(const struct ms_content *content)
 {
     return content->kind != MS_ABSENT && content->locality != MS_UNKNOWN;

@@ -142,8 +142,7 @@ static size_t list_homeless_locked(size_t *unplaced)
 
 /* --- entries without a name */
 
-/* Finds the first entry without a name that matches the block, and its dtype and shape if it has
- * them. */
+/* Finds the first entry without a name that matches the block, and any dtype and shape it has. */
 bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order)
 {
     const uint64_t bytes = block->end - block->begin;

@@ -11,18 +11,15 @@
 const char *ms_reason_text(uint32_t reason);
 const char *ms_event_kind_name(uint32_t kind);
 
-/* The reason of an event; "" if it is that the call needs the bytes, except for a
- * materialisation. */
+/* The reason of an event; "" if the call needs the bytes and they were not materialised. */
 const char *ms_event_reason_text(uint32_t kind, uint32_t reason);
 extern const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT];
 
 /* True for a reason why something could not stay deferred, which ms_explain explains. */
 bool ms_reason_is_fallback(enum ms_reason reason);
 
-/*
- * Writes one or two sentences: what happened, and what the user can do about it. Returns false if
- * the reason is no fallback. `call` may be NULL; `text` is the kernel or the tensor, or NULL.
- */
+/* Writes one or two sentences: what happened, and what the user can do about it. Returns false if
+ * the reason is no fallback. `call` may be NULL; `text` is the kernel or the tensor, or NULL. */
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes);
 

@@ -47,8 +47,7 @@ static bool read_text(const char *path, char *text_out, size_t bytes)
     return true;
 }
 
-/* Field 22 of /proc/PID/stat; the name in field 2 may hold anything, also parentheses. 0: no such
- * process. */
+/* Field 22 of /proc/PID/stat; the name in field 2 may hold parentheses. 0: no such process. */
 static uint64_t start_of(uint64_t pid, bool *is_dead_out)
 {
     char path[64], text[1024];

@@ -12,7 +12,7 @@
 #define MS_STATE_SUFFIX ".state"
 
 /* The folder that the configuration selects. `index` counts the places to try in turn. Returns
- * false behind the last, or if METASHARD_STATE_DIR is empty. */
+ * false after the last, or if METASHARD_STATE_DIR is empty. */
 bool ms_state_folder(const struct ms_config *config, unsigned index, char path_out[MS_PATH_BYTES]);
 
 /* True for the name of a state page. */

@@ -30,8 +30,7 @@ static void add_section(struct ms_state_header *header, enum ms_state_section se
     header->total_bytes += (count * bytes + 63) / 64 * 64;
 }
 
-/* Causes and samples each get an eighth of what the fixed sections leave; blocks and events each
- * get half of the rest. */
+/* Beside the fixed sections, causes and samples get an eighth each, blocks and events the rest. */
 void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64_t options,
                       uint64_t figures)
 {

@@ -55,10 +55,8 @@ static uint64_t count_of(enum ms_state_section section)
     return state.header.sections[section].count;
 }
 
-/*
- * Every word is stored with release, so that none is seen before the odd sequence, and the even
- * sequence is seen last. That costs nothing on x86-64.
- */
+/* Every word is stored with release, so that none is seen before the odd sequence, and the even
+ * sequence is seen last. That costs nothing on x86-64. */
 static void write_words(void *to_record, const void *value, size_t bytes, uint64_t sequence)
 {
     word *to = to_record;
@@ -616,8 +614,7 @@ static bool is_cause_of(const struct ms_state_cause *cause, const struct ms_stat
            strcmp(cause->call, wanted->call) == 0 && strcmp(cause->text, wanted->text) == 0;
 }
 
-/* The index of its cause, or of a free one; if the table is full, the first, which takes the
- * rest. */
+/* The index of its cause, or of a free one. If the table is full, the first takes the rest. */
 static uint64_t find_cause_locked(const struct ms_state_cause *wanted)
 {
     enum { PROBES = 16 };

@@ -36,8 +36,7 @@ void ms_state_set_default_rank(uint32_t rank, uint32_t world);
 void ms_state_set_plan(const struct ms_state_plan *plan);
 void ms_state_set_device(uint32_t device, const char *name);
 
-/* The number of a file, as blocks have it, or 0 if the table is full. Slow the first time for a
- * path. */
+/* The number of a file, or 0 if the table is full. Slow the first time for a path. */
 uint32_t ms_state_file(const char *path);
 
 /*
@@ -56,10 +55,8 @@ void ms_state_remove(struct ms_state_place *place);
 /* The figures have changed: takes a sample, unless the last one is very recent. */
 void ms_state_sample(void);
 
-/*
- * Writes an event, with the call and the kernel that the thread is in. `began` (ms_state_now) gives
- * the duration; 0: none. If `text` is NULL, the kernel takes its place.
- */
+/* Writes an event, with the call and the kernel that the thread is in. `began` (ms_state_now) gives
+ * the duration; 0: none. If `text` is NULL, the kernel takes its place. */
 void ms_state_event(enum ms_event_kind kind, uint64_t block, uint64_t address, uint64_t bytes,
                     uint64_t began, const char *text);
 

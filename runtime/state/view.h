@@ -15,10 +15,8 @@
 #include "runtime/state/folder.h"
 #include "runtime/state/format.h"
 
-/*
- * All texts end with a zero and are UTF-8 without control characters. Numbers are as the file has
- * them: sums of a damaged file may be wrong, but an index is in range or 0.
- */
+/* All texts end with a zero and are UTF-8 without control characters. Numbers are as the file has
+ * them: sums of a damaged file may be wrong, but an index is in range or 0. */
 struct ms_snapshot {
     const char *path; /* the caller's string */
     enum ms_life life;

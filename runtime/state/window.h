@@ -18,8 +18,7 @@ void ms_window_extend(void);
 /* True if settling ended the last window: what is handed out now should have memory. */
 bool ms_window_is_settled(void);
 
-/* The program launched work. Returns true if it has moved on; for one thread only, until the time
- * has passed again. */
+/* The program launched work. Returns true, to one thread at a time, if it has moved on. */
 bool ms_window_is_due(void);
 
 /* Settling ends the window. */

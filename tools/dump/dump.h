@@ -8,8 +8,7 @@
 
 #include "runtime/state/view.h"
 
-/* Exit statuses. BAD: a page that does not exist, is not valid, or has another version, or output
- * that cannot be written. */
+/* BAD: a page does not exist, is not valid or has another version; or output cannot be written. */
 enum { GOOD, BAD, USAGE };
 
 enum { MAX_FILES = 4096 };

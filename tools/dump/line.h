@@ -21,8 +21,7 @@ void line(enum color color, const char *format, ...) __attribute__((format(print
 /* Prints the text in as many lines as it takes, broken between words, each indented. */
 void paragraph(enum color color, unsigned indent, const char *text);
 
-/* "12.0 MiB"; a time as "1.234 s", "12.3 ms" or "12.3 us". The result is one of a few buffers that
- * take turns. */
+/* "12.0 MiB"; a time as "1.234 s", "12.3 ms" or "12.3 us". Results are a few buffers in turn. */
 const char *bytes_text(uint64_t bytes);
 const char *time_text(uint64_t ns);
 

@@ -101,8 +101,7 @@ static void show_rows(struct ms_snapshot *snapshots, size_t count)
         show_row(&snapshots[i]);
 }
 
-/* Ignores a page that was removed meanwhile. Reports one that cannot be read, and shows the
- * others. */
+/* Ignores pages removed meanwhile. Reports those that cannot be read, and shows the others. */
 int run_list(const struct options *options)
 {
     struct paths paths = {0};

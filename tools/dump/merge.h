@@ -21,21 +21,18 @@ struct totals group_totals(const struct group *group);
 
 /* Each returns NULL if out of memory. free(). */
 
-/* The sums over causes of one kind, reason, call and text; the most bytes first, then the most
- * often. */
+/* Sums over causes of one kind, reason, call and text; by bytes, then by count, descending. */
 struct ms_state_cause *group_causes(const struct group *group, size_t *count_out);
 
 /* The sums over tensors of one name, the largest first. */
 struct tensor_row *group_tensors(const struct group *group, size_t *count_out);
 
-/* Their memory from `time_ns` to the next moment. After its end, a process counts with its last
- * sample. */
+/* Their memory from `time_ns` to the next moment. An ended process counts with its last sample. */
 struct moment {
     uint64_t time_ns, live_bytes, deferred_bytes, backed_bytes;
 };
 
-/* Leaves at most `most` (2 or more) moments: the one with the most memory of each span of time, and
- * the last. */
+/* Leaves at most `most` (>= 2) moments: the last, and the greatest memory of each time span. */
 struct moment *group_moments(const struct group *group, size_t most, size_t *count_out);
 
 #endif

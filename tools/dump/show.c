@@ -170,8 +170,7 @@ static enum color event_color(uint32_t kind)
                : PLAIN;
 }
 
-/* Makes equal causes of several processes one row. The fallback explains what was materialised for
- * it. */
+/* Joins equal causes of several processes. Fallbacks explain what was materialised for them. */
 static size_t join_causes(struct ms_state_cause *causes, size_t count)
 {
     size_t kept = 0;

@@ -61,8 +61,7 @@ static int tp_dim(const struct ms_tensor *tensor)
     return -1;
 }
 
-/* The name up to the first number among its parts, as "model.layers.0"; otherwise "root".
- * free(). */
+/* The name up to its first numeric part, as "model.layers.0"; otherwise "root". free(). */
 static char *unit_name(const char *name)
 {
     for (const char *part = name; part != NULL; part = strchr(part, '.')) {

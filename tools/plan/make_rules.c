@@ -14,8 +14,7 @@ json_t *plan_document(json_t *mesh, json_t *entries)
                      entries);
 }
 
-/* Reports what is wrong; the caller destroys the plan in any case. text is NULL if out of
- * memory. */
+/* Reports what is wrong; the caller destroys the plan anyway. text is NULL if out of memory. */
 static bool lay_out(const char *text, const char *file, const struct ms_checkpoint *checkpoint,
                     struct ms_plan **plan_out, struct ms_layout **layout_out)
 {
@@ -100,8 +99,7 @@ static bool index_rules(struct rules *rules)
     return true;
 }
 
-/* A declaration among the rules would change the order of the tensors, which other rules may depend
- * on. */
+/* A declaration among the rules would change the tensors' order, on which others may depend. */
 static json_t *without_declarations(const struct rules *rules)
 {
     json_t *copy = json_deep_copy(rules->entries), *index;

@@ -23,8 +23,7 @@ static bool say(const char *file, const char *what, int error)
     return false;
 }
 
-/* Reads a whole file, or one byte more than the limit; free(). On failure returns NULL and sets
- * errno. */
+/* Reads a file, up to one byte over the limit; free(). Returns NULL and sets errno on failure. */
 static char *read_all(FILE *file, size_t *bytes_out)
 {
     char *text = NULL;

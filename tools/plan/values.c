@@ -16,8 +16,7 @@ bool read_count(const char *text, uint64_t most, uint64_t *count_out)
     return true;
 }
 
-/* The code point of a control character, or of one that separates lines, and its length; 0 for
- * others. */
+/* The code point and length of a control character or line separator; 0 for others. */
 static unsigned control(const char *text, size_t *bytes_out)
 {
     const unsigned char *bytes = (const unsigned char *)text;

@@ -160,8 +160,7 @@ static void draw_chart(const struct html *html, const struct moment *moments, si
     fputs("<path class=\"area backed\" d=\"", file);
     draw_steps(file, &scale, moments, count, all_series[BACKED].offset);
     fprintf(file, "V%.2fH%.2fZ\"/>\n", y_of(&scale, 0), x_of(&scale, moments[0].time_ns));
-    /* The first series is on top, dashed, so that another one shows through where they are
-     * equal. */
+    /* The first series is on top, dashed, so that an equal one shows through. */
     for (int i = SERIES - 1; i >= 0; i--) {
         fprintf(file, "<path class=\"line %s\" data-series=\"%s\" d=\"", all_series[i].name,
                 all_series[i].name);

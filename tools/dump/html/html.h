@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the page share. Texts of a state page are not trusted: they go through
- * html_text. */
+/* What the parts of the page share. Texts of a page are not trusted: html_text escapes them. */
 #ifndef METASHARD_TOOLS_DUMP_HTML_HTML_H
 #define METASHARD_TOOLS_DUMP_HTML_HTML_H
 
@@ -19,8 +18,7 @@ struct html {
 /* Writes the text escaped: in an element, or in an attribute between double quotes. */
 void html_text(FILE *file, const char *text);
 
-/* Writes <data>: the figure for people, with the number for programs. `figure`: its name in the
- * JSON, or NULL. */
+/* Writes <data>, with the number for programs. `figure`: its name in the JSON, or NULL. */
 void html_bytes(FILE *file, const char *figure, uint64_t bytes);
 void html_time(FILE *file, const char *figure, uint64_t ns);
 void html_number(FILE *file, const char *figure, uint64_t number);
