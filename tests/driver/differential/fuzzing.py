@@ -343,7 +343,7 @@ class Coverage:
 
     def table(self):
         text = ["entries that were hit, by class:"]
-        for class_ in ("OWN", "OBSERVE", "SEAL", "PASS"):
+        for class_ in ("OWN", "OBSERVE", "SEAL", "FORWARD"):
             names = [name for name in self.fuzzer.entries if self.fuzzer.classes[name] == class_]
             hit = [name for name in names if self.entries[name] > 0]
             text.append(f"  {class_.lower()}: {len(hit)} of {len(names)}")
