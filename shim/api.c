@@ -16,7 +16,7 @@ const char *metashard_error(void)
     return fault.text;
 }
 
-/* From here on, what the call returns. */
+/* Ends a call of the program; returns what the call returns. */
 static int end(bool is_good)
 {
     return is_good ? 0 : -1;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The runtime's door: what a thread of the program is while it is inside.
+ * Cancellation of threads inside the shim.
  *
- * It cannot be cancelled. The runtime opens files, reads, sleeps and waits for others, all of which are points of cancellation, with
- * claims, locks and brackets around reads; a thread that ended there would keep them for ever. So a cancellation waits until
- * the call returns, as it does where the driver is asked for the same. Each entry point that comes to the runtime, but for
- * looking something up, is inside from its beginning to its end, the driver's call included: a read is held until
- * that has returned. Entries that go straight to the driver are never inside.
+ * A thread inside the shim cannot be cancelled. The runtime opens files, reads, sleeps and waits,
+ * all of which are cancellation points, while it holds claims, locks and reads; a thread that ended
+ * there would hold them for ever. A cancellation therefore waits until the call returns, as it does
+ * in the driver's own calls. Each entry point that calls the runtime, except for lookups, is inside
+ * from beginning to end, including the driver's call, because a read is held until that returns.
+ * Entries that go straight to the driver are never inside.
  */
 #ifndef METASHARD_SHIM_CANCELLATION_H
 #define METASHARD_SHIM_CANCELLATION_H
@@ -28,12 +29,12 @@ static inline void ms_cancellation_restore(const int *before)
     pthread_setcancelstate(*before, NULL);
 }
 
-/* Until the end of the enclosing block. */
+/* Disables cancellation until the end of the enclosing block. */
 #define MS_INSIDE                                                              \
     const int door __attribute__((cleanup(ms_cancellation_restore), unused)) = \
         ms_cancellation_disable()
 
-/* The same for a call of the program by the name that messages use. */
+/* The same for a call of the program; `call` is its name in messages. */
 #define MS_ENTER(call)  \
     ms_caller = (call); \
     MS_INSIDE

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Code that comes and goes: which handles are kernels, and recorded launches before their code goes. */
+/* Code: tracks which handles are kernels, and runs recorded launches before an unload. */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
 #include "runtime/kernel/parameters.h"

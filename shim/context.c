@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts: blocks die with theirs, and peer access must be given to mapped memory explicitly. */
+/* Contexts: allocations end with their context; mapped memory needs explicit peer access. */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
 #include "shim/entries.h"
@@ -36,7 +36,7 @@ static bool is_primary_active(CUdevice device)
            active != 0;
 }
 
-/* The handle of an active primary context; the driver gives it only together with a reference. */
+/* The handle of an active primary context. The driver returns it only with a reference. */
 static CUcontext primary_context(CUdevice device)
 {
     CUcontext context;
@@ -70,7 +70,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
     return result;
 }
 
-/* The device of a context that need not be current. */
+/* The device of a context that is perhaps not current. */
 static bool device_of(CUcontext context, CUdevice *device_out)
 {
     CUcontext popped;

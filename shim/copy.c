@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Linear copies. Those to the device and within it are the machine's; those from the device materialise
- * what they read. Each macro is one entry point and its per-thread twin has the other default stream.
+ * Linear copies. The runtime takes those to and within the device; those from the device
+ * materialise what they read. Each macro is one entry point; its per-thread twin has the other
+ * default stream.
  *
- * A range that strays (ms_strays) is refused by the driver, which gets no address for it; then the other address is
- * of no matter.
+ * A range that strays (ms_strays) is refused by the driver, which gets MS_NOWHERE for it; the other
+ * address then does not matter.
  *
- * Whatever the driver queues sets the gate: any of these may write host memory, from which a later copy
- * reads, since an address of either side may be one of pinned memory.
+ * Whatever the driver queues sets the gate: any of these copies may write host memory, from which a
+ * later copy reads, because an address of either side may be one of pinned memory.
  */
 #include "runtime/calls/calls.h"
 #include "runtime/calls/query.h"
@@ -53,7 +54,7 @@ FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2, CU_STREAM_LEGACY)
 FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
-/* What a copy within the device reads is held until the driver has it. */
+/* What a copy within the device reads is held until the driver has the copy. */
 #define ON_DEVICE(symbol, default_stream)                                                   \
     MS_SLOW(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount))       \
     {                                                                                       \
@@ -99,8 +100,7 @@ ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2, CU_STREAM_LEGACY)
 ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
-/* The destination of a copy to the host, should it be one of ours: whether that is allowed is the
- * driver's to say. */
+/* Prepares a host destination that is in an allocation: the driver decides if that is allowed. */
 static CUresult prepare_host(const void *destination, size_t bytes)
 {
     const CUdeviceptr address = (CUdeviceptr)(uintptr_t)destination;
@@ -152,14 +152,14 @@ TO_HOST(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD)
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2, CU_STREAM_LEGACY)
 TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, CU_STREAM_PER_THREAD)
 
-/* cuMemcpy finds the kind of copy from the addresses; so must we. */
+/* cuMemcpy derives the kind of copy from the addresses; so must the shim. */
 static bool reads_block(CUdeviceptr destination, CUdeviceptr source)
 {
     return ms_defers_any() && ms_is_owned(source) && !ms_is_owned(destination) &&
            !ms_is_device_memory(destination);
 }
 
-/* A copy that is not one from a block to the host. *is_held_out: it is to be forwarded, and ms_read_end follows. */
+/* Any copy but from an allocation to the host. *is_held_out: forward it, then call ms_read_end. */
 static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                      bool blocking, bool *is_held_out, CUresult *result_out)
 {
@@ -181,7 +181,7 @@ static bool copy_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, 
                              result_out);
 }
 
-/* True: the call is answered. */
+/* Returns true if the call is answered. */
 static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
                         bool blocking, bool *is_held_out, CUresult *result_out)
 {

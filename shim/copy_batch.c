@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Batches of copies. They are not modelled: everything that is deferred is materialised. A copy that strays (ms_strays) is
- * refused by the driver, which gets no destination for it and says which one it was.
+ * Batches of copies. They are not modelled: everything deferred is materialised. A copy that strays
+ * (ms_strays) is refused by the driver, which gets MS_NOWHERE as its destination and says which
+ * copy it was.
  */
 #include <string.h>
 
@@ -28,7 +29,7 @@ static bool copy_strays(const struct batch *batch, size_t i)
     return ms_strays(batch->to[i], batch->sizes[i]) || ms_strays(batch->from[i], batch->sizes[i]);
 }
 
-/* A copy of the destinations in which those that stray are nowhere; NULL: none does. */
+/* Copies the destinations, with MS_NOWHERE for those that stray; NULL if none does. */
 static CUresult bound(const struct batch *batch, CUdeviceptr **bounded_out)
 {
     *bounded_out = NULL;
@@ -48,7 +49,7 @@ static CUresult bound(const struct batch *batch, CUdeviceptr **bounded_out)
     return CUDA_SUCCESS;
 }
 
-/* With and without failIdx. */
+/* For entries with and without failIdx. */
 #define UNPACK(...) __VA_ARGS__
 #define BATCH(symbol, more_parameters, more)                                                      \
     MS_SLOW(symbol, (CUdeviceptr * dsts, CUdeviceptr * srcs, size_t * sizes, size_t count,        \
@@ -76,7 +77,7 @@ BATCH(cuMemcpyBatchAsync_ptsz, (size_t * failIdx, CUstream hStream), (failIdx, h
 BATCH(cuMemcpyBatchAsync_v2, (CUstream hStream), (hStream))
 BATCH(cuMemcpyBatchAsync_v2_ptsz, (CUstream hStream), (hStream))
 
-/* An element is taken for a byte: how big one of an array is is not asked. */
+/* Counts an element of an array as one byte, because its real size is not looked up. */
 static bool operand_strays(const CUmemcpy3DOperand *operand, const CUDA_MEMCPY3D_BATCH_OP *copy)
 {
     if (operand->type != CU_MEMCPY_OPERAND_TYPE_POINTER)

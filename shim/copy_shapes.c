@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies and sets of more than one dimension, between devices and with arrays: what they can touch
- * is materialised, then they run as they are. */
+/* Copies and sets of more than one dimension, between devices, and with arrays: what they can touch
+ * is materialised, then they are forwarded. */
 #include "runtime/calls/calls.h"
 #include "runtime/calls/copy_rows.h"
 #include "runtime/calls/query.h"
@@ -8,7 +8,7 @@
 #include "shim/entries.h"
 #include "shim/stream.h"
 
-/* A side of a pitched copy. */
+/* One side of a pitched copy. */
 struct side {
     CUmemorytype type;
     CUdeviceptr device; /* also for CU_MEMORYTYPE_UNIFIED */
@@ -21,7 +21,7 @@ static size_t row_pitch(const struct side *side, size_t width)
     return side->pitch != 0 ? side->pitch : side->x_bytes + width;
 }
 
-/* The rows of a side in device memory; false: of another, or of no bytes. */
+/* The rows of a side in device memory. Returns false if it is elsewhere or has no bytes. */
 static bool find_rows(const struct side *side, size_t width, size_t height, size_t depth,
                       struct ms_rows *rows_out)
 {
@@ -45,7 +45,7 @@ static CUresult prepare_side(const struct side *side, size_t width, size_t heigh
     return find_rows(side, width, height, depth, &rows) ? ms_access_rows(&rows) : CUDA_SUCCESS;
 }
 
-/* What the bytes of a host side point to. */
+/* Materialises what the bytes of a host side point to. */
 static CUresult prepare_payload(const struct side *side, size_t width, size_t height, size_t depth,
                                 CUstream stream)
 {
@@ -74,7 +74,7 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
     return ms_access_payload(&box, stream);
 }
 
-/* What a side is to a copy of rows; false: no device memory, or one that the driver refuses. */
+/* The address of a side's first row. Returns false if it is not in device memory, or is refused. */
 static bool find_first_row(const struct side *side, size_t width, uint64_t *first_out)
 {
     *first_out = side->device + side->y * row_pitch(side, width) + side->x_bytes;
@@ -82,7 +82,7 @@ static bool find_first_row(const struct side *side, size_t width, uint64_t *firs
            row_pitch(side, width) >= side->x_bytes + width && row_pitch(side, width) <= INT32_MAX;
 }
 
-/* One plane of rows out of a block, which is done here. */
+/* Copies one plane of rows out of an allocation, if the runtime does it itself. */
 static bool copy_rows(const struct side *source, const struct side *destination, size_t width,
                       size_t height, CUstream stream, CUresult *result_out)
 {
@@ -167,7 +167,7 @@ static bool strays_2d(const CUDA_MEMCPY2D *copy)
     return strays_3d(&box);
 }
 
-/* Between contexts; what is asked here does not depend on them. */
+/* For copies between contexts; the result does not depend on these. */
 static bool strays_peer(const CUDA_MEMCPY3D_PEER *copy)
 {
     const CUDA_MEMCPY3D box = {.srcMemoryType = copy->srcMemoryType,
@@ -196,7 +196,7 @@ static CUresult prepare_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool *is_
     return ms_defers_any() ? prepare_box(copy, stream) : CUDA_SUCCESS;
 }
 
-/* *is_done_out: it was copied, and there is nothing left to do for the driver. */
+/* *is_done_out: the copy is done, and the driver is not called. */
 static CUresult prepare_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool *is_done_out)
 {
     CUresult result;
@@ -218,7 +218,7 @@ static CUresult prepare_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream, bo
     return ms_defers_any() ? ms_access_all() : CUDA_SUCCESS;
 }
 
-/* `nowhere` is the same copy to nowhere. */
+/* Defines `nowhere`, the same copy with MS_NOWHERE as its destination. */
 #define TO_NOWHERE(type, pCopy)                   \
     type nowhere = *(pCopy);                      \
     nowhere.dstMemoryType = CU_MEMORYTYPE_DEVICE; \

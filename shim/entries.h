@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The entry table as the shim uses it: ids, names, real functions. Made from
- * entries.def. Behind the entries of the table lie spare slots: functions that a newer driver has
- * and the table does not are sealed by thunks made for them when a program looks them up.
+ * The entry table as the shim uses it: ids, names and real functions, made from entries.def. Spare
+ * slots follow the table's entries: when a program looks up a function of a newer driver that the
+ * table does not have, one of their thunks seals it.
  */
 #ifndef METASHARD_SHIM_ENTRIES_H
 #define METASHARD_SHIM_ENTRIES_H
@@ -38,16 +38,14 @@ struct ms_entry_facts {
 
 extern const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT];
 
-/*
- * Real functions by entry. NULL until the driver is known (ms_real_load), afterwards the driver's
- * function, or ms_missing where it has none. Written once per slot.
- */
+/* Real functions by entry. NULL until the driver is known (ms_real_load); then the driver's
+ * function, or ms_missing if it has none. Each slot is written once. */
 extern void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
-/* The real function of an entry, loading the table if need be. Never NULL. */
+/* Returns the real function of an entry, and loads the table first if necessary. Never NULL. */
 void *ms_real_get(enum ms_entry entry);
 
-/* Stands in for functions the installed driver lacks. */
+/* Stands in for functions that the installed driver lacks. */
 CUresult ms_missing(void);
 
 #define MS_REAL(symbol) ((__typeof__(&symbol))ms_real_fast(MS_ENTRY_##symbol))
@@ -59,8 +57,9 @@ static inline void *ms_real_fast(enum ms_entry entry)
 }
 
 /*
- * An entry that jumps to the driver when nothing is deferred (a copy or set: when nothing is ours), and otherwise goes inside
- * (cancellation.h), to what MS_SLOW has defined before it. Apart, so that the quick way needs no frame.
+ * An entry that jumps to the driver when nothing is deferred (a copy or set: when the shim owns
+ * nothing). Otherwise it goes inside (cancellation.h), to the body that MS_SLOW defines before it.
+ * The body is a separate function so that the fast path needs no frame.
  */
 #define MS_QUICK(symbol, parameters, arguments) \
     MS_QUICK_WHEN(ms_is_quiet(), symbol, parameters, arguments)
@@ -84,8 +83,8 @@ static inline void *ms_real_fast(enum ms_entry entry)
     }
 #define MS_SLOW(symbol, parameters) static CUresult inside_##symbol parameters
 
-/* No memory of any kind. The driver refuses a copy or set there, after what it looks at first: so it is called with
- * this address instead of one that strays (ms_strays). */
+/* The null address. For a copy or set that strays (ms_strays), the driver is called with this
+ * address, so that it checks its other arguments first and then refuses the call. */
 #define MS_NOWHERE ((CUdeviceptr)0)
 
 #endif

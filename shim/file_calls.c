@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that the program is about to change. While something on the device still comes from a file, the calls by which
- * this process opens it for writing, or changes it by a descriptor, are seen here first: the bytes are brought in, and
- * then libc's own function runs. A write or a store needs a descriptor that was opened for writing, so these are not
- * watched; nor are rename and unlink, which leave the bytes of a file that the shim has open.
+ * Files that the program is about to change. While something on the device still comes from a file,
+ * the calls by which this process opens the file for writing, or changes it through a descriptor,
+ * arrive here first: they bring the bytes into memory and then call libc's own function. A write or
+ * a store needs a descriptor that was opened for writing, so these calls are not watched. Neither
+ * are rename and unlink, which leave the bytes of a file that the shim has open.
  *
- * While there is no such file an entry costs one load more than libc's function. Nothing here allocates or takes a lock
- * before the file's inode was found among those that are needed, so open stays as async-signal-safe as it is. libc's functions
- * are those that the program would have called (RTLD_NEXT); they keep their cancellation points.
+ * While there is no such file, an entry costs one load more than libc's function. Nothing here
+ * allocates or takes a lock before the file's inode was found among those that are needed, so open
+ * stays async-signal-safe. libc's functions are those that the program would have called
+ * (RTLD_NEXT); they remain cancellation points.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -39,7 +41,7 @@ static const char *const names[CALL_COUNT] = {
 
 static void *_Atomic real[CALL_COUNT];
 
-/* Two threads may find the same. */
+/* Two threads may do this at the same time; both find the same function. */
 static void *find(enum call call)
 {
     void *found = ms_libc_dlsym()(RTLD_NEXT, names[call]);
@@ -49,7 +51,7 @@ static void *find(enum call call)
     return found;
 }
 
-/* Early, because dlsym is not for signal handlers; other libraries' constructors may come before. */
+/* Early, because dlsym is not for signal handlers. Other constructors may run before. */
 __attribute__((constructor)) static void find_all(void)
 {
     for (int call = 0; call < CALL_COUNT; call++)
@@ -62,7 +64,7 @@ static inline void *real_of(enum call call)
     return found != NULL ? found : find(call);
 }
 
-/* --- shall the call go on? If not, errno says why */
+/* --- may the call go on? If not, errno has the reason */
 
 static bool prepare(enum call call, bool is_known, const struct stat *file, int before)
 {
@@ -90,7 +92,7 @@ __attribute__((noinline)) static bool prepare_descriptor(enum call call, int des
     return prepare(call, fstat(descriptor, &file) == 0, &file, before);
 }
 
-/* A file that these flags may change. One that must not be there yet is none. */
+/* True if a call with these flags may change a file. With O_EXCL there is no file yet to change. */
 static bool may_change(int flags)
 {
     if ((flags & O_PATH) != 0 || (flags & O_TMPFILE) == O_TMPFILE ||
@@ -120,7 +122,7 @@ static bool may_change_descriptor(enum call call, int descriptor)
     return !is_needed() || prepare_descriptor(call, descriptor);
 }
 
-/* --- the calls. The headers may give one name for another (open64 for open), so the symbol is given to the assembler. */
+/* --- the calls. Asm labels name the symbols, because headers may define one name as another. */
 
 #define CALL(type, name, parameters)                                                      \
     type ms_file_##name parameters __asm__(#name) __attribute__((visibility("default"))); \
@@ -132,7 +134,7 @@ static bool has_mode(int flags)
     return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE;
 }
 
-/* The mode is there only where the flags say so. */
+/* Reads the mode, which is there only if the flags require it. */
 #define READ_MODE(mode, flags)            \
     mode_t mode = 0;                      \
     if (has_mode(flags)) {                \
@@ -204,7 +206,7 @@ CREAT(creat64)
 FOPEN(fopen)
 FOPEN(fopen64)
 
-/* Without a path it is the stream's own file that is opened again. */
+/* Without a path, freopen opens the stream's own file again. */
 static bool may_open_again(enum call call, const char *path, const char *mode, FILE *stream)
 {
     if (path != NULL || !is_needed())
@@ -253,7 +255,7 @@ FTRUNCATE(ftruncate64)
 FALLOCATE(fallocate)
 FALLOCATE(fallocate64)
 
-/* Returns its error, and leaves errno alone. */
+/* posix_fallocate returns its error and does not set errno. */
 #define POSIX_FALLOCATE(name)                                              \
     CALL(int, name, (int file, off_t at, off_t bytes))                     \
     {                                                                      \

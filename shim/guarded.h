@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Entries with arguments on the stack. The exported symbol is a thunk in assembly that jumps to the
- * driver while nothing is deferred, and otherwise here, with the arguments as the program passed them.
+ * Entries with arguments on the stack. The exported symbol is a thunk in assembly. While nothing is
+ * deferred it jumps to the driver, otherwise here, with the program's arguments untouched.
  */
 #ifndef METASHARD_SHIM_GUARDED_H
 #define METASHARD_SHIM_GUARDED_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory that kernels can read: noted, because addresses may hide there. */
+/* Host memory that kernels can read: tracked, because it can hide addresses. */
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "shim/entries.h"
 
-/* Kernels may have another address for it: of memory that is registered or write-combined, cuda.h says. */
+/* Kernels may see registered or write-combined memory at another address (cuda.h). */
 static CUresult published(CUresult result, void *const *address, size_t bytes)
 {
     CUdeviceptr alias;
@@ -68,7 +68,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
     return result;
 }
 
-/* Memory of another API, which may write there; it gives no word when. */
+/* Memory of another API, which may write there at any time unseen. */
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory extMem,
                                          const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *bufferDesc)
 {
@@ -78,7 +78,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
     return result;
 }
 
-/* Mapped and unmapped time and again, so it stays noted. Outputs may be NULL. */
+/* Mapped and unmapped time and again, so it stays tracked. Outputs may be NULL. */
 CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSize,
                                                CUgraphicsResource resource)
 {

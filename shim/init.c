@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nothing starts before the program's own cuInit has succeeded: no thread, no file, no output, no
- * memory. The constructor reads one environment variable.
+ * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
+ * output, no memory. The constructor reads one environment variable.
  */
 #include "shim/init.h"
 

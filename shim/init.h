@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shim's life: off or not, started by the program's own cuInit. */
+/* Whether the shim is off, and its start by the program's own cuInit. */
 #ifndef METASHARD_SHIM_INIT_H
 #define METASHARD_SHIM_INIT_H
 
 #include <stdbool.h>
 
-/* METASHARD=off: programs get the driver's own functions. Known from the constructor on. */
+/* True with METASHARD=off: programs get the driver's functions. Known from the constructor on. */
 bool ms_is_off(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches. Those with arguments on the stack are entered through a thunk in assembly (C cannot jump on
- * without copying them), which comes here only while something is deferred.
+ * Launches. Those with arguments on the stack are entered through a thunk in assembly, because C
+ * cannot jump on without copying them. The thunk comes here only while something is deferred.
  */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
@@ -10,10 +10,10 @@
 #include "shim/nccl_wrappers.h"
 #include "shim/stream.h"
 
-/* True when the call is answered. */
+/* Returns true if the call is answered. */
 static bool launch(struct ms_call *call, CUstream default_stream, CUresult *result_out)
 {
-    /* What NCCL launches touches its own memory, and what was prepared. */
+    /* NCCL's launches touch only its own memory and what was prepared. */
     if (!ms_defers_any() || ms_nccl_is_calling()) {
         ms_order_add_gate();
         return false;

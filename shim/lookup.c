@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers to the two ways of asking for a driver function: dlsym and cuGetProcAddress. The real
- * resolver is asked first; a pointer is replaced only when it is the driver's own.
+ * Answers to the two ways of looking up a driver function: dlsym and cuGetProcAddress. The real
+ * resolver is called first; its pointer is replaced only if it is the driver's own.
  */
 #include "shim/lookup.h"
 
@@ -25,15 +25,15 @@ static void *substitute(void *real, const char *base, int version, bool per_thre
 }
 
 /*
- * The search found one of our exports: through RTLD_DEFAULT, or a handle of the main program. It
- * stands for the driver's function only when the driver is there; otherwise a program that probes
- * for CUDA would see it where it is not.
+ * The lookup found one of the shim's exports, through RTLD_DEFAULT or a handle of the main program.
+ * The export stands for the driver's function only if the driver is loaded; otherwise a program
+ * that probes for CUDA would find it where it is not.
  */
 static struct ms_answer answer_for_own_export(void *own, const char *name)
 {
     if (ms_real_load(NULL))
         return (struct ms_answer){.given = true, .address = own};
-    /* Searches behind us, and leaves the message for dlerror(). */
+    /* Looks up behind the shim, and leaves the message for dlerror(). */
     return (struct ms_answer){.given = true, .address = ms_libc_dlsym()(RTLD_NEXT, name)};
 }
 
@@ -48,11 +48,11 @@ static struct ms_answer answer_driver_name(void *handle, const char *name)
         return answer_for_own_export(found, name);
     if (ms_is_off())
         return ask_libc;
-    /* An exported name is its own base when the table does not know it. */
+    /* An exported name that the table does not know is its own base. */
     return (struct ms_answer){.given = true, .address = substitute(found, name, 0, false)};
 }
 
-/* Through RTLD_DEFAULT our own export is found, also where there is no NCCL. */
+/* RTLD_DEFAULT finds the shim's export even without NCCL. */
 static struct ms_answer answer_nccl_name(void *handle, const char *name)
 {
     static const struct ms_answer ask_libc = {.given = false};
@@ -67,7 +67,7 @@ static struct ms_answer answer_nccl_name(void *handle, const char *name)
 
 MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
 {
-    ms_libc_dlsym(); /* the trampoline will jump there */
+    ms_libc_dlsym(); /* the trampoline jumps there */
     const bool is_driver_name =
         name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
     if (is_driver_name && handle != RTLD_NEXT)

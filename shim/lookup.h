@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the dlsym trampoline (assembly) and its answers. */
+/* The answers that the dlsym trampoline (assembly) asks for. */
 #ifndef METASHARD_SHIM_LOOKUP_H
 #define METASHARD_SHIM_LOOKUP_H
 
 #include <stdint.h>
 
-/* Returned in two registers: given != 0 means that address is the answer (it may be NULL);
- * otherwise the trampoline jumps to libc's dlsym as if we were not there. */
+/* Returned in two registers. If given != 0, `address` is the answer (it may be NULL); otherwise the
+ * trampoline jumps to libc's dlsym, as it would without the shim. */
 struct ms_answer {
     uintptr_t given;
     void *address;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocating, freeing and asking about memory. */
+/* Allocating and freeing memory, and queries about it. */
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
 #include "runtime/calls/host_memory.h"
@@ -26,7 +26,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     return result;
 }
 
-/* Other ways to get memory: the driver's, after what can be restored has made room. */
+/* Other ways to allocate: by the driver, after eviction where that is necessary. */
 #define ALLOCATE(symbol, parameters, arguments, published) \
     CUresult symbol parameters                             \
     {                                                      \
@@ -48,7 +48,7 @@ ALLOCATE(cuMemCreate,
           unsigned long long flags),
          (handle, size, prop, flags), (void)0)
 
-/* There are pools of host and of managed memory. */
+/* Pools may be of host or managed memory. */
 static void note_pooled(CUresult result, const CUdeviceptr *address, size_t bytes)
 {
     if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
@@ -74,12 +74,11 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);
     if (result == CUDA_SUCCESS)
-        ms_host_forget(dptr); /* managed, of a pool, or of another API */
+        ms_host_forget(dptr); /* managed, from a pool, or from another API */
     return result;
 }
 
-/* In no order but after everything: the free of cuMemFree is one that the program cannot tell apart. Of the stream no more
- * is wanted than that there is one. */
+/* Frees as cuMemFree does, after everything: programs cannot tell. The stream must be valid. */
 #define FREE_ASYNC(symbol, get_flags)                                                      \
     CUresult symbol(CUdeviceptr dptr, CUstream hStream)                                    \
     {                                                                                      \
@@ -105,7 +104,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
     return result;
 }
 
-/* To the driver the addresses around an allocation are a part of something. To the program they are nothing. */
+/* The reserved addresses around an allocation are known to the driver but not to the program. */
 static CUdeviceptr known(CUdeviceptr address)
 {
     return ms_strays(address, 1) ? MS_NOWHERE : address;
@@ -127,8 +126,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     return MS_REAL(cuPointerGetAttribute)(data, attribute, known(ptr));
 }
 
-/* The driver leaves an attribute that does not apply zeroed, and succeeds; for those of a block it
- * is asked one by one. */
+/* The driver zeroes attributes that do not apply. For an allocation, each is queried by itself. */
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
                                 void **data, CUdeviceptr ptr)
 {
@@ -150,7 +148,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
-    /* Mapped memory cannot have it, and to accept it without effect would be a silent difference. */
+    /* Mapped memory cannot have it; to accept it without effect would be a silent difference. */
     if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && ms_is_owned(ptr)) {
         ms_log(MS_WARN,
                "cuPointerSetAttribute: the allocation at 0x%llx is mapped memory and cannot have "

@@ -5,7 +5,7 @@
 #include "shim/entries.h"
 #include "shim/stream.h"
 
-/* One that runs may write host memory, hence the gate. */
+/* A memset that runs may write host memory, so it sets the gate. */
 #define SET(symbol, type, default_stream)                                        \
     MS_SLOW(symbol, (CUdeviceptr dstDevice, type value, size_t N))               \
     {                                                                            \

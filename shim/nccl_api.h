@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the shim needs of NCCL's interface: the types and prototypes of nccl.h (NCCL 2.18 to 2.30) that are
- * hooked, so that building needs no NCCL. A test compares them with a real nccl.h where there is one.
+ * The part of NCCL's interface that the shim hooks: types and prototypes of nccl.h (NCCL 2.18 to
+ * 2.30), so that building needs no NCCL. A test compares them with a real nccl.h if there is one.
  * https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html
  */
 #ifndef METASHARD_SHIM_NCCL_API_H
@@ -15,7 +15,7 @@ typedef struct ncclWindow_vidmem *ncclWindow_t;
 typedef struct {
     char internal[128];
 } ncclUniqueId;
-typedef struct ncclSimInfo_v22200 ncclSimInfo_t; /* never looked into */
+typedef struct ncclSimInfo_v22200 ncclSimInfo_t; /* never read */
 typedef CUstream cudaStream_t;
 
 typedef enum {
@@ -29,13 +29,13 @@ typedef enum {
     ncclInProgress = 7
 } ncclResult_t;
 
-/* Enumerations that are handed on are plain integers here. */
+/* Enumerations that are only passed on are plain integers here. */
 typedef int ncclDataType_t;
 typedef int ncclRedOp_t;
 typedef int ncclScalarResidence_t;
 enum { NCCL_SCALAR_DEVICE = 0 };
 
-/* Grows with NCCL; only these members are read, and only where `size` holds them. */
+/* Grows with NCCL. Only these members are read, and only if `size` covers them. */
 typedef struct {
     size_t size;
     unsigned int magic;

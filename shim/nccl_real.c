@@ -33,7 +33,7 @@ static const char *const names[MS_NCCL_COUNT] = {
 #undef MS_NCCL
 };
 
-/* The p-name is NCCL's own way around interposers. */
+/* The name with a "p" is NCCL's own way around interposers. */
 static void *find(void *handle, const char *name)
 {
     char real_name[64];
@@ -85,7 +85,8 @@ static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t
     return 1;
 }
 
-/* The copy that a function found through the handle belongs to. The handle is kept: pointers are out. */
+/* The copy that a function found through the handle belongs to. The handle stays open, because
+ * pointers into it remain in use. */
 static const struct ms_nccl *add_copy(void *handle)
 {
     void *start = find(handle, "ncclGroupStart");
@@ -142,8 +143,8 @@ bool ms_nccl_is_first(const struct ms_nccl *nccl)
     return nccl == &copies[0];
 }
 
-/* What the caller would have found: in its own dependencies; behind us in the global scope; or, for
- * callers that have the address from elsewhere, the library that is loaded. */
+/* The copy that the caller would have found: in its own dependencies, or behind the shim in the
+ * global scope; or, for a caller that has the address from elsewhere, the loaded library. */
 static const struct ms_nccl *find_for(const void *return_address)
 {
     Dl_info info;
@@ -157,7 +158,7 @@ static const struct ms_nccl *find_for(const void *return_address)
     if (found == NULL)
         found = add_copy(RTLD_NEXT);
     if (found == NULL && atomic_load(&copy_count) > 0)
-        found = &copies[0]; /* by dlsym: the wrapper is given for this one only */
+        found = &copies[0]; /* by dlsym: only this copy's functions are replaced */
     struct library library = {""};
     if (found == NULL && dl_iterate_phdr(find_library, &library) != 0) {
         void *loaded = dlopen(library.path, RTLD_LAZY | RTLD_NOLOAD);
@@ -172,7 +173,7 @@ void ms_nccl_prepare_detection(void)
     void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (torch == NULL)
         return;
-    /* A PyTorch without NCCL has no use for it. */
+    /* A PyTorch without NCCL does not call it. */
     const bool has_nccl =
         ms_libc_dlsym()(torch, "_ZN4c10d16ProcessGroupNCCL10groupStartEv") != NULL;
     dlclose(torch);
@@ -181,8 +182,8 @@ void ms_nccl_prepare_detection(void)
                         "materialise whatever their kernels could reach");
 }
 
-/* Callers that were asked about, which keep their answer as a bound symbol would. Guarded by lock; when it is full,
- * the loader is asked each time. */
+/* Answers for known callers, so that each keeps its answer as a bound symbol would. Guarded by
+ * lock. When it is full, the loader is asked each time. */
 enum { MAX_CALLERS = 256 };
 static struct {
     const void *address;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The real NCCL: there may be several in a process. A communicator belongs to the one that made it; calls
- * without a communicator go to that of their caller.
+ * The real NCCL. A process may have several copies. A communicator belongs to the copy that made
+ * it; a call without a communicator goes to the copy that its caller would have found.
  */
 #ifndef METASHARD_SHIM_NCCL_REAL_H
 #define METASHARD_SHIM_NCCL_REAL_H
@@ -21,20 +21,20 @@ enum ms_nccl_id {
 #include "shim/nccl.def"
 #undef MS_NCCL
 
-/* One copy of NCCL; never forgotten. */
+/* One copy of NCCL; never removed. */
 struct ms_nccl {
     const void *begin, *end;        /* of its mapping */
-    void *functions[MS_NCCL_COUNT]; /* NULL: it has none */
+    void *functions[MS_NCCL_COUNT]; /* NULL if it has none */
     void *comm_count, *comm_user_rank;
 };
 
-/* The copy that made a communicator; that failing, that of the caller. NULL: there is none. */
+/* Returns the copy that made the communicator, else the caller's copy, or NULL if there is none. */
 const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address);
 
-/* The copy whose code holds the address; NULL: none. */
+/* Returns the copy whose code holds the address, or NULL. */
 const struct ms_nccl *ms_nccl_at(const void *address);
 
-/* The copy that a function belongs to, which was found by other means; the first one that was known. */
+/* Returns the copy of a function that was found by other means, and adds the copy if it is new. */
 const struct ms_nccl *ms_nccl_detect(const void *function);
 bool ms_nccl_is_first(const struct ms_nccl *nccl);
 

@@ -10,7 +10,7 @@
  *     AlltoAll            both count of each rank
  *     Scatter             the root reads count for each rank; all write count
  *
- * Inside of a group nothing has happened yet when a call returns; what was prepared stays as it is.
+ * Inside a group nothing has happened yet when a call returns; what was prepared stays as it is.
  */
 #include "shim/nccl_wrappers.h"
 
@@ -28,7 +28,7 @@
 #include "shim/init.h"
 #include "shim/nccl_real.h"
 
-/* How many calls of NCCL the thread is in. */
+/* The nesting depth of NCCL calls in this thread. */
 static _Thread_local unsigned depth __attribute__((tls_model("initial-exec")));
 
 bool ms_nccl_is_inside(const void *return_address)
@@ -41,10 +41,10 @@ bool ms_nccl_is_calling(void)
     return depth > 0;
 }
 
-/* A call that goes on: where to, and whether the shim looks at it. */
+/* Where a call goes on to, and whether the shim handles it. */
 struct way {
     const struct ms_nccl *nccl;
-    void *real; /* NULL: this NCCL has no such function */
+    void *real; /* NULL if this NCCL has no such function */
     bool is_ours;
 };
 
@@ -56,7 +56,7 @@ static struct way find_way(enum ms_nccl_id id, ncclComm_t comm, const void *retu
     if (nccl == NULL)
         nccl = ms_nccl_of(comm, return_address);
     if (nccl == NULL || nccl->functions[id] == NULL)
-        ms_log(MS_ERROR, "%s is called, and no NCCL in the process has it", name);
+        ms_log(MS_ERROR, "%s was called, but no NCCL in the process has it", name);
     else if (is_ours)
         ms_caller = name;
     return (struct way){nccl, nccl != NULL ? nccl->functions[id] : NULL, is_ours};
@@ -76,7 +76,7 @@ static ncclResult_t go_on(ncclResult_t result)
     return result;
 }
 
-/* A call that waits for other ranks, and for which nothing is held: cancelling it is between the program and NCCL. */
+/* Forwards a call that waits for other ranks while it holds nothing, so it may be cancelled. */
 #define GO_OUT(name, arguments) \
     (ms_cancellation_restore(&door), depth++, come_back(((__typeof__(&name))way.real)arguments))
 
@@ -88,7 +88,7 @@ static ncclResult_t come_back(ncclResult_t result)
 
 /* --- sizes */
 
-/* False: a type that is not known, or more than fits; NCCL will refuse it, or everything is prepared. */
+/* Returns false for an unknown type or on overflow: NCCL refuses it, or everything is prepared. */
 static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *bytes_out)
 {
     static const unsigned char sizes[] = MS_NCCL_TYPE_BYTES;
@@ -98,7 +98,7 @@ static bool find_bytes(size_t count, ncclDataType_t type, size_t times, size_t *
            !__builtin_mul_overflow(*bytes_out, times, bytes_out);
 }
 
-/* Ranks and rank of a communicator: noted when it was made, or asked for now. */
+/* Asks NCCL for the communicator's size and the rank in it. */
 static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
 {
     typedef ncclResult_t query(ncclComm_t comm, int *value);
@@ -111,7 +111,7 @@ static bool query(const struct way *way, ncclComm_t comm, struct ms_communicator
     return is_good;
 }
 
-/* One of which it is not known how it was made may not block. */
+/* As recorded when it was made, or as NCCL says now: then it counts as one that does not block. */
 static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *found)
 {
     if (ms_communicator_find(comm, found))
@@ -125,8 +125,7 @@ static bool ask(const struct way *way, ncclComm_t comm, struct ms_communicator *
 
 /* --- preparing */
 
-/* A call that was prepared, or not, goes on; what follows it is done in any case. `cudaStream_t` 0 is the legacy
- * stream: NCCL is compiled so. */
+/* Follows each forwarded call. `cudaStream_t` 0 is the legacy stream: NCCL is compiled that way. */
 static ncclResult_t called(const struct way *way, cudaStream_t stream, ncclResult_t result)
 {
     if (way->is_ours)
@@ -139,11 +138,11 @@ static ncclResult_t prepare(const struct ms_operation *operation)
     const CUresult result = ms_collective_prepare(operation);
     if (result == CUDA_SUCCESS)
         return ncclSuccess;
-    ms_log(MS_ERROR, "%s: what it needs cannot be prepared: CUDA error %d", ms_caller, (int)result);
+    ms_log(MS_ERROR, "%s: cannot prepare its buffers: CUDA error %d", ms_caller, (int)result);
     return ncclUnhandledCudaError;
 }
 
-/* A call of which it is not known what it touches. */
+/* For a call whose accesses are not known. */
 static ncclResult_t prepare_everything(void)
 {
     return prepare(&(struct ms_operation){.read_bytes = SIZE_MAX});
@@ -176,7 +175,7 @@ static ncclResult_t prepare_shape(const struct shape *shape)
     return prepare(&operation);
 }
 
-/* Which ranks read and write, and how often, by the kind of operation. */
+/* Which ranks read and write, and how much, by the kind of operation. */
 enum { NOTHING, ONCE, OF_ALL };
 struct kind {
     unsigned char root_reads, others_read, root_writes, others_write;
@@ -209,7 +208,7 @@ static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id
         return ncclSuccess;
     if (!ask(way, comm, &self))
         return prepare_everything();
-    /* Alone and in place, a rank broadcasts nothing. */
+    /* A single rank in place broadcasts nothing. */
     if (self.ranks == 1 && kinds[id].receives && shape.send == shape.receive)
         return ncclSuccess;
     const struct kind *kind = &kinds[id];
@@ -303,7 +302,7 @@ ncclResult_t ncclGroupEnd(void)
     return result;
 }
 
-/* --- communicators: who made them, and which rank of how many they are */
+/* --- communicators: which copy of NCCL made them, their size and rank */
 
 static void note(const struct way *way, ncclComm_t comm, const struct ms_communicator *self)
 {
@@ -313,7 +312,7 @@ static void note(const struct way *way, ncclComm_t comm, const struct ms_communi
     ms_communicator_made(comm, self);
 }
 
-/* The member is there since 2.14; another value than 0 and 1 is the default, which is 1. */
+/* The member exists since 2.14; values other than 0 and 1 mean the default, which is 1. */
 static bool is_blocking(const ncclConfig_t *config)
 {
     return config == NULL || config->size < offsetof(ncclConfig_t, blocking) + sizeof(int) ||
@@ -326,7 +325,7 @@ static void forget(ncclComm_t comm)
     ms_nccl_forget_comm(comm);
 }
 
-/* The handle is there before the communicator is, also in a group. */
+/* NCCL sets the handle before the communicator is complete, also in a group. */
 static bool is_made(const struct way *way, ncclResult_t result)
 {
     return way->is_ours && (result == ncclSuccess || result == ncclInProgress);
@@ -365,7 +364,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
     return result;
 }
 
-/* All ranks are this process's: none of them is the rank of a plan. */
+/* All ranks are in this process: none of them is the rank of a plan. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 {
     FIND(ncclCommInitAll, NULL);
@@ -375,8 +374,8 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
     return result;
 }
 
-/* Of these the rank is known when they are used first (ask). One that does not block is written to later, by a
- * thread of NCCL. */
+/* The rank of a child is found on its first use (ask), or here if it blocks: a thread of NCCL
+ * writes later to one that does not. */
 static void note_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
                        const ncclConfig_t *config, ncclComm_t *newcomm)
 {
@@ -426,7 +425,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return GO_OUT(ncclCommFinalize, (comm));
 }
 
-/* Forgotten before: the next communicator may get the same handle at once. */
+/* Forgets the communicator first, because the next one may get the same handle at once. */
 #define END(name)                      \
     ncclResult_t name(ncclComm_t comm) \
     {                                  \
@@ -438,9 +437,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 END(ncclCommDestroy)
 END(ncclCommAbort)
 
-/* --- memory that NCCL keeps hold of */
+/* --- memory that NCCL keeps */
 
-/* It is mapped for other ranks by its handle, for good (NCCL 2.28 takes one handle for a buffer). */
+/* NCCL maps the buffer for other ranks by its handle, for good (2.28 takes one handle a buffer). */
 static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
 {
     bool is_one_handle;
@@ -448,22 +447,22 @@ static ncclResult_t pin(const struct way *way, const void *buff, size_t size)
         return ncclSuccess;
     const CUresult result = ms_collective_pin(buff, size, &is_one_handle);
     if (result != CUDA_SUCCESS)
-        ms_log(MS_ERROR, "%s: the buffer cannot be brought into memory: CUDA error %d", ms_caller,
+        ms_log(MS_ERROR, "%s: cannot materialise the buffer: CUDA error %d", ms_caller,
                (int)result);
     else if (!is_one_handle)
-        ms_log(
-            MS_WARN,
-            "%s: the buffer was brought into memory in pieces before, which NCCL up to 2.29 cannot "
-            "register",
-            ms_caller);
+        ms_log(MS_WARN,
+               "%s: the buffer was materialised in pieces earlier, and NCCL up to 2.29 cannot "
+               "register it",
+               ms_caller);
     return result == CUDA_SUCCESS ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 /*
- * To register is to go faster, and NCCL may decline: with NCCL_LOCAL_REGISTER=0 it succeeds and gives no handle (nccl
- * tag v2.28.9-1, src/register/register.cc; to deregister none succeeds too). PyTorch 2.15 registers every segment of
- * its allocator with each communicator, so that nothing would stay deferred. All ranks must do alike, so it does not
- * matter whether this buffer is ours.
+ * Registration only makes NCCL faster, and NCCL may decline it: with NCCL_LOCAL_REGISTER=0 it
+ * succeeds and gives no handle (nccl tag v2.28.9-1, src/register/register.cc; deregistering no
+ * handle succeeds too). PyTorch 2.15 registers every segment of its allocator with each
+ * communicator, so that nothing would stay deferred. All ranks must do alike, so it does not matter
+ * whether this buffer is in an allocation.
  */
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *buff, size_t size, void **handle)
 {
@@ -506,8 +505,9 @@ static void *const wrappers[MS_NCCL_COUNT] = {
 #undef MS_NCCL
 };
 
-/* A wrapper cannot tell which of several copies a program means that has its address from dlsym: only of the
- * first is it given. Of the others the functions are what they are, and what they launch is looked at. */
+/* A program that has a wrapper's address from dlsym does not say which copy it means, so only the
+ * first copy's functions are replaced. The others keep theirs, and their launches are handled as
+ * any other. */
 void *ms_nccl_substitute(void *found, const char *name)
 {
     static const char *const names[MS_NCCL_COUNT] = {

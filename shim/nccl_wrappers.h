@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL: its functions are exported under their own names, so that programs find ours first, and go on to the
- * library that the caller would have found. Nothing is loaded for that, and without NCCL in the process
- * nothing happens.
+ * NCCL: the shim exports its functions under their own names. Programs find the wrappers first,
+ * which go on to the library that the caller would have found. That loads nothing; without NCCL in
+ * the process nothing happens.
  *
- * NCCL calls its own functions through the PLT and so comes back here; a call made inside of one of
+ * NCCL calls its own functions through the PLT and so arrives here again. A call made inside one of
  * its calls, or by its code, goes straight on (nccl tag v2.28.9-1, src/include/core.h, NCCL_API).
  */
 #ifndef METASHARD_SHIM_NCCL_WRAPPERS_H
@@ -12,17 +12,17 @@
 
 #include <stdbool.h>
 
-/* The thread is inside a call of NCCL, or the address is of NCCL's code: what it does with the driver there is
- * none of the program's, and its launches touch only what was prepared. */
+/* True if the thread is inside a call of NCCL, or the address is in NCCL's code. Driver calls from
+ * there are not the program's, and launches from there touch only what was prepared. */
 bool ms_nccl_is_inside(const void *return_address);
 
-/* The thread is inside a call of NCCL that was prepared. */
+/* True if the thread is inside a prepared call of NCCL. */
 bool ms_nccl_is_calling(void);
 
-/* What dlsym answers for a name that begins with "nccl": our wrapper, or `found`, the real one. */
+/* dlsym's answer for a name that begins with "nccl": the wrapper, or `found`, the real function. */
 void *ms_nccl_substitute(void *found, const char *name);
 
-/* A program defers memory: says so when its NCCL cannot be hooked, because it is linked into PyTorch. */
+/* A program defers memory. Warns if its NCCL cannot be hooked, because PyTorch links it in. */
 void ms_nccl_prepare_detection(void);
 
 #endif

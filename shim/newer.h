@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the entry table has and an older cuda.h does not; 12.4 is the oldest that will do. Of those that are sealed the name
- * is enough: their thunks (trampoline_*.S) hand on any parameters. Functions with a body need their prototype, and its
- * types.
+ * What the entry table has and an older cuda.h lacks; 12.4 is the oldest supported. Sealed
+ * functions need only their name: their thunks (trampoline_*.S) pass on any parameters. Functions
+ * with a body need their prototype and its types.
  */
 #ifndef METASHARD_SHIM_NEWER_H
 #define METASHARD_SHIM_NEWER_H
@@ -23,7 +23,7 @@ MS_NEWER(cuTensorMapEncodeIm2colWide);
 
 #undef MS_NEWER
 
-/* As in cuda.h of 12.8; what nobody here looks into has no members. */
+/* As in cuda.h of 12.8; types whose content the shim does not read have no members. */
 #if CUDA_VERSION < 12080
 typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
 typedef enum {

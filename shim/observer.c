@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The block observer. PyTorch's caching allocator never gives memory back to the driver, but for each
- * block that it hands out or takes back it calls an exported function of libc10 through the PLT, with or
- * without a profiler (c10/cuda/CUDACachingAllocator.cpp, alloc_found_block and free; c10/core/Allocator.cpp).
- * These definitions are found first. They tell the runtime and go on to libc10's own.
+ * The block observer. PyTorch's caching allocator never gives memory back to the driver. But for
+ * each block that it hands out or takes back, it calls an exported function of libc10 through the
+ * PLT, with or without a profiler (c10/cuda/CUDACachingAllocator.cpp, alloc_found_block and free;
+ * c10/core/Allocator.cpp). The dynamic linker finds these definitions first. They report to the
+ * runtime and call libc10's own.
  *
  *     void c10::reportMemoryUsageToProfiler(void *ptr, int64_t alloc_size, size_t total_allocated,
  *                                           size_t total_reserved, c10::Device device)
@@ -32,7 +33,7 @@ struct device { /* c10::Device: passed in one register */
 typedef void report_function(void *block, int64_t size, size_t allocated, size_t reserved,
                              struct device device);
 
-/* Its name since 2.1, with unsigned totals, and before. */
+/* Its name since 2.1, with unsigned totals, and its name before. */
 #define REPORT _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
 #define REPORT_OF_1_13 _ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE
 
@@ -40,7 +41,7 @@ report_function REPORT, REPORT_OF_1_13;
 
 static _Atomic bool has_reported;
 
-/* Python opens libc10 outside of the global scope, where RTLD_NEXT does not look. */
+/* Python opens libc10 outside the global scope, where RTLD_NEXT does not look. */
 static report_function *find_report(const char *name)
 {
     void *library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
@@ -77,7 +78,7 @@ DEFINE_REPORT(REPORT_OF_1_13, "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6Dev
 
 void ms_observer_prepare(void)
 {
-    enum { ENOUGH = 16 }; /* deferred allocations: one of them must have been PyTorch's */
+    enum { ENOUGH = 16 }; /* deferred allocations; by then one of them is PyTorch's */
     static _Atomic uint32_t allocations;
     if (atomic_fetch_add(&allocations, 1) + 1 != ENOUGH)
         return;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The block observer: what PyTorch's caching allocator says of its blocks (observer.c). */
+/* The block observer: PyTorch's caching allocator reports its blocks (observer.c). */
 #ifndef METASHARD_SHIM_OBSERVER_H
 #define METASHARD_SHIM_OBSERVER_H
 
-/* An allocation was deferred. After some of them, says so when PyTorch is there and reports no blocks. */
+/* An allocation was deferred. Warns, after some of them, if PyTorch reports no blocks. */
 void ms_observer_prepare(void);
 
 #endif

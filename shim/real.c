@@ -9,8 +9,8 @@
 
 void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
-/* dlsym moved to libc.so in glibc 2.34; its first version differs by architecture. Our own export
- * of that name must not be found, hence dlvsym. */
+/* dlsym moved to libc.so in glibc 2.34; its first version differs by architecture. dlvsym, because
+ * a plain lookup would find the shim's own export of that name. */
 MS_EARLY static void *find_libc_dlsym(void)
 {
     void *found = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
@@ -52,8 +52,8 @@ static bool loaded(void)
     return __atomic_load_n(&is_loaded, __ATOMIC_ACQUIRE);
 }
 
-/* The loader's answers; asked for without a lock of ours, because the loader has one of its own that
- * another thread may hold while it waits for ours. */
+/* Asks the loader, without a lock of the shim: the loader has a lock of its own, which another
+ * thread may hold while it waits for the shim's. */
 static void look_up_all(void *handle, void **found_out)
 {
     for (int i = 0; i < MS_ENTRY_COUNT; i++)
@@ -92,7 +92,7 @@ static const void *base_of(const void *address)
     return dladdr(address, &info) != 0 ? info.dli_fbase : NULL;
 }
 
-/* The handle is kept: pointers into the driver are out, so it must stay. */
+/* The handle stays open: pointers into the driver are in use, so it must stay loaded. */
 bool ms_real_load(const void *address)
 {
     if (loaded())
@@ -118,7 +118,7 @@ bool ms_is_driver(const void *address)
 void *ms_real_get(enum ms_entry entry)
 {
     if (!ms_real_load(NULL)) {
-        ms_log(MS_ERROR, "%s is called, and no libcuda.so.1 can be found",
+        ms_log(MS_ERROR, "%s was called, but no libcuda.so.1 can be found",
                ms_entries[entry].symbol);
         return (void *)ms_missing;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The default stream by its true name: 0 means another stream in the per-thread twins. */
+/* The default stream by its explicit handle: 0 means another stream in the per-thread twins. */
 #ifndef METASHARD_SHIM_STREAM_H
 #define METASHARD_SHIM_STREAM_H
 

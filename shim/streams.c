@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captures, and work that can hold a stream back in ways the shim does not see. */
+/* Captures, and work that can block a stream in ways that the shim does not see. */
 #include "runtime/calls/calls.h"
 #include "runtime/fill/settle.h"
 #include "shim/entries.h"
 
-/* What is captured runs again without a call that we see, so the window of deferral ends before it. */
+/* Captured work runs again unseen by the shim, so deferral ends before the capture. */
 static void prepare_capture(void)
 {
     ms_settle_now("a capture begins");
@@ -59,7 +59,7 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
 
-/* Some failures end the capture and some do not, so the stream is asked. */
+/* Some failures end the capture and some do not, so the stream is queried. */
 #define END_CAPTURE(symbol, is_capturing)                                           \
     CUresult symbol(CUstream hStream, CUgraph *phGraph)                             \
     {                                                                               \
@@ -106,7 +106,7 @@ CALLBACK(cuStreamAddCallback_ptsz)
 EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync)
 EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync_ptsz)
 
-/* A stream that waits for it waits for another process, which may wait for us. */
+/* A stream that waits for this event waits for another process, which may wait for this one. */
 CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
 {
     ms_order_add_gate();

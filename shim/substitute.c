@@ -14,24 +14,22 @@
 #define WRAPPER_SEAL(symbol) (void *)symbol
 #define WRAPPER_FORWARD(symbol) NULL
 
-/* Our functions; NULL for class pass. */
+/* The shim's functions; NULL for class FORWARD. */
 static void *const wrappers[MS_ENTRY_COUNT] = {
 #define MS_ENTRY(class, symbol, base, version, per_thread, reason) WRAPPER_##class(symbol),
 #include "shim/entries.def"
 #undef MS_ENTRY
 };
 
-/* The spare thunks, in assembly: slot MS_ENTRY_COUNT + i is reached through ms_spare_thunks[i]. */
+/* The spare thunks, in assembly: ms_spare_thunks[i] leads to slot MS_ENTRY_COUNT + i. */
 extern void *const ms_spare_thunks[MS_SPARE_COUNT];
 
-/* Guards filling by_address, and the spare slots. Nothing is called under it. */
+/* Guards filling by_address, and the spare slots. Nothing is called while it is held. */
 static struct ms_lock lock = MS_LOCK_INIT(substitute);
-static bool is_filled; /* atomic, release when by_address is whole */
+static bool is_filled; /* atomic; released when by_address is complete */
 
-/*
- * From real address to entry: open addressing, filled once. Several names may share an address; the
- * first one that has a wrapper stands for all.
- */
+/* From real address to entry: open addressing, filled once. Several names may share an address; the
+ * first one with a wrapper stands for all. */
 enum { SLOTS = 4096 };
 static struct {
     const void *address;
@@ -56,7 +54,7 @@ static void file_address(const void *address, int entry)
     }
 }
 
-/* The driver is known. */
+/* Called once the driver is known. */
 static void fill(void)
 {
     if (__atomic_load_n(&is_filled, __ATOMIC_ACQUIRE))
@@ -70,7 +68,7 @@ static void fill(void)
     ms_lock_drop(&lock);
 }
 
-/* The entry that (base, version, per_thread) means: the newest ABI not newer than asked for. */
+/* The entry for (base, version, per_thread): the newest ABI that is not newer than `version`. */
 static int find_entry(const char *base, int version, bool per_thread)
 {
     int best = -1;
@@ -87,7 +85,7 @@ static int find_entry(const char *base, int version, bool per_thread)
     return best;
 }
 
-/* A function the table does not know is sealed: it might touch anything. */
+/* Seals a function that the table does not know: it might touch anything. */
 static void *seal_unknown(void *real, const char *name)
 {
     void *thunk = NULL;
@@ -125,7 +123,7 @@ void *ms_substitute(void *real, const char *base, int version, bool per_thread)
     if (!ms_is_driver(real))
         return real; /* another library, or a second driver */
 
-    /* The driver answered with an address that it does not export, or with a newer function. */
+    /* The driver returned an address that it does not export, or a newer function. */
     const int entry = find_entry(base, version, per_thread);
     return entry >= 0 ? wrapper_or(entry, real) : seal_unknown(real, base);
 }

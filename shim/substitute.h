@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of our functions stands for which of the driver's. */
+/* Which function of the shim stands in for which of the driver's. */
 #ifndef METASHARD_SHIM_SUBSTITUTE_H
 #define METASHARD_SHIM_SUBSTITUTE_H
 
 #include <stdbool.h>
 
 /*
- * What a program should get for `real`, which it got under the name `base`, version and per-thread
- * flag: our function, a spare thunk for a function that the table
- * does not know, or real itself.
+ * Returns what the program gets instead of `real`, which the driver returned for the name `base`,
+ * version and per-thread flag: the shim's function, a spare thunk if the table does not know the
+ * function, or `real` itself.
  */
 void *ms_substitute(void *real, const char *base, int version, bool per_thread);
 

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * PyTorch's out-of-memory. Deferred bytes get memory in the call that needs them, a copy or a
- * launch. When there is none left that call fails, and PyTorch makes a torch.AcceleratorError of
- * it, which no program expects from a shortage: they wait for torch.OutOfMemoryError, from its
- * caching allocator. PyTorch checks each result by a function of libc10_cuda that it calls through
+ * PyTorch's out-of-memory errors. Deferred bytes get memory in the call that needs them, a copy or
+ * a launch. If there is none left, that call fails, and PyTorch raises a torch.AcceleratorError. No
+ * program expects that from a shortage: programs catch torch.OutOfMemoryError, which its caching
+ * allocator raises. PyTorch checks each result by a function of libc10_cuda that it calls through
  * the PLT (c10/cuda/CUDAException.cpp):
  *
  *     void c10::cuda::c10_cuda_check_implementation(int32_t error, const char *file,
  *         const char *function, uint32_t line, bool include_device_assertions
  *         [, CUDAErrorLogCapture *])
  *
- * This definition is found first. When the error is the shim's shortage it lets PyTorch's allocator
- * throw its own exception, by asking it for more than any device has: it refuses 1 EiB at once
- * (c10/cuda/CUDACachingAllocator.cpp, malloc), and touches nothing. In every other case it goes on
- * to libc10_cuda's own.
+ * The dynamic linker finds this definition first. If the error is the shim's shortage, it makes
+ * PyTorch's allocator throw its own exception, by a request for more than any device has: the
+ * allocator refuses 1 EiB at once (c10/cuda/CUDACachingAllocator.cpp, malloc), and touches nothing.
+ * In every other case it calls libc10_cuda's own.
  */
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -29,7 +29,7 @@
 typedef void check_function(int32_t error, const char *file, const char *function, uint32_t line,
                             bool with_assertions, void *log);
 
-/* Of PyTorch 2.15; and of 2.1 to 2.11, without the last parameter, which is then not looked at. */
+/* The name in PyTorch 2.15, and in 2.1 to 2.11, which have no last parameter (it is not read). */
 #define CHECK _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jbPNS0_19CUDAErrorLogCaptureE
 #define CHECK_OF_2_11 _ZN3c104cuda29c10_cuda_check_implementationEiPKcS2_jb
 
@@ -41,9 +41,8 @@ static void *find(const char *library_name, const char *name)
     return library != NULL ? ms_libc_dlsym()(library, name) : NULL;
 }
 
-/*
- * As much of c10::Allocator as is needed: its third virtual function is DataPtr allocate(size_t).
- */
+/* The part of c10::Allocator that is needed: its third virtual function is DataPtr
+ * allocate(size_t). */
 struct data_ptr {
     void *words[8]; /* larger than a c10::DataPtr; returned in memory, as that is */
 };
@@ -54,7 +53,7 @@ struct allocator {
     } * functions;
 };
 
-/* Does not return, unless this PyTorch is another one than those that are known. */
+/* Does not return, unless this PyTorch differs from the known versions. */
 static void throw_out_of_memory(void)
 {
     static const int8_t cuda = 1; /* c10::DeviceType */
@@ -66,7 +65,7 @@ static void throw_out_of_memory(void)
     if (allocator == NULL || forget_error == NULL)
         return;
     forget_error();
-    ms_log(MS_INFO, "PyTorch is told by its allocator, which is asked for more than there is");
+    ms_log(MS_INFO, "out of memory: raising PyTorch's own exception by a request to its allocator");
     allocator->functions->allocate(allocator, exbibyte);
 }
 

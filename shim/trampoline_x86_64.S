@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What C cannot say: a tail jump to a function found at run time with every argument register as
- * the program left it, and dlsym without a stack frame of ours, so that libc still sees the real
- * caller (RTLD_NEXT and RTLD_DEFAULT depend on it).
+ * What C cannot express: a tail jump to a function found at run time with every argument register
+ * as the program left it; and dlsym without a stack frame, so that libc still sees the real caller
+ * (RTLD_NEXT and RTLD_DEFAULT depend on it).
  */
 #include "runtime/driver/flags.h"
 
@@ -38,7 +38,7 @@ dlsym:
         .cfi_endproc
         .size   dlsym, . - dlsym
 
-/* One thunk: the index in a scratch register, then the common part. */
+/* One thunk: puts the index in a scratch register and jumps to the common part. */
 .macro thunk name
         .type   \name, @function
         .p2align 4
@@ -61,7 +61,7 @@ dlsym:
 #include "shim/entries.def"
 #undef MS_ENTRY
 
-/* Entries with arguments on the stack (guarded.h): to the driver while nothing is deferred. */
+/* Entries with arguments on the stack (guarded.h): jump to the driver while nothing is deferred. */
 .macro guard symbol
         .globl  \symbol
         .type   \symbol, @function
@@ -113,8 +113,8 @@ ms_spare_thunks:
         .noaltmacro
 
 /*
- * r11: the entry. Nothing deferred and the driver known: one load each and a jump. The gate flag
- * is stored only when it changes, so that its cache line stays shared.
+ * r11: the entry. If nothing is deferred and the driver is known: one load each and a jump. The
+ * gate flag is stored only when it changes, so that its cache line stays shared.
  */
         .type   seal_common, @function
         .p2align 4

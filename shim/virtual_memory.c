@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls on mappings and physical memory that meet a block. The program got the block from
- * cuMemAlloc; to take its addresses apart is an error there, and here. To share its memory is not:
- * such a block is materialised whole.
+ * Calls on mappings and physical memory that meet an allocation. The program got it from
+ * cuMemAlloc: to take its addresses apart is an error there, and here. To share its memory is not:
+ * the allocation is then materialised whole.
  */
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
@@ -42,7 +42,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
     return MS_REAL(cuMemAddressFree)(ptr, size);
 }
 
-/* Mappings that the host may write too: addresses may hide there. */
+/* True for mappings that the host can write too: they can hide addresses. */
 static bool host_may_write(const CUmemAccessDesc *desc, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -69,8 +69,8 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
     return MS_REAL(cuMemGetAccess)(flags, location, ptr);
 }
 
-/* For NCCL, which registers what the program gives it. A handle that holds only a part of the block would be taken for all
- * of it. */
+/* For NCCL, which registers what the program gives it, and would take a handle that holds a part of
+ * the allocation for all of it. */
 static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr)
 {
     MS_ENTER("cuMemRetainAllocationHandle");
@@ -78,7 +78,7 @@ static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr
     CUresult result = ms_access_export((CUdeviceptr)(uintptr_t)addr, &one_handle);
     if (result == CUDA_SUCCESS && !one_handle) {
         ms_log(MS_WARN,
-               "the allocation at %p lies in several physical handles and cannot be "
+               "the allocation at %p has several physical handles and cannot be "
                "shared by one",
                addr);
         result = CUDA_ERROR_INVALID_VALUE;
@@ -86,7 +86,7 @@ static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr
     return result != CUDA_SUCCESS ? result : MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
 }
 
-/* Memory of cuMemAlloc has no handle that the program could have. */
+/* Memory from cuMemAlloc has no handle that the program could get. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
     if (meets_block((CUdeviceptr)(uintptr_t)addr, 1))

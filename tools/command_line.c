@@ -30,7 +30,7 @@ static const struct row *short_row(const struct command_line *line, int letter)
     return NULL;
 }
 
-/* getopt_long's tables. */
+/* Fills getopt_long's tables. */
 static void list_options(const struct command_line *line, struct option names[MAX_ROWS + 1],
                          char letters[2 * MAX_LETTERS + 1])
 {
@@ -45,7 +45,7 @@ static void list_options(const struct command_line *line, struct option names[MA
     *letters = '\0';
 }
 
-/* getopt_long says what is wrong with an option. */
+/* getopt_long reports what is wrong with an option. */
 static bool parse(const struct command_line *line, int argc, char **argv, struct options *options,
                   struct words *words)
 {
@@ -75,7 +75,7 @@ static const struct command *find_command(const struct command_line *line, const
     return NULL;
 }
 
-/* No option goes unnoticed. */
+/* Reports options that the command does not take. */
 static bool takes(const struct command_line *line, const struct command *command,
                   struct options *options, const struct words *words)
 {

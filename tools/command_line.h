@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command line of a tool: a command, files, and options, each of which says which commands take it. Read
- * from tables, from which completions and the check of the manual pages are made too (completions/tool_table.py).
+ * The command line of a tool: a command, files, and options, each with the commands that take it.
+ * It is read from tables, which also make the completions and the check of the manual pages
+ * (completions/tool_table.py).
  */
 #ifndef METASHARD_TOOLS_COMMAND_LINE_H
 #define METASHARD_TOOLS_COMMAND_LINE_H
@@ -9,7 +10,7 @@
 #include <getopt.h>
 #include <stddef.h>
 
-/* The tool's own; its members for options are `const char *`, NULL when the option is not given. */
+/* Defined by each tool. Its members for options are `const char *`, NULL if not given. */
 struct options;
 
 struct command {
@@ -19,7 +20,7 @@ struct command {
     size_t files_least, files_most;
 };
 
-/* `value` is where the text goes; an option without an argument gets its own name as text. */
+/* `value` is the member for the text; an option without an argument gets its own name as text. */
 struct row {
     const char *name;
     size_t value;
@@ -34,9 +35,9 @@ struct letter {
     const char *name;
 };
 
-/* What is no option. */
+/* The words that are not options. */
 struct words {
-    const char *command; /* NULL: none */
+    const char *command; /* NULL if there is none */
     const char **files;
     size_t file_count;
 };
@@ -53,8 +54,8 @@ struct command_line {
     int good, bad, wrong_usage; /* exit statuses */
 };
 
-/* Fills `options`, which is all zero, and runs the command. What is wrong is said on stderr; output that cannot be
- * written is bad. */
+/* Fills `options`, which is all zero, and runs the command. Reports errors on stderr; if the output
+ * cannot be written, the result is `bad`. */
 int command_line_run(const struct command_line *line, int argc, char **argv,
                      struct options *options);
 

@@ -68,8 +68,8 @@ static void forget_allocation(struct ms_allocation *allocation)
     ms_space_remove(allocation);
 }
 
-/* Green contexts by the handle that cuCtxFromGreenCtx gave. They share the memory of their device's
- * primary context and may go before it, so allocations made in one are left to the driver. */
+/* Green contexts, by the handle that cuCtxFromGreenCtx returned. They share the memory of their
+ * device's primary context and may end before it, so their allocations are left to the driver. */
 enum { MAX_GREEN = 64 };
 static _Atomic(CUcontext) green[MAX_GREEN];
 static _Atomic int green_count;
@@ -80,7 +80,7 @@ void ms_add_green_context(CUcontext context)
     atomic_store(&green[at % MAX_GREEN], context);
 }
 
-/* With more of them than can be remembered, every context is suspect. */
+/* If there are more than the table holds, every context counts as green. */
 static bool is_green(CUcontext context)
 {
     const int count = atomic_load_explicit(&green_count, memory_order_relaxed);
@@ -112,7 +112,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
     }
     if (is_tight)
         ms_settle_now("device memory is nearly used up");
-    /* When it cannot be deferred, the driver decides what the program gets. */
+    /* If it cannot be deferred, the driver decides what the program gets. */
     const struct ms_allocation *allocation = create_allocation(context, device, bytes);
     if (allocation == NULL)
         return false;
@@ -128,8 +128,9 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 }
 
 /*
- * Programs rely on cuMemFree waiting for the device; and a granule must not be unmapped under queued work. During a capture, of
- * another thread or one that allows it, the wait would end that.
+ * Programs rely on cuMemFree waiting for the device, and a granule must not be unmapped under
+ * queued work. During a capture, by another thread or in a mode that allows the free, the wait
+ * would end the capture.
  */
 static CUresult wait_for_device(CUcontext context, bool *is_done_out)
 {
@@ -142,15 +143,13 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
     return *is_done_out ? result : CUDA_SUCCESS;
 }
 
-/*
- * The wait holds no claim: it may last as long as a host function of the program does, and other
- * threads must be able to get on meanwhile.
- */
+/* The wait holds no claim, because it may last as long as a host function of the program, and other
+ * threads must be able to go on meanwhile. */
 bool ms_free(CUdeviceptr address, CUresult *result_out)
 {
     CUdevice current;
     struct ms_allocation_facts facts;
-    /* A thread without a context may free nothing: the driver says why. */
+    /* A thread without a context can free nothing: the driver returns the error. */
     if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&current) != CUDA_SUCCESS)
         return false;
     bool is_done;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks: what a caching allocator tells of the parts that it hands out. A freed block's content is dead at
- * once, but its memory is not: queued work may still use it, so it goes back only after the device was
- * waited for (evict.c).
+ * Blocks: what a caching allocator reports about the parts that it hands out. A freed block's
+ * content is dead at once, but its memory is not: queued work may still use it. So the memory is
+ * freed only after a wait for the device (evict.c).
  */
 #include "runtime/calls/calls.h"
 
@@ -17,7 +17,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Cheap for memory that is not ours; host memory is reported as well. */
+/* Cheap for unowned memory; host memory is reported as well. */
 static struct ms_allocation *claim(CUdeviceptr address)
 {
     return ms_space_may_hold(address) ? ms_space_claim(address) : NULL;
@@ -31,12 +31,12 @@ static bool is_capturing(void)
 static void note_change(struct ms_allocation *allocation)
 {
     allocation->changes++;
-    /* A graph uses its addresses whenever it is launched, whether or not they are handed out. */
+    /* A graph uses its addresses at each launch, whether or not they are handed out. */
     if (is_capturing())
         allocation->keeps_dead = true;
 }
 
-/* The first block: all else is dead from now on. An allocation that was used as a whole stays whole. */
+/* At the first block: all else is dead from now on. An allocation used as a whole stays whole. */
 static bool carve(struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -60,7 +60,7 @@ static size_t present_bytes(const struct ms_lineage *lineage, size_t begin, size
     return bytes;
 }
 
-/* [begin, end) was a block until now. */
+/* Forgets the block [begin, end). */
 static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     ms_shard_forget(allocation, begin, end);
@@ -72,7 +72,7 @@ static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
     return true;
 }
 
-/* [begin, end) is a block again. */
+/* Makes [begin, end) a block again. */
 static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const size_t left = allocation->leftover_bytes;
@@ -80,7 +80,7 @@ static void use_again(struct ms_allocation *allocation, size_t begin, size_t end
     ms_space_set_leftover(allocation, used < left ? left - used : 0);
 }
 
-/* What overlaps a new block was returned without a word. */
+/* Removes blocks that overlap a new one: their return was not reported. */
 static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     for (;;) {
@@ -106,7 +106,7 @@ static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
     return ms_lineage_set_dead(&allocation->lineage, begin, end, false);
 }
 
-/* True when a new block would lie where others left whole granules behind: then nothing of it could be deferred. */
+/* True if a new block would lie on whole granules left by others: none of it could be deferred. */
 static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr address,
                              size_t bytes)
 {
@@ -141,7 +141,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     ms_space_release(allocation);
     if (is_deferred && !ms_window_is_settled())
         ms_pressure_trim();
-    /* Where that fails, the launch that uses it tries again, and its program gets the error. */
+    /* If that fails, the launch that uses the block tries again, and its program gets the error. */
     if (is_deferred && (ms_window_is_settled() || is_capturing())) {
         const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
         ms_access(address, bytes, MS_NEED_READ_WRITE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between device addresses: the program's own slicing of a tensor is the plan. */
+/* Copies between device addresses. A program's own slicing of a tensor is recorded as lineage. */
 #include "runtime/calls/calls.h"
 
 #include "runtime/calls/query.h"
@@ -16,19 +16,20 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Less is brought into its own place first, with what lies around it: rows would be copied, and waited for, one by one. */
+/* Smaller pieces are first replayed in place with what surrounds them; otherwise rows would be
+ * copied, and waited for, one by one. */
 enum { LEAST_FROM_STORE = 256 << 10 };
 
-/* One copy under way. source and destination are claimed; either may be NULL: not ours. */
+/* A copy in progress. source and destination are claimed; either is NULL for unowned memory. */
 struct copy {
     struct ms_allocation *source, *destination;
     CUdeviceptr source_address, destination_address;
     CUstream stream;
-    bool is_row;                        /* one of many of a copy */
-    const struct ms_sequence *sequence; /* that it is one of; NULL: of none */
+    bool is_row;                        /* one of many rows of a copy */
+    const struct ms_sequence *sequence; /* that the tensor is in, or NULL */
 };
 
-/* The destination of this piece becomes resident, without replaying what it held. */
+/* Makes this piece of the destination resident, without replaying what it held. */
 static CUresult back_destination(const struct copy *copy, size_t at, size_t bytes)
 {
     if (copy->destination == NULL)
@@ -37,7 +38,7 @@ static CUresult back_destination(const struct copy *copy, size_t at, size_t byte
     return ms_materialise(copy->destination, begin, begin + bytes, MS_NEED_OVERWRITE);
 }
 
-/* A piece whose bytes are in device memory, or must get there to stay what they are. */
+/* Copies a piece whose bytes are in device memory, or must get there to keep their value. */
 static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
 {
     const size_t begin = ms_offset(copy->source, copy->source_address + at);
@@ -51,7 +52,7 @@ static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
     return result;
 }
 
-/* A launch can only be replayed again in its own context, and a parked memory on its own device. */
+/* A launch can only be replayed in its own context, and parked bytes only on their own device. */
 static bool may_move(const struct copy *copy, const struct ms_content *content)
 {
     if (content->kind == MS_PARKED)
@@ -59,8 +60,8 @@ static bool may_move(const struct copy *copy, const struct ms_content *content)
     return content->kind != MS_LAUNCHED || copy->destination->context == content->recorded->context;
 }
 
-/* From a parked memory straight to where it goes, so that it is not in memory three times. The stream was idle: it does not wait long, and
- * the parked memory may go then. */
+/* Copies parked bytes straight to the destination, so that they are not in memory three times. The
+ * stream was idle, so the wait is short, and the parked memory can be freed then. */
 static CUresult copy_from_store(const struct copy *copy, size_t at, size_t bytes,
                                 const struct ms_content *content)
 {
@@ -70,8 +71,8 @@ static CUresult copy_from_store(const struct copy *copy, size_t at, size_t bytes
     return result == CUDA_SUCCESS ? ms_driver_wait(copy->stream) : result;
 }
 
-/* A deferred piece into memory, in stream order. What is there already, or must be replayed in its own
- * place first, is copied by the driver. */
+/* Puts a deferred piece into memory, in stream order. The driver copies what is there already, or
+ * must be replayed in its own place first. */
 static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
                                const struct ms_content *content)
 {
@@ -89,26 +90,26 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
     return ms_replay(content, from, copy->destination_address + at, bytes, copy->stream);
 }
 
-/* What is absent here is absent there, whatever lay there. */
+/* Bytes that are absent in the source become absent in the destination, whatever was there. */
 static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
 {
     static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     if (copy->destination == NULL ||
         atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
-        return copy_resident(copy, at, bytes); /* which is refused */
+        return copy_resident(copy, at, bytes); /* which fails */
     const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &absent)
                ? CUDA_SUCCESS
                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* A deferred piece goes to a destination range that is all present, or not ours, or all deferred. */
+/* Copies a deferred piece to a range that is all present, all unowned, or all deferred. */
 static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
                              const struct ms_content *content, bool present)
 {
     if (present)
         return copy_to_memory(copy, at, bytes, content);
-    /* What a plan has brought into memory is not read from its file twice. */
+    /* Bytes that a plan has brought into memory are not read from their file twice. */
     if (!may_move(copy, content) || (content->cached && content->locality == MS_LOCAL))
         return copy_resident(copy, at, bytes);
     const size_t from = ms_offset(copy->source, copy->source_address + at);
@@ -126,7 +127,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
                : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* A deferred piece, cut where the destination changes between deferred and present. */
+/* Copies a deferred piece, cut where the destination changes between deferred and present. */
 static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *extent)
 {
     const size_t start = ms_offset(copy->source, copy->source_address);
@@ -151,7 +152,7 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
     return CUDA_SUCCESS;
 }
 
-/* Bytes that were never written may be anything, and must be the same in both places: they become zero. */
+/* Bytes never written may be anything, but must be equal in both places: they become zero. */
 static CUresult define(const struct copy *copy, struct ms_extent *extent)
 {
     extent->content.kind = MS_FILL;
@@ -178,7 +179,7 @@ static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, b
     return copy_deferred(copy, extent);
 }
 
-/* The source's extents are pictured first, so that an overlapping copy reads what was there. */
+/* Takes the source's extents first, so that an overlapping copy reads what was there. */
 static CUresult copy_extents(const struct copy *copy, size_t bytes, bool may_record)
 {
     const size_t start = ms_offset(copy->source, copy->source_address);
@@ -200,7 +201,7 @@ static void set_foreign(struct ms_content *content)
         content->is_remote_copy = true;
 }
 
-/* What lies in other ranks' parts of a tensor is not kept, either, when it is received in the copy's place. */
+/* Marks the source's remote bytes in the copy too, so that a receive there does not keep them. */
 static CUresult copy_recorded(const struct copy *copy, size_t bytes)
 {
     struct ms_ranges remote_parts = {0};
@@ -237,7 +238,7 @@ static bool has_absent_source(const struct copy *copy, size_t bytes)
            ms_lineage_has_absent(&copy->source->lineage, begin, begin + bytes);
 }
 
-/* Whether the driver can refuse the copy for what it reads. */
+/* True if the driver cannot refuse the copy for what it reads. */
 static bool is_source_sure(const struct copy *copy, size_t bytes)
 {
     const CUdevice device = copy->destination->device;
@@ -245,7 +246,7 @@ static bool is_source_sure(const struct copy *copy, size_t bytes)
                                 : ms_is_whole(copy->source_address, bytes, device);
 }
 
-/* What a call that the driver refuses would have overwritten stays as it is. */
+/* Backs the destination; keeps what the copy would overwrite if the driver may refuse the call. */
 static CUresult back_for_driver(const struct copy *copy, size_t bytes)
 {
     struct ms_allocation *to = copy->destination;
@@ -255,8 +256,8 @@ static CUresult back_for_driver(const struct copy *copy, size_t bytes)
                : ms_materialise(to, begin, begin + bytes, MS_NEED_READ_WRITE);
 }
 
-/* Makes both ranges real, so that the driver's own copy can run. The source may be what can be taken away again: on success it
- * is held, until ms_read_end. */
+/* Materialises both ranges, so that the driver's own copy can run. The source may be evictable: on
+ * success it is held until ms_read_end. */
 static CUresult make_real(const struct copy *copy, size_t bytes)
 {
     CUresult result = CUDA_SUCCESS;
@@ -273,7 +274,7 @@ static CUresult make_real(const struct copy *copy, size_t bytes)
     return result;
 }
 
-/* A copy that is for the driver, of which nothing is ours, is held all the same: whoever makes the call need not know. */
+/* A forwarded copy counts as held even if both sides are unowned; callers need not distinguish. */
 static bool answered_or_held(bool is_answered)
 {
     if (!is_answered)
@@ -297,7 +298,7 @@ static void note_use(struct ms_allocation *allocation, CUdeviceptr address, size
     ms_space_add_use(allocation, begin, begin + bytes);
 }
 
-/* True, or it is held for the driver's copy. */
+/* Returns true if the copy is answered; otherwise it is held for the driver's copy. */
 static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
 {
     if ((copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes)) ||
@@ -315,7 +316,7 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
     } else {
         ms_order_add_gate(); /* it may be pinned memory */
     }
-    /* What an overlapping copy does is the driver's to say. */
+    /* The driver decides what an overlapping copy does. */
     if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes)) {
         const bool may_record = ms_may_record(copy->stream);
         if (may_record || has_absent_source(copy, bytes)) {
@@ -357,7 +358,7 @@ static bool try_copy(struct copy *copy, size_t bytes, CUresult *result_out)
     return answered;
 }
 
-/* True, or the caller does the copy and ms_read_end follows. */
+/* Returns true if the copy is answered; otherwise the caller does it, then calls ms_read_end. */
 static bool answer(struct copy *copy, size_t bytes, CUresult *result_out)
 {
     const CUdeviceptr source = copy->source_address;
@@ -384,7 +385,7 @@ bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes
     return answer(&copy, bytes, result_out);
 }
 
-/* What the machine does not do the driver does. */
+/* The driver does what was not recorded. */
 static CUresult carry_out(struct copy *copy, size_t bytes)
 {
     CUresult result;

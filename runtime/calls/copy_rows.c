@@ -9,7 +9,7 @@
 /* Lineage must cost less than the bytes. */
 enum { MIN_WIDTH = 64 };
 
-/* All that lies between the first byte and the last. */
+/* All bytes between the first and the last. */
 struct extent {
     CUdeviceptr begin;
     size_t bytes;
@@ -33,8 +33,8 @@ static void measure(const struct ms_strided_copy *rows, struct extent *to, struc
     }
 }
 
-/* The source is all lineage. A launch in it would be run for each row that has some of it, so of launches there are as many
- * as rows, or none: rows that are a launch each run none more often. */
+/* True if the source is all lineage, and copying runs no launch more often. A launch in the source
+ * runs once for each row that has some of it; so either none, or at least one launch per row. */
 static bool is_worth_it(const struct ms_lineage *lineage, size_t begin, size_t end, size_t rows)
 {
     size_t launches = 0;
@@ -54,7 +54,7 @@ static bool is_missing(const struct ms_allocation *allocation, const struct exte
     return ms_lineage_is_missing(&allocation->lineage, begin, begin + range->bytes);
 }
 
-/* Where some of the source is absent, nothing else can leave that out, whatever the destination. */
+/* If some of the source is absent, only a copy by rows can leave that out. */
 static bool can_copy_claimed(const struct ms_allocation *source,
                              const struct ms_allocation *destination, const struct extent *from,
                              const struct extent *to, const struct ms_strided_copy *rows)
@@ -85,7 +85,7 @@ bool ms_may_copy_rows(const struct ms_strided_copy *rows)
     return can;
 }
 
-/* The first dimension counts fastest, as rows lie in memory. What has changed meanwhile is for the driver. */
+/* The first dimension varies fastest, as in memory. The driver copies what changed meanwhile. */
 static CUresult copy_all(const struct ms_strided_copy *rows, CUstream stream)
 {
     size_t at[MS_ROW_DIMS] = {0};

@@ -15,12 +15,12 @@
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 
-/* A host copy that is made where device memory is out, at most. */
+/* The size of one host copy, taken when out of device memory, at most. */
 static const size_t copied_bytes = (size_t)16 << 20;
 
 static bool lineage_needs(const struct ms_lineage *lineage);
 
-/* The file that is about to change, whose sources are closed. Recursion ends at MS_MAX_LAUNCH_DEPTH. */
+/* True if content needs the file with closed sources. Recursion ends at MS_MAX_LAUNCH_DEPTH. */
 static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
@@ -42,7 +42,7 @@ static bool lineage_needs(const struct ms_lineage *lineage)
     return found;
 }
 
-/* From `from` on: the next extents, side by side, that need the file and are not other ranks'. */
+/* Finds the next extents from `from` on, side by side, that need the file and are not remote. */
 static bool find_needing(const struct ms_lineage *lineage, size_t from, struct ms_range *range_out)
 {
     bool found = false;
@@ -59,7 +59,7 @@ static bool find_needing(const struct ms_lineage *lineage, size_t from, struct m
     return found;
 }
 
-/* A part of an extent that comes from the file itself: from a host copy from now on. */
+/* Makes a host copy the source of a part of an extent that comes from the file itself. */
 static CUresult copy_part(struct ms_allocation *allocation, const struct ms_extent *extent)
 {
     struct ms_source *copy;
@@ -76,7 +76,7 @@ static CUresult copy_part(struct ms_allocation *allocation, const struct ms_exte
     return result;
 }
 
-/* What is in memory stays there, and what a launch made cannot be kept on the host. */
+/* Bytes in memory stay there; the result of a launch cannot be kept on the host. */
 static CUresult copy_range(struct ms_allocation *allocation, struct ms_range range)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
@@ -132,7 +132,7 @@ static CUresult save_all(way *save_range, uint64_t *bytes)
     return result;
 }
 
-/* Other threads may copy lineage to where the walk has been, so it ends with one that finds nothing. */
+/* Repeats until a walk finds nothing, because other threads may copy lineage behind the walk. */
 static CUresult save_until_clean(way *save_range, uint64_t *bytes)
 {
     enum { MANY = 16 };
@@ -148,7 +148,7 @@ static CUresult save_until_clean(way *save_range, uint64_t *bytes)
     return result;
 }
 
-/* Nothing can be read from the device any more, so nobody will miss what the file had. */
+/* Nothing can be read from the device any more, so the file's old bytes are not needed. */
 static bool is_device_lost(CUresult result)
 {
     switch (result) {
@@ -176,8 +176,7 @@ static int answer(const char *call, const char *path, uint64_t bytes, CUresult r
 {
     if (bytes > 0)
         ms_log(MS_INFO,
-               "%s: it is about to change (%s), so %llu bytes that come from it were brought into "
-               "memory",
+               "%s: it is about to change (%s), so %llu bytes that come from it were materialised",
                path, call, (unsigned long long)bytes);
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return 0;
@@ -185,19 +184,19 @@ static int answer(const char *call, const char *path, uint64_t bytes, CUresult r
         ms_log(
             MS_ERROR,
             "%s: another process is about to change it, and bytes that were copied from there to "
-            "the device cannot be brought in (CUDA error %d): they will be lost",
+            "the device cannot be materialised (CUDA error %d): they will be lost",
             path, (int)result);
         return ETXTBSY;
     }
     ms_log(MS_ERROR,
-           "%s: %s fails with ETXTBSY, because bytes that were copied from this file to the device "
-           "and have no memory there yet would be lost, and they cannot be brought in (CUDA error "
-           "%d): write to another file, free what is not needed, or raise METASHARD_SNAPSHOT_BYTES",
+           "%s: %s fails with ETXTBSY: the change would destroy bytes that were copied from this "
+           "file to the device and cannot be materialised (CUDA error %d): write to another file, "
+           "free what is not needed, or raise METASHARD_SNAPSHOT_BYTES",
            path, call, (int)result);
     return ETXTBSY;
 }
 
-/* One file at a time. Taken before claims, and held while they are waited for. */
+/* One file at a time. Taken before claims, and held while the thread waits for them. */
 static struct ms_lock turn = MS_LOCK_INIT(file_writes);
 
 MS_HOLDS(turn) static int prepare_locked(const char *call, dev_t device, ino_t inode)

@@ -12,14 +12,14 @@
 
 struct range {
     uint64_t begin, end;
-    uint64_t owner; /* the address for which it was noted */
+    uint64_t owner; /* the address that it was added for */
 };
 
 static struct {
-    struct ms_lock lock;  /* guards ranges, count, capacity; nothing is called under it */
+    struct ms_lock lock;  /* guards ranges, count, capacity; nothing is called while it is held */
     struct range *ranges; /* in no order */
     size_t count, capacity;
-    bool all;                    /* a range was lost for want of memory */
+    bool all;                    /* a range was lost because out of memory */
     _Atomic uint64_t begin, end; /* around all ranges */
     _Atomic bool has_globals;
 } host = {.lock = MS_LOCK_INIT(host_memory)};
@@ -135,7 +135,7 @@ bool ms_host_holds(uint64_t address)
     return held;
 }
 
-/* Where the system lets nobody ask: every mapping counts. */
+/* If the system does not allow the query, every mapping counts. */
 static bool is_mapped(uint64_t address)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host memory that kernels can read: pinned, registered, mapped and managed. The host may write a pointer
- * there at any time without a call that the shim sees, so a kernel that is given such memory may reach
- * anything.
+ * Host memory that kernels can read: pinned, registered, mapped and managed. The host can write a
+ * pointer there at any time without a call that the shim sees, so a kernel that is given such
+ * memory may reach anything. It is called tracked memory.
  */
 #ifndef METASHARD_RUNTIME_CALLS_HOST_MEMORY_H
 #define METASHARD_RUNTIME_CALLS_HOST_MEMORY_H
@@ -11,15 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* [address, address + bytes) is such memory from now on; or all that was noted for a first address is none any
- * longer. Ranges that nobody could file make every address suspicious. */
+/* Tracks [address, address + bytes), or ends the tracking of all that was added for a first
+ * address. After a range that could not be stored, every address counts as tracked. */
 void ms_host_add(uint64_t address, size_t bytes);
 void ms_host_forget(uint64_t address);
 
-/* The device reaches the memory noted at `address` at another one too. Forgotten with it. */
+/* The device reaches the memory added at `address` at another address too. Forgotten with it. */
 void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes);
 
-/* Of what was noted, [address, address + bytes) is such memory no longer; the rest is. */
+/* Ends the tracking of [address, address + bytes), and of nothing else. */
 void ms_host_cut(uint64_t address, size_t bytes);
 
 /* A global variable of some module is such memory: kernels reach it without an argument. */
@@ -28,8 +28,8 @@ bool ms_host_has_globals(void);
 
 bool ms_host_holds(uint64_t address);
 
-/* This process can read a byte there, and so can a device that reads pageable memory. A mapping without access, as
- * drivers and allocators keep GiBs of, cannot be read. */
+/* True if this process can read a byte there, and so can a device that reads pageable memory. A
+ * mapping without access rights cannot be read; drivers and allocators keep GiBs of them. */
 bool ms_host_is_readable(uint64_t address);
 
 /* The range outside of which ms_host_holds is false. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches: what their parameters reach is materialised, or the launch is recorded. */
+/* Launches: a launch is recorded, or what its parameters reach is materialised. */
 #include "runtime/kernel/call.h"
 
 #include <stdatomic.h>
@@ -25,7 +25,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* The addresses that a process can have on the architectures there are; smaller numbers are counts. */
+/* True for addresses possible on the supported architectures; smaller numbers are counts. */
 static bool is_plausible(uint64_t word)
 {
     return word >= UINT64_C(1) << 24 && word < UINT64_C(1) << 57;
@@ -47,7 +47,7 @@ static bool is_hit(const struct ms_pointer_scan *reach, size_t offset)
     return false;
 }
 
-/* True when a parameter other than the hits is the address of memory that the driver knows. */
+/* True if a parameter other than the hits is the address of memory that the driver knows. */
 static bool has_other_memory(const struct ms_arguments *arguments,
                              const struct ms_pointer_scan *reach)
 {
@@ -63,7 +63,7 @@ static bool has_other_memory(const struct ms_arguments *arguments,
     return false;
 }
 
-/* Where a kernel that a rule names writes, and what else it reads. */
+/* Where a kernel with a rule writes, and what else it reads. */
 struct operands {
     const struct ms_allocation_facts *out;
     const struct ms_allocation_facts *in; /* NULL: nothing */
@@ -81,7 +81,7 @@ static bool is_same_block(const struct ms_allocation_facts *a, const struct ms_a
            b->address < a->address + a->bytes;
 }
 
-/* The pointers are as the rule has them: one; or {out, in}, the same one twice or of two blocks. */
+/* True if the pointers fit the rule: one; or {out, in}, the same one twice or of two blocks. */
 static bool find_operands(const struct ms_pointer_scan *reach, enum ms_rule rule,
                           struct operands *operands_out)
 {
@@ -122,7 +122,7 @@ static struct ms_recorded_launch *create_step(const struct ms_allocation_facts *
     return recorded;
 }
 
-/* [begin, end) becomes the recorded launch's result, and what it was before is the recorded launch's. */
+/* Makes [begin, end) the result of the recorded launch, which takes over what it was before. */
 static bool add_recorded(struct ms_allocation *allocation, size_t begin, size_t end,
                          struct ms_recorded_launch *recorded)
 {
@@ -145,7 +145,7 @@ static struct part part_of(struct ms_allocation *allocation,
     return (struct part){allocation, begin, begin + block->bytes};
 }
 
-/* What can be restored for a replay: all but, perhaps, what rounds a block up. */
+/* True if all of it can be restored for a replay, except perhaps what rounds a block up. */
 static bool can_be_input(const struct part *part)
 {
     enum { ROUNDING = 512 };
@@ -177,7 +177,8 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct part *in
     return true;
 }
 
-/* A recorded launch may be replayed, and so read, when nobody asks the plan any more; and what is absent can never be. */
+/* A recorded launch may be replayed, and so read remote bytes, when no placement query follows;
+ * absent bytes can never be read. */
 static bool is_forbidden(const struct part *part)
 {
     if (ms_lineage_has_absent(&part->allocation->lineage, part->begin, part->end))
@@ -204,7 +205,7 @@ static bool record_in(const struct part *out, const struct part *in,
            add_recorded(out->allocation, out->begin, out->end, recorded);
 }
 
-/* Claims what the operands lie in, and records when they are still what they were. */
+/* Claims the allocations of the operands, and records the launch if they are still the same. */
 static bool claim_and_record(const struct operands *operands, struct ms_recorded_launch *recorded)
 {
     const struct ms_allocation_facts *in_facts =
@@ -249,7 +250,7 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     return is_recorded;
 }
 
-/* The inputs of torch.cat that are one piece each, one behind the other; false: there are rows. */
+/* Lists the inputs of torch.cat if each is one piece. Returns false if there are rows. */
 static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t *count_out)
 {
     *count_out = 0;
@@ -264,7 +265,7 @@ static bool list_sizes(const struct ms_concatenation *cat, size_t *sizes, size_t
     return true;
 }
 
-/* Inputs that are rows can be copied so, all of them: else the kernel had better run. */
+/* True if all inputs that are rows can be copied row by row; otherwise the kernel should run. */
 static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
 {
     size_t count = 0;
@@ -302,7 +303,7 @@ static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
     return result;
 }
 
-/* The launch is copies, and they are done: then *result_out is what it returns. */
+/* True if the launch only copies, and the copies are done; *result_out is then what it returns. */
 static bool concatenate(const struct ms_call *call, const struct ms_param_layout *layout,
                         const struct ms_packed *packed, const struct ms_pointer_scan *reach,
                         CUresult *result_out)
@@ -334,7 +335,7 @@ static bool find_rows(const struct ms_call *call, const struct ms_param_layout *
     return false;
 }
 
-/* The launch is copies of rows, and they are done. It reads no other parameter than those of the copy. */
+/* True if the launch copies rows, and they are copied. It reads only the copy's parameters. */
 static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *layout,
                       const struct ms_packed *packed, const struct ms_pointer_scan *reach,
                       CUresult *result_out)
@@ -349,7 +350,7 @@ static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *
     return true;
 }
 
-/* Where the device can read all of the process's memory, a pointer to it may lead anywhere. */
+/* If the device can read all of the process's memory, a pointer to it may lead anywhere. */
 static bool reaches_pageable_memory(const struct ms_arguments *arguments)
 {
     CUdevice device;
@@ -384,7 +385,7 @@ static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
     return reaches_pageable_memory(arguments) ? MS_REASON_PAGEABLE_REACH : MS_REASON_CALL;
 }
 
-/* What was materialised since `before` was so for a kernel. */
+/* Counts what was materialised since `before` as used by a kernel. */
 static void note_used(CUdevice device, uint64_t before)
 {
     ms_overcommit_set_used(device, ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);

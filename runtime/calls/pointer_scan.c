@@ -12,7 +12,7 @@
 
 static _Atomic bool unbounded;
 
-/* Outside of these no word means anything: those of blocks, and of the host's memory. */
+/* Only words in these ranges mean anything: addresses of blocks, and of the host's memory. */
 enum { HOST = MS_BOUNDS };
 struct bounds {
     struct ms_range ranges[MS_WORD_WINDOWS];
@@ -111,7 +111,7 @@ static uint64_t load(const unsigned char *bytes, size_t count)
     return word;
 }
 
-/* The value may be what addresses in this range are without their lower `shift` bits. */
+/* True if the value may be an address in this range without its lower `shift` bits. */
 static bool is_upper_part(const struct ms_range *range, uint64_t value, unsigned shift)
 {
     return range->end > range->begin && value >= range->begin >> shift &&
@@ -119,9 +119,9 @@ static bool is_upper_part(const struct ms_range *range, uint64_t value, unsigned
 }
 
 /*
- * What was written before these bytes may be the beginning of an address that ends with them, in its last seven to
- * three bytes. The fewer there are the less they tell; so three, and the four of a near address, which are a small
- * number, count only if they are all that is written.
+ * Earlier writes before these bytes may be the beginning of an address whose last three to seven
+ * bytes these are. Fewer bytes say less: three bytes, and the four of a near address, which are a
+ * small number, count only if nothing else is written.
  */
 static bool may_end_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
 {
@@ -134,7 +134,7 @@ static bool may_end_address(const struct bounds *bounds, const unsigned char *by
            (count == 3 && is_upper_part(far, load(bytes, 3), 40));
 }
 
-/* These bytes may end with the first six or seven of an address, of which the others are zero. */
+/* These bytes may end with the first six or seven bytes of an address; the others are zero. */
 static CUresult expose_beginning(const unsigned char *bytes, size_t count)
 {
     CUresult result = CUDA_SUCCESS;
@@ -160,7 +160,7 @@ CUresult ms_pointer_scan_expose_pattern(uint32_t pattern)
     const struct bounds bounds = get_bounds();
     const struct ms_range *far = &bounds.ranges[MS_FAR];
     const uint32_t pair = pattern & 0xffff;
-    /* A pattern of two bytes may be the two of an upper half that are not zero. */
+    /* A pattern of two bytes may be the nonzero part of an address's upper half. */
     if (is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32) ||
         (pattern >> 16 == pair && is_upper_part(far, pair, 32)))
         return ms_access_all();

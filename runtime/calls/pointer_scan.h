@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reach: which blocks can be reached through some bytes, if a kernel were given them. Every 8 bytes that hold a far
- * address (addresses.h) are taken for a pointer, wherever they begin; of low addresses only the words where a pointer
- * can lie.
+ * Finds which blocks a kernel could reach if it were given some bytes. Any 8 bytes that hold a far
+ * address (addresses.h) count as a pointer, wherever they begin; for low addresses, only words
+ * where a pointer can lie.
  *
- * A kernel can know an address inside a deferred block only from its parameters, or from memory that
- * holds the address. What the program copies or sets into device memory is looked at here, and what
- * it points to is materialised whole, so no device memory ever holds the address of a deferred
- * block; what the host writes behind the driver's back is host_memory.h. docs/limits.md has what is not seen.
+ * A kernel can know an address in a deferred block only from its parameters, or from memory that
+ * holds the address. What the program copies or sets into device memory is scanned here, and what
+ * it points to is materialised whole. So no device memory ever holds the address of a deferred
+ * block. host_memory.h covers what the host writes without a call; docs/limits.md says what is not
+ * seen.
  */
 #ifndef METASHARD_RUNTIME_CALLS_POINTER_SCAN_H
 #define METASHARD_RUNTIME_CALLS_POINTER_SCAN_H
@@ -34,27 +35,26 @@ struct ms_pointer_scan {
     bool everything; /* more hits than fit, or memory that the host can write */
 };
 
-/* What a launch is given. */
+/* The parameters of a launch. */
 struct ms_arguments {
     const struct ms_param_layout *layout;
     const struct ms_packed *packed;
-    struct ms_range numbers; /* of packed, where no pointer lies; may be empty */
+    struct ms_range numbers; /* in packed, where no pointer lies; may be empty */
 };
 
-/* Whether the word at this offset, inside of the packed parameters, may be a pointer. */
+/* True if the word at this offset in the packed parameters may be a pointer. */
 bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word);
 
-/* What the parameters reach. */
+/* Finds what the parameters reach. */
 void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointer_scan *reach_out);
 
-/* These bytes go to where kernels can read them: materialises the blocks that they reach. */
+/* These bytes become readable for kernels: materialises the blocks that they reach. */
 CUresult ms_pointer_scan_expose(const void *bytes, size_t count);
 
-/* The same for a 4-byte pattern that is repeated. */
+/* The same for a repeated 4-byte pattern. */
 CUresult ms_pointer_scan_expose_pattern(uint32_t pattern);
 
-/* True when the device memory of some copy held the address of host memory: then any kernel may reach
- * anything. */
+/* True if a copy put an address of host memory on the device: any kernel may reach anything. */
 bool ms_pointer_scan_is_unbounded(void);
 
 #endif

@@ -4,7 +4,7 @@
 #include "runtime/calls/calls.h"
 #include "runtime/memory/allocations.h"
 
-/* Identifiers of buffers are unique in the process; ours start where the driver's never get. */
+/* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
 #define FIRST_BUFFER_ID (UINT64_C(1) << 62)
 
 bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out)
@@ -34,7 +34,7 @@ static bool is_current(CUdevice device)
     return ms_driver.ctx_get_device(&current) == CUDA_SUCCESS && current == device;
 }
 
-/* Something about the physical memory: it must exist before the driver can tell. */
+/* The attribute is about physical memory, which must exist before the driver can answer. */
 static bool ask_driver(CUdeviceptr address, CUresult *result_out)
 {
     *result_out = ms_access(address, 1, MS_NEED_READ_WRITE);
@@ -117,7 +117,7 @@ bool ms_is_owned(CUdeviceptr address)
     return ms_space_look_up(address, &facts);
 }
 
-/* What the driver knows of an address: a memory type, or 0; false when it cannot say. */
+/* The driver's memory type of an address, or 0. Returns false if the driver cannot answer. */
 static bool ask_type(CUdeviceptr address, unsigned *type_out)
 {
     const CUresult result =

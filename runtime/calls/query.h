@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the driver's query functions say about blocks: as for memory of cuMemAlloc, except where
- * the memory behind a block really is different (it cannot be shared by cuIpcGetMemHandle).
+ * What the driver's query functions return for allocations: the same as for memory from cuMemAlloc,
+ * except where the memory really differs (cuIpcGetMemHandle cannot share it).
  */
 #ifndef METASHARD_RUNTIME_CALLS_QUERY_H
 #define METASHARD_RUNTIME_CALLS_QUERY_H
@@ -11,29 +11,27 @@
 
 #include "runtime/driver/driver.h"
 
-/* cuMemGetAddressRange; either output may be NULL. False: not ours, or the driver refuses the thread. */
+/* cuMemGetAddressRange; either output may be NULL. Returns false if the address is in no
+ * allocation, or the driver refuses the thread. */
 bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out);
 
-/*
- * One attribute. False: not ours, or only the driver can say (then address is materialised, or
- * *result_out tells why not).
- */
+/* One attribute. Returns false if the address is in no allocation, or only the driver can answer
+ * (the address is then materialised, or *result_out has the error). */
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                           CUresult *result_out);
 
-/* What cuMemGetInfo reports as free on the current device: deferred bytes count as used. */
+/* The free bytes that cuMemGetInfo reports on the current device: deferred bytes count as used. */
 size_t ms_free_memory(size_t free_bytes);
 
 bool ms_is_owned(CUdeviceptr address);
 
-/* True for device memory that is not a block, as the driver knows it. */
+/* True for device memory that is in no allocation, as the driver knows it. */
 bool ms_is_device_memory(CUdeviceptr address);
 
-/* True when the driver knows one piece of memory, of that device, that holds all of the range. Not for blocks. */
+/* True if one piece of that device's memory holds the range for the driver. Not for allocations. */
 bool ms_is_whole(CUdeviceptr address, size_t bytes, CUdevice device);
 
-/* True for memory that this process can read: pinned, or unknown to the driver. False also when the
- * driver cannot say. */
+/* True for memory that this process can read: pinned, or unknown to a driver that can answer. */
 bool ms_is_host_memory(CUdeviceptr address);
 
 /* True for host memory that the driver knows. */
@@ -42,10 +40,10 @@ bool ms_is_pinned_memory(CUdeviceptr address);
 /* True for managed memory, as the driver knows it. */
 bool ms_is_managed(CUdeviceptr address);
 
-/* True for either. */
+/* True for pinned or managed memory. */
 bool ms_host_can_write(CUdeviceptr address);
 
-/* True when [address, address + bytes) meets a block. */
+/* True if [address, address + bytes) meets an allocation. */
 bool ms_meets_allocation(CUdeviceptr address, size_t bytes);
 
 #endif

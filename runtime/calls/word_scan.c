@@ -10,8 +10,8 @@ static ms_lanes spread(unsigned value)
     return (ms_lanes){0} + (unsigned char)value;
 }
 
-/* The values that the upper bytes of addresses in the window have: the same down to the byte in which they first
- * differ, and any behind it. */
+/* The values that the upper bytes of addresses in the window can have: one value down to the byte
+ * in which the bounds first differ, and any value below it. */
 static void add_window(struct ms_words *words, struct ms_range range)
 {
     const uint64_t first = range.begin, last = range.end - 1;
@@ -44,7 +44,7 @@ void ms_words_begin(struct ms_words *words, const void *bytes, size_t count,
     words->at = GROUP;
 }
 
-/* Of 16 words, the upper byte with this number is one of the window's. */
+/* Marks those of 16 words whose upper byte with this number is one of the window's. */
 static inline ms_lanes match(const struct ms_word_window *window, unsigned i,
                              const unsigned char *bytes)
 {
@@ -60,7 +60,7 @@ static inline bool is_any(ms_lanes lanes)
     return (halves[0] | halves[1]) != 0;
 }
 
-/* Cheap, and false for most groups that hold no word of the window: the uppermost byte of addresses is not zero. */
+/* A cheap test, false for most groups without a match: the top byte of addresses is not zero. */
 static bool may_hold(const struct ms_word_window *window, const unsigned char *bytes)
 {
     ms_lanes found = {0};
@@ -93,7 +93,7 @@ static bool mark_group(struct ms_words *words, const unsigned char *bytes)
     return is_marked;
 }
 
-/* The next group in which a word may be in a window. What is behind the bytes reads as zero, and is no word. */
+/* Finds the next group that may hold a match. The bytes end with zeros, which never match. */
 static bool next_group(struct ms_words *words)
 {
     words->at = 0;
@@ -118,7 +118,7 @@ static bool is_in(const struct ms_words *words, uint64_t word)
     return false;
 }
 
-/* The next mark, which is taken away. False: this group has no more. */
+/* Takes the next mark of this group. Returns false if there is none. */
 static bool next_mark(struct ms_words *words, unsigned *index_out)
 {
     unsigned char *marks = (unsigned char *)words->marks;

@@ -20,7 +20,7 @@
 
 CUresult ms_bound_lineage(struct ms_allocation *allocation)
 {
-    /* A model's allocation has an extent for each expert's tensor, and perhaps one for what rounds it up. */
+    /* A model's allocation has an extent for each expert's tensor, and one for its rounding. */
     enum { LEAST_EXTENTS = 16384, BYTES_FOR_ONE = 512 << 10 };
     if (allocation->lineage.count <= LEAST_EXTENTS ||
         allocation->lineage.count <= allocation->bytes / BYTES_FOR_ONE)
@@ -48,9 +48,9 @@ CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t
 }
 
 /*
- * Writes content to [begin, end): recorded where the allocation is deferred, replayed in stream order where
- * it is present. What is cached becomes resident then: queued work may still read it, so it must not be
- * replayed over out of order later.
+ * Writes content to [begin, end): recorded where the allocation is deferred, replayed in stream
+ * order where it is present. Cached bytes become resident then: queued work may still read them, so
+ * they must not be replayed over out of order later.
  */
 static CUresult write_range(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_content *content, CUstream stream)
@@ -77,10 +77,8 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-/*
- * Claims the allocation for a write of [address, address + bytes). NULL when the call is to be forwarded
- * (*result_out is CUDA_SUCCESS; the range is resident then) or refused.
- */
+/* Claims the allocation for a write of [address, address + bytes). Returns NULL if the call is to
+ * be forwarded (*result_out is CUDA_SUCCESS, and the range is resident) or refused. */
 static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
                                              CUresult *result_out)
 {
@@ -112,7 +110,7 @@ static uint32_t widen(uint32_t value, unsigned width)
     return value;
 }
 
-/* Of another device than the current one, which may have no access: the driver says. */
+/* True for an allocation of another than the current device: the driver decides about access. */
 static bool is_far(const struct ms_allocation *allocation)
 {
     CUdevice current;
@@ -187,14 +185,14 @@ static struct ms_source *take_snapshot(const void *source, size_t bytes)
     return snapshot;
 }
 
-/* Memory that was never written is: of a rank that has its tensors from another one, all of a model. Other memory mostly tells
- * with its first word. */
+/* Recognises memory that was never written: all of a model's, on a rank that gets its tensors from
+ * another one. The first word of other memory mostly decides. */
 static bool is_zero(const unsigned char *bytes, size_t count)
 {
     return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-/* What the copied bytes are, so that they need not be copied. False: nothing that can be kept. */
+/* Finds what the copied bytes are. Returns false if they must be copied. */
 static bool find_content(const void *source, size_t bytes, struct ms_content *content)
 {
     uint64_t offset = 0;
@@ -225,8 +223,8 @@ static const char *describe(const struct ms_content *content)
     return ms_source_is_file(content->source) ? "bytes of a file" : "bytes of memory";
 }
 
-/* Addresses among the copied bytes become known to kernels. Bytes of a file that was there before this
- * process cannot be addresses of its memory, nor can zeros. */
+/* Materialises what addresses in the copied bytes point to, which kernels now can read. Zeros, and
+ * bytes of a file that is older than this process, hold no addresses. */
 static CUresult expose_content(const void *source, size_t bytes, const struct ms_content *content)
 {
     if (content->kind == MS_FILL ||
@@ -246,7 +244,7 @@ CUresult ms_access_payload(const struct ms_box *box, CUstream stream)
 {
     if (box->begin == NULL || box->width == 0)
         return CUDA_SUCCESS;
-    /* Memory that this process cannot read, or that changes before it is copied, may hold anything. */
+    /* Memory that is unreadable here, or that changes before it is copied, may hold anything. */
     if (!ms_is_host_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
         return ms_access_all();
     CUresult result = CUDA_SUCCESS;
@@ -269,7 +267,7 @@ CUresult ms_access_payload_value(uint32_t value, unsigned width)
     return ms_pointer_scan_expose_pattern(widen(value, width));
 }
 
-/* The copy as the driver will do it, its destination backed. */
+/* Prepares the copy for the driver: backs its destination. */
 static bool back_for_copy(CUdeviceptr destination, const void *source, size_t bytes,
                           CUstream stream, CUresult *result_out)
 {
@@ -292,7 +290,7 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
     if (bytes == 0 || source == NULL)
         return false;
     if (ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts)) {
-        /* Not host memory: whether that is allowed is the driver's to say. */
+        /* Not host memory: the driver decides whether that is allowed. */
         *result_out = ms_access((CUdeviceptr)(uintptr_t)source, bytes, MS_NEED_READ_WRITE);
         if (*result_out == CUDA_SUCCESS)
             *result_out = ms_access(destination, bytes, MS_NEED_READ_WRITE);
@@ -304,7 +302,7 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
         !find_content(source, bytes, &content))
         return back_for_copy(destination, source, bytes, stream, result_out);
 
-    /* Before the claim: it may be this allocation that is pointed to. */
+    /* Before the claim: the bytes may point to this allocation. */
     *result_out = expose_content(source, bytes, &content);
     struct ms_allocation *allocation = NULL;
     if (*result_out == CUDA_SUCCESS)
@@ -323,7 +321,7 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
     ms_window_extend();
     if (is_complete)
         ms_prefetch_run("all tensors of the checkpoint are there");
-    /* The driver would have waited for earlier work too, and programs build on that. */
+    /* The driver would have waited for earlier work too, and programs rely on that. */
     if (blocking && *result_out == CUDA_SUCCESS)
         *result_out = ms_driver.stream_synchronize(stream);
     return true;

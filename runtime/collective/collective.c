@@ -16,7 +16,7 @@ static CUdeviceptr address_of(const void *pointer)
     return (CUdeviceptr)(uintptr_t)pointer;
 }
 
-/* What is read and written at once keeps its bytes. */
+/* Bytes that are both read and written keep their value. */
 static bool overlaps(const struct ms_operation *operation)
 {
     const CUdeviceptr read = address_of(operation->read), written = address_of(operation->written);
@@ -24,7 +24,7 @@ static bool overlaps(const struct ms_operation *operation)
            read < written + operation->written_bytes && written < read + operation->read_bytes;
 }
 
-/* What is under way on this thread. */
+/* The operations in progress on this thread. */
 static _Thread_local struct {
     unsigned groups; /* that are open */
     unsigned reads;  /* that are held */
@@ -63,7 +63,7 @@ static CUresult prepare_write(const struct ms_operation *operation)
 {
     const CUdeviceptr address = address_of(operation->written);
     const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
-    /* Of a partial overlap the rest is replayed too: it costs no more than a read. */
+    /* With a partial overlap the rest is replayed too: it costs no more than a read. */
     if (overlaps(operation))
         return ms_access(address, operation->written_bytes, MS_NEED_READ_WRITE);
     if (!operation->receives || may_be_late(operation) || under_way.receive_count == room)
@@ -84,10 +84,8 @@ static bool is_in_one_handle(const void *address)
     return is_one;
 }
 
-/*
- * NCCL registers the buffers of a captured operation where they lie in one handle, and whether they do has to be the
- * same on all ranks (NCCL 2.28.9, NCCL_GRAPH_REGISTER).
- */
+/* NCCL registers the buffers of a captured operation if each lies in one handle, which must be the
+ * same on all ranks (NCCL 2.28.9, NCCL_GRAPH_REGISTER). */
 static void look_at_captured(const struct ms_operation *operation)
 {
     static _Atomic bool is_told;
@@ -95,10 +93,9 @@ static void look_at_captured(const struct ms_operation *operation)
         (operation->written_bytes == 0 || is_in_one_handle(operation->written)))
         return;
     if (!atomic_exchange(&is_told, true))
-        ms_log(
-            MS_WARN,
-            "a captured collective uses memory that was brought in in pieces, which NCCL does not "
-            "register: where ranks differ in that, NCCL needs NCCL_GRAPH_REGISTER=0");
+        ms_log(MS_WARN,
+               "a captured collective uses memory that was materialised in pieces, which NCCL does "
+               "not register: if ranks differ in that, NCCL needs NCCL_GRAPH_REGISTER=0");
 }
 
 CUresult ms_collective_prepare(const struct ms_operation *operation)

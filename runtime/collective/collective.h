@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives: what NCCL reads is materialised and what it writes is backed before it is called. NCCL works
- * later, in the order of a stream.
+ * Collectives: what NCCL reads is materialised, and what it writes is backed, before NCCL is
+ * called. NCCL works later, in the order of a stream.
  *
  *     ms_collective_prepare(&operation)   before the call; NCCL is called only if that succeeds
  *     ms_collective_called(stream)        after it, whatever it answered
  *     ms_collective_group(begins)         after the start, or the end, of a group
  *
- * all on the thread that calls NCCL. Between the first and the second, or the end of the outermost group, what
- * the thread's operations read cannot be taken away.
+ * all on the thread that calls NCCL. From the first to the second, or to the end of the outermost
+ * group, what the thread's operations read cannot be evicted.
  */
 #ifndef METASHARD_RUNTIME_COLLECTIVE_COLLECTIVE_H
 #define METASHARD_RUNTIME_COLLECTIVE_COLLECTIVE_H
@@ -18,27 +18,28 @@
 
 #include "runtime/driver/driver.h"
 
-/* What one call reads and, whole, overwrites; either may be empty, and both the same. */
+/* What one call reads, and overwrites whole. Either may be empty, and both may be the same. */
 struct ms_operation {
     const void *read;
     size_t read_bytes;
     void *written;
     size_t written_bytes;
-    bool sends;    /* what is read goes to other ranks as it is */
-    bool receives; /* what is written is a root's, and all ranks get the same */
+    bool sends;    /* the bytes that are read go to other ranks unchanged */
+    bool receives; /* the written bytes come from a root, and all ranks get the same */
     int ranks;     /* of the communicator */
     bool is_late;  /* NCCL may queue it after the call or the group has returned */
 };
 CUresult ms_collective_prepare(const struct ms_operation *operation);
 
-/* False: there is nothing to prepare. Relaxed loads. */
+/* False if there is nothing to prepare. Relaxed loads. */
 bool ms_collective_matters(void);
 void ms_collective_called(CUstream stream);
 
 void ms_collective_group(bool begins);
 
-/* The call will share physical memory of [address, address + bytes): in memory, whole allocations, for good.
- * In one handle each, unless they were backed in pieces before; then *one_handle_out is false. */
+/* The call will share the physical memory of [address, address + bytes): materialises whole
+ * allocations, for good. Each gets one handle, unless it was backed in pieces earlier; then
+ * *one_handle_out is false. */
 CUresult ms_collective_pin(const void *address, size_t bytes, bool *one_handle_out);
 
 #endif

@@ -8,11 +8,11 @@
 #include "runtime/fill/prefetch.h"
 #include "runtime/shard/active_plan.h"
 
-/* A communicator for which there is no room is asked for its rank each time. */
+/* A communicator that does not fit is asked for its rank each time. */
 enum { MAX_COMMUNICATORS = 1024 };
 
 static struct {
-    struct ms_lock lock; /* guards the table; held across nothing */
+    struct ms_lock lock; /* guards the table; nothing is called while it is held */
     struct {
         const void *handle;
         struct ms_communicator is;

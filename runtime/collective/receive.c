@@ -18,10 +18,8 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/*
- * The granules of the ranges that are not backed: the first and the last of [begin, end) too, since what else lies there is not
- * in memory either, and whoever brings it there waits.
- */
+/* Lists the unbacked granules of the ranges, including the first and the last of [begin, end):
+ * other bytes in these are not in memory either, and what materialises them waits. */
 static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_ranges *remote_parts, struct ms_ranges *sinkable)
 {
@@ -44,7 +42,7 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
     return is_good;
 }
 
-/* It was put together of tensors, and will be copied back to them: what is received there is only passing. */
+/* True if tensors were concatenated to the range, and will be copied back from it. */
 static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -56,7 +54,7 @@ static bool is_passing(const struct ms_allocation *allocation, size_t begin, siz
     return false;
 }
 
-/* The granules of [begin, end) that are neither of these nor backed: a parked memory can lie there. */
+/* Lists the granules of [begin, end), neither sinkable nor backed, where parked memory can lie. */
 static bool list_storable(const struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_ranges *sinkable, struct ms_ranges *parkable)
 {
@@ -69,7 +67,7 @@ static bool list_storable(const struct ms_allocation *allocation, size_t begin, 
     return is_good;
 }
 
-/* Memory for what lies between the ranges. */
+/* Backs what lies between the ranges. */
 static CUresult cover_rest(struct ms_allocation *allocation, size_t begin, size_t end,
                            const struct ms_ranges *taken)
 {
@@ -89,7 +87,8 @@ static struct ms_range cut_to(struct ms_range range, size_t begin, size_t end)
                              range.end < end ? range.end : end};
 }
 
-/* What of [begin, end) lies in the ranges is gone, or parked: each from its own place in the parked memory on. */
+/* Marks [begin, end) as resident, except what is in the ranges: absent, or parked, each from its
+ * own offset in the parked memory on. */
 static CUresult set_received(struct ms_allocation *allocation, size_t begin, size_t end,
                              const struct ms_ranges *gone, const struct ms_ranges *parked_ranges,
                              struct ms_parked *parked)
@@ -112,7 +111,7 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
     return is_good ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Its memory lies under the ranges until the work is done. Where that cannot be they get memory of their own. */
+/* Maps new parked memory under the ranges until the work is done; else they get memory. */
 static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ranges *parkable,
                            struct ms_receive *receive)
 {
@@ -132,7 +131,7 @@ static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ran
     return result;
 }
 
-/* Memory for [begin, end) but what goes to the sink. */
+/* Memory for [begin, end), except what goes to the sink. */
 static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size_t end,
                             const struct ms_ranges *sinkable, const struct ms_ranges *parkable,
                             struct ms_receive *receive)
@@ -149,7 +148,7 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-/* No work is queued: neither the sink nor the parked memory has to wait for any. */
+/* No work is queued: neither the sink nor the parked memory has to wait. */
 static void take_back(struct ms_allocation *allocation, struct ms_receive *receive)
 {
     ms_backing_sink_cancel(&allocation->backing, receive->sink);
@@ -194,7 +193,8 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
     ms_space_add_use(allocation, begin, end);
-    /* In its place, what comes with the granules of ours may stay; copied on from there, it would take memory again. */
+    /* In its own place, what arrives in granules with local bytes may stay; copied on from there,
+     * it would take memory again. */
     const bool passes = is_passing(allocation, begin, end);
     if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
@@ -218,7 +218,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     return result;
 }
 
-/* Nothing of a captured operation may change later, and what is in several allocations is no tensor. */
+/* Refuses captured operations, whose memory must not change, and more than one allocation. */
 static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *receive,
                         CUresult *result)
 {
@@ -249,8 +249,9 @@ CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
 }
 
 /*
- * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole model's broadcasts
- * in one go. So the call returns when this one has run. Not for ever: another rank may wait for this one first.
+ * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole
+ * model's broadcasts in one go. So the call returns when this one has run. The wait is limited,
+ * because another rank may wait for this one first.
  */
 static bool wait_for(CUevent event)
 {
@@ -267,7 +268,7 @@ static bool wait_for(CUevent event)
     return state == CUDA_SUCCESS;
 }
 
-/* An event which then belongs to what is under the allocation, unless that was freed meanwhile. */
+/* Hands over an event to what is mapped under the allocation, unless that was freed meanwhile. */
 static void hand_over(const struct ms_receive *receive, const struct ms_sink_mapping *sink,
                       CUevent event)
 {
@@ -298,7 +299,7 @@ static CUresult record(CUstream stream, CUevent *event_out)
     return result;
 }
 
-/* Whoever uses the memory waits for an event, which goes with it: the sink's, what is lent, the parked memory's. */
+/* Users of the memory wait for events: one each for the sink, the lent and the parked memory. */
 static CUresult hand_events_over(const struct ms_receive *receive, CUstream stream)
 {
     const struct ms_sink_mapping *const sink[] = {receive->sink, receive->lent};
@@ -314,7 +315,7 @@ static CUresult hand_events_over(const struct ms_receive *receive, CUstream stre
     return result;
 }
 
-/* We wait for another. */
+/* This wait has an event of its own. */
 static CUresult follow(const struct ms_receive *receive, CUstream stream)
 {
     CUevent event;
@@ -335,7 +336,7 @@ void ms_receive_queued(const struct ms_receive *receive, CUstream stream)
     if (receive->address != 0 && ms_driver_enter(receive->context, &scope) == CUDA_SUCCESS) {
         const CUresult result = follow(receive, stream);
         if (result != CUDA_SUCCESS)
-            ms_log(MS_ERROR, "what is received cannot be waited for: CUDA error %d", (int)result);
+            ms_log(MS_ERROR, "cannot wait for received bytes: CUDA error %d", (int)result);
         ms_driver_leave(&scope);
     }
     ms_parked_drop(receive->parked);

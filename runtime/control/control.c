@@ -25,13 +25,13 @@ enum {
     PATIENCE = 20 /* looks, 5 s: how long a writer may pause within a plan */
 };
 
-/* The thread's own, but for what is said. */
+/* Used by the thread alone, except where a comment says otherwise. */
 static struct {
     pthread_t thread;
     pid_t pid;                    /* of the process that has the thread; a child has none */
-    int wake;                     /* an eventfd: the process ends */
+    int wake;                     /* an eventfd, set when the process ends */
     char path[2 * MS_PATH_BYTES]; /* of the plan, absolute; "": none */
-    struct stat read;             /* the file as it was read last; st_ino 0: it was not */
+    struct stat read;             /* the file as it was read last; st_ino 0: never */
     struct stat seen;             /* as it was at the last look */
     int quiet;                    /* looks since it changed */
 } control = {.wake = -1};
@@ -56,10 +56,8 @@ static void refuse(const struct stat *now, const struct ms_fault *fault)
     control.read = *now;
 }
 
-/*
- * A file that is being written is not read before it stays the same from one look to the next. A plan with a fault
- * may still be one that is being written, by a writer that was held up: only one that stays so is refused.
- */
+/* A file that is being written is read only when two looks find it the same. A plan with a fault
+ * may still be half written, by a writer that was held up: it is refused only if it stays so. */
 static void look_at_plan(void)
 {
     struct stat now;
@@ -89,10 +87,8 @@ static void *serve(__attribute__((unused)) void *unused)
     }
 }
 
-/*
- * The thread may wait for an allocation that another thread has for ever: one that waits for a collective whose peer has
- * died. False: in vain.
- */
+/* The thread may wait for an allocation that another thread holds for ever: one that waits for a
+ * collective whose peer has died. Returns false if it did not end. */
 static bool join_soon(void)
 {
     enum { PATIENCE_S = 5 };
@@ -102,7 +98,7 @@ static bool join_soon(void)
     return pthread_timedjoin_np(control.thread, NULL, &until) == 0;
 }
 
-/* Nothing else in the process tells a plan that was never there from one that is followed. */
+/* Without this warning, a plan that was never there would look like one that is followed. */
 static void warn_if_unread(void)
 {
     struct stat now;
@@ -113,7 +109,7 @@ static void warn_if_unread(void)
            control.path, why);
 }
 
-/* Before libcuda ends, since what was registered last runs first. What the thread is filling is given up. */
+/* Runs before libcuda ends, as it is registered last. Gives up what the thread is filling. */
 static void finish(void)
 {
     if (getpid() != control.pid)
@@ -134,17 +130,17 @@ static void start_thread(void)
     control.pid = getpid();
     const int error = control.wake >= 0 ? ms_thread_create(&control.thread, serve, NULL) : errno;
     if (error != 0) {
-        ms_log(MS_WARN, "no thread for plans that come later: %s", strerror(error));
+        ms_log(MS_WARN, "cannot start the thread for later plans: %s", strerror(error));
         if (control.wake >= 0)
             close(control.wake);
-        ms_socket_close(); /* nobody would answer */
+        ms_socket_close(); /* there is no thread to answer */
     } else if (atexit(finish) != 0) {
-        ms_log(MS_WARN, "no thread for plans that come later: nothing would end it");
+        ms_log(MS_WARN, "the thread for later plans does not run: no atexit function can end it");
         finish();
     }
 }
 
-/* The program may change its folder. */
+/* Because the program may change its working directory. */
 static void make_absolute(const char *path)
 {
     char folder[MS_PATH_BYTES] = "";

@@ -28,10 +28,10 @@ enum {
 
 struct client {
     int descriptor; /* -1: none */
-    time_t heard;   /* when it said something last */
+    time_t heard;   /* when it last sent something */
     char line[LINE_BYTES];
     size_t line_length;
-    char *plan; /* NULL: a line is being read */
+    char *plan; /* NULL while a line is being read */
     size_t plan_bytes, plan_length;
 };
 
@@ -51,7 +51,7 @@ static time_t now_s(void)
 
 /* --- opening */
 
-/* True when the name is free now: there was nothing, or the socket of a process that is gone. */
+/* Returns true if the name is free now: unused, or the socket of a process that has ended. */
 static bool make_room(void)
 {
     struct stat there;
@@ -72,7 +72,7 @@ static bool make_room(void)
     return !is_served && unlink(server.address.sun_path) == 0;
 }
 
-/* The mode is set before the name is there; the umask can only take from it. */
+/* The mode is set before the name exists; the umask can only restrict it. */
 static bool open_listener(void)
 {
     struct stat made;
@@ -150,7 +150,7 @@ size_t ms_socket_list(struct pollfd *polled_out)
     return count;
 }
 
-/* A peer that does not take its answer loses it. */
+/* A peer that does not read its answer loses it. */
 static void answer(struct client *client, const char *word, const char *text)
 {
     char line[ANSWER_BYTES];
@@ -169,14 +169,14 @@ static bool is_own_user(int descriptor)
            peer.uid == geteuid();
 }
 
-/* Who knocks stays there, so that waiting for somebody would not wait. */
+/* Sleeps, because a connection that cannot be accepted stays pending and poll returns at once. */
 static void wait_for_descriptor(void)
 {
     static bool is_told;
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
         return;
     if (!is_told)
-        ms_log(MS_WARN, "METASHARD_CONTROL: a connection cannot be taken, and has to wait: %s",
+        ms_log(MS_WARN, "METASHARD_CONTROL: cannot accept a connection, which has to wait: %s",
                strerror(errno));
     is_told = true;
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
@@ -209,7 +209,7 @@ static void take_plan(struct client *client)
 {
     struct ms_fault fault;
     if (ms_arrive_text(client->plan, client->plan_bytes, "the control socket", &fault))
-        answer(client, "ok", "the plan is in force");
+        answer(client, "ok", "the plan is active");
     else
         answer(client, "error", fault.text);
     ms_heap_free(client->plan);
@@ -231,7 +231,7 @@ static void begin_plan(struct client *client, const char *number)
     client->plan_length = 0;
     if (client->plan != NULL)
         return;
-    answer(client, "error", "memory is out");
+    answer(client, "error", "out of memory");
     drop(client);
 }
 
@@ -241,8 +241,8 @@ static void obey(struct client *client)
     if (strncmp(client->line, "plan ", 5) == 0) {
         begin_plan(client, client->line + 5);
     } else if (strcmp(client->line, "materialise") == 0) {
-        ms_settle_now("it was asked for over the control socket");
-        answer(client, "ok", "everything that could be is in memory");
+        ms_settle_now("the control socket asked for it");
+        answer(client, "ok", "everything that can be materialised is in memory");
     } else if (strcmp(client->line, "status") == 0) {
         ms_arrive_status(status, sizeof(status));
         answer(client, "ok", status);

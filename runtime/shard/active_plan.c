@@ -19,7 +19,7 @@ struct ms_shard ms_shard = {.lock = MS_LOCK_INIT(active_plan)};
 
 static _Atomic uint64_t generation; /* changes under the lock */
 static _Atomic uint32_t world;      /* of the plan in force */
-static _Atomic uint32_t names;      /* ms_named_tensors_count, to be read without the lock */
+static _Atomic uint32_t names;      /* ms_named_tensors_count, for reads without the lock */
 
 uint64_t ms_shard_generation(void)
 {
@@ -60,7 +60,7 @@ bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source 
     sheet->version = ++versions;
     sheet->positions = ms_heap_alloc((source->count + 1) * sizeof(*sheet->positions));
     if (sheet->positions == NULL)
-        return ms_fault_set(fault, "memory is out");
+        return ms_fault_set(fault, "out of memory");
     if (!ms_layout_create_of(ms_shard.plan, source, sheet->positions, &sheet->layout, fault)) {
         sheet->layout = NULL;
         ms_sheet_cleanup_locked(sheet);
@@ -70,10 +70,10 @@ bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source 
     if (sheet->placement != NULL)
         return true;
     ms_sheet_cleanup_locked(sheet);
-    return ms_fault_set(fault, "memory is out");
+    return ms_fault_set(fault, "out of memory");
 }
 
-/* Room for what was seen of the known tensors; new ones were not. */
+/* Grows is_seen for the known tensors; new ones were not seen. */
 static bool grow_seen(size_t count)
 {
     bool *grown = ms_heap_realloc(ms_shard.is_seen, count + 1);
@@ -92,8 +92,8 @@ MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
     const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
     if (tensors == NULL || !grow_seen(known)) {
         ms_heap_free(tensors);
-        ms_sheet_cleanup_locked(&ms_shard.sheet); /* it knows less tensors than there are */
-        return ms_fault_set(fault, "memory is out");
+        ms_sheet_cleanup_locked(&ms_shard.sheet); /* it has fewer tensors than there are */
+        return ms_fault_set(fault, "out of memory");
     }
     if (known > 0)
         memcpy(tensors, ms_checkpoint_files_tensors(), known * sizeof(*tensors));
@@ -128,7 +128,7 @@ void ms_shard_make_unnamed_sheet_locked(void)
     const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
     if (tensors == NULL) {
         ms_sheet_cleanup_locked(&ms_shard.unnamed_sheet);
-        ms_log(MS_ERROR, "%s: memory is out; entries without a name are not followed",
+        ms_log(MS_ERROR, "%s: out of memory; entries without a name are not followed",
                ms_shard.name);
         return;
     }
@@ -141,7 +141,7 @@ void ms_shard_make_unnamed_sheet_locked(void)
     ms_heap_free(tensors);
 }
 
-/* --- the plan in force */
+/* --- the active plan */
 
 MS_HOLDS(ms_shard.lock) static void forget_locked(void)
 {
@@ -183,8 +183,8 @@ static void put_in_force_locked(struct ms_plan *plan, const char *name, uint32_t
 static void let_wait(struct ms_plan *plan, const char *name)
 {
     ms_log(MS_WARN,
-           "%s: nobody says which rank this is (rank or coordinates in the plan, or a launcher's "
-           "RANK): the plan waits for a communicator of %" PRIu32 " ranks",
+           "%s: the rank of this process is not known (rank or coordinates in the plan, or a "
+           "launcher's RANK): the plan waits for a communicator of %" PRIu32 " ranks",
            name, ms_plan_mesh(plan)->world);
     ms_lock_take(&ms_shard.lock);
     drop_waiting_locked();
@@ -213,7 +213,7 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
     return true;
 }
 
-/* Once: other communicators may number the same processes differently for good reasons. */
+/* Logs once: other communicators may number the same processes differently for good reasons. */
 MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t rank)
 {
     if (ms_shard.plan == NULL || ms_plan_mesh(ms_shard.plan)->world != ranks ||
@@ -221,7 +221,7 @@ MS_HOLDS(ms_shard.lock) static void compare_rank_locked(uint32_t ranks, uint32_t
         return;
     ms_shard.is_contradicted = true;
     ms_log(MS_WARN,
-           "%s: this process is followed as rank %" PRIu32 ", and is rank %" PRIu32
+           "%s: the plan treats this process as rank %" PRIu32 ", but it is rank %" PRIu32
            " in a communicator of %" PRIu32 " ranks",
            ms_shard.name, ms_shard.rank, rank, ranks);
 }
@@ -242,7 +242,7 @@ bool ms_shard_set_rank(uint32_t ranks, uint32_t rank)
     return is_awaited;
 }
 
-/* The one dimension of that size; mesh->dims: there is none, or there are several. */
+/* The one dimension of that size, or mesh->dims if there is none or several. */
 static unsigned find_dimension(const struct ms_mesh *mesh, uint32_t ranks)
 {
     unsigned found = mesh->dims;
@@ -269,7 +269,7 @@ static bool is_complete_locked(const struct ms_mesh *mesh, uint32_t *rank_out)
     return true;
 }
 
-/* Programs may have groups that are no concern of the plan's. */
+/* Only logs, because programs may have groups that do not concern the plan. */
 MS_HOLDS(ms_shard.lock) static void compare_group_locked(uint32_t ranks, uint32_t rank)
 {
     const struct ms_mesh *mesh = ms_plan_mesh(ms_shard.plan);
@@ -381,7 +381,7 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
     ms_lock_take(&ms_shard.lock);
     const bool is_good = ms_shard_name_locked(facts.id, begin, begin + bytes, name, like);
     ms_lock_drop(&ms_shard.lock);
-    return is_good || ms_fault_set(fault, "memory is out");
+    return is_good || ms_fault_set(fault, "out of memory");
 }
 
 void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_t end)

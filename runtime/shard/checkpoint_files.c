@@ -13,7 +13,7 @@
 
 struct ms_checkpoint_file {
     struct stat stat;
-    size_t count;     /* 0: no checkpoint */
+    size_t count;     /* 0: not a checkpoint */
     size_t *by_place; /* its tensors by offset, as indices of all tensors */
     uint64_t *reach;  /* the greatest end of by_place[0..i]: tensors of torch.save may overlap */
 };
@@ -22,12 +22,12 @@ static struct {
     const struct ms_tensor **tensors;
     uint64_t *copied; /* bytes, by tensor; may count some twice */
     size_t count, capacity;
-    size_t complete; /* tensors that count, and of which all has been copied */
+    size_t complete; /* tensors that count and are copied completely */
     size_t counting; /* tensors that count, of the first `counted` */
     size_t counted;
-    struct ms_checkpoint_file *file; /* by the order in which they were met */
+    struct ms_checkpoint_file *file; /* in the order in which they became known */
     size_t file_count, file_capacity;
-    size_t last; /* the file asked for last */
+    size_t last; /* the file of the last query */
 } known;
 
 size_t ms_checkpoint_files_count(void)
@@ -77,7 +77,7 @@ static bool grow_tensors(size_t added)
     return true;
 }
 
-/* The file is entered also when nothing is known of it, so that it is not looked at again. */
+/* Adds the file even if it is no checkpoint, so that it is not read again. */
 static struct ms_checkpoint_file *add_file(const struct stat *stat)
 {
     if (known.file_count == known.file_capacity) {
@@ -123,7 +123,7 @@ static bool add_tensors(struct ms_checkpoint_file *file, size_t first, size_t en
     return true;
 }
 
-/* All files of a checkpoint, which is kept: tensors point into it. */
+/* Adds all files of a checkpoint, which stays open: tensors point into it. */
 static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
@@ -149,7 +149,7 @@ static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
     return true;
 }
 
-/* "model-00001-of-00003.safetensors" and "model.safetensors" may stand in "model.safetensors.index.json". */
+/* "model-00001-of-00003" and "model" (.safetensors) may be in "model.safetensors.index.json". */
 static bool find_index(const char *path, char *index, size_t bytes)
 {
     struct stat stat_;
@@ -194,12 +194,12 @@ static void read_headers_there(void *argument)
     struct headers *headers = argument;
     if (!ms_file_thread_has_own_table() &&
         ms_trust_is_locked(ms_source_descriptor(headers->source)))
-        ms_fault_set(headers->fault, "%s: somebody has a lock on it", headers->path);
+        ms_fault_set(headers->fault, "%s: another process has a lock on it", headers->path);
     else
         headers->is_read = ms_checkpoint_open(headers->path, &headers->checkpoint, headers->fault);
 }
 
-/* In the file thread: the program may hold locks on its checkpoint. */
+/* Reads in the file thread, because the program may hold locks on its checkpoint. */
 static bool read_headers(const struct ms_source *source, const char *path,
                          struct ms_checkpoint **checkpoint_out, struct ms_fault *fault)
 {
@@ -210,7 +210,7 @@ static bool read_headers(const struct ms_source *source, const char *path,
     return headers.is_read;
 }
 
-/* Through its index where it has one; that failing, the file by itself. */
+/* Opens the checkpoint through its index if it has one, otherwise the file by itself. */
 static struct ms_checkpoint *open_checkpoint(const struct ms_source *source)
 {
     const char *path = ms_source_path(source);
@@ -244,7 +244,7 @@ const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source
     if (file == NULL) {
         struct ms_checkpoint *checkpoint = open_checkpoint(source);
         if (checkpoint != NULL && !add_checkpoint(checkpoint))
-            ms_log(MS_WARN, "memory is out: not all tensors of %s are known",
+            ms_log(MS_WARN, "out of memory: not all tensors of %s are known",
                    ms_source_path(source));
         file = find_file(stat);
         if (file == NULL)
@@ -253,7 +253,7 @@ const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source
     return file != NULL && file->count > 0 ? file : NULL;
 }
 
-/* The first by place that may reach behind begin. */
+/* The first tensor by place that may reach behind begin. */
 static size_t first_behind(const struct ms_checkpoint_file *file, uint64_t begin)
 {
     size_t low = 0, high = file->count;
@@ -290,7 +290,7 @@ static bool counts(const struct ms_tensor *tensor, const struct note *note)
     return tensor->bytes >= note->least && tensor->bytes >= note->slack;
 }
 
-/* The program loads again: a copy of what is there already, and nothing is missing. */
+/* The program loads again: copies what is there already, while nothing is missing. */
 static void begin_again(void)
 {
     memset(known.copied, 0, known.count * sizeof(*known.copied));

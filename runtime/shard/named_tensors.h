@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Named memory: ranges of allocations that are tensors because the program said so, or because nothing else
- * has the size and place that the plan tells. Ranges do not overlap.
+ * Named tensors: ranges of allocations that are tensors because the program said so, or because
+ * nothing else has the size and place that the plan gives. Ranges do not overlap.
  *
  * Guarded by the lock of active_plan.c.
  */
@@ -20,14 +20,13 @@ struct ms_named_tensor {
 };
 
 size_t ms_named_tensors_count(void);
-struct ms_named_tensor *
-ms_named_tensors_at(size_t index); /* stays where it is until it is forgotten */
+struct ms_named_tensor *ms_named_tensors_at(size_t index); /* valid until it is forgotten */
 
-/* What overlaps it is forgotten. False when memory is out. */
+/* Replaces what overlaps it. Returns false if out of memory. */
 bool ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end, const char *name,
                           const struct ms_tensor *like);
 
-/* True when there was one in that range. */
+/* Returns true if there was one in that range. */
 bool ms_named_tensors_forget(uint64_t allocation_id, size_t begin, size_t end);
 
 bool ms_named_tensors_hold(uint64_t allocation_id, size_t begin, size_t end);

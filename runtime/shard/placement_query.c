@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the plan says of an allocation's bytes, and what happens when the program reads others than its own. */
+/* The plan's decision on an allocation's bytes, and the program's reads of remote ones. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,12 +14,12 @@
 #include "runtime/shard/shard_internal.h"
 #include "runtime/state/caller.h"
 
-/* The tensor whose ranges were gone through last, and how far: a tensor may lie in many extents. */
+/* The tensor whose ranges were walked last, and how far: a tensor may lie in many extents. */
 struct walk {
     uint64_t version; /* of the sheet; 0: none */
     size_t position;
     struct ms_cursor cursor;
-    struct ms_range range; /* the first that was not passed; empty: there is none */
+    struct ms_range range; /* the first one not passed yet, or empty */
 };
 
 struct judging {
@@ -77,7 +77,7 @@ static bool judge_tensor(void *context, size_t index, const struct ms_tensor *te
     const uint64_t end = judging->end < tensor_end ? judging->end : tensor_end;
     const struct ms_range part = {begin - tensor->offset, end - tensor->offset};
     if (index >= ms_shard.known_count)
-        return true; /* became known just now; the next time */
+        return true; /* became known just now; asked next time */
     ms_shard.is_seen[index] = true;
     judge_part(judging, &ms_shard.sheet, ms_shard.sheet.positions[index], part,
                judging->at + (begin - judging->begin));
@@ -88,7 +88,7 @@ MS_HOLDS(ms_shard.lock)
 static void judge_file(struct judging *judging, const struct ms_extent *extent)
 {
     const struct ms_checkpoint_file *file = ms_checkpoint_files_find(extent->content.source);
-    /* The list may have grown by that. */
+    /* That may have added tensors. */
     if (file == NULL || !ms_shard_has_sheet_locked())
         return;
     judging->begin = extent->content.source_offset;
@@ -97,7 +97,7 @@ static void judge_file(struct judging *judging, const struct ms_extent *extent)
     ms_checkpoint_files_visit(file, judging->begin, judging->end, judge_tensor, judging);
 }
 
-/* What of a named range is in the extent. */
+/* Handles the part of a named range that is in the extent. */
 static bool judge_named(struct judging *judging, const struct ms_sheet *sheet, size_t position,
                         const struct ms_extent *extent, size_t begin, size_t end)
 {
@@ -162,7 +162,7 @@ static void set_away(struct ms_content *content)
     content->locality = MS_REMOTE;
 }
 
-/* Tensors may overlap: what one of them keeps is ours, whatever the others say. */
+/* Tensors may overlap: what one of them keeps is local, whatever the others say. */
 static void apply(struct judging *judging, struct ms_allocation *allocation)
 {
     struct ms_ranges remote = {0};
@@ -219,12 +219,12 @@ bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
     if (!fits)
         return ms_fault_set(fault, "no allocation that the shim defers holds %zu bytes at 0x%llx",
                             bytes, address);
-    return is_good || ms_fault_set(fault, "memory is out");
+    return is_good || ms_fault_set(fault, "out of memory");
 }
 
 /* --- reading what is remote */
 
-/* Who reads what, for a message. */
+/* A reader of remote bytes, for a message. */
 struct reader {
     const char *tensor;
     uint64_t begin; /* in the tensor */
@@ -240,7 +240,7 @@ static bool take_first(void *context, __attribute__((unused)) size_t index,
     return false;
 }
 
-/* Which tensor an extent, cut to what is read, belongs to. */
+/* Finds the tensor that an extent, cut to what is read, belongs to. */
 MS_HOLDS(ms_shard.lock)
 static struct reader find_tensor_locked(const struct ms_allocation *allocation,
                                         const struct ms_extent *extent)
@@ -280,7 +280,7 @@ bool ms_shard_name_of(const struct ms_allocation *allocation, size_t begin, size
     return is_named;
 }
 
-/* The name of exactly these bytes; ms_named_tensors_count() if there is none. */
+/* The index of the name of exactly these bytes, or ms_named_tensors_count() if there is none. */
 MS_HOLDS(ms_shard.lock)
 static size_t find_named_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
@@ -331,7 +331,7 @@ static struct ms_remote_reader *find_culprit_locked(const char *call, const char
     return remote_reader;
 }
 
-/* One message for each call and tensor, and each time a call fails. */
+/* Logs once for each call and tensor, and each time a call fails. */
 MS_HOLDS(ms_shard.lock)
 static void report_locked(const char *call, const struct reader *reader, uint64_t bytes,
                           bool is_first)
@@ -352,7 +352,7 @@ static void report_locked(const char *call, const struct reader *reader, uint64_
                mesh->world);
 }
 
-/* The first extent that is remote tells the tensor; all of them count. */
+/* The first remote extent determines the tensor; all of them count. */
 MS_HOLDS(ms_shard.lock)
 static void note_outside_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
 {

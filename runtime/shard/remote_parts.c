@@ -5,26 +5,26 @@
 #include "runtime/shard/active_plan.h"
 #include "runtime/shard/tensors_by_size.h"
 
-/* Bytes of a file that go on outside: then what is received is not a tensor in its place. */
+/* True if bytes of a file continue outside: then the range is not a tensor in its place. */
 static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
 {
     return extent->content.kind == MS_SOURCE && (extent->begin < begin || extent->end > end);
 }
 
-/* What the extents of a range tell of the tensor that is to be received there. */
+/* What the extents of a range say about the tensor that will be received there. */
 struct told {
-    bool is_cut;  /* it is none in its place */
-    bool is_open; /* nothing */
+    bool is_cut;  /* the range is no tensor in its place */
+    bool is_open; /* they say nothing */
     struct ms_ranges remote, copies;
 };
 
-/* What was received for others may have been another tensor's: memory is used again, and this one never written. */
+/* Received bytes say nothing: in reused memory, they may be another tensor's. */
 static bool tells(const struct ms_content *content)
 {
     return content->kind != MS_ABSENT && content->locality != MS_UNKNOWN;
 }
 
-/* False when memory is out. */
+/* Returns false if out of memory. */
 static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end, struct told *told)
 {
     bool is_good = true;
@@ -57,7 +57,7 @@ static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct 
     return true;
 }
 
-/* What is in both, which are sorted. */
+/* Adds what is in both, which are sorted. */
 static bool add_common(const struct ms_ranges *left, const struct ms_ranges *right,
                        struct ms_ranges *both)
 {
@@ -69,8 +69,9 @@ static bool add_common(const struct ms_ranges *left, const struct ms_ranges *rig
 }
 
 /*
- * By the tensor's size, unless its content tells what is remote; and what was copied here as other ranks'. That may have been another
- * tensor's that lay here; so what either would keep is kept.
+ * Adds what the tensor's content says is remote, or what its size says if the content says nothing;
+ * and what was copied here from remote bytes. Those may be another tensor's that lay here, so next
+ * to the size, only bytes that are remote by both are added.
  */
 static bool add_told(size_t begin, const struct ms_sequence *sequence, struct told *told,
                      struct ms_ranges *remote_parts)

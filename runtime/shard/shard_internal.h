@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan in force as active_plan.c and placement_query.c share it. */
+/* What active_plan.c and placement_query.c share about the active plan. */
 #ifndef METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
 #define METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
 
@@ -9,13 +9,13 @@
 
 /* A list of tensors with what this rank keeps of each. */
 struct ms_sheet {
-    struct ms_layout *layout; /* NULL: there is none */
+    struct ms_layout *layout; /* NULL if there is none */
     struct ms_placement *placement;
     size_t *positions; /* in the layout: of the known tensors, then of the named ones */
-    uint64_t version;  /* another one each time it is made */
+    uint64_t version;  /* differs each time the sheet is made */
 };
 
-/* A block that no file and no name tells, in programs without files. */
+/* A block that no file and no name identifies, in programs without files. */
 struct ms_unnamed_block {
     uint64_t allocation_id;
     size_t begin, end;
@@ -25,17 +25,17 @@ struct ms_unnamed_block {
 
 struct ms_shard {
     struct ms_lock lock;  /* guards all of it, checkpoint_files.h and named_tensors.h */
-    struct ms_plan *plan; /* NULL: none */
+    struct ms_plan *plan; /* NULL if none is active */
     char name[512];
     uint32_t rank;
-    struct ms_plan *waiting; /* for a communicator that tells the rank; NULL: none */
+    struct ms_plan *waiting; /* for a communicator that gives the rank; NULL: none */
     char waiting_name[512];
-    uint32_t told
-        [MS_MESH_DIMS_MAX]; /* coordinates of the waiting plan, by groups; 1 more; 0: not known */
-    bool is_contradicted;   /* as was said */
-    bool has_odd_group;     /* as was said */
+    /* 1 + the coordinates of the waiting plan, by groups; 0: unknown */
+    uint32_t told[MS_MESH_DIMS_MAX];
+    bool is_contradicted; /* a communicator gave another rank, which was logged */
+    bool has_odd_group;   /* a group along no dimension was logged */
     struct ms_sheet sheet;
-    size_t known_count; /* that the sheet is made of */
+    size_t known_count; /* of tensors in the sheet */
     bool is_stale;      /* the sheet must be made anew */
     bool *is_seen;      /* by known tensor: it was found in the program's memory */
 
@@ -52,21 +52,21 @@ struct ms_shard {
 
 extern struct ms_shard ms_shard;
 
-/* False: there is no plan, or it does not fit the program's tensors and decides nothing about them. */
+/* False if there is no plan, or it does not fit the program's tensors and so decides nothing. */
 MS_HOLDS(ms_shard.lock) bool ms_shard_has_sheet_locked(void);
 
-/* A layout of these tensors alone, which must outlive the sheet, over the plan in force, and its end. */
+/* Makes a layout of these tensors alone, which must outlive the sheet, over the active plan. */
 MS_HOLDS(ms_shard.lock)
 bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source *source,
                           struct ms_fault *fault);
 MS_HOLDS(ms_shard.lock) void ms_sheet_cleanup_locked(struct ms_sheet *sheet);
 
-/* As unnamed.h's blocks are selected: the first entry without a name that meets the block, the order-th of its
- * kind, gives it a dtype and shape. False: none does. */
+/* Selects the block's entry: the first one without a name that matches the block as the order-th of
+ * its kind, and gives it a dtype and shape. Returns false if none does. */
 MS_HOLDS(ms_shard.lock)
 bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order);
 
-/* Of ms_shard.unnamed. */
+/* Makes the sheet of ms_shard.unnamed. */
 MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);
 
 MS_HOLDS(ms_shard.lock)

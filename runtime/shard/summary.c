@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is told of the plan in force: what was found, and what was not. */
+/* Facts about the active plan: what was found, and what was not. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static void add_tensor(struct ms_shard_facts *facts, const struct ms_sheet *shee
     facts->owned_bytes += ms_placement_bytes(sheet->placement, position);
 }
 
-/* Every tensor that was found in the program's memory. */
+/* Counts each tensor that was found in the program's memory. */
 MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_shard_facts *facts)
 {
     for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard.known_count; i++) {
@@ -81,7 +81,7 @@ static void mark_entry(bool *is_met, const struct ms_sheet *sheet, size_t positi
         is_met[entry] = true;
 }
 
-/* Entries that decide a tensor of a file, or a named or unnamed one. */
+/* Marks the entries that decide a tensor of a file, or a named or unnamed one. */
 MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
 {
     const size_t given = ms_shard.known_count + ms_named_tensors_count();
@@ -93,7 +93,7 @@ MS_HOLDS(ms_shard.lock) static void mark_entries_locked(bool *is_met)
     }
 }
 
-/* Whether some tensor meets an entry that decides none. */
+/* True if some tensor matches the entry, though another entry decides it. */
 MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
 {
     const struct ms_layout *layout = ms_shard.sheet.layout;
@@ -104,7 +104,7 @@ MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
     return false;
 }
 
-/* A declaration, the n-th, that nothing but itself meets: it stands in the layout as it was declared. */
+/* True if only the declaration itself, the n-th, matches: its own tensor stands in the layout. */
 MS_HOLDS(ms_shard.lock) static bool is_homeless_locked(size_t entry, size_t n)
 {
     return ms_layout_tensor(ms_shard.sheet.layout, n) == ms_plan_entry_tensor(ms_shard.plan, entry);
@@ -130,7 +130,7 @@ void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
     for (size_t i = 0; i < count && is_met != NULL; i++) {
         const bool declares = ms_plan_entry_declares(ms_shard.plan, i);
         const bool is_homeless = declares && is_homeless_locked(i, declared++);
-        /* A declaration has an exact name: if it is not homeless, its tensor meets it. */
+        /* A declaration has an exact name: if it has a place, its tensor matches it. */
         if (!is_ambiguous_locked(i) &&
             (is_homeless || (!declares && !is_met[i] && !is_met_locked(i))))
             visit(context, i, ms_plan_entry_name(ms_shard.plan, i));

@@ -7,9 +7,9 @@
 enum { MAX_KNOWN = 64 };
 
 static struct {
-    uint64_t version; /* of the sheet that all this is made of; 0: none */
+    uint64_t version; /* of the sheet that all this comes from; 0: none */
     struct ms_layout_sizes *sizes;
-    size_t count; /* more sizes than fit are found anew each time */
+    size_t count; /* sizes that do not fit are found anew each time */
     struct {
         uint64_t bytes;
         struct ms_ranges remote;
@@ -46,7 +46,7 @@ MS_HOLDS(ms_shard.lock) static bool add_declared(uint64_t bytes, struct ms_range
     return is_good;
 }
 
-/* NULL when there is no room, or memory is out. */
+/* Returns NULL if the table is full, or out of memory. */
 MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes)
 {
     for (size_t i = 0; i < sized.count; i++) {
@@ -65,7 +65,7 @@ MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes
     return &sized.known[sized.count++].remote;
 }
 
-/* No tensor that the plan declares, but perhaps one that an entry selects by size. */
+/* For a tensor that the plan does not declare, but that an entry may select by size. */
 MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
 {
     struct ms_unnamed_block block = {.end = bytes};
@@ -97,7 +97,7 @@ MS_HOLDS(ms_shard.lock) static bool add_away_locked(uint64_t bytes, struct ms_ra
     return known != NULL ? ms_ranges_add_all(remote, known) : add_declared(bytes, remote);
 }
 
-/* Among others it may be clear which of the size it is. */
+/* Its place in the sequence may decide which tensor of the size it is. */
 MS_HOLDS(ms_shard.lock)
 static bool add_away_in_locked(const struct ms_sequence *sequence, struct ms_ranges *remote)
 {

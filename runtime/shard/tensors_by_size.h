@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors that are known by their size alone: what a rank keeps of any tensor of so many bytes that the
- * plan declares, or that an entry without a name and an order selects. Programs that get their tensors from another rank have no file that would tell more.
+ * Tensors that are known only by their size: what a rank keeps of any tensor of so many bytes that
+ * the plan declares, or that an entry without a name and an order selects. Programs that get their
+ * tensors from another rank have no file that would identify them.
  */
 #ifndef METASHARD_RUNTIME_SHARD_TENSORS_BY_SIZE_H
 #define METASHARD_RUNTIME_SHARD_TENSORS_BY_SIZE_H
@@ -13,8 +14,10 @@
 #include "runtime/plan/tensor_run.h"
 
 /*
- * Appends what this rank keeps of no tensor of the size of the sequence's, where several tensors of that size stand differently in
- * the plan of none that stands like it; ascending. False: the plan in force knows none of that size, or memory is out.
+ * Appends, in ascending order, the bytes that are remote for the tensor in the sequence's turn,
+ * which is known by its size. If the plan has several tensors of that size, only bytes that are
+ * remote in all of them that it can be. Returns false if the active plan has none of that size, or
+ * out of memory.
  */
 bool ms_sized_remote_parts(const struct ms_sequence *sequence, struct ms_ranges *remote);
 

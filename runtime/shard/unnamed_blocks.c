@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks that are tensors of the plan though nothing names them, in programs that copy from no checkpoint: a
- * declared tensor is the one block of its size, if no other tensor and no other block has that size; and where
- * the program names nothing, the entries without a name tell blocks by size and order.
+ * Blocks that are tensors of the plan though nothing names them, in programs that copy from no
+ * checkpoint. A declared tensor is the one block of its size, if no other tensor and no other block
+ * has that size. If the program names nothing, the entries without a name identify blocks by size
+ * and order.
  */
 #include <stdlib.h>
 
@@ -32,7 +33,7 @@ static bool add_block(struct list *list, const struct ms_allocation *allocation,
     return true;
 }
 
-/* What a file or an earlier pass told already is no candidate. */
+/* True if a file identifies bytes of the range: then it is no candidate. */
 static bool is_told(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -60,7 +61,7 @@ static bool add_blocks(struct list *list, const struct ms_allocation *allocation
     return is_good;
 }
 
-/* Allocations in the order in which they were made, and inside of one by address. */
+/* Orders allocations by age, and blocks of one allocation by address. */
 static int by_age(const void *a, const void *b)
 {
     const struct ms_unnamed_block *left = a, *right = b;
@@ -86,7 +87,7 @@ static bool collect(struct list *list)
 
 /* --- declared tensors, by their size alone */
 
-/* Blocks of the size that have no name; the last of them. */
+/* Counts the blocks of the size that have no name; *block_out is the last of them. */
 MS_HOLDS(ms_shard.lock)
 static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
                                   const struct ms_unnamed_block **block_out)
@@ -103,7 +104,7 @@ static size_t count_blocks_locked(const struct list *list, uint64_t bytes,
     return count;
 }
 
-/* Declared tensors of the size that have no place. */
+/* Counts the declared tensors of the size that have no place. */
 MS_HOLDS(ms_shard.lock)
 static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
 {
@@ -128,7 +129,7 @@ static void match_declared_locked(const struct list *list, const size_t *unplace
     }
 }
 
-/* Entries that declare a tensor which no name has: it stands in the layout as it was declared. */
+/* Lists the entries whose declared tensor has no place: it stands in the layout as declared. */
 MS_HOLDS(ms_shard.lock) static size_t list_homeless_locked(size_t *unplaced)
 {
     size_t count = 0, declared = 0;
@@ -144,7 +145,7 @@ MS_HOLDS(ms_shard.lock) static size_t list_homeless_locked(size_t *unplaced)
 
 /* --- entries without a name */
 
-/* The first entry without a name that meets the block; its dtype and shape where it has them. */
+/* Finds the first entry without a name that matches the block, and any dtype and shape it has. */
 bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order)
 {
     const uint64_t bytes = block->end - block->begin;
@@ -171,7 +172,7 @@ MS_HOLDS(ms_shard.lock) static bool has_nameless_locked(void)
     return false;
 }
 
-/* The list becomes the shard's. */
+/* The shard takes over the list. */
 MS_HOLDS(ms_shard.lock) static void match_nameless_locked(struct list *list)
 {
     ms_heap_free(ms_shard.unnamed);

@@ -38,7 +38,7 @@ static void log_summary(void)
 
 static struct ms_shard_facts facts; /* 15 KiB; one thread reports */
 
-/* Names for a message; what does not fit is counted only. */
+/* Names for a message; those that do not fit are only counted. */
 struct name_text {
     char text[256];
     size_t length, count, named;
@@ -62,11 +62,11 @@ static void add_name(void *context, size_t index, const char *name)
 static void warn_of_names(const char *plan, const char *what, const struct name_text *list)
 {
     if (list->count > 0)
-        ms_log(MS_WARN, "%s: %s: %zu of its entries (%s%s)", plan, what, list->count, list->text,
+        ms_log(MS_WARN, "%s: %s: %zu (%s%s)", plan, what, list->count, list->text,
                list->count > list->named ? " and others" : "");
 }
 
-/* What the plan wanted and did not get, in a process that has something of it. */
+/* Logs what the plan could not do, in a process that has tensors of it. */
 static void log_plan(void)
 {
     struct name_text unmatched = {0}, ambiguous = {0};
@@ -74,8 +74,9 @@ static void log_plan(void)
         return;
     ms_shard_visit_unmatched(add_name, &unmatched);
     ms_shard_visit_ambiguous(add_name, &ambiguous);
-    warn_of_names(facts.name, "no tensor of the program meets", &unmatched);
-    warn_of_names(facts.name, "more than one block fits, so nothing was decided for", &ambiguous);
+    warn_of_names(facts.name, "entries that match no tensor of the program", &unmatched);
+    warn_of_names(facts.name, "entries that match more than one block and so decide nothing",
+                  &ambiguous);
 }
 
 static void print_string(FILE *file, const char *text)
@@ -130,7 +131,7 @@ static void print_taken(FILE *file, const struct ms_blocks *blocks)
     fprintf(file, "]");
 }
 
-/* An allocation; "taken" are the blocks that a caching allocator has handed out of it. */
+/* Prints an allocation; "taken" are the blocks that a caching allocator has handed out of it. */
 static void print_allocation(FILE *file, const struct ms_allocation *allocation)
 {
     fprintf(file,
@@ -149,12 +150,12 @@ static void print_allocation(FILE *file, const struct ms_allocation *allocation)
     fprintf(file, "}");
 }
 
-/* What the list of allocations adds up to. */
+/* Totals of the list of allocations. */
 struct totals {
     uint64_t deferred_bytes;
     unsigned printed;     /* allocations */
     unsigned busy;        /* of them, those that another thread works on */
-    unsigned patience_ms; /* that is left for all of them together */
+    unsigned patience_ms; /* left for all of them together */
 };
 
 static bool is_there(const struct ms_allocation_facts *block)
@@ -164,9 +165,9 @@ static bool is_there(const struct ms_allocation_facts *block)
 }
 
 /*
- * Another thread may have it for ever: it waits for a collective whose peer has died, or the
- * program ends within a call. So this waits a little, and the process ends. NULL: another thread
- * has it still, or has freed it.
+ * Another thread may hold the claim for ever: it waits for a collective whose peer has died, or the
+ * program ends within a call. So this waits a little, and the process ends. Returns NULL if another
+ * thread still holds it, or has freed the allocation.
  */
 static struct ms_allocation *claim_soon(const struct ms_allocation_facts *block,
                                         struct totals *totals)
@@ -218,7 +219,7 @@ static struct totals print_allocations(FILE *file)
     return totals;
 }
 
-/* A list that is being printed; long ones are cut. */
+/* A list that is being printed; long lists are cut. */
 struct name_list {
     FILE *file;
     size_t count;
@@ -273,7 +274,7 @@ static void print_plan(FILE *file)
     print_culprits(file);
 }
 
-/* Returns how many allocations could not be looked at. */
+/* Returns how many allocations were busy. */
 static unsigned print_dump(FILE *file)
 {
     fprintf(file,
@@ -318,7 +319,7 @@ static void write_dump(const char *path)
         ms_log(
             MS_WARN,
             "METASHARD_DUMP: %u allocations are busy in other threads, which may wait for ever: %s "
-            "says nothing of their contents",
+            "has no contents for them",
             busy, path);
 }
 

@@ -32,7 +32,7 @@ static void start(void)
     ms_config_read(&ms_config, start_environment);
     if (!ms_config.enabled)
         return;
-    /* Where the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
+    /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
     ms_allocator_warn(start_environment);

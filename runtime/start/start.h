@@ -7,13 +7,11 @@
 
 #include "runtime/config/config.h"
 
-/*
- * Reads the configuration and begins to defer. ms_driver must be filled. Called after the program's
- * first successful cuInit; later calls do nothing.
- */
+/* Reads the configuration and begins to defer. ms_driver must be filled. Called after the program's
+ * first successful cuInit; later calls do nothing. */
 void ms_start(char **environment);
 
-/* At exit: the summary line and the dump. Calls no driver function. Nothing when not started. */
+/* At exit, writes the summary line and the dump, if started. Calls no driver function. */
 void ms_finish(void);
 
 #endif

@@ -25,7 +25,7 @@ static _Atomic uint64_t *figures(void)
     return values != NULL && ms_is_recorded() ? values : own;
 }
 
-/* What another thread counts in the old place just now is missed. Nothing is deferred yet, so that is at most a lookup. */
+/* May miss what another thread counts just now: at most a lookup, as nothing is deferred yet. */
 void ms_counters_share(_Atomic uint64_t *values)
 {
     for (int i = 0; i < MS_FIGURE_COUNT; i++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the shim counts, for the summary line, the dump and the state page. Relaxed atomics: a reader may see
- * one figure ahead of another. h2d_bytes counts what the shim itself copies to the device; a
- * program's own copies that are forwarded are not in it.
+ * What the shim counts, for the summary line, the dump and the state page. Relaxed atomics: a
+ * reader may see one figure ahead of another. h2d_bytes counts what the shim itself copies to the
+ * device, without a program's own copies that are forwarded.
  *
- * Figures are the counters, which only grow, and behind them the gauges.
+ * Figures are the counters, which only grow, followed by the gauges.
  */
 #ifndef METASHARD_RUNTIME_STATE_COUNTERS_H
 #define METASHARD_RUNTIME_STATE_COUNTERS_H
@@ -46,8 +46,8 @@ uint64_t ms_gauge_get(enum ms_gauge gauge);
 uint64_t ms_backed_bytes(void);
 uint64_t ms_backed_bytes_peak(void);
 
-/* From now on the figures are kept in these MS_FIGURE_COUNT values, which are 0 and stay; while
- * ms_hot.recorded is set. In a forked child they are not the child's, and it is not set. */
+/* Moves the figures to these MS_FIGURE_COUNT values, which are 0 and never freed, while
+ * ms_hot.recorded is set. In a forked child the values belong to the parent, and it is not set. */
 void ms_counters_share(_Atomic uint64_t *values);
 
 #endif

@@ -25,8 +25,9 @@ static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
 };
 
 /*
- * In a sentence, %c is the call, %k the kernel (or what else the event's text is). No sentence offers a rule for a kernel: its
- * name and its pointers do not tell whether it reads what it writes, and a wrong rule is silent.
+ * In a sentence, %c is the call and %k the kernel (or whatever else the event's text is). No
+ * sentence suggests a rule for a kernel: its name and its pointers do not show whether it reads
+ * what it writes, and a wrong rule is silent.
  */
 static const struct {
     const char *text, *sentence; /* NULL: nothing to explain */
@@ -34,103 +35,93 @@ static const struct {
     [MS_REASON_CALL] = {"the call needs the bytes", NULL},
     [MS_REASON_SEALED] =
         {"a call that is not modelled",
-         "%c is not modelled, so everything that was deferred was brought into memory first. Where "
-         "the "
-         "program can do without it until its weights are sharded, more stays deferred; "
-         "docs/entry-points.md lists such calls."},
+         "%c is not modelled, so everything deferred was materialised first. If the program "
+         "makes such calls only after its weights are sharded, more stays deferred; "
+         "docs/entry-points.md lists them."},
     [MS_REASON_NO_RULE] =
         {"a kernel without a rule",
-         "No rule names the kernel %k, so the blocks that it reaches were brought into memory "
-         "whole. Launch it after the weights are sharded. Nothing here knows whether it may be "
-         "recorded: a kernel that adds to what is there, reduces or mixes elements must not be. "
-         "Who knows its source finds in kernel-rules.txt what a rule in METASHARD_KERNEL_RULES "
-         "promises; a wrong one gives wrong bytes."},
+         "No rule names the kernel %k, so the blocks that it reaches were materialised whole. "
+         "Launch it after the weights are sharded. The shim cannot know whether the kernel may "
+         "be recorded: one that adds to what is there, reduces or mixes elements must not be. If "
+         "you know its source, kernel-rules.txt says what a rule in METASHARD_KERNEL_RULES "
+         "promises; a wrong rule gives wrong bytes."},
     [MS_REASON_RULE_MISSED] =
-        {"a launch that is not as its rule wants it",
+        {"a launch that does not fit its rule",
          "A rule names the kernel %k, but a launch of it was not recorded: its pointers were not "
-         "those "
-         "that the rule's class allows, something of its block was in memory already, or its "
-         "stream was "
-         "busy. METASHARD_LOG=debug tells the blocks; it costs memory and nothing else."},
+         "those that the rule's class allows, something of its block was in memory already, or "
+         "its stream was busy. METASHARD_LOG=debug logs the blocks. The cost is memory only."},
     [MS_REASON_PARAMETERS] =
         {"a launch with unknown parameters",
-         "The driver does not tell the parameters of a kernel that was launched by %c, so "
-         "everything that "
-         "was deferred was brought into memory; a driver of CUDA 12.4 or later tells them."},
-    [MS_REASON_HOST_REACH] = {"a kernel that reaches host memory",
-                              "The kernel %k was given an address of host memory, where the "
-                              "address of any block may lie, so "
-                              "everything that was deferred was brought into memory. Launch it "
-                              "after the weights are sharded, "
-                              "or give it device memory."},
-    [MS_REASON_UNBOUNDED] = {"addresses of host memory in device memory",
-                             "An address of host memory that kernels can read was copied to the "
-                             "device, so each launch (here "
-                             "%k) may reach any block, and brings everything into memory. Do such "
-                             "copies after the weights are "
-                             "sharded."},
+         "The driver does not report the parameters of a kernel that %c launched, so everything "
+         "deferred was materialised; a driver of CUDA 12.4 or later reports them."},
+    [MS_REASON_HOST_REACH] =
+        {"a kernel that reaches host memory",
+         "The kernel %k was given an address of host memory, which may hold the address of any "
+         "block, so everything deferred was materialised. Launch it after the weights are "
+         "sharded, or give it device memory."},
+    [MS_REASON_UNBOUNDED] =
+        {"addresses of host memory in device memory",
+         "An address of host memory that kernels can read was copied to the device, so each "
+         "launch (here %k) may reach any block, and materialises everything. Do such copies "
+         "after the weights are sharded."},
     [MS_REASON_GLOBALS] =
         {"a managed variable",
          "A module has a __managed__ variable, through which kernels (here %k) may reach any "
-         "block, so each "
-         "launch brings everything into memory. Load that module after the weights are sharded."},
+         "block, so each launch materialises everything. Load that module after the weights are "
+         "sharded."},
     [MS_REASON_BUSY_STREAM] =
         {"a stream that is busy",
-         "%c was not recorded, because the stream had work queued that might come before it: its "
-         "bytes "
-         "went straight into memory. A cuStreamSynchronize before loading lets it be recorded."},
+         "%c was not recorded, because the stream had queued work that might come before it: its "
+         "bytes went straight into memory. With a cuStreamSynchronize before loading, it can be "
+         "recorded."},
     [MS_REASON_SNAPSHOT_LIMIT] =
         {"host copies at their limit",
-         "%c copied bytes that are in no mapped file, and METASHARD_SNAPSHOT_BYTES was used up, so "
-         "they went "
-         "straight into memory. Raise METASHARD_SNAPSHOT_BYTES, or load from mapped files "
-         "(safetensors, torch.load(mmap=True))."},
-    [MS_REASON_PIECES] = {"a block in very many pieces",
-                          "An allocation was written in more than 16384 separate pieces, more than "
-                          "one for each 512 KiB, by %c, so it was brought into memory whole. "
-                          "Larger writes keep it deferred; METASHARD_EXCLUDE with its size "
-                          "leaves it to the driver."},
-    [MS_REASON_EXPORT] = {"memory that is exported",
-                          "%c wants physical memory, so the whole allocation was brought in, and "
-                          "stays. METASHARD_EXCLUDE with "
-                          "the allocation's size leaves it to the driver."},
-    [MS_REASON_UNLOAD] = {"code that is unloaded",
-                          "%c unloads code of recorded launches, so they were run at once. Unload "
-                          "modules after the weights "
-                          "are sharded."},
+         "%c copied bytes that are in no mapped file, and METASHARD_SNAPSHOT_BYTES was used up, "
+         "so they went straight into memory. Raise METASHARD_SNAPSHOT_BYTES, or load from mapped "
+         "files (safetensors, torch.load(mmap=True))."},
+    [MS_REASON_PIECES] =
+        {"a block in very many pieces",
+         "%c wrote an allocation that has more than 16384 separate pieces, more than one for "
+         "each 512 KiB, so it was materialised whole. Larger writes keep it deferred; "
+         "METASHARD_EXCLUDE with its size leaves it to the driver."},
+    [MS_REASON_EXPORT] =
+        {"memory that is exported",
+         "%c needs physical memory, so the whole allocation was materialised, for good. "
+         "METASHARD_EXCLUDE with the allocation's size leaves it to the driver."},
+    [MS_REASON_UNLOAD] =
+        {"code that is unloaded",
+         "%c unloads code of recorded launches, so they were run at once. Unload modules after "
+         "the weights are sharded."},
     [MS_REASON_SETTLE] = {"settling", NULL},
     [MS_REASON_PREFETCH] = {"the plan gives it to this rank", NULL},
-    [MS_REASON_PRESSURE] = {"device memory was out", NULL},
+    [MS_REASON_PRESSURE] = {"out of device memory", NULL},
     [MS_REASON_OVERCOMMIT] =
-        {"too much was promised",
+        {"too much overcommit",
          "An allocation was refused, because with it the program would have more than "
-         "METASHARD_OVERCOMMIT "
-         "times the device's memory, or, as it computes already, more than the device has. Raise "
-         "METASHARD_OVERCOMMIT if most of it is never used."},
+         "METASHARD_OVERCOMMIT times the device's memory, or, as it computes already, more than "
+         "the device has. Raise METASHARD_OVERCOMMIT if most of it is never used."},
     [MS_REASON_NO_MEMORY] =
-        {"device memory is out",
-         "%c failed: what it needs does not fit into device memory, and nothing was left that "
-         "could be given "
-         "back. More ranks, a plan (METASHARD_PLAN), or a later use of whole tensors need less."},
+        {"a call that found no device memory",
+         "%c failed: what it needs does not fit into device memory, and nothing was left to "
+         "evict. More ranks, a plan (METASHARD_PLAN), or a later use of whole tensors reduce the "
+         "need."},
     [MS_REASON_REMOTE_READ] =
         {"a read outside of the plan",
-         "%c read tensor %k, which the plan gives to other ranks, and it took "
-         "memory for that. Change the "
-         "program to use its own part only, or the plan; "
-         "METASHARD_PLAN_MODE=enforce makes such calls "
-         "fail where they happen."},
+         "%c read tensor %k, which the plan gives to other ranks, and that took memory. Change "
+         "the program to use only its own part, or change the plan; METASHARD_PLAN_MODE=enforce "
+         "makes such calls fail where they happen."},
     [MS_REASON_HANDED_OUT] = {"a block handed out after settling", NULL},
     [MS_REASON_FILE_WRITE] =
         {"a file that the program is about to change",
-         "%c changes a file of which bytes were copied to the device and had no memory there yet, "
-         "so all that comes from the file was brought into memory first. Write another file, and "
-         "rename it over this one, and it stays deferred."},
+         "%c changes a file of which bytes were copied to the device and had no memory there "
+         "yet, so everything that comes from the file was materialised first. To keep it "
+         "deferred, write another file and rename it over this one."},
     [MS_REASON_PAGEABLE_REACH] =
         {"a parameter that may be a host address",
          "A parameter of the kernel %k is the address of readable memory of the process, or a "
-         "number that looks like one. This device reads such memory (HMM or ATS), where the "
-         "address of any block may lie, so everything that was deferred was brought into memory. "
-         "Launch it after the weights are sharded, or give it device memory."},
+         "number that looks like one. This device reads such memory (HMM or ATS), which may hold "
+         "the address of any block, so everything deferred was materialised. Launch it after the "
+         "weights are sharded, or give it device memory."},
 };
 
 const char *ms_reason_text(uint32_t reason)
@@ -153,7 +144,7 @@ bool ms_reason_is_fallback(enum ms_reason reason)
     return reason < MS_REASON_COUNT && reasons[reason].sentence != NULL;
 }
 
-/* A sentence that is being made; what does not fit is cut. */
+/* A sentence in the making; what does not fit is cut. */
 struct sentence {
     char *text;
     size_t used, bytes;
@@ -168,7 +159,7 @@ static void add(struct sentence *sentence, const char *text, size_t length)
     sentence->text[sentence->used] = '\0';
 }
 
-/* A mangled name may be longer than a sentence. */
+/* Cuts a mangled name, which may be longer than a sentence. */
 static void add_name(struct sentence *sentence, const char *name)
 {
     enum { MOST = 140 };

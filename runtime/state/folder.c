@@ -33,7 +33,7 @@ bool ms_state_is_page(const char *name)
            strcmp(name + length - suffix, MS_STATE_SUFFIX) == 0;
 }
 
-/* The whole of a small file as a text. */
+/* Reads a small file whole, as a text. */
 static bool read_text(const char *path, char *text_out, size_t bytes)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -47,7 +47,7 @@ static bool read_text(const char *path, char *text_out, size_t bytes)
     return true;
 }
 
-/* Field 22 of /proc/PID/stat; the name in field 2 may hold anything, also parentheses. 0: there is none. */
+/* Field 22 of /proc/PID/stat; the name in field 2 may hold parentheses. 0: no such process. */
 static uint64_t start_of(uint64_t pid, bool *is_dead_out)
 {
     char path[64], text[1024];

@@ -15,7 +15,7 @@ static const size_t record_bytes[MS_SECTION_COUNT] = {
     [MS_SECTION_EVENTS] = sizeof(struct ms_state_event),
 };
 
-/* Without holes that a compiler might choose differently, and copied by words. */
+/* Records have no padding, which compilers may lay out differently, and are copied by words. */
 _Static_assert(sizeof(struct ms_state_process) == 1512, "");
 _Static_assert(sizeof(struct ms_state_plan) == 568, "");
 _Static_assert(sizeof(struct ms_state_device) == 128, "");

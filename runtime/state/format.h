@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state page: the layout of the file in which a process that uses CUDA keeps what is known of it
- * (state.h writes it, view.h reads it). It is mapped shared, so what was written is there after the process
- * was killed.
+ * The state page: the layout of the file in which a process that uses CUDA publishes its state
+ * (state.h writes it, view.h reads it). The file is mapped shared, so its content survives when the
+ * process is killed.
  *
  *     | header | process | plan | options | figures and their names | devices | files | causes |
  *     | samples (ring) | blocks (table) | events (ring) |
  *
- * All numbers are of fixed width and little-endian; texts are UTF-8, cut, and end with a zero. The header
- * tells where each section lies, how many records it has, and how large one is. Whoever changes a record,
- * or what a field means, raises MS_STATE_VERSION: readers of another version refuse the file.
+ * All numbers are of fixed width and little-endian; texts are UTF-8, cut to fit, and end with a
+ * zero. The header has the offset, number and size of each section's records. Any change of a
+ * record or of a field's meaning must raise MS_STATE_VERSION: readers of another version refuse the
+ * file.
  *
- * Records that begin with `sequence` may be written at any time. It is even while the record is whole, and
- * odd while it is written; 0: it was never written. A reader that finds it odd, or another one after reading
- * than before, has read nothing. The process and the plan have two records each, of which the one with the
- * greater sequence counts: so one is whole although the process was killed in the middle of a write.
+ * Records that begin with `sequence` may be written at any time. The sequence is even while the
+ * record is whole, odd while it is being written, and 0 before the first write. A reader must
+ * discard a record whose sequence is odd, or differs before and after reading. The process and the
+ * plan have two records each, and the one with the greater sequence counts: so one is whole even if
+ * the process was killed in the middle of a write.
  */
 #ifndef METASHARD_RUNTIME_STATE_FORMAT_H
 #define METASHARD_RUNTIME_STATE_FORMAT_H
@@ -47,7 +49,7 @@ struct ms_state_span {
 
 struct ms_state_header {
     char magic[8];
-    uint32_t version, mark; /* MS_STATE_MARK; another order of its bytes is another order of all */
+    uint32_t version, mark; /* MS_STATE_MARK; reads differently in another byte order */
     uint64_t total_bytes;
     uint64_t section_count;
     struct ms_state_span sections[MS_SECTION_COUNT];
@@ -58,12 +60,12 @@ struct ms_state_header {
 struct ms_state_process {
     uint64_t sequence;
     uint64_t pid;
-    uint64_t start_ticks;   /* of the process, after the boot: field 22 of /proc/PID/stat */
+    uint64_t start_ticks;   /* of the process, since the boot: field 22 of /proc/PID/stat */
     uint64_t pid_namespace; /* its inode */
     uint64_t uid;
     uint64_t started_ns;           /* realtime: when the page was made */
-    uint64_t started_monotonic_ns; /* the same moment; all other times are after it */
-    uint64_t ended_ns;             /* after that, 0: it has not ended, or not by exit */
+    uint64_t started_monotonic_ns; /* the same moment; all other times count from it */
+    uint64_t ended_ns;             /* 0: it has not ended, or not by exit */
     uint32_t rank, world;          /* MS_STATE_NO_RANK: not known */
     uint64_t reserved[3];
     char version[32]; /* of MetaShard */
@@ -75,14 +77,14 @@ struct ms_state_process {
 
 struct ms_state_plan {
     uint64_t sequence;
-    uint64_t generation; /* how many plans have come; 0: none */
+    uint64_t generation; /* the number of plans so far; 0: none */
     uint64_t tensors, planned_bytes, owned_bytes;
     uint32_t rank, world;
     uint32_t enforced, reserved;
     char name[512];
 };
 
-/* Written once, before anyone reads. */
+/* Written once, before the page has its name. */
 struct ms_state_option {
     char name[48], value[464];
 };
@@ -94,13 +96,13 @@ struct ms_state_device {
     char name[120];
 };
 
-/* The blocks' bytes come from these. */
+/* A file that bytes of blocks come from. */
 struct ms_state_file {
     uint64_t sequence;
     char path[504];
 };
 
-/* Bytes of the process: at one moment. */
+/* Bytes of the process at one moment. */
 struct ms_state_sample {
     uint64_t sequence;
     uint64_t time_ns;
@@ -126,49 +128,49 @@ enum ms_state_kind {
 };
 
 enum ms_state_block_flag {
-    MS_BLOCK_PART = 1,   /* of the allocation with the same id: a caching allocator has carved it */
+    MS_BLOCK_PART = 1,   /* of the allocation with the same id, which a caching allocator carved */
     MS_BLOCK_CARVED = 2, /* an allocation that has parts */
 };
 
 /* An allocation, or a part of one. bytes is the sum of kind_bytes. Parts have no backed_bytes. */
 struct ms_state_block {
     uint64_t sequence;
-    uint64_t id; /* of the allocation, 0: the record is not in use */
+    uint64_t id; /* of the allocation; 0: the record is not in use */
     uint64_t address, bytes, backed_bytes;
     uint64_t kind_bytes[MS_BYTES_KIND_COUNT];
     uint64_t deferred_bytes; /* neither resident nor cached nor dead */
-    uint64_t cached_bytes;   /* in device memory, and could be restored */
+    uint64_t cached_bytes;   /* in device memory, and restorable */
     uint64_t remote_bytes;   /* given to other ranks by a plan */
     uint64_t allocated_ns;
     uint64_t changed_ns;
     uint64_t file_offset;
     uint32_t file; /* 1 + the index of the file that bytes of it come, or came, from; 0: none */
     uint32_t device, flags;
-    uint32_t backed_reason; /* enum ms_reason: why it got memory first; with the call */
+    uint32_t backed_reason; /* enum ms_reason: why it first got memory, with the call */
     char backed_call[80];
     char name[120]; /* of the tensor, if it is known */
 };
 
-/* What has happened. Grow at the end; names are in view.c. */
+/* What happened. Add at the end; explain.c has the names. */
 enum ms_event_kind {
     MS_EVENT_NONE,
     MS_EVENT_ALLOCATE,
     MS_EVENT_FREE,
-    MS_EVENT_RECORD,      /* a write or a launch was noted instead of run */
-    MS_EVENT_MATERIALISE, /* bytes were brought into device memory */
+    MS_EVENT_RECORD,      /* a write or a launch was recorded instead of run */
+    MS_EVENT_MATERIALISE, /* bytes were put into device memory */
     MS_EVENT_REPLAY,      /* a recorded launch was run */
-    MS_EVENT_EVICT,       /* device memory was given back */
-    MS_EVENT_PRESSURE,    /* device memory was out */
-    MS_EVENT_PIN,         /* host memory was pinned, or an allocation was brought in to stay */
-    MS_EVENT_PLAN,        /* a plan came into force, or was carried out */
-    MS_EVENT_REMOTE_READ, /* a read of what the plan gives to other ranks */
+    MS_EVENT_EVICT,       /* device memory was freed */
+    MS_EVENT_PRESSURE,    /* out of device memory */
+    MS_EVENT_PIN,         /* host memory was pinned, or an allocation was materialised to stay */
+    MS_EVENT_PLAN,        /* a plan became active, or was carried out */
+    MS_EVENT_REMOTE_READ, /* a read of remote bytes */
     MS_EVENT_FALLBACK,    /* something was not deferred, or everything was materialised */
     MS_EVENT_SETTLE,
     MS_EVENT_FAIL, /* a call of the program failed */
     MS_EVENT_KIND_COUNT
 };
 
-/* Why (runtime/state/explain.h tells each in a sentence). Grow at the end. */
+/* Why it happened; runtime/state/explain.h has a sentence for each. Add at the end. */
 enum ms_reason {
     MS_REASON_CALL, /* the call needs the bytes */
     MS_REASON_SEALED,
@@ -195,20 +197,20 @@ enum ms_reason {
     MS_REASON_COUNT
 };
 
-/* Number n (from 0) has the sequence 2n + 2, and lies at n modulo the ring's size. */
+/* Number n (from 0) has the sequence 2n + 2, and its index is n modulo the ring's size. */
 struct ms_state_event {
     uint64_t sequence;
-    uint64_t time_ns;     /* when it was over */
-    uint64_t duration_ns; /* 0: none was taken */
+    uint64_t time_ns;     /* of its end */
+    uint64_t duration_ns; /* 0: not measured */
     uint64_t block;       /* id; 0: none, or many */
     uint64_t address, bytes;
     uint32_t kind, reason;
     uint32_t thread, reserved;
-    char call[64];  /* of the driver, that the program was in */
+    char call[64];  /* the driver function that the program was in */
     char text[128]; /* the kernel, the tensor, or a clause */
 };
 
-/* Events of one kind, reason, call and text, added up. */
+/* The sums over events of one kind, reason, call and text. */
 struct ms_state_cause {
     uint64_t sequence;
     uint64_t count, bytes, duration_ns;
@@ -217,7 +219,7 @@ struct ms_state_cause {
     uint64_t reserved[1];
     char call[64];
     char text[320];
-    char sentence[576]; /* "": there is nothing to explain */
+    char sentence[576]; /* "" if there is nothing to explain */
 };
 
 /* The size of one record of a section. */

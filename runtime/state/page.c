@@ -30,7 +30,7 @@ static void add_section(struct ms_state_header *header, enum ms_state_section se
     header->total_bytes += (count * bytes + 63) / 64 * 64;
 }
 
-/* An eighth of what the fixed sections leave for causes, an eighth for samples, and half of the rest each. */
+/* Beside the fixed sections, causes and samples get an eighth each, blocks and events the rest. */
 void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64_t options,
                       uint64_t figures)
 {
@@ -66,30 +66,30 @@ static bool fail(char text[256], const char *format, const char *what, int error
     return false;
 }
 
-/* The folder, which is made when it is not there. No link is followed at its end, and nobody else may put or
- * rename something in it. */
+/* Opens the folder, and makes it if it does not exist. A link at its end is refused, and so is a
+ * folder in which others may create or rename files. */
 static int open_folder(const char *path, char text[256])
 {
     struct stat stat;
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-        fail(text, "%.160s cannot be made: %s", path, errno);
+        fail(text, "cannot create %.160s: %s", path, errno);
         return -1;
     }
     const int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0) {
-        fail(text, "%.160s cannot be opened: %s", path, errno);
+        fail(text, "cannot open %.160s: %s", path, errno);
         return -1;
     }
     if (fstat(folder, &stat) != 0 || stat.st_uid != geteuid() || (stat.st_mode & 022) != 0) {
-        snprintf(text, 256, "%.160s belongs to another user, or others may write there", path);
+        snprintf(text, 256, "%.160s belongs to another user, or others can write there", path);
         close(folder);
         return -1;
     }
     return folder;
 }
 
-/* Reserves the bytes: a page that is mapped and has no place on the disk would be a SIGBUS. Beyond the limit
- * of a file's size, asking is a signal already. */
+/* Reserves the bytes: a mapped page without space on the disk would raise a SIGBUS. Beyond the
+ * limit of a file's size, even the request raises a signal. */
 static bool reserve(int file, uint64_t bytes, char text[256])
 {
     struct rlimit limit;
@@ -97,14 +97,14 @@ static bool reserve(int file, uint64_t bytes, char text[256])
     int error = is_limited ? EFBIG : EINTR;
     while (error == EINTR)
         error = posix_fallocate(file, 0, (off_t)bytes);
-    return error == 0 || fail(text, "%s cannot be reserved: %s", "its size", error);
+    return error == 0 || fail(text, "cannot reserve %s: %s", "its size", error);
 }
 
 static bool map(struct ms_state_page *page, int file, char text[256])
 {
     void *bytes = mmap(NULL, page->total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (bytes == MAP_FAILED)
-        return fail(text, "%s cannot be mapped: %s", "it", errno);
+        return fail(text, "cannot map %s: %s", "it", errno);
     page->bytes = bytes;
     return true;
 }
@@ -123,7 +123,7 @@ bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t
              now.tv_nsec);
     const int file = openat(page->folder, page->hidden_name,
                             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool is_good = file >= 0 || fail(text, "%.160s takes no file: %s", folder, errno);
+    bool is_good = file >= 0 || fail(text, "cannot create a file in %.160s: %s", folder, errno);
     is_good = is_good && reserve(file, bytes, text) && map(page, file, text);
     if (is_good)
         memcpy(page->bytes, header, sizeof(*header));
@@ -172,7 +172,7 @@ static bool read_identity(int folder, const char *name, struct ms_state_identity
     return true;
 }
 
-/* The page of this very process, before it called exec; or of one that is gone. */
+/* True for a page of this very process, before it called exec, or of one that has ended. */
 static bool may_be_replaced(int folder, const char *name)
 {
     struct ms_state_identity identity, own;
@@ -191,7 +191,7 @@ bool ms_state_page_show(struct ms_state_page *page, char text[256])
     int error = EEXIST;
     for (int i = 1; i <= MAX_NAMES && error == EEXIST; i++) {
         char number[24] = "";
-        if (i > 1) /* another container that shares the folder has this process id as well */
+        if (i > 1) /* another container that shares the folder has this process id too */
             snprintf(number, sizeof(number), "-%d", i);
         snprintf(name, sizeof(name), MS_STATE_PREFIX "%d%s" MS_STATE_SUFFIX, (int)getpid(), number);
         if (may_be_replaced(page->folder, name))
@@ -204,7 +204,7 @@ bool ms_state_page_show(struct ms_state_page *page, char text[256])
         snprintf(page->path + used, sizeof(page->path) - used, "/%s", name);
         ms_state_clean(page->folder);
     } else {
-        fail(text, "%s cannot be made: %s", name, error);
+        fail(text, "cannot create %s: %s", name, error);
         munmap(page->bytes, page->total_bytes);
     }
     close(page->folder);
@@ -224,7 +224,7 @@ static int newest_first(const void *a, const void *b)
     return left->changed < right->changed ? 1 : left->changed > right->changed ? -1 : 0;
 }
 
-/* The hidden file of a process that was killed while it made one. */
+/* Removes the hidden file of a process that was killed while it made one. */
 static void clean_hidden(int folder, const char *name, time_t now)
 {
     struct stat stat;
@@ -233,7 +233,7 @@ static void clean_hidden(int folder, const char *name, time_t now)
         unlinkat(folder, name, 0);
 }
 
-/* Those of processes that are gone, at most MAX_PAGES. */
+/* Lists the pages of ended processes, at most MAX_PAGES. */
 static size_t find_old(int folder, struct old_page *pages, time_t now)
 {
     const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file of the state page: makes it, with its sections laid out and empty, maps it, and removes those of
- * processes that are gone. Knows nothing of what is written there (state.c).
+ * The file of the state page: makes and maps it, with its sections laid out and empty, and removes
+ * pages of processes that have ended. What is written there is up to state.c.
  */
 #ifndef METASHARD_RUNTIME_STATE_PAGE_H
 #define METASHARD_RUNTIME_STATE_PAGE_H
@@ -11,32 +11,33 @@
 #include "runtime/state/folder.h"
 #include "runtime/state/format.h"
 
-/* How many sections' records there are for so many bytes, which are at least MS_STATE_LEAST_BYTES. */
+/* Divides so many bytes, at least MS_STATE_LEAST_BYTES, among the sections' records. */
 void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64_t options,
                       uint64_t figures);
 
 /*
- * A file that nobody sees yet, mapped, all zero behind the header; its bytes are reserved, so that a full
- * file system is told here and not by a signal later. *text: why it is NULL, for a message (256 bytes).
+ * A file without a name that readers know, mapped, all zero behind the header. Its bytes are
+ * reserved, so that a full file system fails here and does not raise a signal later. On failure,
+ * `text` has the reason.
  */
 struct ms_state_page {
     unsigned char *bytes;
     uint64_t total_bytes;
     int folder;           /* descriptor */
-    char hidden_name[64]; /* in the folder, until it is shown */
+    char hidden_name[64]; /* in the folder, until ms_state_page_show */
     char path[MS_PATH_BYTES];
 };
 bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t bytes,
                         const struct ms_state_header *header, char text[256]);
 
-/* Gives the file its name: readers find it whole. Closes the folder. A page of the same process id that is
- * gone (the program has called exec) is replaced. */
+/* Gives the complete file its name, and closes the folder. Replaces a page of the same process id
+ * whose process has ended (or has called exec). */
 bool ms_state_page_show(struct ms_state_page *page, char text[256]);
 
 /* Undoes ms_state_page_make. */
 void ms_state_page_drop(struct ms_state_page *page);
 
-/* Removes pages of processes that are gone: older than 7 days, and all but the newest 16. */
+/* Removes pages of ended processes: those older than 7 days, and all but the newest 16. */
 void ms_state_clean(int folder);
 
 #endif

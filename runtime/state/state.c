@@ -19,7 +19,7 @@
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
 
-/* Records are copied by these, whatever they are. */
+/* Records of any type are copied by these. */
 typedef uint64_t __attribute__((may_alias)) word;
 
 static struct {
@@ -34,10 +34,9 @@ static struct {
     struct ms_lock lock; /* guards all below, and the tables of the page; a leaf */
     struct ms_state_process process;
     uint64_t next_token;
-    uint64_t *tokens; /* by slot of the block table; 0: free */
-    uint32_t *heap;   /* slots in use, the one with the fewest bytes first */
-    uint32_t
-        *heap_place; /* by slot: where it is in the heap; where it is free, the next free one */
+    uint64_t *tokens;     /* by slot of the block table; 0: free */
+    uint32_t *heap;       /* slots in use, the one with the fewest bytes first */
+    uint32_t *heap_place; /* by slot: its index in the heap; if it is free, the next free slot */
     uint32_t heap_count, free_slot; /* UINT32_MAX: none is free */
     uint64_t sample_count;
     uint32_t file_count;
@@ -56,10 +55,8 @@ static uint64_t count_of(enum ms_state_section section)
     return state.header.sections[section].count;
 }
 
-/*
- * Every word is stored with release, so that none is seen before the odd sequence; and the even one is seen
- * last. That costs nothing on x86-64.
- */
+/* Every word is stored with release, so that none is seen before the odd sequence, and the even
+ * sequence is seen last. That costs nothing on x86-64. */
 static void write_words(void *to_record, const void *value, size_t bytes, uint64_t sequence)
 {
     word *to = to_record;
@@ -77,7 +74,7 @@ static void write_record(enum ms_state_section section, uint64_t index, const vo
                 __atomic_load_n(&to[0], __ATOMIC_RELAXED) + 2);
 }
 
-/* The one of two that is older. */
+/* Writes the older of the two records. */
 static void write_pair(enum ms_state_section section, const void *value)
 {
     const word *first = record(section, 0), *second = record(section, 1);
@@ -87,7 +84,7 @@ static void write_pair(enum ms_state_section section, const void *value)
         write_words(record(section, 1), value, ms_state_record_bytes(section), first[0] + 2);
 }
 
-/* Cut between two characters, and zero behind it. */
+/* Cuts the text between two characters, and zeroes the rest. */
 static void put_text(char *to, size_t bytes, const char *text)
 {
     size_t length = text != NULL ? strnlen(text, bytes) : 0;
@@ -227,7 +224,7 @@ static bool make_page(const struct ms_config *config, struct ms_state_page *page
     return is_made;
 }
 
-/* The page as a file, filled. False: *text says why not. */
+/* Makes the page as a file, filled. Returns false with the reason in `text`. */
 static bool start_file(const struct ms_config *config, char text[256])
 {
     struct ms_state_page page;
@@ -245,7 +242,7 @@ static bool start_file(const struct ms_config *config, char text[256])
     return true;
 }
 
-/* A page that nobody else sees, for the explanations at exit. */
+/* Makes a page that no other process sees, for the explanations at exit. */
 static bool start_in_memory(const struct ms_config *config)
 {
     lay_out(config, MS_STATE_LEAST_BYTES);
@@ -264,7 +261,7 @@ static void log_missing(const struct ms_config *config, const char *text)
 {
     const bool is_wanted = strcmp(config->state_dir, "auto") != 0;
     ms_log(is_wanted ? MS_WARN : MS_INFO, "no state page is kept: %s",
-           text[0] != '\0' ? text : "memory is out");
+           text[0] != '\0' ? text : "out of memory");
 }
 
 void ms_state_start(const struct ms_config *config)
@@ -367,8 +364,8 @@ static struct ms_state_sample take_sample(uint64_t now)
                                     .h2d_bytes = ms_counter_get(MS_COUNT_H2D_BYTES)};
 }
 
-/* Half as many, at twice the distance, so that all of the process's life has room. Of two, the one that shows
- * more memory. */
+/* Keeps half of the samples, at twice the distance, so that all of the process's life fits. Of each
+ * two, it keeps the one with more memory. */
 MS_HOLDS(state.lock) static void thin_samples_locked(void)
 {
     static const struct ms_state_sample none;
@@ -399,7 +396,7 @@ MS_HOLDS(state.lock) static void sample_locked(uint64_t now, bool is_new)
     atomic_store_explicit(&state.last_sample_backed, sample.backed_bytes, memory_order_relaxed);
 }
 
-/* Within the interval the sample is replaced by one that shows more memory: peaks are not lost. */
+/* Within the interval, replaces the sample by one with more memory, so that peaks are not lost. */
 void ms_state_sample(void)
 {
     if (!ms_is_recorded())
@@ -455,7 +452,7 @@ MS_HOLDS(state.lock) static void heap_sink_locked(uint32_t place)
     heap_set(place, slot);
 }
 
-/* The slot is free afterwards. */
+/* Frees the slot. */
 MS_HOLDS(state.lock) static void release_slot_locked(uint32_t slot)
 {
     static const struct ms_state_block none;
@@ -472,7 +469,7 @@ MS_HOLDS(state.lock) static void release_slot_locked(uint32_t slot)
     state.free_slot = slot;
 }
 
-/* A slot for so many bytes: a free one, or that of the smallest block when it is smaller. */
+/* Finds a slot for so many bytes: a free one, or that of the smallest block if that is smaller. */
 MS_HOLDS(state.lock) static bool find_slot_locked(uint64_t bytes, uint32_t *slot_out)
 {
     if (state.free_slot == UINT32_MAX && state.heap_count > 0) {
@@ -501,7 +498,7 @@ static bool is_same(const struct ms_state_block *a, const struct ms_state_block 
            a->flags == b->flags && a->file == b->file && strcmp(a->name, b->name) == 0;
 }
 
-/* Why it has memory stays what it was when it first got some. */
+/* Keeps the reason from when the block first got memory. */
 static void put_cause(struct ms_state_block *block, const struct ms_state_block *old)
 {
     const bool has_memory = block->backed_bytes > 0;
@@ -520,7 +517,7 @@ static void put_cause(struct ms_state_block *block, const struct ms_state_block 
     PUT_TEXT(block->backed_call, text);
 }
 
-/* What is known of it stays known when its bytes are in memory and their lineage has gone. */
+/* Keeps the origin of bytes that are in memory now, so that their lineage is gone. */
 static void put_origin(struct ms_state_block *block, const struct ms_state_block *old)
 {
     if (old != NULL && block->name[0] == '\0')
@@ -591,7 +588,7 @@ void ms_state_remove(struct ms_state_place *place)
 
 /* --- causes */
 
-/* Which kinds are added up. */
+/* True for kinds that are added up. */
 static bool is_cause(enum ms_event_kind kind)
 {
     return kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_REPLAY || kind == MS_EVENT_EVICT ||
@@ -599,7 +596,7 @@ static bool is_cause(enum ms_event_kind kind)
            kind == MS_EVENT_FAIL || kind == MS_EVENT_PIN;
 }
 
-/* What was materialised for a fallback is told by the fallback. */
+/* True for kinds with a sentence. The fallback explains what was materialised for it. */
 static bool is_explained(uint32_t kind)
 {
     return kind == MS_EVENT_FALLBACK || kind == MS_EVENT_REMOTE_READ || kind == MS_EVENT_FAIL;
@@ -618,7 +615,7 @@ static bool is_cause_of(const struct ms_state_cause *cause, const struct ms_stat
            strcmp(cause->call, wanted->call) == 0 && strcmp(cause->text, wanted->text) == 0;
 }
 
-/* Where it is or may go; when all places are taken, the first of the table, which takes the rest. */
+/* The index of its cause, or of a free one. If the table is full, the first takes the rest. */
 MS_HOLDS(state.lock) static uint64_t find_cause_locked(const struct ms_state_cause *wanted)
 {
     enum { PROBES = 16 };
@@ -641,7 +638,7 @@ static void add_cause(struct ms_state_cause *added)
     const bool is_new = cause.count == 0;
     if (is_new && at == 0) {
         cause = (struct ms_state_cause){.first_ns = added->first_ns};
-        PUT_TEXT(cause.text, "others, for which there is no room");
+        PUT_TEXT(cause.text, "others, for which the table is full");
     } else if (is_new) {
         cause = *added;
         cause.count = cause.bytes = cause.duration_ns = 0;
@@ -681,7 +678,7 @@ static uint32_t thread_id(void)
     return id;
 }
 
-/* A slot that another thread is still writing, a whole round behind, is left to it: the event is lost. */
+/* Loses the event if another thread, a whole round behind, is still writing the slot. */
 static void write_event(const struct ms_state_event *event)
 {
     const uint64_t number = atomic_fetch_add_explicit(&state.next_event, 1, memory_order_relaxed);

@@ -13,15 +13,15 @@
 
 #include "runtime/base/heap.h"
 
-/* A file that is being read. */
+/* A file in the middle of reading. */
 struct page {
     int file;
     const char *name;
     struct ms_fault *fault;
     struct ms_state_header header;
     uint64_t torn;
-    /* How often records may be read again, all together: a process writes a few at a time, and a page whose records are
-     * all half written is none. */
+    /* How often records may be read again in all: a process writes a few at a time, and a page
+     * whose records are all half written is not valid. */
     unsigned patience;
 };
 
@@ -41,7 +41,7 @@ static bool read_at(struct page *page, uint64_t offset, void *to, size_t bytes)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return ms_fault_set(page->fault, "%s: byte %" PRIu64 ": cannot be read: %s", page->name,
+            return ms_fault_set(page->fault, "%s: byte %" PRIu64 ": cannot read: %s", page->name,
                                 offset + done, strerror(errno));
         if (got == 0)
             return ms_fault_set(page->fault,
@@ -90,7 +90,7 @@ static bool check_header(struct page *page, uint64_t file_bytes)
     if (header->mark != MS_STATE_MARK)
         return ms_fault_set(page->fault,
                             "%s: byte 12: expected 0x%08x, found 0x%08" PRIx32
-                            ": a page of a machine with another order of bytes, or damaged",
+                            ": a page of a machine with another byte order, or damaged",
                             page->name, MS_STATE_MARK, header->mark);
     if (header->version != MS_STATE_VERSION)
         return ms_fault_set(
@@ -99,7 +99,7 @@ static bool check_header(struct page *page, uint64_t file_bytes)
     if (header->total_bytes != file_bytes)
         return ms_fault_set(page->fault,
                             "%s: byte 16: expected the size of the file, %" PRIu64
-                            ", found %" PRIu64 ": it was cut",
+                            ", found %" PRIu64 ": the file was cut",
                             page->name, file_bytes, header->total_bytes);
     if (header->section_count != MS_SECTION_COUNT)
         return ms_fault_set(page->fault, "%s: byte 24: expected %d sections, found %" PRIu64,
@@ -145,14 +145,14 @@ static uint64_t sequence_of(const void *record)
     return sequence;
 }
 
-/* The records of a section as they are, perhaps in the middle of a write. */
+/* Reads the records of a section as they are, perhaps in the middle of a write. */
 static bool read_section(struct page *page, enum ms_state_section section, void **records_out)
 {
     const struct ms_state_span *span = &page->header.sections[section];
     const size_t bytes = (size_t)(span->count * span->record_bytes);
     char *records = ms_heap_alloc(bytes + 1);
     if (records == NULL)
-        return ms_fault_set(page->fault, "%s: memory is out", page->name);
+        return ms_fault_set(page->fault, "%s: out of memory", page->name);
     if (!read_at(page, span->offset, records, bytes)) {
         ms_heap_free(records);
         return false;
@@ -162,8 +162,9 @@ static bool read_section(struct page *page, enum ms_state_section section, void 
 }
 
 /*
- * One record, whole: sequence, record, sequence. Each is a read of its own, and what one read sees is not
- * older than what the one before saw. False without a fault: it is half written, and stays so.
+ * Reads one whole record: sequence, record, sequence. Each is a read of its own, and sees nothing
+ * older than the read before. Returns false without a fault if the record is half written, and
+ * stays so.
  */
 static bool read_record(struct page *page, uint64_t offset, char *record, size_t bytes,
                         bool *is_good_out)
@@ -185,8 +186,9 @@ static bool read_record(struct page *page, uint64_t offset, char *record, size_t
 }
 
 /*
- * All records of a section, each of them whole; what was never written or is half written is left out. Three
- * readings of the section bracket most of them at once; the others are read one by one.
+ * Reads all whole records of a section; leaves out those that were never written or are half
+ * written. Three readings of the section bracket most records at once; the others are read one by
+ * one.
  */
 static bool read_records(struct page *page, enum ms_state_section section, void **records_out,
                          size_t *count_out)
@@ -220,7 +222,7 @@ static bool read_records(struct page *page, enum ms_state_section section, void 
     return true;
 }
 
-/* The newer of two records. All zero: neither was written. */
+/* Reads the newer of two records; all zero if neither was written. */
 static bool read_pair(struct page *page, enum ms_state_section section, void *record_out)
 {
     void *records;
@@ -235,14 +237,14 @@ static bool read_pair(struct page *page, enum ms_state_section section, void *re
         memcpy(record_out,
                count > 1 && sequence_of(second) > sequence_of(records) ? second : records, size);
     if (count > 0)
-        page->torn = torn; /* that is what the other one is for */
+        page->torn = torn; /* the other record exists for this case */
     ms_heap_free(records);
     return true;
 }
 
 /* --- texts */
 
-/* The length of the character, or 0 when it is none or a control character. */
+/* The length of the character, or 0 if it is invalid or a control character. */
 static size_t character(const unsigned char *text, size_t left)
 {
     static const struct {
@@ -306,7 +308,7 @@ static int by_number(const void *a, const void *b)
     return compare(left->sequence, right->sequence);
 }
 
-/* Parts behind their allocation: by id first. */
+/* Orders parts behind their allocation: by id first. */
 static int by_id(const void *a, const void *b)
 {
     const struct ms_state_block *left = a, *right = b;
@@ -316,7 +318,7 @@ static int by_id(const void *a, const void *b)
     return order != 0 ? order : compare(left->address, right->address);
 }
 
-/* A group is an allocation with its parts; `bytes` is the greatest of it. */
+/* An allocation with its parts; `bytes` is the greatest of them. */
 struct group {
     uint64_t bytes, id;
     size_t first, count;
@@ -410,7 +412,7 @@ static void clean_events(struct ms_snapshot *snapshot)
     snapshot->events_lost = last > snapshot->event_count ? last - snapshot->event_count : 0;
 }
 
-/* What has changed last is the end of the picture: the figures as they are now. */
+/* The last sample holds the current figures, at the time of the last change. */
 static void order_samples(struct ms_snapshot *snapshot)
 {
     struct ms_state_sample *samples = snapshot->samples;
@@ -480,7 +482,7 @@ static void clean_lists(struct ms_snapshot *snapshot)
         CLEAN(snapshot->files[i].path);
 }
 
-/* By number, also those that have no name: these stay as they are. */
+/* The index is the device's number, so devices without a name are kept. */
 static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
 {
     void *devices;
@@ -514,7 +516,7 @@ static bool read_all(struct page *page, struct ms_snapshot *snapshot)
         counts[section] = (size_t)page->header.sections[section].count;
         is_good = read_section(page, section, &records[section]);
     }
-    /* Files last: a block's file is there before the block says so. */
+    /* Files last: a block's file is written before the block names it. */
     for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]) && is_good; i++)
         is_good = read_records(page, changing[i], &records[changing[i]], &counts[changing[i]]);
     snapshot->options = records[MS_SECTION_OPTIONS];
@@ -535,7 +537,7 @@ static bool read_all(struct page *page, struct ms_snapshot *snapshot)
     return is_good;
 }
 
-/* One more record than the section has, for the end of the picture. */
+/* Makes room for one more record than the section has: the current figures. */
 static bool grow_samples(struct ms_snapshot *snapshot)
 {
     struct ms_state_sample *grown =
@@ -565,7 +567,7 @@ static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
     snapshot->taken_ns = time_of(snapshot);
     snapshot->torn_records = (size_t)page->torn;
     if (!grow_samples(snapshot) || !order_blocks(snapshot))
-        return ms_fault_set(page->fault, "%s: memory is out", page->name);
+        return ms_fault_set(page->fault, "%s: out of memory", page->name);
     order_samples(snapshot);
     return true;
 }
@@ -582,7 +584,7 @@ bool ms_snapshot_read_file(int file, const char *name, struct ms_snapshot *snaps
     return false;
 }
 
-/* A pipe would be waited for without O_NONBLOCK. */
+/* O_NONBLOCK, because opening a pipe would wait. */
 bool ms_snapshot_read(const char *path, struct ms_snapshot *snapshot_out, struct ms_fault *fault)
 {
     const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);

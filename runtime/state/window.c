@@ -7,12 +7,12 @@
 
 #include "runtime/config/config.h"
 
-/* Fewer launches than this are no sign that the program has moved on, however long they take. */
+/* Fewer launches than this do not show that the program has moved on, however long they take. */
 enum { MIN_LAUNCHES = 64 };
 
 static _Atomic uint64_t last_event_ms;
 static _Atomic uint32_t launches_since;
-static _Atomic bool in_vain; /* settling left something; not again before something new comes */
+static _Atomic bool in_vain; /* settling left something; see ms_window_give_up */
 
 static _Atomic bool is_settled; /* and no allocation was deferred since */
 
@@ -57,7 +57,7 @@ bool ms_window_is_due(void)
     const uint64_t last = atomic_load_explicit(&last_event_ms, memory_order_relaxed);
     if (now_ms() - last < ms_config.settle_ms)
         return false;
-    start_waiting(); /* other threads need not come here too */
+    start_waiting(); /* so that other threads do not come here too */
     return true;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The window of deferral: open from the first deferred allocation until the program has moved on, that is, launches
- * work, and for METASHARD_SETTLE_MS nothing was allocated or recorded. settle.h ends it.
+ * The window of deferral: open from the first deferred allocation until the program has moved on,
+ * that is, it launches work, and for METASHARD_SETTLE_MS nothing was allocated or recorded.
+ * Settling (settle.h) ends it.
  */
 #ifndef METASHARD_RUNTIME_STATE_WINDOW_H
 #define METASHARD_RUNTIME_STATE_WINDOW_H
@@ -14,16 +15,16 @@ void ms_window_open(void);
 /* Something was recorded or materialised: the window stays open. */
 void ms_window_extend(void);
 
-/* The last window has ended by settling: what is handed out now should have memory. */
+/* True if settling ended the last window: what is handed out now should have memory. */
 bool ms_window_is_settled(void);
 
-/* The program launched work. True: it has moved on; other threads are not told so before the time is over again. */
+/* The program launched work. Returns true, to one thread at a time, if it has moved on. */
 bool ms_window_is_due(void);
 
-/* It ends by settling. */
+/* Settling ends the window. */
 void ms_window_end(void);
 
-/* Settling left something: not again before something new comes. */
+/* Settling left something: it is not tried again before something new is recorded. */
 void ms_window_give_up(void);
 
 #endif

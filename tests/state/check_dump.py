@@ -78,8 +78,8 @@ def check_running(folder, job):
 def check_killed(folder, job):
     status, out, errors = dump("show", page_of(folder, job))
     check("a killed process is shown", (status, errors), (0, ""))
-    check("and said to be gone without an end",
-          out.startswith(f"process {job.pid}, rank 1 of 2: gone without an end after "))
+    check("and said to be killed",
+          out.startswith(f"process {job.pid}, rank 1 of 2: killed after "))
     for name, wanted in {
             "what was requested": r"^  requested +28\.0 MiB   in 5 allocations",
             "what is deferred": r"^  deferred +1[89]\.\d MiB ", "what is backed": r"^  backed +6\.0 MiB ",
@@ -338,7 +338,7 @@ def check_full(folder, data):
                            f"METASHARD_STATE_DIR={target}", JOB, data, KERNELS], capture_output=True, text=True)
     check("on a full file system the program runs", (done.returncode, done.stdout), (0, "ready\n"))
     check("and one line says that there is no page", re.findall(r"no state page is kept: .*", done.stderr),
-          ["no state page is kept: its size cannot be reserved: No space left on device"])
+          ["no state page is kept: cannot reserve its size: No space left on device"])
 
 
 def check_default(folder, data):

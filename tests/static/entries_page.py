@@ -13,17 +13,19 @@ from check_entries import SOURCE, read_rows
 PAGE = os.path.join(SOURCE, "docs", "entry-points.md")
 CLASSES = {
     "OWN": "the shim answers or transforms the call for deferred ranges",
-    "OBSERVE": "the shim materialises what the call can touch, or takes note of it, then forwards it",
+    "OBSERVE": "the shim materialises or tracks what the call can touch, then forwards it",
     "SEAL": "not modelled: everything deferred is materialised, then the driver is called",
     "FORWARD": "the program gets the driver's own function",
 }
 HEAD = """# Entry points
 
-Every symbol that `libcuda.so.1` of CUDA 13.0 exports has one class, and a reason for it; a function
-that is not listed here is sealed when a program looks it up. The page is made from
-`shim/entries.def`, the one table that the shim's entry points are made from too
-(`tests/static/entries_page.py --write`). Symbols that differ in their suffix only and are treated
-alike share a row, where the later ones are given by their suffix.
+Every symbol that `libcuda.so.1` of CUDA 13.0 exports has one class and a reason for it. A function
+that is not listed here is sealed when a program looks it up. `tests/static/entries_page.py --write`
+makes this page from `shim/entries.def`, the table that also makes the shim's entry points. Symbols
+that differ only in their suffix and are treated alike share a row: the first in full, the others by
+their suffix. *Allocation* here means one that the shim defers. A kernel that is given *tracked*
+memory can reach anything, because the host or another API can write addresses there unseen. To set
+the *gate* means that from then on a write is recorded only on an idle stream.
 
 """
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metashard-dump diff: two processes, or two copies of one page: what differs. */
+/* metashard-dump diff: the differences between two processes, or two copies of one page. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-/* A figure as its name says: bytes, a time, or a number. */
+/* Formats a figure as its name says: bytes, a time, or a number. */
 static const char *value_text(const char *name, uint64_t value, char buffer[32])
 {
     if (strstr(name, "bytes") != NULL)
@@ -81,7 +81,7 @@ static size_t show_figures(const struct ms_snapshot *a, const struct ms_snapshot
     return changes;
 }
 
-/* In another process a block is another one: there, tensors are compared. */
+/* Blocks of different processes do not correspond; tensors are compared instead. */
 static const struct ms_state_block *find_block(const struct ms_snapshot *snapshot,
                                                const struct ms_state_block *wanted)
 {

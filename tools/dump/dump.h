@@ -8,13 +8,12 @@
 
 #include "runtime/state/view.h"
 
-/* Exit statuses: GOOD; BAD: a page that is not there, not valid, or of another version, or output that cannot be
- * written; USAGE. */
+/* BAD: a page does not exist, is not valid or has another version; or output cannot be written. */
 enum { GOOD, BAD, USAGE };
 
 enum { MAX_FILES = 4096 };
 
-/* NULL: not given; any text for those without an argument. */
+/* Values are NULL if not given; options without an argument have any text. */
 struct options {
     const char *command;
     const char **files;
@@ -22,35 +21,35 @@ struct options {
     const char *json, *events, *help, *color, *width, *watch, *html, *trace;
 };
 
-/* Snapshots of one or more processes, by rank and then as they were given. */
+/* Snapshots of one or more processes, by rank and then in the order given. */
 struct view {
     struct ms_snapshot *processes;
     size_t count;
 };
 
-/* Opens what the command line names: process ids and files. False: it was said why. */
+/* Opens the process ids and files of the command line. Reports a failure and returns false. */
 bool view_open(struct view *view, const struct options *options);
 
-/* The same in the order that it was named. */
+/* The same, in the order of the command line. */
 bool view_open_in_order(struct view *view, const struct options *options);
 void view_close(struct view *view);
 
-/* Blocks without a name get that of their tensor, where the checkpoint that they are from is there and tells it.
- * Such a name is only as good as the file is what it was. */
+/* Gives blocks without a name that of their tensor, if their checkpoint still exists and has one.
+ * The name is right only if the file has not changed. */
 void name_blocks(struct ms_snapshot *snapshot);
 
-/* Sums, and what follows from the figures. */
+/* Sums, and values derived from the figures. */
 struct totals {
     uint64_t requested, live, live_peak, deferred, backed, backed_peak, h2d;
-    uint64_t recorded; /* that the program wrote, and that was noted only */
-    uint64_t saved;    /* the peak that there would have been, less the peak that was */
+    uint64_t recorded; /* written by the program, and only recorded */
+    uint64_t saved;    /* the peak without the shim, less the actual peak */
     uint64_t skipped;  /* recorded, and never copied to the device */
     uint64_t materialise_ns;
 };
 struct totals totals_of(const struct ms_snapshot *snapshot);
 void totals_add(struct totals *sum, const struct totals *added);
 
-/* "running", "ended", "killed" (gone without having ended) or "unknown". */
+/* "running", "ended", "killed" (without having ended by exit) or "unknown". */
 const char *life_name(const struct ms_snapshot *snapshot);
 
 /* "deferred", "partly", "cached", "resident", or "dead". */
@@ -58,7 +57,7 @@ const char *block_state(const struct ms_state_block *block);
 
 bool has_rank(const struct ms_snapshot *snapshot);
 
-/* The tensors of one process: blocks of one name added up, the largest first. free(). */
+/* The tensors of one process: the sums over blocks of one name, the largest first. free(). */
 struct tensor_row {
     const char *name; /* of a block of the snapshot */
     uint64_t bytes, deferred_bytes, present_bytes, file_bytes;
@@ -70,7 +69,7 @@ int run_list(const struct options *options);
 int run_show(const struct options *options);
 int run_diff(const struct options *options);
 
-/* All of the view as one JSON object (docs/state-schema.json). */
+/* Writes all of the view as one JSON object (docs/state-schema.json). */
 void write_json(FILE *file, const struct view *view);
 
 #endif

@@ -8,11 +8,11 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 
-/* An object or a list that is being written: whether a comma is due, and how deep it is. */
+/* An object or a list in the making: whether a comma is due, and how deep it is. */
 struct writer {
     FILE *file;
     unsigned depth;
-    bool is_first, is_in_line; /* small objects stand in one line */
+    bool is_first, is_in_line; /* small objects are on one line */
 };
 
 static void put_text(FILE *file, const char *text)
@@ -245,7 +245,7 @@ static void put_lists(struct writer *object, const struct ms_snapshot *snapshot)
     end(&events, ']');
 }
 
-/* Those that this program knows, whatever the page calls its own. */
+/* Writes the figures that this program knows; a page may have others. */
 static void put_figures(struct writer *object, const struct ms_snapshot *snapshot)
 {
     const struct totals totals = totals_of(snapshot);
@@ -275,7 +275,7 @@ static void put_process(struct writer *object, const struct ms_snapshot *snapsho
     put_lists(object, snapshot);
 }
 
-/* Several: their sums, and each of them. */
+/* Of several processes: their sums, and each of them. */
 static void put_processes(struct writer *object, const struct view *view)
 {
     struct totals sum = {0};

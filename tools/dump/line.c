@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 static bool has_color;
-static size_t width; /* in characters; 0: there is no end */
+static size_t width; /* in characters; 0: no limit */
 
 static const char *const codes[] = {
     [PLAIN] = "",          [BOLD] = "\033[1m",   [DIM] = "\033[2m",  [RED] = "\033[31m",
@@ -56,7 +56,7 @@ static bool is_inside(char byte)
     return ((unsigned char)byte & 0xc0) == 0x80;
 }
 
-/* The bytes of the first characters of the text. */
+/* The length in bytes of the first characters of the text. */
 static size_t bytes_of(const char *text, size_t characters)
 {
     size_t at = 0;
@@ -110,7 +110,7 @@ void paragraph(enum color color, unsigned indent, const char *text)
         size_t space = bytes;
         while (text[bytes] != '\0' && space > 0 && text[space] != ' ')
             space--;
-        if (space > 0) /* else it is one long word, which is cut */
+        if (space > 0) /* otherwise it is one long word, which is cut */
             bytes = space;
         snprintf(out, sizeof(out), "%*s%.*s", (int)indent, "", (int)bytes, text);
         put(color, out, strlen(out));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines of metashard-dump on a terminal: coloured as wholes, cut to its width; plain when piped. */
+/* Lines of metashard-dump on a terminal: each in one colour, cut to its width; plain when piped. */
 #ifndef METASHARD_TOOLS_DUMP_LINE_H
 #define METASHARD_TOOLS_DUMP_LINE_H
 
@@ -11,17 +11,17 @@
 
 enum color { PLAIN, BOLD, DIM, RED, YELLOW, GREEN, CYAN };
 
-/* By --color (auto, always, never) and --width, else as standard output is. False: one of them is not
- * understood, which was said. */
+/* Applies --color (auto, always, never) and --width; by default, as standard output is. Reports a
+ * value that is not understood and returns false. */
 bool line_setup(const struct options *options);
 
-/* One line: cut to the width, with its end. */
+/* Prints one line, cut to the width, with its end. */
 void line(enum color color, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The text in as many lines as it takes, broken between words, each indented. */
+/* Prints the text in as many lines as it takes, broken between words, each indented. */
 void paragraph(enum color color, unsigned indent, const char *text);
 
-/* "12.0 MiB"; the time as "1.234 s", "12.3 ms" or "12.3 us". The buffer is one of a few that take turns. */
+/* "12.0 MiB"; a time as "1.234 s", "12.3 ms" or "12.3 us". Results are a few buffers in turn. */
 const char *bytes_text(uint64_t bytes);
 const char *time_text(uint64_t ns);
 

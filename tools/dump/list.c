@@ -11,7 +11,7 @@
 #include "runtime/state/page.h"
 #include "tools/dump/line.h"
 
-/* Paths of pages; the list owns them. */
+/* Paths of pages, which the list owns. */
 struct paths {
     char **list;
     size_t count;
@@ -26,7 +26,7 @@ static bool add_path(struct paths *paths, const char *folder, const char *name)
     return asprintf(&grown[paths->count], "%s/%s", folder, name) >= 0 && ++paths->count > 0;
 }
 
-/* A folder that is not there has no pages. */
+/* A folder that does not exist has no pages. */
 static bool add_folder(struct paths *paths, const char *folder)
 {
     DIR *entries = opendir(folder);
@@ -101,7 +101,7 @@ static void show_rows(struct ms_snapshot *snapshots, size_t count)
         show_row(&snapshots[i]);
 }
 
-/* A page that was removed meanwhile is none; one that cannot be read is told, and the others are shown. */
+/* Ignores pages removed meanwhile. Reports those that cannot be read, and shows the others. */
 int run_list(const struct options *options)
 {
     struct paths paths = {0};

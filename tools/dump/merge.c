@@ -136,7 +136,7 @@ struct tensor_row *group_tensors(const struct group *group, size_t *count_out)
 
 /* --- memory over time */
 
-/* A sample on the group's clock; and what the process had before it. */
+/* A sample on the group's clock, and what the process had before it. */
 struct step {
     uint64_t time_ns;
     const struct ms_state_sample *now, *before;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What several processes have in common, as one list; of one process, its own. */
+/* The data of several processes merged into one list, or that of one process. */
 #ifndef METASHARD_TOOLS_DUMP_MERGE_H
 #define METASHARD_TOOLS_DUMP_MERGE_H
 
@@ -11,28 +11,28 @@ struct group {
     size_t count;
 };
 
-/* When the first of them started: their times are put on one clock with it. Unix nanoseconds. */
+/* When the first of them started, in Unix nanoseconds: the start of the group's clock. */
 uint64_t group_start_ns(const struct group *group);
 
-/* What is to be added to the times of one of them, so that they count from there. */
+/* The difference between the times of one of them and the group's clock. */
 uint64_t group_shift_ns(const struct group *group, const struct ms_snapshot *snapshot);
 
 struct totals group_totals(const struct group *group);
 
-/* Each: NULL when memory is out. free(). */
+/* Each returns NULL if out of memory. free(). */
 
-/* Causes of the same kind, reason, call and text added up; the most bytes first, then the most often. */
+/* Sums over causes of one kind, reason, call and text; by bytes, then by count, descending. */
 struct ms_state_cause *group_causes(const struct group *group, size_t *count_out);
 
-/* Tensors of one name added up, the largest first. */
+/* The sums over tensors of one name, the largest first. */
 struct tensor_row *group_tensors(const struct group *group, size_t *count_out);
 
-/* Their memory from `time_ns` on, until the next one. A process counts with its last sample to the end. */
+/* Their memory from `time_ns` to the next moment. An ended process counts with its last sample. */
 struct moment {
     uint64_t time_ns, live_bytes, deferred_bytes, backed_bytes;
 };
 
-/* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the last. */
+/* Leaves at most `most` (>= 2) moments: the last, and the greatest memory of each time span. */
 struct moment *group_moments(const struct group *group, size_t most, size_t *count_out);
 
 #endif

@@ -12,7 +12,7 @@ bool is_standard(const char *path)
 static bool failed(const char *path)
 {
     fprintf(stderr, "metashard-dump: %s cannot be written: %s\n", path,
-            errno != 0 ? strerror(errno) : "memory is out");
+            errno != 0 ? strerror(errno) : "out of memory");
     return false;
 }
 

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What metashard-dump writes into files of its own. */
+/* The files that metashard-dump writes. */
 #ifndef METASHARD_TOOLS_DUMP_OUTPUT_FILE_H
 #define METASHARD_TOOLS_DUMP_OUTPUT_FILE_H
 
 #include "tools/dump/dump.h"
 
-/* "-"; NULL is no path. */
+/* True for "-"; false for NULL. */
 bool is_standard(const char *path);
 
-/* Each writes a file, or standard output for "-". False: it could not, which was said. */
+/* Each writes a file, or standard output for "-". Reports a failure and returns false. */
 bool write_html(const char *path, const struct view *view);
 bool write_trace(const char *path, const struct view *view);
 
-/* The same of what `write` writes; it returns false when memory is out. */
+/* Writes what `write` writes, in the same way; `write` returns false if out of memory. */
 bool write_output(const char *path, const struct view *view,
                   bool (*write)(FILE *file, const struct view *view));
 
-/* show --watch: the summary, again and again. */
+/* show --watch: repeats the summary. */
 int run_watch(const struct options *options);
 
 #endif

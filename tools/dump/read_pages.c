@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding and reading state pages, and what follows from their figures. */
+/* Finds and reads state pages, and derives values from their figures. */
 #include "tools/dump/dump.h"
 
 #include <dirent.h>
@@ -14,7 +14,7 @@ static bool is_number(const char *text)
     return text[0] != '\0' && strspn(text, "0123456789") == strlen(text);
 }
 
-/* The page of a process id: the first folder that has one. */
+/* The page of a process id, in the first folder that has one. */
 static bool find_page(const char *pid, char path_out[MS_PATH_BYTES + 64])
 {
     struct ms_config config;
@@ -42,7 +42,7 @@ static bool open_one(struct ms_snapshot *snapshot, const char *name)
         return false;
     char *path = strdup(is_pid ? found : name);
     if (path == NULL || !ms_snapshot_read(path, snapshot, &fault)) {
-        fprintf(stderr, "%s\n", path != NULL ? fault.text : "metashard-dump: memory is out");
+        fprintf(stderr, "%s\n", path != NULL ? fault.text : "metashard-dump: out of memory");
         free(path);
         return false;
     }
@@ -169,7 +169,7 @@ static int by_size(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-/* Rows of one name become one. */
+/* Adds up rows of one name. */
 static size_t join_rows(struct tensor_row *rows, size_t count)
 {
     size_t kept = 0;

@@ -23,8 +23,8 @@ static void show_title(const struct ms_snapshot *snapshot)
     const struct ms_state_process *process = &snapshot->process;
     static const char *const words[][2] = {{"running", "running for"},
                                            {"ended", "ended after"},
-                                           {"killed", "gone without an end after"},
-                                           {"unknown", "not known to run, seen last after"}};
+                                           {"killed", "killed after"},
+                                           {"unknown", "perhaps running, last seen after"}};
     const char *what = "";
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         what = strcmp(words[i][0], life_name(snapshot)) == 0 ? words[i][1] : what;
@@ -56,11 +56,11 @@ static void show_totals(const struct totals *totals, uint64_t allocations)
              bytes_text(totals->backed_peak));
     show_figure("backed", bytes_text(totals->backed), text);
     show_figure("saved", bytes_text(totals->saved),
-                "less device memory at the most than was asked for");
+                "less device memory at the peak than requested");
     show_figure("skipped", bytes_text(totals->skipped),
-                "were written by the program and never copied to the device");
+                "written by the program and never copied to the device");
     show_figure("copied", bytes_text(totals->h2d), "to the device, by the shim");
-    show_figure("time", time_text(totals->materialise_ns), "spent bringing bytes into memory");
+    show_figure("time", time_text(totals->materialise_ns), "spent on materialising bytes");
 }
 
 static void show_plan(const struct ms_state_plan *plan)
@@ -72,7 +72,7 @@ static void show_plan(const struct ms_state_plan *plan)
          plan->enforced != 0 ? "enforced" : "as advice");
 }
 
-/* What is not as it is by default is not known here; what was set to something is told. */
+/* Notes on fallbacks, reads of remote bytes, and damage. */
 static void show_notes(const struct ms_snapshot *snapshot)
 {
     const uint64_t fallbacks = ms_snapshot_figure(snapshot, "fallbacks");
@@ -140,7 +140,7 @@ static void show_blocks(const struct ms_snapshot *snapshot)
         show_block(&snapshot->blocks[i]);
     show_rest(SHOWN_BLOCKS, count);
     if (left_out > 0)
-        line(YELLOW, "  %" PRIu64 " smaller ones have no room in the page (METASHARD_STATE_BYTES)",
+        line(YELLOW, "  %" PRIu64 " smaller blocks do not fit in the page (METASHARD_STATE_BYTES)",
              left_out);
 }
 
@@ -170,7 +170,7 @@ static enum color event_color(uint32_t kind)
                : PLAIN;
 }
 
-/* The same in several processes is one row. What was materialised for a fallback is told by the fallback. */
+/* Joins equal causes of several processes. Fallbacks explain what was materialised for them. */
 static size_t join_causes(struct ms_state_cause *causes, size_t count)
 {
     size_t kept = 0;
@@ -275,7 +275,7 @@ static void show_events(const struct view *view, size_t most)
         else
             line(BOLD, "The %zu events of process %" PRIu64, count, snapshot->process.pid);
         if (snapshot->events_lost > 0)
-            line(DIM, "  %" PRIu64 " older ones have no room in the page (METASHARD_STATE_BYTES)",
+            line(DIM, "  %" PRIu64 " older events do not fit in the page (METASHARD_STATE_BYTES)",
                  snapshot->events_lost);
         line(DIM, "  %s%12s %-16s %11s %10s %6s  %s", view->count > 1 ? " rank " : "", "seconds",
              "kind", "bytes", "time", "block", "call, kernel or tensor: why");
@@ -343,7 +343,7 @@ static void show_text(const struct view *view, const struct options *options)
     show_events(view, view->count == 1 ? SHOWN_EVENTS : SHOWN_EVENTS / 4);
 }
 
-/* What --html and --trace ask for, if anything. */
+/* True if --html or --trace is given. */
 static bool has_outputs(const struct options *options)
 {
     return options->html != NULL || options->trace != NULL;
@@ -353,7 +353,7 @@ static int run_outputs(const struct options *options, const struct view *view)
 {
     const bool is_text = options->json != NULL || options->events != NULL;
     if (is_standard(options->html) + is_standard(options->trace) + is_text > 1) {
-        fputs("metashard-dump: standard output is asked for twice\n", stderr);
+        fputs("metashard-dump: standard output is given twice\n", stderr);
         return USAGE;
     }
     if (options->html != NULL && !write_html(options->html, view))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of tensors, for blocks of which the process had no name: the headers of the checkpoints that they are from
- * tell them, as long as these are there and as they were.
+ * Names of tensors, for blocks without a name: the headers of the checkpoints that they come from
+ * have them, as long as these exist unchanged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static int by_offset(const void *a, const void *b)
     return left->offset < right->offset ? -1 : left->offset > right->offset;
 }
 
-/* The tensors of a checkpoint by their places in its file; free(). */
+/* The tensors of a checkpoint by their offsets in the file; free(). */
 static const struct ms_tensor **order(const struct ms_checkpoint *checkpoint)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
@@ -29,7 +29,7 @@ static const struct ms_tensor **order(const struct ms_checkpoint *checkpoint)
     return ordered;
 }
 
-/* The last one that begins at or before the offset, when it reaches it. */
+/* The last tensor that begins at or before the offset, if it reaches the offset. */
 static const struct ms_tensor *find(const struct ms_tensor *const *tensors, size_t count,
                                     uint64_t offset)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metashard-dump show --trace: Chrome's trace event format, as one JSON object, which Perfetto and
- * chrome://tracing open. Events are slices of their threads, or instants; memory is counters. All processes
- * are on one clock, which begins when the first of them started. In the order of time.
+ * metashard-dump show --trace: one JSON object in Chrome's trace event format, which Perfetto and
+ * chrome://tracing open. Events are slices of their threads, or instants; memory is counters. All
+ * processes are on one clock, which starts with the first of them. Entries are in the order of
+ * time.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,18 +13,18 @@
 #include "tools/dump/merge.h"
 #include "tools/dump/output_file.h"
 
-/* Something that begins at a time: an event or a sample of a process. */
+/* An event or a sample of a process, and its time. */
 struct entry {
     uint64_t time_ns;
     size_t process;
-    const struct ms_state_event *event; /* NULL: a sample */
+    const struct ms_state_event *event; /* NULL for a sample */
     const struct ms_state_sample *sample;
 };
 
 struct trace {
     FILE *file;
     struct group group;
-    bool has_ids; /* process ids differ; else their numbers stand for them */
+    bool has_ids; /* process ids differ; otherwise their numbers stand in for them */
     bool is_later;
 };
 
@@ -49,7 +50,7 @@ static void next(struct trace *trace)
     trace->is_later = true;
 }
 
-/* Microseconds, to the nanosecond. */
+/* Writes microseconds, to the nanosecond. */
 static void put_time(const struct trace *trace, const char *key, uint64_t ns)
 {
     fprintf(trace->file, ", \"%s\": %" PRIu64 ".%03u", key, ns / 1000, (unsigned)(ns % 1000));
@@ -94,7 +95,7 @@ static int by_number(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-/* The one with the process's number is its first. */
+/* The thread with the process's number is its first one. */
 static bool name_threads(struct trace *trace, size_t number)
 {
     const struct ms_snapshot *snapshot = &trace->group.processes[number];
@@ -117,7 +118,7 @@ static bool name_threads(struct trace *trace, size_t number)
 
 /* --- what happened */
 
-/* That a call needs bytes says nothing where none are brought in. */
+/* Omits the reason that a call needs the bytes, unless bytes were materialised. */
 static void put_event(struct trace *trace, const struct entry *entry)
 {
     FILE *file = trace->file;
@@ -170,7 +171,7 @@ static void put_sample(struct trace *trace, const struct entry *entry)
     }
 }
 
-/* What begins earlier, and what lasts longer: so a slice stands before those inside of it. */
+/* Earlier ones first, then longer ones, so that a slice comes before those inside it. */
 static int by_time(const void *a, const void *b)
 {
     const struct entry *left = a, *right = b;
@@ -200,7 +201,7 @@ static struct entry *entries_of(const struct group *group, size_t *count_out)
         for (size_t i = 0; i < snapshot->event_count; i++) {
             const struct ms_state_event *event = &snapshot->events[i];
             const uint64_t end = event->time_ns + shift;
-            /* Of a damaged page, an event may last longer than there was time. */
+            /* In a damaged page, an event may be longer than the time until its end. */
             const uint64_t begin = end > event->duration_ns ? end - event->duration_ns : 0;
             entries[count++] = (struct entry){begin, p, event, NULL};
         }

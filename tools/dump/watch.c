@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metashard-dump show --watch: the summary twice a second, until no process runs or an interrupt comes. A
- * terminal is redrawn, with as much as it has lines for; the last picture stays. Elsewhere, a line for each
- * process whose figures have changed.
+ * metashard-dump show --watch: prints the summary twice a second, until no process runs or a signal
+ * interrupts it. It redraws a terminal, with as much as fits; the last picture stays. Elsewhere it
+ * prints a line for each process whose figures have changed.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -32,7 +32,7 @@ static void wake_up(int number)
     (void)number;
 }
 
-/* They come only while it waits, so none is missed. */
+/* Signals arrive only during the wait, so none is missed. */
 static void catch_signals(sigset_t *waiting_out)
 {
     const int ends[] = {SIGINT, SIGTERM, SIGHUP};
@@ -87,7 +87,7 @@ static size_t terminal_lines(void)
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row < 2)
         return LINES_UNKNOWN - 1;
-    return size.ws_row - 1U; /* the cursor has one */
+    return size.ws_row - 1U; /* one is for the cursor */
 }
 
 static void draw_totals(const char *rank, const char *pid, const char *life,
@@ -142,7 +142,7 @@ static void draw_causes(const struct view *view)
     free(causes);
 }
 
-/* Of the process whose last event is the youngest: as many as there is room for. */
+/* Draws the events that fit, of the process with the latest event. */
 static void draw_events(const struct view *view)
 {
     const struct ms_snapshot *latest = NULL;
@@ -182,7 +182,7 @@ static void draw(const struct view *view)
 
 /* --- a pipe or a file */
 
-/* What was told of a process. */
+/* What was printed for a process. */
 struct told {
     uint64_t pid, started_ns;
     struct totals totals;
@@ -214,7 +214,7 @@ static void tell(const struct view *view, struct told *told)
 
 /* --- again and again */
 
-/* One picture. False: it is over. */
+/* Draws one picture. Returns false at the end. */
 static bool watch_once(const struct options *options, bool is_terminal, struct told *told,
                        int *status)
 {
@@ -230,7 +230,7 @@ static bool watch_once(const struct options *options, bool is_terminal, struct t
     const bool goes_on = any_runs(&view);
     view_close(&view);
     if (fflush(stdout) != 0 || ferror(stdout))
-        return false; /* main says it */
+        return false; /* main reports it */
     return goes_on;
 }
 
@@ -239,7 +239,7 @@ static bool is_alone(const struct options *options)
     if (options->json == NULL && options->events == NULL && options->html == NULL &&
         options->trace == NULL)
         return true;
-    fputs("metashard-dump: --watch goes with no other output\n", stderr);
+    fputs("metashard-dump: --watch takes no other output\n", stderr);
     return false;
 }
 
@@ -254,7 +254,7 @@ int run_watch(const struct options *options)
     struct told *told = calloc(options->file_count, sizeof(*told));
     if (told == NULL)
         return BAD;
-    /* A whole picture at a time. */
+    /* Writes a whole picture at a time. */
     setvbuf(stdout, NULL, _IOFBF, BUFFER_BYTES);
     catch_signals(&waiting);
     if (is_terminal)

@@ -44,8 +44,7 @@ static void take_words(struct options *options, const struct words *words)
 {
     options->command = words->command;
     options->file_count = (int)words->file_count;
-    for (size_t i = 0; i < words->file_count;
-         i++) /* no command takes more than there is room for */
+    for (size_t i = 0; i < words->file_count; i++) /* no command takes more than the array holds */
         options->files[i] = words->files[i];
 }
 

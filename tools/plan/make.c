@@ -15,12 +15,12 @@ static const char *const strategies[] = {"fsdp2", "tp", "fsdp1", "zero3", "repli
 struct maker {
     const char *strategy;
     json_t *mesh;
-    const char *data_dim; /* the strategy's own mesh dimension; NULL: none */
+    const char *data_dim; /* the strategy's own mesh dimension, or NULL */
     bool has_tp;
-    json_t *units; /* of fsdp1: dtype of each */
+    json_t *units; /* of fsdp1: the dtype of each */
 };
 
-/* The part of a name that says what the tensor is, and the dimension that tensor parallelism cuts. */
+/* The part of a name that identifies the tensor, and the dimension that tensor parallelism cuts. */
 static const struct {
     const char *pattern;
     int dim;
@@ -61,7 +61,7 @@ static int tp_dim(const struct ms_tensor *tensor)
     return -1;
 }
 
-/* Up to the first number among the name's parts: "model.layers.0"; else "root". free(). */
+/* The name up to its first numeric part, as "model.layers.0"; otherwise "root". free(). */
 static char *unit_name(const char *name)
 {
     for (const char *part = name; part != NULL; part = strchr(part, '.')) {
@@ -138,7 +138,7 @@ static json_t *declared(const struct ms_tensor *tensor)
                      ms_dtype_names[tensor->dtype], "shape", shape);
 }
 
-/* NULL: not sizes by name, separated by commas. */
+/* Parses sizes by name, separated by commas. Returns NULL if the text is something else. */
 static json_t *parse_mesh(const char *text)
 {
     json_t *mesh = json_object();
@@ -168,7 +168,7 @@ static bool is_known(const char *strategy)
     return *known != NULL;
 }
 
-/* Says what is wrong with the options. maker_cleanup() in any case. */
+/* Reports what is wrong with the options. Call maker_cleanup() in any case. */
 static bool maker_init(struct maker *maker, const struct options *options)
 {
     uint64_t world = 1, product = 1;
@@ -218,7 +218,7 @@ static void maker_cleanup(struct maker *maker)
     json_decref(maker->units);
 }
 
-/* NULL: memory is out. */
+/* Returns NULL if out of memory. */
 static json_t *add_placement(const struct maker *maker, const struct rules *rules,
                              const struct ms_tensor *tensor, size_t order, json_t *entry)
 {
@@ -232,8 +232,9 @@ static json_t *add_placement(const struct maker *maker, const struct rules *rule
     return error == 0 ? entry : NULL;
 }
 
-/* What the rules decide is written into the declarations: these stand in the order of the checkpoint,
- * so that order and units are the same with and without a rule for a name. NULL: it was said why. */
+/* Writes what the rules decide into the declarations. These are in the order of the checkpoint, so
+ * that order and units are the same with and without a rule for a name. Reports a failure and
+ * returns NULL. */
 static json_t *make_entries(const struct maker *maker, struct rules *rules,
                             const struct ms_checkpoint *checkpoint)
 {
@@ -247,14 +248,14 @@ static json_t *make_entries(const struct maker *maker, struct rules *rules,
         good = has_memory && rules_check(rules, tensors[i].name, entry);
     }
     if (!has_memory)
-        fputs("metashard-plan: memory is out\n", stderr);
+        fputs("metashard-plan: out of memory\n", stderr);
     if (good && rules_check_seen(rules))
         return entries;
     json_decref(entries);
     return NULL;
 }
 
-/* A plan that does not hold for this checkpoint is not written. NULL: it was said why. */
+/* Checks the plan against the checkpoint. Reports a failure and returns NULL. */
 static char *make_text(const struct maker *maker, struct rules *rules,
                        const struct ms_checkpoint *checkpoint)
 {

@@ -14,13 +14,13 @@ json_t *plan_document(json_t *mesh, json_t *entries)
                      entries);
 }
 
-/* Says what is wrong; the plan remains, for the caller to destroy. text NULL: memory is out. */
+/* Reports what is wrong; the caller destroys the plan anyway. text is NULL if out of memory. */
 static bool lay_out(const char *text, const char *file, const struct ms_checkpoint *checkpoint,
                     struct ms_plan **plan_out, struct ms_layout **layout_out)
 {
     struct ms_fault fault;
     if (text == NULL)
-        fputs("metashard-plan: memory is out\n", stderr);
+        fputs("metashard-plan: out of memory\n", stderr);
     else if (!ms_plan_parse(text, strlen(text), file, plan_out, &fault))
         fprintf(stderr, "%s\n", fault.text);
     else if (checkpoint == NULL || ms_layout_create(*plan_out, checkpoint, layout_out, &fault))
@@ -74,7 +74,7 @@ static json_t *load_rules(const char *path)
     return NULL;
 }
 
-/* The entries are good ones, so a name is unique. */
+/* The entries are valid, so each name is unique. */
 static bool index_rules(struct rules *rules)
 {
     const size_t count = json_array_size(rules->entries);
@@ -99,7 +99,7 @@ static bool index_rules(struct rules *rules)
     return true;
 }
 
-/* A declaration among the rules would change the order of the tensors, which other rules may go by. */
+/* A declaration among the rules would change the tensors' order, on which others may depend. */
 static json_t *without_declarations(const struct rules *rules)
 {
     json_t *copy = json_deep_copy(rules->entries), *index;
@@ -150,7 +150,7 @@ json_t *rules_find(const struct rules *rules, size_t order)
     return entry != SIZE_MAX ? json_array_get(rules->entries, entry) : NULL;
 }
 
-/* Of the rule with this index; returns false. */
+/* Reports a fault in the rule with this index; returns false. */
 static bool say(const struct rules *rules, size_t index, const char *name, const char *what)
 {
     struct ms_fault fault;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rules of metashard-plan make: entries that decide before the strategy. They are checked by
- * themselves and for the checkpoint, so that a fault names the rule. Whoever finds a fault says it.
+ * themselves and against the checkpoint, so that a fault names the rule. The function that finds a
+ * fault reports it.
  */
 #ifndef METASHARD_TOOLS_PLAN_MAKE_RULES_H
 #define METASHARD_TOOLS_PLAN_MAKE_RULES_H
@@ -10,34 +11,34 @@
 
 #include "runtime/plan/plan.h"
 
-/* The entries of --rules, and which of them decides each tensor: they are a plan for the checkpoint. */
+/* The entries of --rules, which are a plan for the checkpoint. */
 struct rules {
-    const char *path; /* NULL: there are none */
+    const char *path; /* NULL if there are none */
     json_t *entries;
-    json_t *exact; /* unescaped name to index in entries */
-    bool *seen;    /* by index: the tensor of an exact name is there */
+    json_t *exact; /* from the unescaped name to the index in entries */
+    bool *seen;    /* by index: the tensor of an exact name exists */
     struct ms_plan *plan;
-    struct ms_layout *layout; /* tensors stand as in the checkpoint */
+    struct ms_layout *layout; /* tensors are in the order of the checkpoint */
 };
 
-/* path: NULL for none. rules_cleanup() in any case, before the checkpoint is closed. */
+/* path may be NULL. Call rules_cleanup() in any case, before the checkpoint is closed. */
 bool rules_init(struct rules *rules, const char *path, json_t *mesh,
                 const struct ms_checkpoint *checkpoint);
 void rules_cleanup(struct rules *rules);
 
-/* The first rule that matches the `order`-th tensor of the checkpoint. Borrowed; NULL: none does. */
+/* The first rule that matches the `order`-th tensor of the checkpoint, borrowed, or NULL. */
 json_t *rules_find(const struct rules *rules, size_t order);
 
-/* A rule may say what a tensor of its very name is: dtype and shape are those of the tensor's entry,
- * and once each tensor has passed, there is none that was not seen. */
+/* A rule may say what a tensor of its exact name is: checks that dtype and shape are those of the
+ * tensor's entry, and, after all tensors, that each such rule met its tensor. */
 bool rules_check(struct rules *rules, const char *name, json_t *entry);
 bool rules_check_seen(const struct rules *rules);
 
-/* A plan with these entries; a new reference. NULL: memory is out. */
+/* A plan with these entries, as a new reference, or NULL if out of memory. */
 json_t *plan_document(json_t *mesh, json_t *entries);
 
-/* `text` is a plan, and for the checkpoint if there is one. `file` is for faults; text NULL: memory is
- * out. */
+/* Checks that `text` is a valid plan, also for the checkpoint if there is one. `file` is for
+ * faults. text is NULL if out of memory. */
 bool plan_is_good(const char *text, const char *file, const struct ms_checkpoint *checkpoint);
 
 #endif

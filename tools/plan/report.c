@@ -12,7 +12,7 @@
 #include "runtime/plan/rank.h"
 #include "tools/plan/commands.h"
 
-/* A plan and its layout, over a checkpoint or alone. */
+/* A plan and its layout, with or without a checkpoint. */
 struct opened {
     struct ms_checkpoint *checkpoint;
     struct ms_plan *plan;
@@ -27,7 +27,7 @@ static void opened_close(struct opened *opened)
     *opened = (struct opened){0};
 }
 
-/* Says on stderr what is wrong. */
+/* Reports errors on stderr. */
 static bool opened_open(struct opened *opened, const char *plan, const char *checkpoint)
 {
     struct ms_fault fault;
@@ -170,7 +170,7 @@ int run_check(const struct options *options)
         ms_census_cleanup(&census);
         status = unplaced == 0 ? GOOD : NOT_VALID;
     } else {
-        fputs("metashard-plan: memory is out\n", stderr);
+        fputs("metashard-plan: out of memory\n", stderr);
     }
     opened_close(&opened);
     return status;
@@ -248,7 +248,7 @@ static int explain(const struct options *options, const struct ms_layout *layout
     }
     struct ms_placement *placement = ms_placement_create(layout, rank);
     if (placement == NULL) {
-        fputs("metashard-plan: memory is out\n", stderr);
+        fputs("metashard-plan: out of memory\n", stderr);
         return NOT_VALID;
     }
     (options->json != NULL ? print_json : print_text)(layout, placement, rank);
@@ -295,7 +295,7 @@ static bool read_memory(const char *text, uint64_t *bytes_out)
     return false;
 }
 
-/* Rank 0 always has the most: chunks only get shorter from it on. */
+/* Rank 0 always has the most, because chunks never get longer from rank to rank. */
 static bool fits(const struct opened *opened, uint32_t size, uint64_t memory, uint64_t *most_out)
 {
     struct ms_layout *layout;
@@ -361,7 +361,7 @@ static bool is_plan(const char *path)
            (length < 11 || strcmp(path + length - 11, ".index.json") != 0);
 }
 
-/* The plan over the tensors that it declares, or over a checkpoint. */
+/* Fits the plan over the tensors that it declares, or over a checkpoint. */
 static int fit_plan(const struct options *options, uint64_t memory)
 {
     struct opened opened;

@@ -11,7 +11,7 @@
 
 #include "tools/plan/commands.h"
 
-/* The reader of plans takes no more bytes than these. */
+/* The most bytes that the reader of plans accepts. */
 enum { PLAN_MAX_BYTES = 256 << 20, ANSWER_MAX_BYTES = 1 << 16 };
 
 static bool say(const char *file, const char *what, int error)
@@ -23,7 +23,7 @@ static bool say(const char *file, const char *what, int error)
     return false;
 }
 
-/* A whole file, or the first byte too many; free(). NULL: errno says why. */
+/* Reads a file, up to one byte over the limit; free(). Returns NULL and sets errno on failure. */
 static char *read_all(FILE *file, size_t *bytes_out)
 {
     char *text = NULL;
@@ -46,7 +46,7 @@ static char *read_all(FILE *file, size_t *bytes_out)
     return text;
 }
 
-/* The bytes that are checked are those that are sent: the file may be written meanwhile. */
+/* Checks the same bytes that are sent, because the file may change meanwhile. */
 static char *read_plan(const char *path, size_t *bytes_out)
 {
     struct ms_plan *plan;
@@ -100,8 +100,8 @@ static int connect_to(const char *path)
     return -1;
 }
 
-/* Sends, and reads one line without its end. The other side may answer before it has read all, and
- * close: then the rest is not sent. */
+/* Sends, and reads one line without its end. If the other side answers and closes before it has
+ * read all, the rest is not sent. */
 static bool exchange(int peer, const char *path, const char *message, size_t bytes,
                      char answer[ANSWER_MAX_BYTES])
 {
@@ -111,7 +111,7 @@ static bool exchange(int peer, const char *path, const char *message, size_t byt
         if (sent < bytes)
             ready.events |= POLLOUT;
         if (poll(&ready, 1, -1) < 0)
-            return say(path, "cannot be waited for", errno);
+            return say(path, "cannot wait for the answer", errno);
         if ((ready.revents & POLLOUT) != 0) {
             const ssize_t some =
                 send(peer, message + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -159,7 +159,7 @@ static int send_plan(const char *path, const char *text, size_t bytes)
     static char answer[ANSWER_MAX_BYTES];
     char *message = message_of(text, bytes, &bytes);
     if (message == NULL) {
-        fputs("metashard-plan: memory is out\n", stderr);
+        fputs("metashard-plan: out of memory\n", stderr);
         return NOT_VALID;
     }
     int status = NOT_VALID;

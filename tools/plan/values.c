@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values on the command line, and in what is printed. */
+/* Reading and printing of values. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ bool read_count(const char *text, uint64_t most, uint64_t *count_out)
     return true;
 }
 
-/* A control character, or one that separates lines: its code point, and its bytes. 0: it is none. */
+/* The code point and length of a control character or line separator; 0 for others. */
 static unsigned control(const char *text, size_t *bytes_out)
 {
     const unsigned char *bytes = (const unsigned char *)text;

@@ -38,7 +38,7 @@ WORLDS = {
 # What may stand in the log: what the shim refuses, and plans that are not valid.
 EXPECTED_LINES = re.compile(
     r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
-    r"expected mesh or world_size|no tensor of the program meets|another plan: |no plan was read from")
+    r"expected mesh or world_size|match no tensor of the program|another plan: |no plan was read from")
 # Acts after which calls fail, and the driver says why on stderr.
 LOUD_ACTS = ("read-without-access", "read-illegally")
 
@@ -343,7 +343,7 @@ class Coverage:
 
     def table(self):
         text = ["entries that were hit, by class:"]
-        for class_ in ("OWN", "OBSERVE", "SEAL", "PASS"):
+        for class_ in ("OWN", "OBSERVE", "SEAL", "FORWARD"):
             names = [name for name in self.fuzzer.entries if self.fuzzer.classes[name] == class_]
             hit = [name for name in names if self.entries[name] > 0]
             text.append(f"  {class_.lower()}: {len(hit)} of {len(names)}")

@@ -4,7 +4,7 @@
 
 Compares: each scenario (groups.h) prints the same alone and under the shim, also when everything is
 deferred, and on a slow device. Proves: with the one hook taken away (unhook.c) something else is seen; so each
-row of the table that is not PASS has a test that needs it, or is in EXCEPTIONS. --compare does the first
+row of the table that is not FORWARD has a test that needs it, or is in EXCEPTIONS. --compare does the first
 only. TAP.
 """
 import json
@@ -140,7 +140,7 @@ def main():
             proofs.update(zip((f"{symbol}:seal" for symbol in sealed), pool.map(groups.seals, sealed)))
             proved = {name.split(":")[0] for name, good in proofs.items() if good}
             for symbol, class_ in groups.classes.items():
-                if class_ != "PASS" and symbol not in EXCEPTIONS:
+                if class_ != "FORWARD" and symbol not in EXCEPTIONS:
                     report(f"{symbol}: the hook is needed", symbol in proved,
                            groups.evidence.get(symbol, ""))
             for name, good in proofs.items():
@@ -148,7 +148,7 @@ def main():
                     report(f"{name}: the hook is needed", good, groups.evidence.get(name, ""))
             for symbol in EXCEPTIONS:
                 report(f"{symbol}: still an exception",
-                       groups.classes.get(symbol, "PASS") != "PASS" and symbol not in proved)
+                       groups.classes.get(symbol, "FORWARD") != "FORWARD" and symbol not in proved)
     print(f"1..{number}")
     return failed > 0
 

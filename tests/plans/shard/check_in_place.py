@@ -627,7 +627,7 @@ def check_random(place, seed):
         min_bytes = 1 if "--carve" in options else dice.choice([1, 4096, MIN_BYTES])
         # A declared tensor without elements may be in a file that nothing is copied from.
         check_rank(place, checkpoint, made, rank, mode, options, min_bytes=min_bytes,
-                   but="no tensor of the program meets")
+                   but="match no tensor of the program")
 
 
 def tests_of(place, checkpoints, arguments):

@@ -90,7 +90,7 @@ def check_many(tool, make_page, folder):
 def check_ends(tool, make_page, folder):
     killed = Page(make_page, os.path.join(folder, "killed"), ["a"]).kill()
     text = check_file(tool, "a killed process", [killed], folder)
-    check("a killed process: it says so", '<span class="life killed">gone without an end after ' in text)
+    check("a killed process: it says so", '<span class="life killed">killed after ' in text)
     empty = Page(make_page, os.path.join(folder, "empty"), []).end()
     text = check_file(tool, "a process without blocks", [empty], folder)
     check("a process without blocks: it says so", "There are none." in text and "No tensor" in text)

@@ -409,7 +409,7 @@ def shares_of(block):
     resident = block["lineage_bytes"].get("resident", 0)
     away = min(block["remote_bytes"], block["deferred_bytes"])
     shares = {"resident": resident, "cached": block["cached_bytes"], "deferred": block["deferred_bytes"] - away,
-              "away": away}
+              "remote": away}
     shares["dead"] = block["bytes"] - sum(shares.values())
     return shares
 

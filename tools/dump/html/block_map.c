@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The page's map of the address space: blocks by address, wrapped into rows. A block is as wide as its bytes,
- * but never too narrow to be seen; what lies between blocks is left out. How high each colour stands in a
- * block is how much of it is in that state: the page knows no more than the sums.
+ * The page's map of the address space: blocks by address, wrapped into rows. A block is as wide as
+ * its bytes, but always wide enough to be visible; gaps between blocks are left out. The height of
+ * each colour in a block is its share of the bytes: the page has only the sums.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,15 +14,15 @@
 
 enum { ROW_WIDTH = 1000, ROW_HEIGHT = 24, MOST_ROWS = 10, GAP = 2, LEAST_WIDTH = 3 };
 
-/* From the bottom up. */
+/* From bottom to top. */
 enum share { RESIDENT, CACHED, DEFERRED, AWAY, DEAD, SHARES };
 static const struct state {
     const char *name, *meaning;
 } states[SHARES] = {
     [RESIDENT] = {"resident", "in device memory"},
-    [CACHED] = {"cached", "in device memory, and can be given back"},
+    [CACHED] = {"cached", "in device memory, and can be evicted"},
     [DEFERRED] = {"deferred", "not in device memory"},
-    [AWAY] = {"away", "not in device memory: other ranks keep it"},
+    [AWAY] = {"remote", "not in device memory: other ranks keep it"},
     [DEAD] = {"dead", "never written, or not read again"},
 };
 
@@ -50,7 +50,7 @@ struct spot {
     size_t number;
 };
 
-/* Device by device. */
+/* Orders by device, then by address. */
 static int by_address(const void *a, const void *b)
 {
     const struct ms_state_block *left = ((const struct spot *)a)->block;
@@ -62,7 +62,7 @@ static int by_address(const void *a, const void *b)
     return left->id < right->id ? -1 : left->id > right->id;
 }
 
-/* What is carved is shown by its parts; if it has none in the snapshot, itself. */
+/* A carved allocation is shown by its parts, or by itself if it has none in the snapshot. */
 static bool is_shown(const struct ms_snapshot *snapshot, size_t i)
 {
     const struct ms_state_block *block = &snapshot->blocks[i];
@@ -104,7 +104,7 @@ static void describe(FILE *file, const struct ms_state_block *block)
     fputs("</title>", file);
 }
 
-/* A row that is being filled. */
+/* A row in the making. */
 struct row {
     FILE *file;
     double at;
@@ -128,7 +128,7 @@ static void row_end(struct row *row)
     row->is_open = false;
 }
 
-/* The piece of the block that this row has room for. */
+/* Draws the piece of the block that fits in this row. */
 static void draw_piece(const struct html *html, const struct row *row, size_t process,
                        const struct spot *spot, double width)
 {
@@ -185,17 +185,17 @@ static void map_title(const struct html *html, const struct ms_snapshot *snapsho
     fprintf(file, ": %zu blocks, %s</p>\n", count, bytes_text(bytes));
 }
 
-/* Blocks of one device. */
+/* Draws the blocks of one device. */
 static void draw_device(const struct html *html, size_t process, const struct spot *spots,
                         size_t count)
 {
     uint64_t bytes = 0;
-    double sum = 0; /* of a damaged page, `bytes` may have run over */
+    double sum = 0; /* because in a damaged page, `bytes` may have overflowed */
     for (size_t i = 0; i < count; i++) {
         bytes += spots[i].block->bytes;
         sum += (double)spots[i].block->bytes;
     }
-    /* Few blocks need few rows; and one row is enough for each of many processes. */
+    /* Few blocks need few rows, and each of many processes gets one row. */
     const size_t wanted = html->group.count > 1 ? 1 : 1 + count / 12;
     const size_t rows = wanted < MOST_ROWS ? wanted : MOST_ROWS;
     double room = (double)(rows * ROW_WIDTH) - (double)(count * GAP);
@@ -204,7 +204,7 @@ static void draw_device(const struct html *html, size_t process, const struct sp
     fprintf(
         html->file,
         "<div class=\"map\" role=\"img\" aria-label=\"%zu blocks by address; the table of blocks "
-        "tells the same\">\n",
+        "has the same data\">\n",
         count);
     struct row row = {html->file, 0, false};
     for (size_t i = 0; i < count; i++) {
@@ -246,8 +246,8 @@ void html_map(const struct html *html)
 {
     html_heading(html, "Address space");
     fputs(
-        "<p class=\"dim\">Blocks by address, each as wide as its bytes; what lies between them is "
-        "left out. How high a colour stands is how much of the block is in that state.</p>\n",
+        "<p class=\"dim\">Blocks by address, each as wide as its bytes; gaps between them are left "
+        "out. The height of a colour is its share of the block's bytes.</p>\n",
         html->file);
     draw_legend(html->file);
     for (size_t p = 0; p < html->group.count; p++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page's picture of memory over time: steps, as SVG, and the same as a table. */
+/* The page's chart of memory over time: steps, as SVG, and the same data as a table. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -25,7 +25,7 @@ static double y_of(const struct scale *scale, uint64_t bytes)
     return HEIGHT - BOTTOM - (double)bytes * (HEIGHT - TOP - BOTTOM) / (double)scale->most_bytes;
 }
 
-/* 1, 2 or 5 times a power of ten: at most nine of them. */
+/* A step of 1, 2 or 5 times a power of ten that gives at most nine lines. */
 static uint64_t round_time(uint64_t span)
 {
     for (uint64_t step = 1;; step *= 10) {
@@ -58,7 +58,7 @@ static struct scale scale_of(const struct moment *moments, size_t count)
     return scale;
 }
 
-/* Round numbers, all in the unit that suits the greatest. */
+/* Labels with round numbers, all in the unit that suits the greatest. */
 static void label(FILE *file, uint64_t value, uint64_t greatest, const double *units,
                   const char *const *names)
 {
@@ -113,7 +113,7 @@ static uint64_t value_of(const struct moment *moment, size_t offset)
     return *(const uint64_t *)((const char *)moment + offset);
 }
 
-/* A step where the value changes, and the end. */
+/* Draws a step where the value changes, and the end. */
 static void draw_steps(FILE *file, const struct scale *scale, const struct moment *moments,
                        size_t count, size_t offset)
 {
@@ -160,7 +160,7 @@ static void draw_chart(const struct html *html, const struct moment *moments, si
     fputs("<path class=\"area backed\" d=\"", file);
     draw_steps(file, &scale, moments, count, all_series[BACKED].offset);
     fprintf(file, "V%.2fH%.2fZ\"/>\n", y_of(&scale, 0), x_of(&scale, moments[0].time_ns));
-    /* The first on top: it is dashed, and another shines through where they are the same. */
+    /* The first series is on top, dashed, so that an equal one shows through. */
     for (int i = SERIES - 1; i >= 0; i--) {
         fprintf(file, "<path class=\"line %s\" data-series=\"%s\" d=\"", all_series[i].name,
                 all_series[i].name);

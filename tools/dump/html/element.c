@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the sections of the page are made of. */
+/* The building blocks of the page's sections. */
 #include <inttypes.h>
 
 #include "tools/dump/html/html.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * metashard-dump show --html: one page that needs nothing else, and no network. All of it can be read without
- * JavaScript; the script (page.js) adds sorting, filters and pointers. The page forbids the browser
- * every script but that one. The data of --json is in the page, under the id "data".
+ * metashard-dump show --html: one page that needs no other file, and no network. All of it can be
+ * read without JavaScript; the script (page.js) adds sorting, filters and pointers. The page makes
+ * the browser refuse every other script. The data of --json is in the page, under the id "data".
  */
 #include "tools/dump/html/html.h"
 
@@ -14,10 +14,10 @@
 #include "tools/dump/line.h"
 #include "tools/dump/output_file.h"
 
-/* For a page of one process; for the view of all; and for those of each, which share what there is. */
+/* For a page of one process, the view of all, and the views of each, which share a total. */
 enum { ROWS_OF_ONE = 5000, ROWS_OF_ALL = 1000, ROWS_OF_EACH = 20000, LEAST_ROWS = 200 };
 
-/* Of page.css and page.js, made by embed_page.py. */
+/* From page.css and page.js, made by embed_page.py. */
 extern const char dump_page_style[], dump_page_script[], dump_page_script_hash[];
 
 /* --- summary */
@@ -30,7 +30,7 @@ static void figure(FILE *file, const char *term, const char *name, uint64_t valu
     fprintf(file, "<span>%s</span></dd></div>\n", meaning);
 }
 
-/* What it comes to, in a sentence. */
+/* Writes the result in one sentence. */
 static void verdict(FILE *file, const struct totals *totals)
 {
     fprintf(file, "<p class=\"verdict\">At most <b>%s</b> of device memory stood behind <b>%s</b>",
@@ -49,7 +49,7 @@ static void figures(const struct html *html)
     fputs("<dl class=\"figures\">\n", file);
     figure(file, "requested", "requested_bytes", totals.requested, false,
            "by all allocations, one after the other");
-    figure(file, "at the most", "live_bytes_peak", totals.live_peak, false,
+    figure(file, "at most", "live_bytes_peak", totals.live_peak, false,
            "requested at the same time");
     figure(file, "now", "live_bytes", totals.live, false, "requested, and not freed");
     figure(file, "deferred", "deferred_bytes", totals.deferred, false, "now: not in device memory");
@@ -57,12 +57,12 @@ static void figures(const struct html *html)
     figure(file, "backed at most", "backed_bytes_peak", totals.backed_peak, false,
            "device memory behind it");
     figure(file, "saved", "saved_bytes", totals.saved, false,
-           "less device memory at the most than was asked for");
+           "less device memory at the peak than requested");
     figure(file, "skipped", "skipped_bytes", totals.skipped, false,
-           "were written, and never copied to the device");
+           "written, and never copied to the device");
     figure(file, "copied", "h2d_bytes", totals.h2d, false, "to the device, by the shim");
     figure(file, "time", "materialise_ns", totals.materialise_ns, true,
-           "spent bringing bytes into memory");
+           "spent on materialising bytes");
     fputs("</dl>\n", file);
 }
 
@@ -113,7 +113,7 @@ static void where(FILE *file, const struct ms_state_process *process)
     fputs("</p>\n", file);
 }
 
-/* All figures, and the configuration. */
+/* Writes all figures, and the configuration. */
 static void particulars(const struct html *html, const struct ms_snapshot *snapshot)
 {
     FILE *file = html->file;
@@ -147,8 +147,8 @@ static void describe_life(FILE *file, const struct ms_snapshot *snapshot)
 {
     static const char *const words[][2] = {{"running", "running for"},
                                            {"ended", "ended after"},
-                                           {"killed", "gone without an end after"},
-                                           {"unknown", "not known to run, seen last after"}};
+                                           {"killed", "killed after"},
+                                           {"unknown", "perhaps running, last seen after"}};
     const char *life = life_name(snapshot);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (strcmp(words[i][0], life) == 0)
@@ -192,7 +192,7 @@ static void process_view(const struct html *html)
     fputs("</section>\n", html->file);
 }
 
-/* The same figures of each, one below the other. */
+/* Writes the same figures of each process, one below the other. */
 static void table_of_processes(const struct html *html)
 {
     FILE *file = html->file;
@@ -295,7 +295,7 @@ static void head(FILE *file, const struct view *view)
     fprintf(file, "</title>\n<style>\n%s</style>\n</head>\n<body>\n", dump_page_style);
 }
 
-/* Nothing in it can end the element: "<" stands only in texts, where its escape is the same. */
+/* No data can end the element: "<" occurs only in texts, where it is written as an escape. */
 static bool embed_data(FILE *file, const struct view *view)
 {
     char *text = NULL;

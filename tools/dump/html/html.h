@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the page share. Texts of a state page are anybody's: they go through html_text. */
+/* What the parts of the page share. Texts of a page are not trusted: html_text escapes them. */
 #ifndef METASHARD_TOOLS_DUMP_HTML_HTML_H
 #define METASHARD_TOOLS_DUMP_HTML_HTML_H
 
 #include "tools/dump/merge.h"
 
-/* A view: of one process, or of all. */
+/* A view of one process, or of all. */
 struct html {
     FILE *file;
     struct group group;
-    char id[24];      /* begins the ids of its elements */
+    char id[24];      /* the prefix of its elements' ids */
     size_t first;     /* the number of its first process */
-    size_t most_rows; /* of a table; a browser is slow with more. The data in the page has all */
+    size_t most_rows; /* of a table, for fast browsing. The data in the page has all */
     char heading[4];  /* "h2" */
 };
 
-/* The text, so that it is only text: in an element, or in an attribute between double quotes. */
+/* Writes the text escaped: in an element, or in an attribute between double quotes. */
 void html_text(FILE *file, const char *text);
 
-/* <data>: the figure for people, with the number for programs. `figure`: its name in the JSON, or NULL. */
+/* Writes <data>, with the number for programs. `figure`: its name in the JSON, or NULL. */
 void html_bytes(FILE *file, const char *figure, uint64_t bytes);
 void html_time(FILE *file, const char *figure, uint64_t ns);
 void html_number(FILE *file, const char *figure, uint64_t number);
 
 void html_heading(const struct html *html, const char *text);
 
-/* "rank 3", or "process 1234" of one without a rank. */
+/* "rank 3", or "process 1234" for one without a rank. */
 const char *html_process_name(const struct ms_snapshot *snapshot);
 
 /* The sections. */

@@ -12,7 +12,7 @@ struct column {
     bool is_number;
 };
 
-/* Columns end with one without a name. Tables of several processes begin with the rank, if `has_rank`. */
+/* The last column has no name. Tables of several processes begin with the rank, if `has_rank`. */
 static void table_begin(const struct html *html, const char *what, const char *label,
                         const struct column *columns, bool has_process)
 {
@@ -47,7 +47,7 @@ static void cell(const struct html *html, const char *text)
     fputs("</td>", html->file);
 }
 
-/* Of any length. */
+/* A cell for a text of any length. */
 static void long_cell(const struct html *html, const char *text)
 {
     fputs("<td class=\"t\">", html->file);
@@ -122,7 +122,7 @@ struct place {
     size_t process, number;
 };
 
-/* Parts behind their allocation, so that the bytes of one are next to each other. */
+/* Orders parts behind their allocation, so that the bytes of one are next to each other. */
 static int largest_first(const void *a, const void *b)
 {
     const struct place *left = a, *right = b;
@@ -239,7 +239,7 @@ void html_blocks(const struct html *html)
     if (left_out > 0)
         fprintf(html->file,
                 "<p class=\"dim\">%" PRIu64
-                " smaller ones have no room in the state page (METASHARD_STATE_BYTES).</p>\n",
+                " smaller blocks do not fit in the state page (METASHARD_STATE_BYTES).</p>\n",
                 left_out);
     free(places);
 }
@@ -281,7 +281,7 @@ void html_causes(const struct html *html)
     struct ms_state_cause *causes = group_causes(&html->group, &count);
     html_heading(html, "Causes by bytes");
     if (causes == NULL || count == 0) {
-        fputs("<p>No cause is noted.</p>\n", html->file);
+        fputs("<p>There are no causes.</p>\n", html->file);
         free(causes);
         return;
     }
@@ -371,14 +371,14 @@ void html_events(const struct html *html)
         lost += html->group.processes[p].events_lost;
     html_heading(html, first > 0 ? "The last events" : "Events");
     if (list == NULL || count == 0) {
-        fputs("<p>Nothing has happened.</p>\n", html->file);
+        fputs("<p>There are no events.</p>\n", html->file);
         free(list);
         return;
     }
     if (lost > 0)
         fprintf(html->file,
                 "<p class=\"dim\">%" PRIu64
-                " others have no room in the state page (METASHARD_STATE_BYTES).</p>\n",
+                " others do not fit in the state page (METASHARD_STATE_BYTES).</p>\n",
                 lost);
     table_begin(html, "events", "Events", columns, html->group.count > 1);
     for (size_t i = first; i < count; i++)
