@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/calls.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/range.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/memory/parked.h"
+#include "tests/simcuda/harness/test.h"
+#include "tests/unit/fake_driver.h"
+
+enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
+
+static const struct ms_content pattern = {.kind = MS_FILL, .pattern = 0x04030201};
+static const struct ms_content sevens = {.kind = MS_FILL, .pattern = 0x07070707};
+static const struct ms_content nines = {.kind = MS_FILL, .pattern = 0x09090909};
+static const struct ms_content resident = {.kind = MS_RESIDENT};
+static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
+static struct ms_allocation *source, *destination;
+static CUdeviceptr program;
+static unsigned char host[FAKE_GRANULE];
+
+static void start(void)
+{
+    fake_start();
+    source = fake_allocation(BYTES);
+    destination = fake_allocation(BYTES);
+    program = fake_program_memory(BYTES);
+    ms_source_set_snapshot_limit(16 * BYTES);
+    for (size_t i = 0; i < sizeof(host); i++)
+        host[i] = (unsigned char)(i * 13);
+}
+
+static void end(void)
+{
+    fake_check_allocation(source);
+    fake_check_allocation(destination);
+    fake_allocation_free(source);
+    fake_allocation_free(destination);
+    fake_program_memory_free(program);
+    fake_check_empty();
+}
+
+static void set(struct ms_allocation *allocation, size_t first, size_t behind,
+                const struct ms_content *content)
+{
+    fake_set(allocation, first * FAKE_GRANULE, behind * FAKE_GRANULE, content);
+}
+
+static void set_snapshot(struct ms_allocation *allocation, size_t begin, size_t behind)
+{
+    const struct ms_content content = {.kind = MS_SOURCE,
+                                       .source = ms_source_from_memory(host, behind - begin)};
+    fake_set(allocation, begin, behind, &content);
+    ms_source_drop(content.source);
+}
+
+static unsigned char *bytes_of(const struct ms_allocation *allocation)
+{
+    return (unsigned char *)(uintptr_t)allocation->address;
+}
+
+static CUresult read_bytes(struct ms_allocation *allocation, size_t begin, size_t behind)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    const CUresult result = ms_materialise(allocation, begin, behind, MS_READ);
+    ms_space_release(allocation);
+    return result;
+}
+
+static struct ms_content at(const struct ms_allocation *allocation, size_t granule)
+{
+    return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
+}
+
+static bool copy_all(CUresult *result_out)
+{
+    return ms_copy_on_device(destination->address, source->address, BYTES, FAKE_STREAM, result_out);
+}
+
+/* Nothing is held for a call that has been made, or was never to be made: what is cached can be taken. */
+static void check_none_held(void)
+{
+    int attempts = 0;
+    struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
+    fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
+    ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+    CHECK_EQ(spare->backing.backed_bytes, 0);
+    fake_allocation_free(spare);
+}
+
+/* Work is queued that may wait for something, and is not done. */
+static void be_busy(bool is_busy)
+{
+    atomic_store(&ms_hot.gated, is_busy);
+    fake.is_busy = is_busy;
+}
+
+/* --- what is recorded */
+
+MS_TEST(lineage_moves_without_memory_and_without_work)
+{
+    CUresult result;
+    start();
+    set(source, 0, 4, &pattern);
+    set_snapshot(source, 4 * FAKE_GRANULE, 5 * FAKE_GRANULE);
+    CHECK(ms_copy_on_device(destination->address + 1, source->address, 5 * FAKE_GRANULE,
+                            FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, 0);
+    CHECK_EQ(source->backing.backed_bytes + destination->backing.backed_bytes, 0);
+    CHECK_EQ(at(destination, 1).pattern, 0x03020104); /* as far as it was moved */
+    CHECK_EQ(at(destination, 5).kind, MS_SOURCE);
+    check_none_held();
+    CHECK_EQ(read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
+    for (size_t i = 0; i < 4 * FAKE_GRANULE; i++)
+        CHECK_EQ(bytes_of(destination)[1 + i], 1 + i % 4);
+    CHECK_BYTES(bytes_of(destination) + 1 + 4 * FAKE_GRANULE, host, sizeof(host));
+    end();
+}
+
+MS_TEST(what_was_never_written_is_zero_in_both_places_once_it_is_copied)
+{
+    CUresult result;
+    start();
+    CHECK(copy_all(&result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK(at(source, 0).kind == MS_FILL && at(source, 0).pattern == 0);
+    CHECK(at(destination, 0).kind == MS_FILL && at(destination, 0).pattern == 0);
+    end();
+}
+
+MS_TEST(what_a_plan_said_of_the_source_is_not_said_of_the_copy)
+{
+    CUresult result;
+    start();
+    set(source, 0, 8,
+        &(struct ms_content){
+            .kind = MS_FILL, .pattern = 1, .locality = MS_LOCAL, .is_remote_copy = true});
+    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    CHECK(at(destination, 0).locality == MS_UNKNOWN && !at(destination, 0).is_remote_copy);
+    end();
+}
+
+/* --- what is replayed */
+
+MS_TEST(into_memory_lineage_is_played_in_the_order_of_the_stream)
+{
+    CUresult result;
+    start();
+    set(source, 0, 8, &sevens);
+    set(destination, 2, 4, &resident);
+    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, 1);
+    CHECK_EQ(fake.work[0].address, destination->address + 2 * FAKE_GRANULE);
+    CHECK_EQ(fake.work[0].bytes, 2 * FAKE_GRANULE);
+    CHECK(fake.work[0].stream == FAKE_STREAM);
+    CHECK_EQ(source->backing.backed_bytes, 0);
+    CHECK_EQ(destination->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK(at(destination, 0).kind == MS_FILL && at(destination, 2).kind == MS_RESIDENT);
+
+    CHECK(ms_copy_on_device(program, source->address, BYTES, FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(((unsigned char *)(uintptr_t)program)[BYTES - 1], 7);
+    CHECK_EQ(source->backing.backed_bytes, 0);
+    end();
+}
+
+MS_TEST(a_piece_is_cut_where_the_destination_changes)
+{
+    CUresult result;
+    start();
+    set_snapshot(source, 0, FAKE_GRANULE);
+    fake_set(destination, 0, 1000, &resident);
+    fake_set(destination, 2000, 3000, &resident);
+    CHECK(ms_copy_on_device(destination->address, source->address, FAKE_GRANULE, FAKE_STREAM,
+                            &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, 2);
+    CHECK_EQ(destination->lineage.kind_bytes[MS_SOURCE], FAKE_GRANULE - 2000);
+    CHECK_EQ(read_bytes(destination, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_BYTES(bytes_of(destination), host, sizeof(host));
+    end();
+}
+
+MS_TEST(what_is_in_memory_is_for_the_driver_and_held)
+{
+    CUresult result;
+    start();
+    set(source, 0, 8, &resident);
+    set(destination, 0, 8, &pattern);
+    CHECK(!copy_all(&result));
+    CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
+    CHECK_EQ(fake.work_count, 0); /* what is overwritten is not replayed */
+    struct ms_allocation *spare = fake_allocation(FAKE_GRANULE);
+    fake_set(spare, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
+    int attempts = 0;
+    CHECK(!ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    fake_allocation_free(spare);
+    ms_read_end();
+    check_none_held();
+    end();
+}
+
+MS_TEST(of_no_bytes_or_of_the_programs_memory_the_driver_makes_it)
+{
+    CUresult result;
+    start();
+    set(destination, 0, 8, &pattern);
+    CHECK(!ms_copy_on_device(destination->address, source->address, 0, FAKE_STREAM, &result));
+    ms_read_end();
+    CHECK_EQ(at(destination, 0).kind, MS_FILL);
+    CHECK(!ms_copy_on_device(destination->address, program, BYTES, FAKE_STREAM, &result));
+    ms_read_end();
+    CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
+    CHECK_EQ(fake.work_count, 0);
+    check_none_held();
+    end();
+}
+
+/* A call that the driver refuses changes nothing. */
+MS_TEST(what_the_driver_may_refuse_keeps_what_it_would_overwrite)
+{
+    CUresult result;
+    start();
+    set(destination, 0, 8, &sevens);
+    CHECK(!ms_copy_on_device(destination->address, program + FAKE_GRANULE, BYTES, FAKE_STREAM,
+                             &result)); /* its end is nowhere */
+    ms_read_end();
+    CHECK_EQ(bytes_of(destination)[BYTES - 1], 7);
+
+    set(source, 0, 8, &resident);
+    set(destination, 0, 8, &nines);
+    fake.refused_stream = FAKE_STREAM;
+    CHECK(!copy_all(&result));
+    ms_read_end();
+    CHECK_EQ(bytes_of(destination)[BYTES - 1], 9);
+    end();
+}
+
+MS_TEST(what_goes_beyond_an_allocation_is_refused_and_changes_nothing)
+{
+    CUresult result = CUDA_SUCCESS;
+    start();
+    set(source, 0, 8, &sevens);
+    CHECK(
+        ms_copy_on_device(destination->address, source->address + 1, BYTES, FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
+    CHECK(
+        ms_copy_on_device(destination->address + 1, source->address, BYTES, FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(at(destination, 0).kind, MS_UNDEFINED);
+    check_none_held();
+    end();
+}
+
+/* --- when nothing may be recorded */
+
+MS_TEST(behind_work_that_may_wait_and_in_a_capture_the_driver_copies)
+{
+    for (int way = 0; way < 2; way++) {
+        CUresult result;
+        start();
+        set(source, 0, 8, &sevens);
+        if (way == 0)
+            ms_order_set_capture(true);
+        else
+            be_busy(true);
+        CHECK(!copy_all(&result));
+        ms_read_end();
+        CHECK_EQ(bytes_of(source)[BYTES - 1], 7);
+        CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
+        if (way == 0)
+            ms_order_set_capture(false);
+        be_busy(false);
+        end();
+    }
+}
+
+/* --- what other ranks have, and what is stored */
+
+MS_TEST(what_is_absent_is_absent_in_the_copy_and_is_not_given_to_the_driver)
+{
+    CUresult result;
+    start();
+    set(source, 2, 4, &absent);
+    set(destination, 0, 8, &resident);
+    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    CHECK(at(destination, 2).kind == MS_ABSENT && at(destination, 2).locality == MS_REMOTE);
+    CHECK_EQ(at(destination, 4).kind, MS_RESIDENT);
+    CHECK(ms_copy_on_device(program, source->address, BYTES, FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
+
+    /* Also behind work that may wait. */
+    be_busy(true);
+    set(destination, 0, 8, &resident);
+    CHECK(copy_all(&result) && result == CUDA_SUCCESS);
+    CHECK(at(destination, 2).kind == MS_ABSENT && at(destination, 4).kind == MS_RESIDENT);
+    be_busy(false);
+    end();
+}
+
+/* Granules [0, 4) of the source are in a store of nines. */
+static void set_stored(void)
+{
+    CUevent event;
+    const struct ms_range range = {0, 4 * FAKE_GRANULE};
+    struct ms_content content = {.kind = MS_PARKED};
+    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, &range, 1, &content.store), CUDA_SUCCESS);
+    memset((void *)(uintptr_t)ms_parked_address(content.store), 9, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.event_record(event, FAKE_STREAM), CUDA_SUCCESS);
+    ms_parked_attach_event(content.store, event);
+    set(source, 0, 4, &content);
+    ms_parked_drop(content.store);
+}
+
+MS_TEST(what_is_stored_moves_by_lineage_or_goes_straight_to_its_place)
+{
+    CUresult result;
+    start();
+    set_stored();
+    CHECK(ms_copy_on_device(destination->address, source->address, 4 * FAKE_GRANULE, FAKE_STREAM,
+                            &result));
+    CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_PARKED);
+    CHECK_EQ(fake.work_count, 0);
+    CHECK(ms_copy_on_device(program, destination->address, 4 * FAKE_GRANULE, FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(((unsigned char *)(uintptr_t)program)[4 * FAKE_GRANULE - 1], 9);
+    CHECK_EQ(destination->backing.backed_bytes, 0);
+    CHECK(fake.calls[FAKE_stream_synchronize] > 0); /* the store may go */
+
+    /* A little of it is brought into its place first. */
+    CHECK(ms_copy_on_device(program, destination->address, FAKE_GRANULE, FAKE_STREAM, &result));
+    CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_RESIDENT);
+    CHECK_EQ(bytes_of(destination)[0], 9);
+    end();
+}
+
+/* --- failures */
+
+static bool fail_nth(unsigned nth, bool is_busy)
+{
+    start();
+    set(source, 0, 2, &sevens);
+    set_snapshot(source, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE);
+    set(source, 3, 4, &resident);
+    memset(bytes_of(source) + 3 * FAKE_GRANULE, 3, FAKE_GRANULE);
+    set(source, 4, 5, &sevens);
+    CHECK_EQ(read_bytes(source, 4 * FAKE_GRANULE, 5 * FAKE_GRANULE), CUDA_SUCCESS);
+    set(destination, 0, 8, &nines);
+    set(destination, 1, 6, &resident);
+    memset(bytes_of(destination) + FAKE_GRANULE, 5, 5 * FAKE_GRANULE);
+    be_busy(is_busy);
+    fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
+    const CUresult result = ms_copy_part(destination->address + 100, source->address + 100,
+                                         5 * FAKE_GRANULE, NULL, FAKE_STREAM);
+    CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_LAUNCH_FAILED);
+    const bool has_failed = fake_has_failed();
+    fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+    be_busy(false);
+    fake_check_allocation(source);
+    fake_check_allocation(destination);
+    CHECK_EQ(fake.pushed_contexts, 0);
+    CHECK_EQ(fake.capture_mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    check_none_held();
+
+    /* The source is what it was, and so is all around the range. */
+    CHECK_EQ(read_bytes(source, 0, BYTES), CUDA_SUCCESS);
+    CHECK(bytes_of(source)[0] == 7 && bytes_of(source)[2 * FAKE_GRANULE - 1] == 7);
+    CHECK_BYTES(bytes_of(source) + 2 * FAKE_GRANULE, host, FAKE_GRANULE);
+    CHECK(bytes_of(source)[3 * FAKE_GRANULE] == 3 && bytes_of(source)[4 * FAKE_GRANULE] == 7);
+    CHECK_EQ(ms_copy_part(destination->address + 100, source->address + 100, 5 * FAKE_GRANULE, NULL,
+                          FAKE_STREAM),
+             CUDA_SUCCESS);
+    CHECK_EQ(read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(bytes_of(destination)[99], 9);
+    CHECK_BYTES(bytes_of(destination) + 100, bytes_of(source) + 100, 5 * FAKE_GRANULE);
+    CHECK_EQ(bytes_of(destination)[100 + 5 * FAKE_GRANULE], 5);
+    CHECK_EQ(bytes_of(destination)[6 * FAKE_GRANULE], 9);
+    end();
+    return has_failed;
+}
+
+MS_TEST(both_stay_valid_and_nothing_is_held_when_a_call_fails)
+{
+    for (int is_busy = 0; is_busy < 2; is_busy++) {
+        for (unsigned nth = 1; fail_nth(nth, is_busy);)
+            nth++;
+    }
+}
+
+/* --- a slow, obvious twin */
+
+enum { AREAS = 3, ROUNDS = 1500 };
+static unsigned char twin[AREAS][BYTES];
+
+static CUdeviceptr begin_of(int area)
+{
+    return area == 0 ? source->address : area == 1 ? destination->address : program;
+}
+
+static void set_randomly(struct ms_allocation *allocation, unsigned char *copy)
+{
+    const size_t begin = (size_t)rand() % BYTES;
+    size_t behind = begin + 1 + (size_t)rand() % (BYTES - begin);
+    struct ms_content content = {.kind = MS_FILL, .pattern = (uint32_t)rand()};
+    if (rand() % 2 == 0) {
+        if (behind - begin > sizeof(host))
+            behind = begin + sizeof(host);
+        set_snapshot(allocation, begin, behind);
+        memcpy(copy + begin, host, behind - begin);
+        return;
+    }
+    fake_set(allocation, begin, behind, &content);
+    for (size_t i = begin; i < behind; i++)
+        copy[i] = (unsigned char)(content.pattern >> (8 * (i % 4)));
+}
+
+static void copy_randomly(void)
+{
+    int from = rand() % AREAS, to = rand() % AREAS;
+    if (from == 2 && to == 2)
+        from = 0;
+    const size_t bytes = 1 + (size_t)rand() % (rand() % 2 == 0 ? BYTES : 1000);
+    const size_t begin = (size_t)rand() % (BYTES - bytes + 1);
+    const size_t there = (size_t)rand() % (BYTES - bytes + 1);
+    CHECK_EQ(ms_copy_part(begin_of(to) + there, begin_of(from) + begin, bytes, NULL, FAKE_STREAM),
+             CUDA_SUCCESS);
+    memmove(twin[to] + there, twin[from] + begin, bytes);
+}
+
+static void read_randomly(struct ms_allocation *allocation, const unsigned char *copy)
+{
+    const size_t begin = (size_t)rand() % BYTES;
+    const size_t behind = begin + 1 + (size_t)rand() % (BYTES - begin);
+    CHECK_EQ(read_bytes(allocation, begin, behind), CUDA_SUCCESS);
+    CHECK_BYTES(bytes_of(allocation) + begin, copy + begin, behind - begin);
+}
+
+MS_TEST(bytes_are_those_of_plain_memory)
+{
+    const unsigned seed = 20261123;
+    printf("# seed %u\n", seed);
+    srand(seed);
+    start();
+    for (int round = 0; round < ROUNDS; round++) {
+        const int area = rand() % 2;
+        struct ms_allocation *allocation = area == 0 ? source : destination;
+        const int what = rand() % 10;
+        int attempts = 0;
+        if (what < 3)
+            set_randomly(allocation, twin[area]);
+        else if (what < 8)
+            copy_randomly();
+        else if (what == 8)
+            read_randomly(allocation, twin[area]);
+        else
+            ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+        fake_check_allocation(source);
+        fake_check_allocation(destination);
+    }
+    CHECK_EQ(read_bytes(source, 0, BYTES) | read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
+    for (int area = 0; area < AREAS; area++)
+        CHECK_BYTES((unsigned char *)(uintptr_t)begin_of(area), twin[area], BYTES);
+    end();
+}

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/collective/receive.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/config/config.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/memory/order.h"
+#include "runtime/state/counters.h"
+#include "tests/simcuda/harness/test.h"
+#include "tests/unit/fake_driver.h"
+#include "tests/unit/use_plan.h"
+
+enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
+
+static struct ms_allocation *allocation;
+static struct ms_receive receive;
+
+/* A plan by which rank 0 of 2 keeps the first half of the tensor that the allocation is. */
+static void start_with(size_t bytes)
+{
+    fake_start();
+    allocation = fake_allocation(bytes);
+    use_plan(0, bytes);
+}
+
+static void start(void)
+{
+    start_with(BYTES);
+}
+
+static void end(void)
+{
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+static CUresult prepare(void)
+{
+    return ms_prepare_receive(allocation->address, allocation->bytes, 2, &receive);
+}
+
+/* What the broadcast does. */
+static void write_all(void)
+{
+    memset((void *)(uintptr_t)allocation->address, 6, allocation->bytes);
+}
+
+static unsigned char byte_at(size_t offset)
+{
+    return ((unsigned char *)(uintptr_t)allocation->address)[offset];
+}
+
+static enum ms_kind kind_at(size_t offset)
+{
+    return ms_lineage_at(&allocation->lineage, offset).content.kind;
+}
+
+static CUresult read_bytes(size_t begin, size_t behind)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    const CUresult result = ms_materialise(allocation, begin, behind, MS_READ);
+    ms_space_release(allocation);
+    return result;
+}
+
+static bool is_memory(size_t offset)
+{
+    return fake_memory_at(allocation->address + offset) != 0;
+}
+
+/* --- into the sink */
+
+MS_TEST(only_what_is_ours_gets_memory)
+{
+    start();
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(!is_memory(HALF) && !is_memory(BYTES - 1)); /* it has run */
+    CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF - 1) == MS_RESIDENT);
+    CHECK(kind_at(HALF) == MS_ABSENT && kind_at(BYTES - 1) == MS_ABSENT);
+    CHECK(byte_at(0) == 6 && byte_at(HALF - 1) == 6);
+    CHECK_EQ(ms_counter_get(MS_COUNT_SINK_BYTES), HALF);
+    CHECK_EQ(read_bytes(0, HALF), CUDA_SUCCESS);
+    CHECK_EQ(read_bytes(0, HALF + 1), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(fake.events, 0);
+    end();
+}
+
+MS_TEST(a_granule_that_is_shared_is_kept_whole)
+{
+    start_with(5 * FAKE_GRANULE);
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(kind_at(3 * FAKE_GRANULE - 1) == MS_RESIDENT && kind_at(3 * FAKE_GRANULE) == MS_ABSENT);
+    end();
+}
+
+MS_TEST(what_has_memory_is_received_there)
+{
+    start();
+    CHECK_EQ(read_bytes(6 * FAKE_GRANULE, 7 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(kind_at(6 * FAKE_GRANULE) == MS_RESIDENT && byte_at(6 * FAKE_GRANULE) == 6);
+    CHECK(kind_at(5 * FAKE_GRANULE) == MS_ABSENT && kind_at(7 * FAKE_GRANULE) == MS_ABSENT);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF + FAKE_GRANULE);
+    end();
+}
+
+MS_TEST(whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
+{
+    start();
+    fake.is_busy = true;
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(is_memory(HALF) && is_memory(BYTES - 1));
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
+    CHECK_EQ(ms_backing_sink_wait(&allocation->backing, 0, HALF), CUDA_SUCCESS);
+    CHECK(is_memory(HALF)); /* beside it */
+    CHECK_EQ(ms_backing_cover(&allocation->backing, HALF, HALF + 1), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
+    CHECK(is_memory(HALF) && !is_memory(BYTES - 1));
+    CHECK_EQ(fake.events, 0);
+    end();
+}
+
+MS_TEST(the_allocation_may_go_before_the_broadcast_is_queued)
+{
+    start();
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    fake_allocation_free(allocation);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    fake_check_empty();
+}
+
+/* --- like any other write */
+
+MS_TEST(all_is_kept_where_the_plan_has_no_say)
+{
+    for (int way = 0; way < 5; way++) {
+        start();
+        CUdeviceptr address = allocation->address;
+        size_t bytes = BYTES;
+        int ranks = 2;
+        if (way == 0)
+            ranks = 3;
+        else if (way == 1)
+            ms_config.receive_parts = false;
+        else if (way == 2)
+            ms_order_set_capture(true);
+        else if (way == 3)
+            bytes++; /* it is in no one allocation */
+        else
+            bytes = HALF, address += FAKE_GRANULE; /* no tensor */
+        CHECK_EQ(ms_prepare_receive(address, bytes, ranks, &receive), CUDA_SUCCESS);
+        CHECK(receive.sink == NULL && receive.lent == NULL && receive.store == NULL);
+        CHECK_EQ(allocation->backing.backed_bytes, way == 4 ? HALF : BYTES);
+        CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
+        ms_receive_queued(&receive, FAKE_STREAM);
+        if (way == 2)
+            ms_order_set_capture(false);
+        end();
+    }
+}
+
+/* --- into a store */
+
+static void set_foreign(struct ms_content *content)
+{
+    content->is_remote_copy = true;
+}
+
+/* The allocation was put together of tensors, of which granules [first, behind) are other ranks'. */
+static void start_put_together(size_t first, size_t behind)
+{
+    const struct ms_range range = {first * FAKE_GRANULE, behind * FAKE_GRANULE};
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    use_plan(0, 1); /* none of them by its size */
+    CHECK(ms_lineage_change(&allocation->lineage, &range, 1, set_foreign));
+}
+
+static void start_passing(void)
+{
+    start_put_together(GRANULES / 2, GRANULES);
+}
+
+MS_TEST(what_is_only_passing_is_stored)
+{
+    start_passing();
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    CHECK(receive.store != NULL);
+    CHECK_EQ(allocation->backing.backed_bytes, 0);
+    CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(kind_at(0) == MS_PARKED && kind_at(HALF) == MS_ABSENT);
+    CHECK(!is_memory(0) && !is_memory(HALF));
+    CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
+    CHECK_EQ(read_bytes(FAKE_GRANULE, HALF), CUDA_SUCCESS);
+    CHECK(byte_at(FAKE_GRANULE) == 6 && byte_at(HALF - 1) == 6);
+    CHECK_EQ(read_bytes(0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE); /* the store has gone */
+    end();
+}
+
+MS_TEST(each_range_has_its_own_place_in_the_store)
+{
+    start_put_together(2, 4);
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    for (size_t i = 0; i < GRANULES; i++)
+        memset((void *)(uintptr_t)(allocation->address + i * FAKE_GRANULE), (int)i, FAKE_GRANULE);
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 2 * FAKE_GRANULE);
+    CHECK_EQ(read_bytes(0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(read_bytes(4 * FAKE_GRANULE, BYTES), CUDA_SUCCESS);
+    for (size_t i = 0; i < GRANULES; i++)
+        CHECK(i / 2 == 1 ||
+              (byte_at(i * FAKE_GRANULE) == i && byte_at((i + 1) * FAKE_GRANULE - 1) == i));
+    end();
+}
+
+MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
+{
+    start_passing();
+    fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    CHECK(receive.store == NULL && receive.sink != NULL);
+    CHECK_EQ(allocation->backing.backed_bytes, HALF);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(kind_at(0) == MS_RESIDENT && kind_at(HALF) == MS_ABSENT);
+    end();
+}
+
+/* --- failures */
+
+static void check_undone(void)
+{
+    CHECK(receive.sink == NULL && receive.lent == NULL && receive.store == NULL);
+    CHECK(allocation->backing.sinks == NULL);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 0);
+    ms_backing_drop_sink(0);
+    CHECK_EQ(fake.physical_bytes, allocation->backing.backed_bytes);
+    CHECK_EQ(fake.events, 0);
+    CHECK_EQ(fake.pushed_contexts, 0);
+    fake_check_allocation(allocation);
+}
+
+MS_TEST(nothing_is_left_under_the_allocation_when_a_call_fails)
+{
+    for (int way = 0; way < 2; way++) {
+        bool has_failed = true;
+        for (unsigned nth = 1; has_failed; nth++) {
+            if (way == 0)
+                start();
+            else
+                start_passing();
+            fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
+            const CUresult result = prepare();
+            has_failed = fake_has_failed();
+            fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+            if (result != CUDA_SUCCESS) {
+                CHECK_EQ(result, CUDA_ERROR_LAUNCH_FAILED);
+                check_undone();
+                CHECK_EQ(prepare(), CUDA_SUCCESS);
+            }
+            write_all();
+            ms_receive_queued(&receive, FAKE_STREAM);
+            CHECK_EQ(kind_at(HALF), MS_ABSENT);
+            CHECK_EQ(read_bytes(0, HALF), CUDA_SUCCESS);
+            CHECK(byte_at(0) == 6 && byte_at(HALF - 1) == 6);
+            end();
+        }
+    }
+}
+
+/* What is queued cannot be waited for then; whatever of it is known goes with the allocation. */
+MS_TEST(nothing_is_lost_when_a_call_fails_after_the_broadcast)
+{
+    for (int way = 0; way < 2; way++) {
+        bool has_failed = true;
+        for (unsigned nth = 1; has_failed; nth++) {
+            if (way == 0)
+                start();
+            else
+                start_passing();
+            CHECK_EQ(prepare(), CUDA_SUCCESS);
+            write_all();
+            fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
+            ms_receive_queued(&receive, FAKE_STREAM);
+            has_failed = fake_has_failed();
+            fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+            end();
+        }
+    }
+}

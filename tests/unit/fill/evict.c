@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/evict.h"
+
+#include <string.h>
+
+#include "runtime/config/config.h"
+#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/order.h"
+#include "runtime/state/counters.h"
+#include "tests/unit/fake_driver.h"
+#include "tests/unit/source/files.h"
+
+enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
+
+static const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x07070707};
+static const struct ms_content resident = {.kind = MS_RESIDENT};
+static struct ms_allocation *allocation;
+
+static void set(size_t first, size_t end, const struct ms_content *content)
+{
+    fake_set(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, content);
+}
+
+static CUresult read_bytes(size_t first, size_t end)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    const CUresult result =
+        ms_materialise(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, MS_READ);
+    ms_space_release(allocation);
+    return result;
+}
+
+/* Four granules that can be replayed again, in memory; two that cannot; two without memory. */
+static void start(void)
+{
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    set(0, 4, &fill);
+    set(4, 6, &resident);
+    memset((void *)(uintptr_t)(allocation->address + 4 * FAKE_GRANULE), 3, 2 * FAKE_GRANULE);
+    CHECK_EQ(read_bytes(0, 4), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+}
+
+static void end(void)
+{
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+static bool try_again(void)
+{
+    int attempts = 0;
+    return ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts);
+}
+
+static void check_kept(void)
+{
+    CHECK(!try_again());
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.cached_bytes, 4 * FAKE_GRANULE);
+}
+
+MS_TEST(what_lineage_restores_is_given_back)
+{
+    start();
+    CHECK(try_again());
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.cached_bytes, 0);
+    CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(ms_counter_get(MS_COUNT_EVICTED_BYTES), 4 * FAKE_GRANULE);
+    fake_check_allocation(allocation);
+    CHECK_EQ(read_bytes(0, 6), CUDA_SUCCESS);
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
+    CHECK(bytes[0] == 7 && bytes[4 * FAKE_GRANULE - 1] == 7);
+    CHECK(bytes[4 * FAKE_GRANULE] == 3 && bytes[6 * FAKE_GRANULE - 1] == 3);
+    end();
+}
+
+MS_TEST(only_a_call_without_memory_is_tried_again_and_not_for_ever)
+{
+    int attempts = 0;
+    fake_start();
+    CHECK(!ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts)); /* nothing is ours */
+    start();
+    CHECK(!ms_try_again(CUDA_SUCCESS, &attempts));
+    CHECK(!ms_try_again(CUDA_ERROR_INVALID_VALUE, &attempts));
+    CHECK_EQ(attempts, 0);
+    int tries = 0;
+    while (ms_try_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts)) {
+        CHECK_EQ(read_bytes(0, 4), CUDA_SUCCESS); /* what the try itself takes */
+        tries++;
+    }
+    CHECK_EQ(tries, 2);
+    end();
+}
+
+MS_TEST(the_device_is_waited_for_first)
+{
+    start();
+    const unsigned unmaps = fake.calls[FAKE_mem_unmap];
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    check_kept();
+    CHECK_EQ(fake.calls[FAKE_mem_unmap], unmaps);
+    CHECK(fake.calls[FAKE_event_synchronize] > 0);
+    fake.wait_result = CUDA_SUCCESS;
+    CHECK(try_again());
+    end();
+}
+
+/* Who may have no wait loses nothing. */
+MS_TEST(nothing_is_taken_when_a_call_before_it_fails)
+{
+    static const enum fake_call calls[] = {FAKE_ctx_get_current, FAKE_ctx_push_current};
+    for (size_t i = 0; i < 2; i++) {
+        start();
+        allocation->context = (CUcontext)2; /* not the current one */
+        fake_fail(calls[i], 1, CUDA_ERROR_INVALID_CONTEXT);
+        check_kept();
+        CHECK(fake_has_failed());
+        allocation->context = FAKE_CONTEXT;
+        end();
+    }
+}
+
+MS_TEST(nothing_is_taken_during_a_capture)
+{
+    start();
+    ms_order_set_capture(true);
+    const unsigned events = fake.calls[FAKE_event_create];
+    check_kept();
+    CHECK_EQ(fake.calls[FAKE_event_create], events); /* nor is anything waited for */
+    ms_order_set_capture(false);
+    end();
+}
+
+MS_TEST(nothing_is_taken_between_a_read_and_its_call)
+{
+    start();
+    ms_read_begin();
+    check_kept();
+    ms_read_end();
+    CHECK(try_again());
+    end();
+}
+
+static void read_meanwhile(void)
+{
+    fake.on_wait = NULL;
+    CHECK_EQ(read_bytes(0, 1), CUDA_SUCCESS);
+}
+
+static void change_meanwhile(void)
+{
+    fake.on_wait = NULL;
+    allocation->changes++;
+}
+
+/* Freed, and another one lies there. */
+static void replace_meanwhile(void)
+{
+    fake.on_wait = NULL;
+    allocation->id++;
+}
+
+MS_TEST(what_is_used_during_the_wait_is_kept)
+{
+    start();
+    fake.on_wait = read_meanwhile;
+    check_kept();
+    CHECK(fake.on_wait == NULL);
+    fake.on_wait = change_meanwhile;
+    check_kept();
+    fake.on_wait = replace_meanwhile;
+    check_kept();
+    CHECK(try_again());
+    end();
+}
+
+static struct ms_allocation *other;
+
+static void free_meanwhile(void)
+{
+    fake.on_wait = NULL;
+    fake_allocation_free(other);
+}
+
+MS_TEST(an_allocation_may_go_during_the_wait)
+{
+    start();
+    other = fake_allocation(FAKE_GRANULE);
+    fake_set(other, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_FILL, .cached = true});
+    fake.on_wait = free_meanwhile;
+    CHECK(try_again());
+    CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+    end();
+}
+
+MS_TEST(a_claimed_allocation_is_left_out)
+{
+    start();
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    check_kept();
+    ms_space_release(allocation);
+    end();
+}
+
+MS_TEST(the_sink_and_what_is_buried_go_as_well)
+{
+    start();
+    CHECK(try_again());
+    CHECK(!try_again());
+    CHECK_EQ(ms_backing_sink_map(&allocation->backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    ms_backing_sink_unmap(&allocation->backing, 0, FAKE_GRANULE);
+    CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
+    CHECK(try_again());
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+
+    other = fake_allocation(FAKE_GRANULE);
+    fake_set(other, 0, FAKE_GRANULE, &resident);
+    ms_space_remove(ms_space_claim(other->address));
+    ms_delay_free(other);
+    CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
+    CHECK(try_again());
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+    end();
+}
+
+/* --- what cannot be restored */
+
+MS_TEST(what_a_changed_file_cannot_restore_stays)
+{
+    static struct test_file file;
+    start();
+    make_test_file(&file, "/tmp", FAKE_GRANULE);
+    const struct ms_content content = {.kind = MS_SOURCE, .source = file.source};
+    set(7, 8, &content);
+    CHECK_EQ(read_bytes(7, 8), CUDA_SUCCESS);
+    CHECK_EQ(truncate(file.path, 5), 0);
+    CHECK(try_again());
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.resident_bytes, 3 * FAKE_GRANULE);
+    CHECK_BYTES((void *)(uintptr_t)(allocation->address + 7 * FAKE_GRANULE), file.data,
+                FAKE_GRANULE);
+    end();
+    ms_source_drop(file.source);
+}
+
+MS_TEST(a_failure_for_bytes_is_told)
+{
+    int attempts = 0;
+    start();
+    open_log(MS_ERROR);
+    CHECK(ms_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK_EQ(count_log_lines("no memory for the bytes"), 0);
+    CHECK(!ms_try_bytes_again(CUDA_ERROR_OUT_OF_MEMORY, &attempts));
+    CHECK_EQ(count_log_lines("no memory for the bytes"), 1);
+    CHECK(!ms_try_bytes_again(CUDA_ERROR_UNKNOWN, &attempts));
+    CHECK_EQ(count_log_lines("no memory for the bytes"), 1);
+    end();
+}
+
+/* --- what blocks left behind */
+
+/* Granules 0-1 and 4-7 are blocks; 2-3 were one, and are in memory. */
+static void carve(void)
+{
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_space_add_block(allocation, 0, 2 * FAKE_GRANULE));
+    CHECK(ms_space_add_block(allocation, 4 * FAKE_GRANULE, BYTES));
+    for (size_t i = 0; i < GRANULES; i += 2)
+        CHECK_EQ(ms_backing_cover(&allocation->backing, i * FAKE_GRANULE, (i + 2) * FAKE_GRANULE),
+                 CUDA_SUCCESS);
+    CHECK(ms_lineage_set(&allocation->lineage, 0, BYTES, &resident));
+    ms_space_set_leftover(allocation, 2 * FAKE_GRANULE);
+    ms_space_release(allocation);
+}
+
+MS_TEST(dead_memory_goes_back_unless_a_graph_uses_it)
+{
+    carve();
+    set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
+    allocation->keeps_dead = true;
+    CHECK(try_again());
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK(fake_memory_at(allocation->address + 2 * FAKE_GRANULE) > 0);
+    CHECK(!try_again());
+    allocation->keeps_dead = false;
+    CHECK(try_again());
+    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.dead_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(fake_memory_at(allocation->address + 2 * FAKE_GRANULE), 0);
+    CHECK_EQ(ms_space_leftover_bytes(), 0);
+    end();
+}
+
+MS_TEST(leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle)
+{
+    carve();
+    ms_config.leftover_bytes = 2 * FAKE_GRANULE;
+    ms_pressure_trim();
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    ms_config.leftover_bytes = 2 * FAKE_GRANULE - 1;
+    fake.is_busy = true;
+    ms_pressure_trim();
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(ms_space_leftover_bytes(), 2 * FAKE_GRANULE);
+    fake.is_busy = false;
+    ms_pressure_trim(); /* in vain the last time: not before there is more */
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    ms_pressure_trim_one(allocation->address);
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(ms_space_leftover_bytes(), 0);
+    end();
+}
+
+MS_TEST(trimming_leaves_what_is_cached)
+{
+    carve();
+    set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
+    ms_config.leftover_bytes = FAKE_GRANULE;
+    ms_pressure_trim();
+    CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
+    end();
+}
+
+MS_TEST(a_read_in_another_context_is_for_good)
+{
+    start();
+    CHECK_EQ(ms_read_access(allocation, FAKE_STREAM), MS_READ);
+    CHECK_EQ(ms_read_access(allocation, CU_STREAM_LEGACY), MS_READ);
+    allocation->context = (CUcontext)2;
+    CHECK_EQ(ms_read_access(allocation, FAKE_STREAM), MS_WRITE);
+    CHECK_EQ(ms_read_access(allocation, CU_STREAM_LEGACY), MS_WRITE);
+    allocation->context = FAKE_CONTEXT;
+    fake.refused_stream = FAKE_STREAM;
+    CHECK_EQ(ms_read_access(allocation, FAKE_STREAM), MS_WRITE);
+    end();
+}

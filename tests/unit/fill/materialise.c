@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/materialise.h"
+
+#include <string.h>
+
+#include "runtime/driver/flags.h"
+#include "runtime/memory/order.h"
+#include "tests/simcuda/harness/test.h"
+#include "tests/unit/fake_driver.h"
+
+enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
+
+static const struct ms_content fill = {.kind = MS_FILL, .pattern = 0x04030201};
+static const struct ms_content bytes_fill = {.kind = MS_FILL, .pattern = 0x07070707};
+static const struct ms_content resident = {.kind = MS_RESIDENT};
+static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
+static unsigned char snapshot_bytes[FAKE_GRANULE];
+static struct ms_allocation *allocation;
+
+static void set(size_t first, size_t end, const struct ms_content *content)
+{
+    fake_set(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, content);
+}
+
+/* 0: a pattern, 1: a byte again and again, 2: a snapshot, 3: in memory; the rest was never written. */
+static void start(void)
+{
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    for (size_t i = 0; i < sizeof(snapshot_bytes); i++)
+        snapshot_bytes[i] = (unsigned char)(i * 7);
+    ms_source_set_snapshot_limit(BYTES);
+    const struct ms_content snapshot = {
+        .kind = MS_SOURCE, .source = ms_source_from_memory(snapshot_bytes, sizeof(snapshot_bytes))};
+    set(0, 1, &fill);
+    set(1, 2, &bytes_fill);
+    set(2, 3, &snapshot);
+    set(3, 4, &resident);
+    ms_source_drop(snapshot.source);
+    memset((void *)(uintptr_t)(allocation->address + 3 * FAKE_GRANULE), 3, FAKE_GRANULE);
+}
+
+static void end(void)
+{
+    CHECK_EQ(fake.pushed_contexts, 0);
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+typedef CUresult materialiser(struct ms_allocation *materialised, size_t begin, size_t end,
+                              enum ms_access access);
+
+static CUresult run(materialiser *materialise, size_t begin, size_t behind, enum ms_access access)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    const CUresult result = materialise(allocation, begin, behind, access);
+    ms_space_release(allocation);
+    fake_check_allocation(allocation);
+    return result;
+}
+
+static void check_bytes(void)
+{
+    const unsigned char *at = (const unsigned char *)(uintptr_t)allocation->address;
+    unsigned char wanted[4 * FAKE_GRANULE];
+    for (size_t i = 0; i < FAKE_GRANULE; i++)
+        wanted[i] = (unsigned char)(1 + i % 4);
+    memset(wanted + FAKE_GRANULE, 7, FAKE_GRANULE);
+    memcpy(wanted + 2 * FAKE_GRANULE, snapshot_bytes, FAKE_GRANULE);
+    memset(wanted + 3 * FAKE_GRANULE, 3, FAKE_GRANULE);
+    CHECK_BYTES(at, wanted, sizeof(wanted));
+}
+
+static struct ms_content at(size_t granule)
+{
+    return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
+}
+
+MS_TEST(what_is_read_can_be_played_again_where_that_costs_nothing)
+{
+    start();
+    CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ), CUDA_SUCCESS);
+    check_bytes();
+    CHECK(at(0).kind == MS_FILL && at(0).cached);
+    CHECK(at(1).kind == MS_FILL && at(1).cached);
+    CHECK(at(2).kind == MS_RESIDENT); /* a snapshot is not kept twice */
+    CHECK_EQ(ms_source_snapshot_bytes(), 0);
+    CHECK_EQ(allocation->backing.backed_bytes, 4 * FAKE_GRANULE);
+    CHECK_EQ(allocation->reads, 1);
+
+    /* Again: there is nothing to do. */
+    const size_t work = fake.work_count;
+    CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ), CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, work);
+    end();
+}
+
+MS_TEST(what_may_be_written_is_resident)
+{
+    start();
+    CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_WRITE), CUDA_SUCCESS);
+    check_bytes();
+    CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
+    CHECK_EQ(allocation->reads, 0);
+    end();
+}
+
+MS_TEST(only_the_range_gets_content_and_only_its_granules_memory)
+{
+    start();
+    CHECK_EQ(run(ms_materialise, 6, FAKE_GRANULE + 6, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
+    const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
+    CHECK(bytes[5] == 0 && bytes[6] == 3 && bytes[FAKE_GRANULE + 5] == 7 &&
+          bytes[FAKE_GRANULE + 6] == 0);
+    CHECK(at(1).kind == MS_RESIDENT && at(2).kind == MS_SOURCE);
+    end();
+}
+
+MS_TEST(what_was_never_written_gets_memory_and_no_content)
+{
+    start();
+    const size_t work = fake.work_count;
+    CHECK_EQ(run(ms_materialise, 4 * FAKE_GRANULE, BYTES, MS_READ), CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, work);
+    CHECK(at(4).kind == MS_RESIDENT); /* what is seen once must stay the same */
+    end();
+}
+
+MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
+{
+    for (unsigned nth = 1;; nth++) {
+        start();
+        const size_t deferred = allocation->lineage.deferred_bytes;
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
+        const CUresult result = run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ);
+        CHECK_EQ(fake.pushed_contexts, 0);
+        CHECK_EQ(fake.capture_mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        if (result != CUDA_SUCCESS) {
+            CHECK_EQ(result, CUDA_ERROR_LAUNCH_FAILED);
+            CHECK_EQ(allocation->lineage.deferred_bytes, deferred);
+            CHECK(at(0).kind == MS_FILL && !at(0).cached && at(2).kind == MS_SOURCE);
+        }
+        const bool has_failed = fake_has_failed();
+        fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+        CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ), CUDA_SUCCESS);
+        check_bytes();
+        end();
+        if (!has_failed)
+            return;
+    }
+}
+
+/* Queued pieces must not outlive the call, also when a later one failed. */
+MS_TEST(waits_for_what_it_has_queued)
+{
+    start();
+    fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(run(ms_materialise, 0, 2 * FAKE_GRANULE, MS_READ), CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(fake.calls[FAKE_memset_d32_async], 1);
+    CHECK_EQ(fake.calls[FAKE_stream_synchronize], 1);
+    end();
+}
+
+MS_TEST(what_is_absent_is_refused_where_it_is_needed)
+{
+    start();
+    set(5, 6, &absent);
+    CHECK_EQ(run(ms_materialise, 0, BYTES, MS_READ), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(run(ms_materialise_sent, 0, BYTES, MS_READ), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
+    CHECK_EQ(run(ms_materialise_kept, 0, BYTES, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
+    CHECK(at(5).kind == MS_ABSENT);
+    end();
+}
+
+MS_TEST(the_dead_stay_dead_for_those_who_say_so)
+{
+    start();
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_lineage_set_dead(&allocation->lineage, 4 * FAKE_GRANULE, 6 * FAKE_GRANULE, true));
+    CHECK(ms_space_add_block(allocation, 0, 4 * FAKE_GRANULE));
+    CHECK(ms_space_add_block(allocation, 6 * FAKE_GRANULE, BYTES));
+    ms_space_release(allocation);
+    CHECK_EQ(run(ms_materialise_live, 0, BYTES, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES - 2 * FAKE_GRANULE);
+    CHECK(at(4).kind == MS_DEAD && at(6).kind == MS_RESIDENT);
+    CHECK_EQ(run(ms_materialise, 0, BYTES, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    end();
+}
+
+MS_TEST(what_is_overwritten_is_not_played)
+{
+    start();
+    const size_t work = fake.work_count;
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_back_for_overwrite(allocation, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    ms_space_release(allocation);
+    CHECK_EQ(fake.work_count, work);
+    CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
+    end();
+}
+
+/* What is captured is written later, or never. */
+MS_TEST(what_a_capture_overwrites_is_played)
+{
+    start();
+    ms_order_set_capture(true);
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_back_for_overwrite(allocation, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    ms_space_release(allocation);
+    ms_order_set_capture(false);
+    check_bytes();
+    end();
+}

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/backing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simcuda/harness/test.h"
+#include "tests/unit/fake_driver.h"
+
+enum { GRANULES = 24, BYTES = GRANULES * FAKE_GRANULE };
+
+static struct ms_backing backing;
+
+static void reserve(size_t bytes)
+{
+    fake_start();
+    CHECK_EQ(ms_backing_reserve(&backing, 0, bytes), CUDA_SUCCESS);
+}
+
+static void release(void)
+{
+    ms_backing_release(&backing);
+    fake_check_empty();
+}
+
+static CUdeviceptr address_of(size_t granule)
+{
+    return backing.address + granule * FAKE_GRANULE;
+}
+
+static CUresult cover(size_t first, size_t end)
+{
+    return ms_backing_cover(&backing, first * FAKE_GRANULE, end * FAKE_GRANULE);
+}
+
+static unsigned char *byte_at(size_t granule)
+{
+    return (unsigned char *)(uintptr_t)address_of(granule);
+}
+
+/* What it says of itself is what the driver has: chunks alone, or with `under the sink` granules beside them. */
+static void check_sums(size_t sink)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < backing.count; i++) {
+        const struct ms_chunk *chunk = &backing.chunks[i];
+        CHECK(chunk->begin < chunk->end && chunk->end <= backing.bytes);
+        CHECK(i == 0 || backing.chunks[i - 1].end <= chunk->begin);
+        CHECK(fake_memory_at(backing.address + chunk->begin) > 0);
+        CHECK_EQ(fake_memory_at(backing.address + chunk->end - 1),
+                 fake_memory_at(backing.address + chunk->begin));
+        bytes += chunk->end - chunk->begin;
+    }
+    CHECK_EQ(backing.backed_bytes, bytes);
+    CHECK_EQ(fake.mappings, backing.count + sink);
+    CHECK_EQ(ms_backing_device_bytes(0), fake.physical_bytes);
+}
+
+/* --- reserving */
+
+MS_TEST(reserves_whole_granules_between_guards)
+{
+    reserve(2 * FAKE_GRANULE + 1);
+    CHECK_EQ(backing.bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(ms_backing_rounded(0, 2 * FAKE_GRANULE + 1), 3 * FAKE_GRANULE);
+    CHECK_EQ(cover(0, 3), CUDA_SUCCESS);
+    CHECK_EQ(fake_memory_at(backing.address - 1), 0);
+    CHECK_EQ(fake_memory_at(address_of(3)), 0);
+    CHECK(ms_backing_is_one_chunk(&backing));
+    release();
+}
+
+MS_TEST(nothing_is_reserved_when_a_call_fails)
+{
+    fake_start();
+    fake_fail(FAKE_mem_get_granularity, 1, CUDA_ERROR_INVALID_DEVICE);
+    CHECK_EQ(ms_backing_reserve(&backing, 0, BYTES), CUDA_ERROR_INVALID_DEVICE);
+    fake_fail(FAKE_mem_address_reserve, 1, CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_backing_reserve(&backing, 0, BYTES), CUDA_SUCCESS); /* anywhere, without a wish */
+    release();
+    CHECK_EQ(ms_backing_reserve(&backing, 0, SIZE_MAX - 1), CUDA_ERROR_OUT_OF_MEMORY);
+    fake_check_empty();
+}
+
+/* --- covering */
+
+MS_TEST(covers_the_gaps_and_nothing_twice)
+{
+    reserve(BYTES);
+    CHECK_EQ(cover(2, 4), CUDA_SUCCESS);
+    CHECK_EQ(cover(6, 7), CUDA_SUCCESS);
+    byte_at(3)[0] = 9;
+    CHECK_EQ(ms_backing_cover(&backing, FAKE_GRANULE + 1, 7 * FAKE_GRANULE + 1), CUDA_SUCCESS);
+    CHECK_EQ(backing.count, 5); /* 1, 2-3, 4-5, 6, 7 */
+    CHECK_EQ(backing.backed_bytes, 7 * FAKE_GRANULE);
+    CHECK_EQ(byte_at(3)[0], 9);
+    check_sums(0);
+    const unsigned created = fake.calls[FAKE_mem_create];
+    CHECK_EQ(cover(1, 8), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_mem_create], created);
+    release();
+}
+
+MS_TEST(what_was_mapped_stays_and_nothing_is_half_mapped_when_a_call_fails)
+{
+    for (unsigned nth = 1;; nth++) {
+        reserve(BYTES);
+        CHECK_EQ(cover(4, 5), CUDA_SUCCESS);
+        CHECK_EQ(cover(8, 9), CUDA_SUCCESS);
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
+        const CUresult result = cover(2, 12);
+        check_sums(0);
+        CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_EQ(backing.backed_bytes == 10 * FAKE_GRANULE, result == CUDA_SUCCESS);
+        CHECK(fake_memory_at(address_of(4)) > 0 && fake_memory_at(address_of(8)) > 0);
+        const bool has_failed = fake_has_failed();
+        fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
+        CHECK_EQ(cover(2, 12), CUDA_SUCCESS);
+        CHECK_EQ(backing.backed_bytes, 10 * FAKE_GRANULE);
+        release();
+        if (!has_failed)
+            return;
+    }
+}
+
+MS_TEST(what_gives_back_is_tried_once_more)
+{
+    static const enum fake_call calls[] = {FAKE_mem_unmap, FAKE_mem_release, FAKE_mem_address_free};
+    for (size_t i = 0; i < 3; i++) {
+        reserve(BYTES);
+        fake_fail(calls[i], 1, CUDA_ERROR_UNKNOWN);
+        CHECK_EQ(cover(0, 3), CUDA_SUCCESS);
+        release();
+        CHECK(fake_has_failed());
+    }
+}
+
+MS_TEST(uncovers_whole_chunks_only)
+{
+    reserve(BYTES);
+    CHECK_EQ(cover(0, 2), CUDA_SUCCESS);
+    CHECK_EQ(cover(2, 5), CUDA_SUCCESS);
+    CHECK_EQ(cover(5, 6), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_uncover(&backing, 1, 6 * FAKE_GRANULE), 4 * FAKE_GRANULE);
+    CHECK_EQ(backing.count, 1);
+    CHECK_EQ(backing.backed_bytes, 2 * FAKE_GRANULE);
+    check_sums(0);
+    release();
+}
+
+/* --- a slow, obvious twin: a chunk's number by granule, 0: none */
+
+static int twin[GRANULES];
+
+static void twin_cover(size_t first, size_t end)
+{
+    static int last;
+    bool is_new = false; /* the granule before */
+    for (size_t i = first; i < end; i++) {
+        const bool was_backed = twin[i] != 0;
+        if (!was_backed)
+            twin[i] = is_new ? last : ++last;
+        is_new = !was_backed;
+    }
+}
+
+static void twin_uncover(size_t first, size_t end)
+{
+    for (size_t i = first; i < end;) {
+        size_t stop = i + 1;
+        while (stop < GRANULES && twin[stop] == twin[i])
+            stop++;
+        const bool is_whole = stop <= end && (i == 0 || twin[i - 1] != twin[i]);
+        for (; i < stop; i++)
+            twin[i] = is_whole ? 0 : twin[i];
+    }
+}
+
+static void check_twin(void)
+{
+    struct ms_range range = {0, BYTES};
+    size_t at = 0, backed = 0;
+    for (; ms_backing_next(&backing, &range); range = (struct ms_range){range.end, BYTES}) {
+        for (; at < range.begin / FAKE_GRANULE; at++)
+            CHECK_EQ(twin[at], 0);
+        for (; at < range.end / FAKE_GRANULE; at++, backed++)
+            CHECK(twin[at] == twin[range.begin / FAKE_GRANULE] && twin[at] > 0);
+    }
+    for (; at < GRANULES; at++)
+        CHECK_EQ(twin[at], 0);
+    CHECK_EQ(backing.backed_bytes, backed * FAKE_GRANULE);
+    check_sums(0);
+}
+
+MS_TEST(is_as_a_list_of_granules)
+{
+    const unsigned seed = 20261123;
+    printf("# seed %u\n", seed);
+    srand(seed);
+    reserve(BYTES);
+    for (int round = 0; round < 2000; round++) {
+        const size_t first = (size_t)rand() % GRANULES;
+        const size_t end = first + 1 + (size_t)rand() % (GRANULES - first);
+        if (rand() % 2 == 0) {
+            CHECK_EQ(cover(first, end), CUDA_SUCCESS);
+            twin_cover(first, end);
+        } else {
+            ms_backing_uncover(&backing, first * FAKE_GRANULE, end * FAKE_GRANULE);
+            twin_uncover(first, end);
+        }
+        check_twin();
+    }
+    release();
+}
+
+/* --- the sink */
+
+MS_TEST(the_sink_lies_under_what_is_not_backed)
+{
+    reserve(BYTES);
+    CHECK_EQ(cover(2, 4), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_sink_map(&backing, FAKE_GRANULE + 5, 6 * FAKE_GRANULE - 5), CUDA_SUCCESS);
+    const int sink = fake_memory_at(address_of(1));
+    CHECK(sink > 0 && sink != fake_memory_at(address_of(2)));
+    CHECK_EQ(fake_memory_at(address_of(4)), sink);
+    CHECK_EQ(fake_memory_at(address_of(5)), sink);
+    CHECK_EQ(fake_memory_at(address_of(0)), 0);
+    CHECK_EQ(fake_memory_at(address_of(6)), 0);
+    CHECK_EQ(backing.backed_bytes, 2 * FAKE_GRANULE);
+    CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
+    check_sums(3);
+    ms_backing_sink_unmap(&backing, FAKE_GRANULE + 5, 6 * FAKE_GRANULE - 5);
+    check_sums(0);
+
+    /* It is made once, and again when it was given back. */
+    CHECK_EQ(ms_backing_sink_map(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake_memory_at(address_of(0)), sink);
+    ms_backing_sink_unmap(&backing, 0, FAKE_GRANULE);
+    CHECK(ms_backing_drop_sink(0) && !ms_backing_drop_sink(0));
+    check_sums(0);
+    CHECK_EQ(ms_backing_sink_map(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    check_sums(1);
+    ms_backing_sink_unmap(&backing, 0, FAKE_GRANULE);
+    release();
+}
+
+MS_TEST(no_sink_stays_when_a_call_fails)
+{
+    for (unsigned nth = 1;; nth++) {
+        reserve(BYTES);
+        CHECK_EQ(cover(2, 4), CUDA_SUCCESS);
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
+        const CUresult result = ms_backing_sink_map(&backing, 0, 8 * FAKE_GRANULE);
+        check_sums(result == CUDA_SUCCESS ? 6 : 0);
+        if (result == CUDA_SUCCESS)
+            ms_backing_sink_unmap(&backing, 0, 8 * FAKE_GRANULE);
+        const bool has_failed = fake_has_failed();
+        release();
+        if (!has_failed)
+            return;
+    }
+}
+
+/* --- the sink for queued work */
+
+static const struct ms_range two[] = {{FAKE_GRANULE, 3 * FAKE_GRANULE},
+                                      {5 * FAKE_GRANULE, 6 * FAKE_GRANULE}};
+
+static CUevent new_event(void)
+{
+    CUevent event;
+    CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.event_record(event, FAKE_STREAM), CUDA_SUCCESS);
+    return event;
+}
+
+static struct ms_sink_mapping *sink_two(void)
+{
+    struct ms_sink_mapping *sink;
+    CHECK_EQ(ms_backing_sink_map_for(&backing, two, 2, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
+    check_sums(3);
+    CHECK_EQ(fake_memory_at(address_of(1)), fake_memory_at(address_of(5)));
+    return sink;
+}
+
+MS_TEST(what_is_sunk_waits_for_its_work)
+{
+    reserve(BYTES);
+    struct ms_sink_mapping *sink = sink_two();
+    CHECK_EQ(cover(2, 4), CUDA_ERROR_NOT_PERMITTED); /* nothing is queued yet */
+    CHECK_EQ(ms_backing_sink_wait(&backing, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
+    check_sums(3);
+    ms_backing_sink_attach_event(&backing, sink, new_event());
+
+    CHECK_EQ(cover(8, 9), CUDA_SUCCESS); /* beside it: no wait */
+    CHECK_EQ(ms_backing_sink_wait(&backing, 3 * FAKE_GRANULE, 5 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 0);
+    check_sums(3);
+
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK_EQ(cover(2, 4), CUDA_ERROR_LAUNCH_FAILED);
+    check_sums(3);
+    fake.wait_result = CUDA_SUCCESS;
+    CHECK_EQ(cover(2, 4), CUDA_SUCCESS);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 2);
+    check_sums(0);
+    CHECK_EQ(fake.events, 0);
+    release();
+}
+
+MS_TEST(what_is_sunk_goes_with_the_backing)
+{
+    reserve(BYTES);
+    ms_backing_sink_attach_event(&backing, sink_two(), new_event());
+    release();
+}
+
+MS_TEST(work_that_was_not_queued_leaves_nothing_sunk)
+{
+    reserve(BYTES);
+    struct ms_sink_mapping *sink = sink_two();
+    ms_backing_sink_cancel(&backing, NULL);
+    check_sums(3);
+    ms_backing_sink_cancel(&backing, sink);
+    check_sums(0);
+    ms_backing_sink_cancel(&backing, sink); /* it is gone */
+    ms_backing_sink_attach_event(&backing, sink, new_event());
+    CHECK_EQ(fake.events, 0);
+    release();
+}
+
+MS_TEST(nothing_is_sunk_for_work_when_a_call_fails)
+{
+    for (unsigned nth = 1;; nth++) {
+        struct ms_sink_mapping *sink = NULL;
+        reserve(BYTES);
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_OUT_OF_MEMORY);
+        const CUresult result = ms_backing_sink_map_for(&backing, two, 2, FAKE_CONTEXT, &sink);
+        CHECK_EQ(sink != NULL, result == CUDA_SUCCESS);
+        CHECK_EQ(backing.sinks != NULL, result == CUDA_SUCCESS);
+        check_sums(result == CUDA_SUCCESS ? 3 : 0);
+        const bool has_failed = fake_has_failed();
+        release();
+        if (!has_failed)
+            return;
+    }
+}
+
+/* --- lending */
+
+static struct ms_backing lender;
+
+static void make_lender(void)
+{
+    CHECK_EQ(ms_backing_reserve(&lender, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(&lender, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_cover(&lender, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+}
+
+MS_TEST(what_is_lent_is_the_lenders_memory)
+{
+    struct ms_sink_mapping *sink;
+    reserve(BYTES);
+    make_lender();
+    CHECK_EQ(ms_backing_lend_map_for(&backing, &lender, two, FAKE_CONTEXT, &sink), CUDA_SUCCESS);
+    CHECK_EQ(fake_memory_at(address_of(2)), fake_memory_at(lender.address));
+    CHECK_EQ(fake_memory_at(address_of(5)), fake_memory_at(lender.address + 2 * FAKE_GRANULE));
+    CHECK_EQ(backing.backed_bytes, 0);
+    CHECK_EQ(fake.physical_bytes, 3 * FAKE_GRANULE);
+    CHECK_EQ(fake.handles, 0);
+    ms_backing_sink_attach_event(&backing, sink, new_event());
+    CHECK_EQ(ms_backing_sink_wait(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake.mappings, 4);
+    CHECK_EQ(ms_backing_sink_wait(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake.mappings, 2);
+    ms_backing_release(&lender);
+    release();
+}
+
+MS_TEST(nothing_is_lent_when_a_call_fails)
+{
+    for (unsigned nth = 1;; nth++) {
+        struct ms_sink_mapping *sink = NULL;
+        reserve(BYTES);
+        make_lender();
+        fake_fail(FAKE_ANY, nth, CUDA_ERROR_NOT_SUPPORTED);
+        const CUresult result =
+            ms_backing_lend_map_for(&backing, &lender, two, FAKE_CONTEXT, &sink);
+        CHECK_EQ(sink != NULL, result == CUDA_SUCCESS);
+        CHECK_EQ(fake.mappings, result == CUDA_SUCCESS ? 4 : 2);
+        CHECK_EQ(fake.handles, 0);
+        const bool has_failed = fake_has_failed();
+        ms_backing_release(&lender);
+        release();
+        if (!has_failed)
+            return;
+    }
+}
+
+/* --- peers */
+
+MS_TEST(peers_reach_what_is_mapped_now_and_later)
+{
+    reserve(BYTES);
+    CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
+    ms_backing_set_peer(0, 3, true);
+    ms_backing_set_peer(0, MS_MAX_DEVICES, true); /* there is none */
+    CHECK_EQ(ms_backing_apply_access(&backing, 3, true), CUDA_SUCCESS);
+    CHECK_EQ(cover(1, 2), CUDA_SUCCESS);
+    CHECK_EQ(fake_access_at(address_of(0)), 1 | 1 << 3);
+    CHECK_EQ(fake_access_at(address_of(1)), 1 | 1 << 3);
+    ms_backing_set_peer(0, 3, false);
+    CHECK_EQ(ms_backing_apply_access(&backing, 3, false), CUDA_SUCCESS);
+    CHECK_EQ(cover(2, 3), CUDA_SUCCESS);
+    for (size_t i = 0; i < 3; i++)
+        CHECK_EQ(fake_access_at(address_of(i)), 1);
+    release();
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/delayed_free.h"
+
+#include "runtime/driver/flags.h"
+#include "runtime/memory/order.h"
+#include "tests/simcuda/harness/test.h"
+#include "tests/unit/fake_driver.h"
+
+#define OTHER ((CUcontext)2)
+
+/* An allocation of one granule, in memory, that was freed during a capture. */
+static void bury(CUcontext context)
+{
+    struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
+    fake_set(allocation, 0, FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    allocation->context = context;
+    ms_space_remove(ms_space_claim(allocation->address));
+    ms_delay_free(allocation);
+}
+
+MS_TEST(what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
+{
+    fake_start();
+    bury(FAKE_CONTEXT);
+    bury(OTHER);
+    CHECK(ms_owns_any()); /* calls that may unbury are not passed by */
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+
+    ms_order_set_capture(true);
+    CHECK(!ms_free_delayed(NULL));
+    ms_order_set_capture(false);
+    fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
+    CHECK(!ms_free_delayed(NULL));
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+    fake.wait_result = CUDA_SUCCESS;
+
+    CHECK(ms_free_delayed(OTHER) && !ms_free_delayed(OTHER));
+    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
+    CHECK(ms_owns_any());
+    CHECK(ms_free_delayed(NULL) && !ms_free_delayed(NULL));
+    CHECK(!ms_owns_any());
+    fake_check_empty();
+}
+
+MS_TEST(a_context_that_is_gone_is_not_waited_for)
+{
+    fake_start();
+    bury(FAKE_CONTEXT);
+    bury(OTHER);
+    fake.wait_result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    ms_delayed_free_forget(OTHER);
+    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
+    CHECK_EQ(fake.calls[FAKE_event_create], 0);
+    ms_delayed_free_forget(FAKE_CONTEXT);
+    CHECK(!ms_owns_any());
+    fake_check_empty();
+}

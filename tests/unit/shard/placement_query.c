@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the plan in force says of an allocation (shard/active_plan.h), and of reads of what is remote. */
+#include "runtime/config/config.h"
+#include "runtime/memory/order.h"
+#include "runtime/shard/active_plan.h"
+#include "runtime/state/caller.h"
+#include "runtime/state/counters.h"
+#include "tests/unit/fake_driver.h"
+#include "tests/unit/source/files.h"
+#include "tests/unit/use_plan.h"
+
+enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE, HALF = BYTES / 2 };
+
+static const struct ms_content fill = {.kind = MS_FILL};
+static const struct ms_content resident = {.kind = MS_RESIDENT};
+static struct ms_allocation *allocation;
+
+/* Rank 1 keeps the second half of each tensor. */
+static void start(void)
+{
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    use_plan(1, BYTES);
+}
+
+static void end(void)
+{
+    fake_check_allocation(allocation);
+    fake_allocation_free(allocation);
+    fake_check_empty();
+}
+
+static void judge(size_t begin, size_t behind)
+{
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    ms_shard_query_placement(allocation, begin, behind);
+    ms_space_release(allocation);
+}
+
+static enum ms_locality standing_at(size_t offset)
+{
+    return ms_lineage_at(&allocation->lineage, offset).content.locality;
+}
+
+#define CHECK_STANDING(begin, behind, wanted)      \
+    do {                                           \
+        CHECK_EQ(standing_at(begin), wanted);      \
+        CHECK_EQ(standing_at((behind)-1), wanted); \
+    } while (0)
+
+static struct ms_shard_facts facts;
+
+static const struct ms_shard_facts *describe(void)
+{
+    ms_shard_describe(&facts);
+    return &facts;
+}
+
+/* --- judging */
+
+MS_TEST(without_a_plan_all_is_open)
+{
+    char name[8];
+    fake_start();
+    allocation = fake_allocation(BYTES);
+    judge(0, BYTES);
+    CHECK_STANDING(0, BYTES, MS_UNKNOWN);
+    CHECK(!ms_shard_is_active() && ms_shard_generation() == 0);
+    CHECK_EQ(ms_shard_read_remote(allocation, 0, BYTES), CUDA_SUCCESS);
+    CHECK(!ms_shard_name_of(allocation, 0, BYTES, name, sizeof(name)));
+    end();
+}
+
+MS_TEST(memory_without_a_name_is_open)
+{
+    start();
+    fake_set(allocation, 0, BYTES, &fill);
+    judge(0, BYTES);
+    CHECK_STANDING(0, BYTES, MS_UNKNOWN);
+    end();
+}
+
+MS_TEST(a_named_tensor_is_ours_and_away_to_the_byte)
+{
+    start();
+    name_tensor(allocation->address + 5, 1001, "a");
+    judge(0, BYTES);
+    CHECK_EQ(standing_at(4), MS_UNKNOWN);
+    CHECK_STANDING(5, 5 + 501, MS_REMOTE);
+    CHECK_STANDING(5 + 501, 5 + 1001, MS_LOCAL);
+    CHECK_EQ(standing_at(5 + 1001), MS_UNKNOWN);
+    CHECK_EQ(allocation->lineage.remote_bytes, 501);
+    CHECK_EQ(describe()->tensors, 1);
+    CHECK_EQ(facts.planned_bytes, 1001);
+    CHECK_EQ(facts.owned_bytes, 500);
+    end();
+}
+
+MS_TEST(only_what_is_asked_about_and_has_no_memory_is_judged)
+{
+    start();
+    name_tensor(allocation->address, BYTES, "w");
+    fake_set(allocation, 0, FAKE_GRANULE, &fill);
+    fake_set(allocation, FAKE_GRANULE, 2 * FAKE_GRANULE, &resident);
+    fake_set(allocation, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE, &fill);
+    judge(0, 2 * FAKE_GRANULE);
+    CHECK_STANDING(0, FAKE_GRANULE, MS_REMOTE);
+    CHECK_STANDING(FAKE_GRANULE, BYTES, MS_UNKNOWN); /* present, and not asked */
+    judge(2 * FAKE_GRANULE, 2 * FAKE_GRANULE + 1);
+    CHECK_STANDING(2 * FAKE_GRANULE, 3 * FAKE_GRANULE,
+                   MS_REMOTE); /* an extent is asked about whole */
+    CHECK_STANDING(3 * FAKE_GRANULE, BYTES, MS_UNKNOWN);
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK(ms_lineage_set_dead(&allocation->lineage, 3 * FAKE_GRANULE, HALF, true));
+    ms_space_release(allocation);
+    judge(0, BYTES);
+    CHECK_STANDING(3 * FAKE_GRANULE, HALF, MS_UNKNOWN); /* dead */
+    CHECK_STANDING(HALF, BYTES, MS_LOCAL);
+    end();
+}
+
+MS_TEST(what_was_judged_stays_until_it_is_written_anew)
+{
+    struct ms_fault fault;
+    start();
+    name_tensor(allocation->address, BYTES, "w");
+    judge(0, BYTES);
+    CHECK_STANDING(0, HALF, MS_REMOTE);
+    fake_set(allocation, 0, FAKE_GRANULE, &fill);
+    CHECK_STANDING(0, FAKE_GRANULE, MS_UNKNOWN);
+    judge(0, BYTES);
+    CHECK_STANDING(0, HALF, MS_REMOTE);
+    CHECK(ms_shard_unname(allocation->address, BYTES, &fault));
+    CHECK_STANDING(0, BYTES, MS_UNKNOWN);
+    judge(0, BYTES);
+    CHECK_STANDING(0, BYTES, MS_UNKNOWN);
+    CHECK(!ms_shard_unname(allocation->address, BYTES + 1, &fault));
+    end();
+}
+
+/* A checkpoint of one file with the tensors "x", of 3000 bytes, and "y", of 1000 behind it. */
+static struct ms_source *make_checkpoint(uint64_t *data_out)
+{
+    static const char header[] =
+        "{\"x\":{\"dtype\":\"U8\",\"shape\":[3000],\"data_offsets\":[0,3000]},"
+        "\"y\":{\"dtype\":\"U8\",\"shape\":[1000],\"data_offsets\":[3000,4000]}}";
+    static char path[] = "/tmp/metashard-unit-XXXXXX.safetensors";
+    const uint64_t length = sizeof(header) - 1;
+    static const char data[4000];
+    const int file = mkstemps(path, (int)strlen(".safetensors"));
+    CHECK(file >= 0);
+    CHECK_EQ(write(file, &length, sizeof(length)), sizeof(length));
+    CHECK_EQ(write(file, header, length), (ssize_t)length);
+    CHECK_EQ(write(file, data, sizeof(data)), sizeof(data));
+    close(file);
+    struct stat stat_;
+    CHECK_EQ(stat(path, &stat_), 0);
+    struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", path);
+    *data_out = sizeof(length) + length;
+    struct ms_source *source = ms_source_from_file(&mapping, *data_out + sizeof(data));
+    CHECK(source != NULL);
+    /* Its headers are read now; then the file has done its work. */
+    ms_shard_add_copy(source, *data_out, 1);
+    unlink(path);
+    return source;
+}
+
+MS_TEST(a_tensor_of_a_file_is_known_by_where_it_was_copied_from)
+{
+    uint64_t data;
+    char name[8];
+    start();
+    struct ms_source *source = make_checkpoint(&data);
+    const struct ms_content content = {.kind = MS_SOURCE,
+                                       .source = source,
+                                       .source_offset = data + 1000};
+    fake_set(allocation, 100, 3100, &content); /* 2000 of x and all of y */
+    judge(0, BYTES);
+    CHECK_STANDING(100, 600, MS_REMOTE);   /* x, from 1000 to 1500 */
+    CHECK_STANDING(600, 2100, MS_LOCAL);   /* x, to its end */
+    CHECK_STANDING(2100, 2600, MS_REMOTE); /* y */
+    CHECK_STANDING(2600, 3100, MS_LOCAL);
+    CHECK_EQ(standing_at(3100), MS_UNKNOWN);
+    CHECK_EQ(describe()->tensors, 2);
+    CHECK_EQ(facts.planned_bytes, 4000);
+    CHECK_EQ(facts.owned_bytes, 2000);
+    CHECK(ms_shard_name_of(allocation, 200, 300, name, sizeof(name)) && strcmp(name, "x") == 0);
+    CHECK(ms_shard_name_of(allocation, 2100, 2101, name, sizeof(name)) && strcmp(name, "y") == 0);
+    CHECK(!ms_shard_name_of(allocation, 3100, 3200, name, sizeof(name)));
+    ms_source_drop(source);
+    end();
+}
+
+MS_TEST(a_plan_that_does_not_fit_decides_nothing)
+{
+    start();
+    open_log(MS_ERROR);
+    name_tensor(allocation->address, HALF, "w"); /* which is declared with another shape */
+    judge(0, BYTES);
+    CHECK_STANDING(0, BYTES, MS_UNKNOWN);
+    CHECK_EQ(count_log_lines("the plan is not followed"), 1);
+    end();
+}
+
+/* --- names */
+
+MS_TEST(names_tell_what_other_ranks_keep)
+{
+    struct ms_ranges remote = {0};
+    start();
+    name_tensor(allocation->address + FAKE_GRANULE, 1000, "a");
+    CHECK(!ms_shard_named_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 999, &remote));
+    CHECK(!ms_shard_named_remote_parts(allocation, 0, 1000, &remote));
+    CHECK_EQ(remote.count, 0);
+    CHECK(ms_shard_named_remote_parts(allocation, FAKE_GRANULE, FAKE_GRANULE + 1000, &remote));
+    CHECK_EQ(remote.count, 1);
+    CHECK_EQ(remote.list[0].begin, FAKE_GRANULE);
+    CHECK_EQ(remote.list[0].end, FAKE_GRANULE + 500);
+    ms_ranges_cleanup(&remote);
+    char name[2];
+    CHECK(ms_shard_name_of(allocation, FAKE_GRANULE + 3, BYTES, name, sizeof(name)));
+    CHECK(strcmp(name, "a") == 0);
+    CHECK(!ms_shard_name_of(allocation, FAKE_GRANULE - 1, BYTES, name, sizeof(name)));
+    end();
+}
+
+/* --- reading what is remote */
+
+MS_TEST(reads_of_what_is_away_are_counted_and_told_once_for_each_call_and_tensor)
+{
+    start();
+    open_log(MS_INFO);
+    name_tensor(allocation->address, BYTES, "w");
+    judge(0, BYTES);
+    ms_caller = "cuA";
+    CHECK_EQ(ms_shard_read_remote(allocation, HALF, BYTES), CUDA_SUCCESS); /* ours */
+    CHECK_EQ(describe()->remote_reads, 0);
+    CHECK_EQ(ms_shard_read_remote(allocation, HALF - 10, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(ms_shard_read_remote(allocation, 0, 5), CUDA_SUCCESS);
+    ms_caller = "cuB";
+    CHECK_EQ(ms_shard_read_remote(allocation, 0, 1), CUDA_SUCCESS);
+    CHECK_EQ(describe()->remote_reads, 3);
+    CHECK_EQ(facts.remote_read_bytes, 16);
+    CHECK_EQ(facts.remote_reader_count, 2);
+    CHECK(strcmp(facts.remote_readers[0].call, "cuA") == 0 &&
+          strcmp(facts.remote_readers[0].tensor, "w") == 0);
+    CHECK(facts.remote_readers[0].count == 2 && facts.remote_readers[0].bytes == 15);
+    CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READ_BYTES), 16);
+    CHECK_EQ(count_log_lines("reads 10 bytes of tensor w, from byte 262134 on"), 1);
+    CHECK_EQ(count_log_lines("cuA reads"), 1);
+    CHECK_EQ(count_log_lines("cuB reads"), 1);
+    end();
+}
+
+MS_TEST(in_enforce_mode_they_are_refused_and_told_each_time)
+{
+    start();
+    open_log(MS_ERROR);
+    ms_config.plan_mode = MS_ENFORCE;
+    name_tensor(allocation->address, BYTES, "w");
+    judge(0, BYTES);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(ms_shard_read_remote(allocation, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(ms_shard_read_remote(allocation, HALF, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(count_log_lines("METASHARD_PLAN_MODE is enforce"), 3);
+    CHECK_EQ(describe()->remote_read_bytes, 3 * HALF);
+    end();
+}
+
+MS_TEST(another_plan_forgets_what_was_seen)
+{
+    start();
+    name_tensor(allocation->address, BYTES, "w");
+    judge(0, BYTES);
+    CHECK_EQ(describe()->tensors, 1);
+    const uint64_t generation = ms_shard_generation();
+    use_plan(0, BYTES);
+    CHECK(ms_shard_generation() > generation);
+    CHECK_EQ(describe()->tensors, 0);
+    CHECK_EQ(facts.rank, 0);
+    fake_set(allocation, 0, BYTES, &fill);
+    judge(0, BYTES);
+    CHECK_STANDING(0, HALF, MS_LOCAL);
+    CHECK_STANDING(HALF, BYTES, MS_REMOTE);
+    end();
+}
