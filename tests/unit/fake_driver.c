@@ -11,6 +11,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/invariants.h"
 
 struct fake_driver fake;
 
@@ -723,7 +724,9 @@ void fake_check_allocation(const struct ms_allocation *allocation)
 {
     const struct ms_backing *backing = &allocation->backing;
     size_t mapped = 0;
-    WANT(ms_lineage_is_valid(&allocation->lineage));
+    struct ms_violation violation;
+    if (!ms_lineage_is_valid(&allocation->lineage, &violation))
+        end_test("%s: \"%s\" is not true", __func__, violation.rule);
     for (size_t i = 0; i < allocation->lineage.count; i++) {
         if (ms_content_is_present(&allocation->lineage.extents[i].content))
             check_memory(allocation, &allocation->lineage.extents[i]);

@@ -67,7 +67,7 @@ static unsigned char *bytes_of(const struct ms_allocation *allocation)
 static CUresult read_bytes(struct ms_allocation *allocation, size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    const CUresult result = ms_materialise(allocation, begin, behind, MS_READ);
+    const CUresult result = ms_materialise(allocation, begin, behind, MS_NEED_READ);
     ms_space_release(allocation);
     return result;
 }
@@ -140,7 +140,7 @@ MS_TEST(what_a_plan_said_of_the_source_is_not_said_of_the_copy)
     start();
     set(source, 0, 8,
         &(struct ms_content){
-            .kind = MS_FILL, .pattern = 1, .locality = MS_LOCAL, .is_remote_copy = true});
+            .kind = MS_FILL, .pattern = 1, .locality = MS_REMOTE, .is_remote_copy = true});
     CHECK(copy_all(&result) && result == CUDA_SUCCESS);
     CHECK(at(destination, 0).locality == MS_UNKNOWN && !at(destination, 0).is_remote_copy);
     end();
@@ -310,13 +310,13 @@ static void set_stored(void)
     CUevent event;
     const struct ms_range range = {0, 4 * FAKE_GRANULE};
     struct ms_content content = {.kind = MS_PARKED};
-    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, &range, 1, &content.store), CUDA_SUCCESS);
-    memset((void *)(uintptr_t)ms_parked_address(content.store), 9, 4 * FAKE_GRANULE);
+    CHECK_EQ(ms_parked_create(FAKE_CONTEXT, 0, &range, 1, &content.parked), CUDA_SUCCESS);
+    memset((void *)(uintptr_t)ms_parked_address(content.parked), 9, 4 * FAKE_GRANULE);
     CHECK_EQ(ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
     CHECK_EQ(ms_driver.event_record(event, FAKE_STREAM), CUDA_SUCCESS);
-    ms_parked_attach_event(content.store, event);
+    ms_parked_attach_event(content.parked, event);
     set(source, 0, 4, &content);
-    ms_parked_drop(content.store);
+    ms_parked_drop(content.parked);
 }
 
 MS_TEST(what_is_stored_moves_by_lineage_or_goes_straight_to_its_place)

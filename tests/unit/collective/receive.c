@@ -40,7 +40,7 @@ static void end(void)
 
 static CUresult prepare(void)
 {
-    return ms_prepare_receive(allocation->address, allocation->bytes, 2, &receive);
+    return ms_access_receive(allocation->address, allocation->bytes, 2, &receive);
 }
 
 /* What the broadcast does. */
@@ -62,7 +62,7 @@ static enum ms_kind kind_at(size_t offset)
 static CUresult read_bytes(size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    const CUresult result = ms_materialise(allocation, begin, behind, MS_READ);
+    const CUresult result = ms_materialise(allocation, begin, behind, MS_NEED_READ);
     ms_space_release(allocation);
     return result;
 }
@@ -163,8 +163,8 @@ MS_TEST(all_is_kept_where_the_plan_has_no_say)
             bytes++; /* it is in no one allocation */
         else
             bytes = HALF, address += FAKE_GRANULE; /* no tensor */
-        CHECK_EQ(ms_prepare_receive(address, bytes, ranks, &receive), CUDA_SUCCESS);
-        CHECK(receive.sink == NULL && receive.lent == NULL && receive.store == NULL);
+        CHECK_EQ(ms_access_receive(address, bytes, ranks, &receive), CUDA_SUCCESS);
+        CHECK(receive.sink == NULL && receive.lent == NULL && receive.parked == NULL);
         CHECK_EQ(allocation->backing.backed_bytes, way == 4 ? HALF : BYTES);
         CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
         ms_receive_queued(&receive, FAKE_STREAM);
@@ -176,7 +176,7 @@ MS_TEST(all_is_kept_where_the_plan_has_no_say)
 
 /* --- into a store */
 
-static void set_foreign(struct ms_content *content)
+static void set_remote_copy(struct ms_content *content)
 {
     content->is_remote_copy = true;
 }
@@ -188,7 +188,9 @@ static void start_put_together(size_t first, size_t behind)
     fake_start();
     allocation = fake_allocation(BYTES);
     use_plan(0, 1); /* none of them by its size */
-    CHECK(ms_lineage_change(&allocation->lineage, &range, 1, set_foreign));
+    static const struct ms_content zero = {.kind = MS_FILL};
+    CHECK(ms_lineage_set(&allocation->lineage, range.begin, range.end, &zero));
+    CHECK(ms_lineage_change(&allocation->lineage, &range, 1, set_remote_copy));
 }
 
 static void start_passing(void)
@@ -200,7 +202,7 @@ MS_TEST(what_is_only_passing_is_stored)
 {
     start_passing();
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK(receive.store != NULL);
+    CHECK(receive.parked != NULL);
     CHECK_EQ(allocation->backing.backed_bytes, 0);
     CHECK_EQ(fake.physical_bytes, HALF + FAKE_GRANULE);
     write_all();
@@ -237,7 +239,7 @@ MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
     start_passing();
     fake_fail(FAKE_mem_retain, 1, CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(prepare(), CUDA_SUCCESS);
-    CHECK(receive.store == NULL && receive.sink != NULL);
+    CHECK(receive.parked == NULL && receive.sink != NULL);
     CHECK_EQ(allocation->backing.backed_bytes, HALF);
     write_all();
     ms_receive_queued(&receive, FAKE_STREAM);
@@ -249,7 +251,7 @@ MS_TEST(what_cannot_be_lent_gets_memory_of_its_own)
 
 static void check_undone(void)
 {
-    CHECK(receive.sink == NULL && receive.lent == NULL && receive.store == NULL);
+    CHECK(receive.sink == NULL && receive.lent == NULL && receive.parked == NULL);
     CHECK(allocation->backing.sinks == NULL);
     CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 0);
     CHECK_EQ(allocation->lineage.kind_bytes[MS_PARKED], 0);

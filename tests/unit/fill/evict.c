@@ -25,7 +25,7 @@ static CUresult read_bytes(size_t first, size_t end)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
     const CUresult result =
-        ms_materialise(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, MS_READ);
+        ms_materialise(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, MS_NEED_READ);
     ms_space_release(allocation);
     return result;
 }
@@ -332,13 +332,13 @@ MS_TEST(trimming_leaves_what_is_cached)
 MS_TEST(a_read_in_another_context_is_for_good)
 {
     start();
-    CHECK_EQ(ms_read_access(allocation, FAKE_STREAM), MS_READ);
-    CHECK_EQ(ms_read_access(allocation, CU_STREAM_LEGACY), MS_READ);
+    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ);
+    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, CU_STREAM_LEGACY), MS_NEED_READ);
     allocation->context = (CUcontext)2;
-    CHECK_EQ(ms_read_access(allocation, FAKE_STREAM), MS_WRITE);
-    CHECK_EQ(ms_read_access(allocation, CU_STREAM_LEGACY), MS_WRITE);
+    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
+    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, CU_STREAM_LEGACY), MS_NEED_READ_WRITE);
     allocation->context = FAKE_CONTEXT;
     fake.refused_stream = FAKE_STREAM;
-    CHECK_EQ(ms_read_access(allocation, FAKE_STREAM), MS_WRITE);
+    CHECK_EQ(ms_need_in(allocation, MS_NEED_READ, FAKE_STREAM), MS_NEED_READ_WRITE);
     end();
 }

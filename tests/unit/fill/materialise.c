@@ -48,13 +48,10 @@ static void end(void)
     fake_check_empty();
 }
 
-typedef CUresult materialiser(struct ms_allocation *materialised, size_t begin, size_t end,
-                              enum ms_access access);
-
-static CUresult run(materialiser *materialise, size_t begin, size_t behind, enum ms_access access)
+static CUresult run(enum ms_need need, size_t begin, size_t behind)
 {
     CHECK(ms_space_claim(allocation->address) == allocation);
-    const CUresult result = materialise(allocation, begin, behind, access);
+    const CUresult result = ms_materialise(allocation, begin, behind, need);
     ms_space_release(allocation);
     fake_check_allocation(allocation);
     return result;
@@ -80,7 +77,7 @@ static struct ms_content at(size_t granule)
 MS_TEST(what_is_read_can_be_played_again_where_that_costs_nothing)
 {
     start();
-    CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
     CHECK(at(0).kind == MS_FILL && at(0).cached);
     CHECK(at(1).kind == MS_FILL && at(1).cached);
@@ -91,7 +88,7 @@ MS_TEST(what_is_read_can_be_played_again_where_that_costs_nothing)
 
     /* Again: there is nothing to do. */
     const size_t work = fake.work_count;
-    CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
     end();
 }
@@ -99,7 +96,7 @@ MS_TEST(what_is_read_can_be_played_again_where_that_costs_nothing)
 MS_TEST(what_may_be_written_is_resident)
 {
     start();
-    CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ_WRITE, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
     check_bytes();
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
     CHECK_EQ(allocation->reads, 0);
@@ -109,7 +106,7 @@ MS_TEST(what_may_be_written_is_resident)
 MS_TEST(only_the_range_gets_content_and_only_its_granules_memory)
 {
     start();
-    CHECK_EQ(run(ms_materialise, 6, FAKE_GRANULE + 6, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ_WRITE, 6, FAKE_GRANULE + 6), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
     CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
@@ -123,7 +120,7 @@ MS_TEST(what_was_never_written_gets_memory_and_no_content)
 {
     start();
     const size_t work = fake.work_count;
-    CHECK_EQ(run(ms_materialise, 4 * FAKE_GRANULE, BYTES, MS_READ), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ, 4 * FAKE_GRANULE, BYTES), CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, work);
     CHECK(at(4).kind == MS_RESIDENT); /* what is seen once must stay the same */
     end();
@@ -135,7 +132,7 @@ MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
         start();
         const size_t deferred = allocation->lineage.deferred_bytes;
         fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
-        const CUresult result = run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ);
+        const CUresult result = run(MS_NEED_READ, 0, 4 * FAKE_GRANULE);
         CHECK_EQ(fake.pushed_contexts, 0);
         CHECK_EQ(fake.capture_mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
         if (result != CUDA_SUCCESS) {
@@ -145,7 +142,7 @@ MS_TEST(nothing_is_present_that_is_not_there_when_a_call_fails)
         }
         const bool has_failed = fake_has_failed();
         fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
-        CHECK_EQ(run(ms_materialise, 0, 4 * FAKE_GRANULE, MS_READ), CUDA_SUCCESS);
+        CHECK_EQ(run(MS_NEED_READ, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
         check_bytes();
         end();
         if (!has_failed)
@@ -158,7 +155,7 @@ MS_TEST(waits_for_what_it_has_queued)
 {
     start();
     fake_fail(FAKE_memset_d8_async, 1, CUDA_ERROR_LAUNCH_FAILED);
-    CHECK_EQ(run(ms_materialise, 0, 2 * FAKE_GRANULE, MS_READ), CUDA_ERROR_LAUNCH_FAILED);
+    CHECK_EQ(run(MS_NEED_READ, 0, 2 * FAKE_GRANULE), CUDA_ERROR_LAUNCH_FAILED);
     CHECK_EQ(fake.calls[FAKE_memset_d32_async], 1);
     CHECK_EQ(fake.calls[FAKE_stream_synchronize], 1);
     end();
@@ -168,10 +165,10 @@ MS_TEST(what_is_absent_is_refused_where_it_is_needed)
 {
     start();
     set(5, 6, &absent);
-    CHECK_EQ(run(ms_materialise, 0, BYTES, MS_READ), CUDA_ERROR_NOT_PERMITTED);
-    CHECK_EQ(run(ms_materialise_sent, 0, BYTES, MS_READ), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(run(MS_NEED_READ, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(run(MS_NEED_SEND, 0, BYTES), CUDA_ERROR_NOT_PERMITTED);
     CHECK_EQ(allocation->backing.backed_bytes, FAKE_GRANULE);
-    CHECK_EQ(run(ms_materialise_kept, 0, BYTES, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_KEEP, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES - FAKE_GRANULE);
     CHECK(at(5).kind == MS_ABSENT);
     end();
@@ -185,10 +182,10 @@ MS_TEST(the_dead_stay_dead_for_those_who_say_so)
     CHECK(ms_space_add_block(allocation, 0, 4 * FAKE_GRANULE));
     CHECK(ms_space_add_block(allocation, 6 * FAKE_GRANULE, BYTES));
     ms_space_release(allocation);
-    CHECK_EQ(run(ms_materialise_live, 0, BYTES, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_REACH_LIVE, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES - 2 * FAKE_GRANULE);
     CHECK(at(4).kind == MS_DEAD && at(6).kind == MS_RESIDENT);
-    CHECK_EQ(run(ms_materialise, 0, BYTES, MS_WRITE), CUDA_SUCCESS);
+    CHECK_EQ(run(MS_NEED_READ_WRITE, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     end();
 }
@@ -198,7 +195,7 @@ MS_TEST(what_is_overwritten_is_not_played)
     start();
     const size_t work = fake.work_count;
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_back_for_overwrite(allocation, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_materialise(allocation, 0, 3 * FAKE_GRANULE, MS_NEED_OVERWRITE), CUDA_SUCCESS);
     ms_space_release(allocation);
     CHECK_EQ(fake.work_count, work);
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, 4 * FAKE_GRANULE));
@@ -211,7 +208,7 @@ MS_TEST(what_a_capture_overwrites_is_played)
     start();
     ms_order_set_capture(true);
     CHECK(ms_space_claim(allocation->address) == allocation);
-    CHECK_EQ(ms_back_for_overwrite(allocation, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_materialise(allocation, 0, 3 * FAKE_GRANULE, MS_NEED_OVERWRITE), CUDA_SUCCESS);
     ms_space_release(allocation);
     ms_order_set_capture(false);
     check_bytes();
