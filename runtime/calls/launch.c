@@ -2,7 +2,6 @@
 /* Launches: what their parameters reach is materialised, or the launch is recorded. */
 #include "runtime/kernel/call.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
@@ -310,8 +309,7 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
 {
     struct ms_concatenation cat;
     CUdevice device;
-    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
-        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
+    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 || ms_is_capturing() ||
         !ms_concatenation_find(call, layout, packed, &cat) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
         !ms_launch_may_wait(call, layout, device) || !may_copy_inputs(&cat, call->stream))
@@ -478,13 +476,10 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
 static CUresult materialise_all_launched(void)
 {
     CUresult result = CUDA_SUCCESS;
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation;
-         result == CUDA_SUCCESS && (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
+    struct ms_allocation *allocation = NULL;
+    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL)
         result = ms_materialise_launched(allocation);
-        ms_space_release(allocation);
-    }
+    ms_space_release(allocation);
     return result;
 }
 

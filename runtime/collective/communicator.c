@@ -2,7 +2,6 @@
 #include "runtime/collective/communicator.h"
 
 #include <pthread.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "runtime/fill/prefetch.h"
@@ -28,22 +27,24 @@ static int find_locked(const void *handle)
     return at;
 }
 
-void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
+static void note_and_tell(const void *handle, const struct ms_communicator *communicator,
+                          bool (*tell)(uint32_t ranks, uint32_t rank))
 {
     const bool is_first = !ms_shard_is_active();
     ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        ms_shard_set_rank((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        tell((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
         ms_prefetch_begin(is_first);
+}
+
+void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
+{
+    note_and_tell(handle, communicator, ms_shard_set_rank);
 }
 
 void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator)
 {
-    const bool is_first = !ms_shard_is_active();
-    ms_communicator_add(handle, communicator);
-    if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        ms_shard_add_group((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
-        ms_prefetch_begin(is_first);
+    note_and_tell(handle, communicator, ms_shard_add_group);
 }
 
 void ms_communicator_add(const void *handle, const struct ms_communicator *communicator)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/materialise.h"
 
-#include <stdatomic.h>
-
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
@@ -461,7 +459,7 @@ CUresult ms_materialise_launched(struct ms_allocation *allocation)
 
 CUresult ms_back_for_overwrite(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0) {
+    if (ms_is_capturing()) {
         /* What is captured is written later, or never: until then the bytes are what they were. */
         const CUresult kept =
             materialise_without(allocation, begin, end, MS_WRITE, (struct without){.absent = true});

@@ -11,11 +11,8 @@
 /* The program launched work. May settle. */
 void ms_settle_consider(void);
 
-/* Settles now. `why` is a clause for the log and the dump, and is kept. What cannot be materialised stays deferred,
+/* Settles now. `why` is a clause for the log and the state page, and is kept. What cannot be materialised stays deferred,
  * and is not tried again before something new is deferred. */
 void ms_settle_now(const char *why);
-
-/* Why it settled last; "" when it never did. */
-const char *ms_settle_last_cause(void);
 
 #endif

@@ -104,6 +104,9 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
 /* Claims the allocation with the lowest address >= address; NULL after the last. For walks. */
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 
+/* For walks over all: the lowest one above `before`, whose claim it ends. From NULL on, to NULL. */
+struct ms_allocation *ms_space_claim_after(struct ms_allocation *before);
+
 /* Ends a claim: tells the state page what has changed (claim.c). allocation may be NULL. */
 void ms_space_release(struct ms_allocation *allocation);
 

@@ -42,8 +42,6 @@ enum ms_kind {
     MS_KIND_COUNT
 };
 
-extern const char *const ms_kind_names[MS_KIND_COUNT];
-
 /* What the sharding plan says of some bytes (active_plan.h). Bytes that are written anew are open again. */
 enum ms_locality {
     MS_UNKNOWN, /* it was not asked, or says nothing */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan over a list of tensors: which entry decides each of them, and whether it can. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,8 +6,6 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the shim counts, for the summary line, the dump and the state page. Relaxed atomics: a reader may see
+ * What the shim counts, for the summary line and the state page. Relaxed atomics: a reader may see
  * one figure ahead of another. h2d_bytes counts what the shim itself copies to the device; a
  * program's own copies that are forwarded are not in it.
  *

@@ -131,6 +131,8 @@ static const struct {
          "number that looks like one. This device reads such memory (HMM or ATS), where the "
          "address of any block may lie, so everything that was deferred was brought into memory. "
          "Launch it after the weights are sharded, or give it device memory."},
+    [MS_REASON_UNMATCHED] = {"no tensor of the program meets this entry", NULL},
+    [MS_REASON_AMBIGUOUS] = {"more than one block fits this entry", NULL},
 };
 
 const char *ms_reason_text(uint32_t reason)

@@ -5,27 +5,26 @@
 
 #include "tools/dump/dump.h"
 
-/* One or more processes, by rank. Borrowed. */
-struct group {
-    const struct ms_snapshot *processes;
-    size_t count;
-};
-
 /* When the first of them started: their times are put on one clock with it. Unix nanoseconds. */
-uint64_t group_start_ns(const struct group *group);
+uint64_t view_start_ns(const struct view *view);
 
 /* What is to be added to the times of one of them, so that they count from there. */
-uint64_t group_shift_ns(const struct group *group, const struct ms_snapshot *snapshot);
+uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapshot);
 
-struct totals group_totals(const struct group *group);
+struct totals view_totals(const struct view *view);
 
 /* Each: NULL when memory is out. free(). */
 
 /* Causes of the same kind, reason, call and text added up; the most bytes first, then the most often. */
-struct ms_state_cause *group_causes(const struct group *group, size_t *count_out);
+struct ms_state_cause *view_causes(const struct view *view, size_t *count_out);
 
-/* Tensors of one name added up, the largest first. */
-struct tensor_row *group_tensors(const struct group *group, size_t *count_out);
+/* Blocks of one name, as one tensor, the largest first. */
+struct tensor_row {
+    const char *name; /* of a block of a snapshot */
+    uint64_t bytes, deferred_bytes, present_bytes, file_bytes;
+    size_t blocks;
+};
+struct tensor_row *view_tensors(const struct view *view, size_t *count_out);
 
 /* Their memory from `time_ns` on, until the next one. A process counts with its last sample to the end. */
 struct moment {
@@ -33,6 +32,6 @@ struct moment {
 };
 
 /* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the last. */
-struct moment *group_moments(const struct group *group, size_t most, size_t *count_out);
+struct moment *view_moments(const struct view *view, size_t most, size_t *count_out);
 
 #endif

@@ -16,7 +16,4 @@ bool write_trace(const char *path, const struct view *view);
 bool write_output(const char *path, const struct view *view,
                   bool (*write)(FILE *file, const struct view *view));
 
-/* show --watch: the summary, again and again. */
-int run_watch(const struct options *options);
-
 #endif

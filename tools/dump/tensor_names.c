@@ -4,7 +4,6 @@
  * tell them, as long as these are there and as they were.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "tools/dump/dump.h"

@@ -23,10 +23,6 @@ struct options {
 /* "12" as a whole, at most `most`. */
 bool read_count(const char *text, uint64_t most, uint64_t *count_out);
 
-/* Control characters as \u0000, also those of Unicode, and a backslash before each of `special`.
- * Text is UTF-8. */
-void print_escaped(const char *text, const char *special);
-
 /* The text of a good plan for a checkpoint, which is opened too; free() and ms_checkpoint_close().
  * NULL: *status_out, and it was said why. */
 char *plan_text(const struct options *options, const char *path,

@@ -8,7 +8,7 @@
 /* A view: of one process, or of all. */
 struct html {
     FILE *file;
-    struct group group;
+    struct view view;
     char id[24];      /* begins the ids of its elements */
     size_t first;     /* the number of its first process */
     size_t most_rows; /* of a table; a browser is slow with more. The data in the page has all */
