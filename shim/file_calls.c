@@ -127,7 +127,17 @@ static bool may_change_descriptor(enum call call, int descriptor)
 #define CALL(type, name, parameters)                                                      \
     type ms_file_##name parameters __asm__(#name) __attribute__((visibility("default"))); \
     type ms_file_##name parameters
-#define REAL_CALL(type, name, parameters) ((type(*) parameters)real_of(CALL_##name))
+#define REAL_CALL(name) ((__typeof__(&ms_file_##name))real_of(CALL_##name))
+
+/* One that returns `failed` unless it may go on, as `may` says of `call`. */
+#define CALL_IF(type, failed, name, parameters, arguments, may) \
+    CALL(type, name, parameters)                                \
+    {                                                           \
+        const enum call call = CALL_##name;                     \
+        if (!(may))                                             \
+            return failed;                                      \
+        return REAL_CALL(name) arguments;                       \
+    }
 
 static bool has_mode(int flags)
 {
@@ -144,65 +154,49 @@ static bool has_mode(int flags)
         va_end(arguments);                \
     }
 
-#define OPEN(name)                                                                \
-    CALL(int, name, (const char *path, int flags, ...))                           \
-    {                                                                             \
-        READ_MODE(mode, flags)                                                    \
-        if (!may_open(CALL_##name, AT_FDCWD, path, flags))                        \
-            return -1;                                                            \
-        return REAL_CALL(int, name, (const char *, int, ...))(path, flags, mode); \
+#define OPEN(name)                                         \
+    CALL(int, name, (const char *path, int flags, ...))    \
+    {                                                      \
+        READ_MODE(mode, flags)                             \
+        if (!may_open(CALL_##name, AT_FDCWD, path, flags)) \
+            return -1;                                     \
+        return REAL_CALL(name)(path, flags, mode);         \
     }
 OPEN(open)
 OPEN(open64)
 
-#define OPENAT(name)                                                                           \
-    CALL(int, name, (int folder, const char *path, int flags, ...))                            \
-    {                                                                                          \
-        READ_MODE(mode, flags)                                                                 \
-        if (!may_open(CALL_##name, folder, path, flags))                                       \
-            return -1;                                                                         \
-        return REAL_CALL(int, name, (int, const char *, int, ...))(folder, path, flags, mode); \
+#define OPENAT(name)                                                \
+    CALL(int, name, (int folder, const char *path, int flags, ...)) \
+    {                                                               \
+        READ_MODE(mode, flags)                                      \
+        if (!may_open(CALL_##name, folder, path, flags))            \
+            return -1;                                              \
+        return REAL_CALL(name)(folder, path, flags, mode);          \
     }
 OPENAT(openat)
 OPENAT(openat64)
 
-#define OPEN_2(name)                                                   \
-    CALL(int, name, (const char *path, int flags))                     \
-    {                                                                  \
-        if (!may_open(CALL_##name, AT_FDCWD, path, flags))             \
-            return -1;                                                 \
-        return REAL_CALL(int, name, (const char *, int))(path, flags); \
-    }
+#define OPEN_2(name)                                                     \
+    CALL_IF(int, -1, name, (const char *path, int flags), (path, flags), \
+            may_open(call, AT_FDCWD, path, flags))
 OPEN_2(__open_2)
 OPEN_2(__open64_2)
 
-#define OPENAT_2(name)                                                              \
-    CALL(int, name, (int folder, const char *path, int flags))                      \
-    {                                                                               \
-        if (!may_open(CALL_##name, folder, path, flags))                            \
-            return -1;                                                              \
-        return REAL_CALL(int, name, (int, const char *, int))(folder, path, flags); \
-    }
+#define OPENAT_2(name)                                                                       \
+    CALL_IF(int, -1, name, (int folder, const char *path, int flags), (folder, path, flags), \
+            may_open(call, folder, path, flags))
 OPENAT_2(__openat_2)
 OPENAT_2(__openat64_2)
 
-#define CREAT(name)                                                      \
-    CALL(int, name, (const char *path, mode_t mode))                     \
-    {                                                                    \
-        if (!may_change_path(CALL_##name, path))                         \
-            return -1;                                                   \
-        return REAL_CALL(int, name, (const char *, mode_t))(path, mode); \
-    }
+#define CREAT(name)                                                       \
+    CALL_IF(int, -1, name, (const char *path, mode_t mode), (path, mode), \
+            may_change_path(call, path))
 CREAT(creat)
 CREAT(creat64)
 
-#define FOPEN(name)                                                               \
-    CALL(FILE *, name, (const char *path, const char *mode))                      \
-    {                                                                             \
-        if (!may_open_stream(CALL_##name, path, mode))                            \
-            return NULL;                                                          \
-        return REAL_CALL(FILE *, name, (const char *, const char *))(path, mode); \
-    }
+#define FOPEN(name)                                                                 \
+    CALL_IF(FILE *, NULL, name, (const char *path, const char *mode), (path, mode), \
+            may_open_stream(call, path, mode))
 FOPEN(fopen)
 FOPEN(fopen64)
 
@@ -215,76 +209,51 @@ static bool may_open_again(enum call call, const char *path, const char *mode, F
            prepare_descriptor(call, fileno(stream));
 }
 
-#define FREOPEN(name)                                                                             \
-    CALL(FILE *, name, (const char *path, const char *mode, FILE *stream))                        \
-    {                                                                                             \
-        if (!may_open_again(CALL_##name, path, mode, stream))                                     \
-            return NULL;                                                                          \
-        return REAL_CALL(FILE *, name, (const char *, const char *, FILE *))(path, mode, stream); \
-    }
+#define FREOPEN(name)                                                               \
+    CALL_IF(FILE *, NULL, name, (const char *path, const char *mode, FILE *stream), \
+            (path, mode, stream), may_open_again(call, path, mode, stream))
 FREOPEN(freopen)
 FREOPEN(freopen64)
 
-#define TRUNCATE(name)                                                   \
-    CALL(int, name, (const char *path, off_t bytes))                     \
-    {                                                                    \
-        if (!may_change_path(CALL_##name, path))                         \
-            return -1;                                                   \
-        return REAL_CALL(int, name, (const char *, off_t))(path, bytes); \
-    }
+#define TRUNCATE(name)                                                     \
+    CALL_IF(int, -1, name, (const char *path, off_t bytes), (path, bytes), \
+            may_change_path(call, path))
 TRUNCATE(truncate)
 TRUNCATE(truncate64)
 
-#define FTRUNCATE(name)                                         \
-    CALL(int, name, (int file, off_t bytes))                    \
-    {                                                           \
-        if (!may_change_descriptor(CALL_##name, file))          \
-            return -1;                                          \
-        return REAL_CALL(int, name, (int, off_t))(file, bytes); \
-    }
+#define FTRUNCATE(name)                                            \
+    CALL_IF(int, -1, name, (int file, off_t bytes), (file, bytes), \
+            may_change_descriptor(call, file))
 FTRUNCATE(ftruncate)
 FTRUNCATE(ftruncate64)
 
-#define FALLOCATE(name)                                                               \
-    CALL(int, name, (int file, int mode, off_t at, off_t bytes))                      \
-    {                                                                                 \
-        if (!may_change_descriptor(CALL_##name, file))                                \
-            return -1;                                                                \
-        return REAL_CALL(int, name, (int, int, off_t, off_t))(file, mode, at, bytes); \
-    }
+#define FALLOCATE(name)                                                                          \
+    CALL_IF(int, -1, name, (int file, int mode, off_t at, off_t bytes), (file, mode, at, bytes), \
+            may_change_descriptor(call, file))
 FALLOCATE(fallocate)
 FALLOCATE(fallocate64)
 
-/* posix_fallocate returns its error and does not set errno. */
-#define POSIX_FALLOCATE(name)                                              \
-    CALL(int, name, (int file, off_t at, off_t bytes))                     \
-    {                                                                      \
-        const int before = errno;                                          \
-        if (!may_change_descriptor(CALL_##name, file)) {                   \
-            const int error = errno;                                       \
-            errno = before;                                                \
-            return error;                                                  \
-        }                                                                  \
-        return REAL_CALL(int, name, (int, off_t, off_t))(file, at, bytes); \
+/* Returns its error, and leaves errno alone. */
+#define POSIX_FALLOCATE(name)                            \
+    CALL(int, name, (int file, off_t at, off_t bytes))   \
+    {                                                    \
+        const int before = errno;                        \
+        if (!may_change_descriptor(CALL_##name, file)) { \
+            const int error = errno;                     \
+            errno = before;                              \
+            return error;                                \
+        }                                                \
+        return REAL_CALL(name)(file, at, bytes);         \
     }
 POSIX_FALLOCATE(posix_fallocate)
 POSIX_FALLOCATE(posix_fallocate64)
 
-CALL(ssize_t, copy_file_range,
-     (int from, off_t *from_at, int file, off_t *at, size_t bytes, unsigned flags))
-{
-    if (!may_change_descriptor(CALL_copy_file_range, file))
-        return -1;
-    return REAL_CALL(ssize_t, copy_file_range, (int, off_t *, int, off_t *, size_t, unsigned))(
-        from, from_at, file, at, bytes, flags);
-}
+CALL_IF(ssize_t, -1, copy_file_range,
+        (int from, off_t *from_at, int file, off_t *at, size_t bytes, unsigned flags),
+        (from, from_at, file, at, bytes, flags), may_change_descriptor(call, file))
 
-#define SENDFILE(name)                                                                       \
-    CALL(ssize_t, name, (int file, int from, off_t *at, size_t bytes))                       \
-    {                                                                                        \
-        if (!may_change_descriptor(CALL_##name, file))                                       \
-            return -1;                                                                       \
-        return REAL_CALL(ssize_t, name, (int, int, off_t *, size_t))(file, from, at, bytes); \
-    }
+#define SENDFILE(name)                                                        \
+    CALL_IF(ssize_t, -1, name, (int file, int from, off_t *at, size_t bytes), \
+            (file, from, at, bytes), may_change_descriptor(call, file))
 SENDFILE(sendfile)
 SENDFILE(sendfile64)

@@ -7,6 +7,7 @@
 #ifndef METASHARD_SHIM_NCCL_API_H
 #define METASHARD_SHIM_NCCL_API_H
 
+#define __CUDA_API_VERSION_INTERNAL /* as in entries.h */
 #include <cuda.h>
 #include <stddef.h>
 

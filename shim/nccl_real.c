@@ -27,7 +27,7 @@ static struct {
 } comms[MAX_COMMS] MS_GUARDED_BY(lock);
 static int comm_count MS_GUARDED_BY(lock);
 
-static const char *const names[MS_NCCL_COUNT] = {
+const char *const ms_nccl_names[MS_NCCL_COUNT] = {
 #define MS_NCCL(name, parameters, arguments) #name,
 #include "shim/nccl.def"
 #undef MS_NCCL
@@ -97,7 +97,7 @@ static const struct ms_nccl *add_copy(void *handle)
     dl_iterate_phdr(find_extent, &extent);
     struct ms_nccl found = {.begin = extent.begin, .end = extent.end};
     for (int i = 0; i < MS_NCCL_COUNT; i++)
-        found.functions[i] = find(handle, names[i]);
+        found.functions[i] = find(handle, ms_nccl_names[i]);
     found.comm_count = find(handle, "ncclCommCount");
     found.comm_user_rank = find(handle, "ncclCommUserRank");
 

@@ -16,6 +16,7 @@ enum ms_nccl_id {
 #undef MS_NCCL
     MS_NCCL_COUNT
 };
+extern const char *const ms_nccl_names[MS_NCCL_COUNT];
 
 #define MS_NCCL(name, parameters, arguments) ncclResult_t name parameters;
 #include "shim/nccl.def"

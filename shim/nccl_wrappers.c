@@ -14,7 +14,6 @@
  */
 #include "shim/nccl_wrappers.h"
 
-#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -510,13 +509,8 @@ static void *const wrappers[MS_NCCL_COUNT] = {
  * any other. */
 void *ms_nccl_substitute(void *found, const char *name)
 {
-    static const char *const names[MS_NCCL_COUNT] = {
-#define MS_NCCL(name, parameters, arguments) #name,
-#include "shim/nccl.def"
-#undef MS_NCCL
-    };
     for (int i = 0; i < MS_NCCL_COUNT; i++) {
-        if (strcmp(names[i], name) == 0)
+        if (strcmp(ms_nccl_names[i], name) == 0)
             return ms_nccl_is_first(ms_nccl_detect(found)) ? wrappers[i] : found;
     }
     return found;

@@ -22,7 +22,6 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
-#include "runtime/driver/driver.h"
 #include "runtime/fill/overcommit.h"
 #include "shim/real.h"
 

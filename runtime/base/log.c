@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/launcher.h"
 #include "runtime/base/quiet.h"
 
@@ -86,9 +87,7 @@ static struct {
 
 static uint32_t now_s(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return (uint32_t)now.tv_sec;
+    return (uint32_t)(ms_clock_ns(CLOCK_MONOTONIC_COARSE) / MS_NS_PER_S);
 }
 
 static unsigned place_of(const char *format)

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 
 void ms_ranges_cleanup(struct ms_ranges *ranges)
@@ -19,14 +20,8 @@ bool ms_ranges_add(struct ms_ranges *ranges, uint64_t begin, uint64_t end)
         ranges->list[ranges->count - 1].end = end;
         return true;
     }
-    if (ranges->count == ranges->capacity) {
-        const size_t capacity = 2 * ranges->capacity + 16;
-        struct ms_range *grown = ms_heap_realloc(ranges->list, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        ranges->list = grown;
-        ranges->capacity = capacity;
-    }
+    if (!MS_ARRAY_GROW(ranges->list, ranges->count, ranges->capacity))
+        return false;
     ranges->list[ranges->count++] = (struct ms_range){begin, end};
     return true;
 }

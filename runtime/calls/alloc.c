@@ -96,8 +96,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
     CUcontext context = NULL;
     CUdevice device;
     if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
-        ms_size_list_holds(&ms_config.excluded, bytes) ||
-        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+        ms_size_list_holds(&ms_config.excluded, bytes) || ms_is_capturing())
         return false;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
         is_green(context) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
@@ -200,15 +199,12 @@ void ms_context_destroyed(CUcontext context)
 CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled)
 {
     ms_backing_set_peer(device, peer, enabled);
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
-        CUresult result = CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    struct ms_allocation *allocation = NULL;
+    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
         if (allocation->device == device)
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
-        ms_space_release(allocation);
-        if (result != CUDA_SUCCESS)
-            return result;
     }
-    return CUDA_SUCCESS;
+    ms_space_release(allocation);
+    return result;
 }

@@ -6,9 +6,6 @@
  */
 #include "runtime/calls/calls.h"
 
-#include <stdatomic.h>
-
-#include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/order.h"
@@ -23,16 +20,11 @@ static struct ms_allocation *claim(CUdeviceptr address)
     return ms_space_may_hold(address) ? ms_space_claim(address) : NULL;
 }
 
-static bool is_capturing(void)
-{
-    return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0;
-}
-
 static void note_change(struct ms_allocation *allocation)
 {
     allocation->changes++;
     /* A graph uses its addresses at each launch, whether or not they are handed out. */
-    if (is_capturing())
+    if (ms_is_capturing())
         allocation->keeps_dead = true;
 }
 
@@ -142,7 +134,7 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     if (is_deferred && !ms_window_is_settled())
         ms_pressure_trim();
     /* If that fails, the launch that uses the block tries again, and its program gets the error. */
-    if (is_deferred && (ms_window_is_settled() || is_capturing())) {
+    if (is_deferred && (ms_window_is_settled() || ms_is_capturing())) {
         const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
         ms_access(address, bytes, MS_NEED_READ_WRITE);
         ms_why_end(why);

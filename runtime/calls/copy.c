@@ -94,8 +94,7 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
 static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
 {
     static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
-    if (copy->destination == NULL ||
-        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+    if (copy->destination == NULL || ms_is_capturing())
         return copy_resident(copy, at, bytes); /* which fails */
     const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &absent)

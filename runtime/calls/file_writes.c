@@ -13,7 +13,6 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/caller.h"
-#include "runtime/state/counters.h"
 
 /* The size of one host copy, taken when out of device memory, at most. */
 static const size_t copied_bytes = (size_t)16 << 20;
@@ -122,13 +121,10 @@ static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t
 static CUresult save_all(way *save_range, uint64_t *bytes)
 {
     CUresult result = CUDA_SUCCESS;
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation;
-         result == CUDA_SUCCESS && (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
+    struct ms_allocation *allocation = NULL;
+    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL)
         result = save(allocation, save_range, bytes);
-        ms_space_release(allocation);
-    }
+    ms_space_release(allocation);
     return result;
 }
 

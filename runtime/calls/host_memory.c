@@ -7,7 +7,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "runtime/base/heap.h"
+#include "runtime/base/array.h"
 #include "runtime/base/lock.h"
 
 struct range {
@@ -38,19 +38,6 @@ MS_HOLDS(host.lock) static void set_bounds_locked(void)
     atomic_store(&host.end, end);
 }
 
-MS_HOLDS(host.lock) static bool grow_locked(void)
-{
-    if (host.count < host.capacity)
-        return true;
-    const size_t capacity = 2 * host.capacity + 16;
-    struct range *grown = ms_heap_realloc(host.ranges, capacity * sizeof(*grown));
-    if (grown == NULL)
-        return false;
-    host.ranges = grown;
-    host.capacity = capacity;
-    return true;
-}
-
 MS_HOLDS(host.lock) static void add_locked(struct range range)
 {
     for (size_t i = 0; i < host.count; i++) {
@@ -58,7 +45,7 @@ MS_HOLDS(host.lock) static void add_locked(struct range range)
         if (other->begin == range.begin && other->end == range.end && other->owner == range.owner)
             return;
     }
-    if (grow_locked())
+    if (MS_ARRAY_GROW(host.ranges, host.count, host.capacity))
         host.ranges[host.count++] = range;
     else
         host.all = true;

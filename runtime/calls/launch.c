@@ -2,7 +2,6 @@
 /* Launches: a launch is recorded, or what its parameters reach is materialised. */
 #include "runtime/kernel/call.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
@@ -310,8 +309,7 @@ static bool concatenate(const struct ms_call *call, const struct ms_param_layout
 {
     struct ms_concatenation cat;
     CUdevice device;
-    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 ||
-        atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
+    if (layout->rule != MS_RULE_CONCATENATE || reach->count == 0 || ms_is_capturing() ||
         !ms_concatenation_find(call, layout, packed, &cat) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
         !ms_launch_may_wait(call, layout, device) || !may_copy_inputs(&cat, call->stream))

@@ -34,7 +34,7 @@ CUresult ms_bound_lineage(struct ms_allocation *allocation)
 /* A query of a stream that captures would end the capture. */
 static bool takes_work(CUstream stream)
 {
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+    if (ms_is_capturing())
         return false;
     const CUresult state = ms_driver.stream_query(stream);
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/checkpoint/torch_file.h"
 #include "runtime/checkpoint/tensor_json.h"
@@ -27,19 +28,13 @@ struct ms_checkpoint {
 /* File names, sorted by bytes. */
 struct names {
     char **name;
-    size_t count;
+    size_t count, capacity;
 };
 
 static struct ms_tensor *add_tensor(struct ms_checkpoint *checkpoint)
 {
-    if (checkpoint->count == checkpoint->capacity) {
-        const size_t capacity = checkpoint->capacity * 2 + 256;
-        struct ms_tensor *grown = ms_heap_realloc(checkpoint->tensors, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return NULL;
-        checkpoint->tensors = grown;
-        checkpoint->capacity = capacity;
-    }
+    if (!MS_ARRAY_GROW(checkpoint->tensors, checkpoint->count, checkpoint->capacity))
+        return NULL;
     struct ms_tensor *tensor = &checkpoint->tensors[checkpoint->count++];
     *tensor = (struct ms_tensor){0};
     return tensor;
@@ -217,14 +212,12 @@ static int by_text(const void *a, const void *b)
 
 static bool add_name(struct names *names, const char *name)
 {
-    char **grown = ms_heap_realloc(names->name, (names->count + 1) * sizeof(*grown));
-    if (grown == NULL)
+    char *copy = ms_heap_alloc(strlen(name) + 1);
+    if (copy == NULL || !MS_ARRAY_GROW(names->name, names->count, names->capacity)) {
+        ms_heap_free(copy);
         return false;
-    names->name = grown;
-    grown[names->count] = ms_heap_alloc(strlen(name) + 1);
-    if (grown[names->count] == NULL)
-        return false;
-    strcpy(grown[names->count++], name);
+    }
+    names->name[names->count++] = strcpy(copy, name);
     return true;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stack, and what each opcode does to it. */
-#include "runtime/base/heap.h"
+/* What each opcode does to the stack, and the stack. */
+#include "runtime/base/array.h"
 #include "runtime/checkpoint/pickle_internal.h"
 
 bool ms_unpickler_fault(const struct ms_unpickler *machine, const char *text)
@@ -10,26 +10,9 @@ bool ms_unpickler_fault(const struct ms_unpickler *machine, const char *text)
     return false;
 }
 
-/* Makes room for one more than `count`; the array may move. */
-static bool make_room(void **array, size_t *capacity, size_t count, size_t element_bytes)
-{
-    if (count < *capacity)
-        return true;
-    const size_t wanted = count + count / 2 + 64;
-    void *grown = ms_heap_realloc(*array, wanted * element_bytes);
-    if (grown == NULL)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
-
 bool ms_unpickler_add(struct ms_unpickler *machine, struct ms_numbers *numbers, uint32_t number)
 {
-    void *array = numbers->number;
-    const bool is_good = make_room(&array, &numbers->capacity, numbers->count, sizeof(uint32_t));
-    numbers->number = array;
-    if (!is_good)
+    if (!MS_ARRAY_GROW(numbers->number, numbers->count, numbers->capacity))
         return ms_unpickler_fault(machine, "out of memory");
     numbers->number[numbers->count++] = number;
     return true;
@@ -38,11 +21,7 @@ bool ms_unpickler_add(struct ms_unpickler *machine, struct ms_numbers *numbers, 
 struct ms_value *ms_unpickler_make(struct ms_unpickler *machine, enum ms_value_kind kind)
 {
     struct ms_pickle *pickle = &machine->pickle;
-    void *array = pickle->values;
-    const bool is_good =
-        make_room(&array, &machine->value_capacity, pickle->value_count, sizeof(*pickle->values));
-    pickle->values = array;
-    if (!is_good) {
+    if (!MS_ARRAY_GROW(pickle->values, pickle->value_count, machine->value_capacity)) {
         ms_unpickler_fault(machine, "out of memory");
         return NULL;
     }
@@ -63,14 +42,10 @@ struct ms_value *ms_unpickler_push(struct ms_unpickler *machine, enum ms_value_k
 bool ms_unpickler_add_item(struct ms_unpickler *machine, uint32_t to, uint32_t item)
 {
     struct ms_pickle *pickle = &machine->pickle;
-    void *array = pickle->cells;
     /* Cell 0 is none. */
     if (pickle->cell_count == 0)
         pickle->cell_count = 1;
-    const bool is_good =
-        make_room(&array, &machine->cell_capacity, pickle->cell_count, sizeof(*pickle->cells));
-    pickle->cells = array;
-    if (!is_good)
+    if (!MS_ARRAY_GROW(pickle->cells, pickle->cell_count, machine->cell_capacity))
         return ms_unpickler_fault(machine, "out of memory");
     struct ms_value *value = &pickle->values[to];
     const uint32_t cell = pickle->cell_count++;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/checkpoint/pickle.h"
 #include "runtime/document/utf8.h"
@@ -365,15 +366,8 @@ static bool read_view(struct walk *walk, enum made made, uint32_t arguments,
 
 static struct ms_torch_view *add_view(struct ms_torch_state *state)
 {
-    if (state->count == state->capacity) {
-        const size_t capacity = state->capacity * 2 + 64;
-        struct ms_torch_view *grown =
-            ms_heap_realloc(state->views, capacity * sizeof(*state->views));
-        if (grown == NULL)
-            return NULL;
-        state->views = grown;
-        state->capacity = capacity;
-    }
+    if (!MS_ARRAY_GROW(state->views, state->count, state->capacity))
+        return NULL;
     struct ms_torch_view *view = &state->views[state->count++];
     *view = (struct ms_torch_view){0};
     return view;

@@ -38,13 +38,12 @@ static _Thread_local struct {
 
 bool ms_collective_matters(void)
 {
-    return ms_defers_any() ||
-           (ms_owns_any() && atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0);
+    return ms_defers_any() || (ms_owns_any() && ms_is_capturing());
 }
 
 static bool may_be_late(const struct ms_operation *operation)
 {
-    return operation->is_late || atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0;
+    return operation->is_late || ms_is_capturing();
 }
 
 static CUresult prepare_read(const struct ms_operation *operation)
@@ -105,7 +104,7 @@ CUresult ms_collective_prepare(const struct ms_operation *operation)
         result = prepare_read(operation);
     if (ms_defers_any() && operation->written_bytes > 0 && result == CUDA_SUCCESS)
         result = prepare_write(operation);
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+    if (ms_is_capturing())
         look_at_captured(operation);
     return result;
 }

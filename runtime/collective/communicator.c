@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/collective/communicator.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "runtime/base/lock.h"
@@ -28,22 +27,24 @@ MS_HOLDS(table.lock) static int find_locked(const void *handle)
     return at;
 }
 
-void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
+static void note_and_tell(const void *handle, const struct ms_communicator *communicator,
+                          bool (*tell)(uint32_t ranks, uint32_t rank))
 {
     const bool is_first = !ms_shard_is_active();
     ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        ms_shard_set_rank((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        tell((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
         ms_prefetch_begin(is_first);
+}
+
+void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
+{
+    note_and_tell(handle, communicator, ms_shard_set_rank);
 }
 
 void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator)
 {
-    const bool is_first = !ms_shard_is_active();
-    ms_communicator_add(handle, communicator);
-    if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        ms_shard_add_group((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
-        ms_prefetch_begin(is_first);
+    note_and_tell(handle, communicator, ms_shard_add_group);
 }
 
 void ms_communicator_add(const void *handle, const struct ms_communicator *communicator)

@@ -2,7 +2,6 @@
 #include "runtime/collective/receive.h"
 
 #include <sched.h>
-#include <stdatomic.h>
 #include <time.h>
 
 #include "runtime/base/log.h"
@@ -222,7 +221,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
 static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *receive,
                         CUresult *result)
 {
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+    if (ms_is_capturing())
         return false;
     struct ms_allocation *allocation = ms_space_claim(address);
     const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);

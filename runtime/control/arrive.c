@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/plan/plan.h"
@@ -35,10 +34,8 @@ bool ms_arrive_file(const char *path, struct ms_fault *fault)
 
 size_t ms_arrive_status(char *text, size_t bytes)
 {
-    struct ms_shard_facts *facts = ms_heap_alloc(sizeof(*facts));
-    if (facts == NULL)
-        return 0;
-    ms_shard_describe(facts);
+    struct ms_shard_facts facts;
+    ms_shard_describe(&facts);
     const int length =
         snprintf(text, bytes,
                  "{\"pid\": %d, \"plans\": %" PRIu64 ", \"mode\": \"%s\", \"rank\": %" PRIu32
@@ -46,11 +43,10 @@ size_t ms_arrive_status(char *text, size_t bytes)
                  ", \"planned_bytes\": %" PRIu64 ", \"owned_bytes\": %" PRIu64
                  ", \"remote_reads\": %" PRIu64 ", \"remote_read_bytes\": %" PRIu64
                  ", \"requested_bytes\": %" PRIu64 ", \"backed_bytes\": %" PRIu64 "}",
-                 (int)getpid(), facts->generation,
-                 ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise", facts->rank,
-                 facts->world, facts->tensors, facts->planned_bytes, facts->owned_bytes,
-                 facts->remote_reads, facts->remote_read_bytes,
+                 (int)getpid(), facts.generation,
+                 ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise", facts.rank, facts.world,
+                 facts.tensors, facts.planned_bytes, facts.owned_bytes,
+                 ms_counter_get(MS_COUNT_REMOTE_READS), ms_counter_get(MS_COUNT_REMOTE_READ_BYTES),
                  ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_backed_bytes());
-    ms_heap_free(facts);
     return length > 0 ? (size_t)length : 0;
 }

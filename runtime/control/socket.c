@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/control/arrive.h"
@@ -27,8 +28,8 @@ enum {
 };
 
 struct client {
-    int descriptor; /* -1: none */
-    time_t heard;   /* when it last sent something */
+    int descriptor;    /* -1: none */
+    uint64_t heard_ns; /* when it last sent something */
     char line[LINE_BYTES];
     size_t line_length;
     char *plan; /* NULL while a line is being read */
@@ -41,13 +42,6 @@ static struct {
     ino_t inode;
     struct client clients[MS_SOCKET_CLIENTS];
 } server = {.listener = -1};
-
-static time_t now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return now.tv_sec;
-}
 
 /* --- opening */
 
@@ -200,7 +194,8 @@ static void accept_client(void)
         drop(&refused);
         return;
     }
-    *client = (struct client){.descriptor = descriptor, .heard = now_s()};
+    *client =
+        (struct client){.descriptor = descriptor, .heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE)};
 }
 
 /* --- requests */
@@ -294,7 +289,7 @@ static void serve_client(struct client *client)
     }
     const char *at = buffer;
     size_t left = (size_t)got;
-    client->heard = now_s();
+    client->heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
     while (left > 0 && client->descriptor >= 0) {
         if (client->plan != NULL)
             take_bytes(client, &at, &left);
@@ -313,7 +308,8 @@ void ms_socket_serve(const struct pollfd *polled, size_t count)
                 break;
             }
         }
-        if (client->descriptor >= 0 && now_s() - client->heard > PATIENCE_S)
+        if (client->descriptor >= 0 && ms_clock_ns(CLOCK_MONOTONIC_COARSE) - client->heard_ns >
+                                           PATIENCE_S * UINT64_C(1000000000))
             drop(client);
     }
     if (count > 0 && polled[0].revents != 0)

@@ -71,22 +71,11 @@ write_reason(char *out, size_t out_bytes, const char *format, va_list args)
     va_end(again);
 }
 
-/* The length of U+0080 to U+009F, and of the line and paragraph separators, U+2028 and U+2029. */
-static size_t control_bytes(const char *text)
-{
-    const unsigned char *bytes = (const unsigned char *)text;
-    if (bytes[0] == 0xc2 && bytes[1] >= 0x80 && bytes[1] < 0xa0)
-        return 2;
-    return bytes[0] == 0xe2 && bytes[1] == 0x80 && (bytes[2] & 0xfe) == 0xa8 ? 3 : 0;
-}
-
 /* Keeps bytes that are not UTF-8: paths may contain them. */
 static void make_printable(char *text)
 {
     for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            *text = '?';
-        for (size_t bytes = control_bytes(text); bytes > 0; bytes--)
+        for (size_t bytes = ms_utf8_control_bytes(text); bytes > 0; bytes--)
             text[bytes - 1] = '?';
     }
 }

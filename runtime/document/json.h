@@ -3,7 +3,11 @@
 #ifndef METASHARD_RUNTIME_DOCUMENT_JSON_H
 #define METASHARD_RUNTIME_DOCUMENT_JSON_H
 
+#ifdef METASHARD_WITHOUT_JANSSON
+#include "runtime/document/no_jansson.h"
+#else
 #include <jansson.h>
+#endif
 #include <stddef.h>
 #include <stdint.h>
 

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* Returns the length of the character at `at`, where `rest` bytes are left; 0 if invalid. */
-static size_t character_bytes(const unsigned char *at, size_t rest)
+size_t ms_utf8_character_bytes(const char *text, size_t rest)
 {
+    const unsigned char *at = (const unsigned char *)text;
     const unsigned char first = at[0];
     if (first < 0x80)
         return first != 0;
@@ -26,10 +26,21 @@ static size_t character_bytes(const unsigned char *at, size_t rest)
     return is_outside ? 0 : bytes;
 }
 
+/* Those of ASCII, U+0080 to U+009F, U+2028 and U+2029. */
+size_t ms_utf8_control_bytes(const char *text)
+{
+    const unsigned char *bytes = (const unsigned char *)text;
+    if (bytes[0] == 0xc2 && bytes[1] >= 0x80 && bytes[1] < 0xa0)
+        return 2;
+    if (bytes[0] == 0xe2 && bytes[1] == 0x80 && (bytes[2] & 0xfe) == 0xa8)
+        return 3;
+    return (bytes[0] > 0 && bytes[0] < 0x20) || bytes[0] == 0x7f;
+}
+
 bool ms_utf8_is_valid(const char *text, size_t length)
 {
     for (size_t at = 0; at < length;) {
-        const size_t bytes = character_bytes((const unsigned char *)text + at, length - at);
+        const size_t bytes = ms_utf8_character_bytes(text + at, length - at);
         if (bytes == 0)
             return false;
         at += bytes;
@@ -41,7 +52,7 @@ void ms_utf8_repair(char *text)
 {
     size_t left = strlen(text);
     while (left > 0) {
-        const size_t bytes = character_bytes((const unsigned char *)text, left);
+        const size_t bytes = ms_utf8_character_bytes(text, left);
         if (bytes == 0)
             *text = '?';
         text += bytes > 0 ? bytes : 1;

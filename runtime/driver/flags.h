@@ -50,6 +50,12 @@ static inline bool ms_is_recorded(void)
     return atomic_load_explicit(&ms_hot.recorded, memory_order_relaxed) != 0;
 }
 
+/* Some stream is being captured. */
+static inline bool ms_is_capturing(void)
+{
+    return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0;
+}
+
 static inline bool ms_has_files(void)
 {
     return atomic_load_explicit(&ms_hot.files, memory_order_relaxed) != 0;

@@ -220,7 +220,7 @@ static size_t evict_all(const struct way *way)
 {
     size_t freed = 0;
     struct ms_allocation_facts facts;
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+    if (ms_is_capturing())
         return 0;
     for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
         struct candidate candidates[MAX_CANDIDATES];

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/materialise.h"
 
-#include <stdatomic.h>
-
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
@@ -396,7 +394,7 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_need_row *need)
 {
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0) {
+    if (ms_is_capturing()) {
         /* What is captured is written later, or never: until then the bytes are what they were. */
         const CUresult kept = materialise_chosen(allocation, begin, end, need);
         if (kept != CUDA_SUCCESS)

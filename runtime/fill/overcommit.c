@@ -120,16 +120,14 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
 static uint64_t unneeded_bytes(CUdevice device)
 {
     uint64_t bytes = 0;
-    CUdeviceptr at = 0;
     if (!ms_shard_is_active())
         return 0;
-    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
-        if (allocation->device == device) {
-            ms_shard_query_placement(allocation, 0, allocation->bytes);
-            bytes += left_out_bytes(allocation);
-        }
-        ms_space_release(allocation);
+    struct ms_allocation *allocation = NULL;
+    while ((allocation = ms_space_claim_after(allocation)) != NULL) {
+        if (allocation->device != device)
+            continue;
+        ms_shard_query_placement(allocation, 0, allocation->bytes);
+        bytes += left_out_bytes(allocation);
     }
     return bytes;
 }

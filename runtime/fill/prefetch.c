@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/prefetch.h"
 
-#include <stdatomic.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
@@ -39,14 +39,8 @@ struct batch {
 static bool add_run(struct batch *batch, const struct ms_allocation *allocation,
                     const struct ms_extent *extent)
 {
-    if (batch->run_count == batch->run_capacity) {
-        const size_t capacity = 2 * batch->run_capacity + 256;
-        struct ms_read_request *grown = ms_heap_realloc(batch->runs, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        batch->runs = grown;
-        batch->run_capacity = capacity;
-    }
+    if (!MS_ARRAY_GROW(batch->runs, batch->run_count, batch->run_capacity))
+        return false;
     batch->runs[batch->run_count++] =
         (struct ms_read_request){extent->content.source, extent->content.source_offset,
                                  extent->end - extent->begin, allocation->address + extent->begin};
@@ -309,12 +303,9 @@ static void drop_old_plan(void)
 {
     const size_t freed = ms_pressure_evict(give_back);
     uint64_t kept = 0;
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
+    struct ms_allocation *allocation = NULL;
+    while ((allocation = ms_space_claim_after(allocation)) != NULL)
         kept += reopen(allocation);
-        ms_space_release(allocation);
-    }
     if (freed > 0 || kept > 0)
         ms_log(kept > 0 ? MS_WARN : MS_INFO,
                "another plan: %zu bytes of the old one were given back, %llu stay in memory "

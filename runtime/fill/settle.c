@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/settle.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,14 +14,6 @@
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
-
-static _Atomic(const char *) last_cause;
-
-const char *ms_settle_last_cause(void)
-{
-    const char *cause = atomic_load(&last_cause);
-    return cause != NULL ? cause : "";
-}
 
 /* Block by allocation: one whose bytes are lost does not keep the others deferred. */
 static bool materialise_all(void)
@@ -55,7 +46,6 @@ void ms_settle_now(const char *why)
     if (!ms_defers_any())
         return;
     ms_log(MS_DEBUG, "settling: %s", why);
-    atomic_store(&last_cause, why);
     ms_count(MS_COUNT_SETTLES, 1);
     ms_window_end();
     ms_overcommit_set_settled();

@@ -11,11 +11,8 @@
 /* The program launched work. May settle. */
 void ms_settle_consider(void);
 
-/* Settles now. `why` is a clause for the log and the dump; it must stay valid. What cannot be
+/* Settles now. `why` is a clause for the log and the state page; it must stay valid. What cannot be
  * materialised stays deferred, and is not tried again until something new is deferred. */
 void ms_settle_now(const char *why);
-
-/* Why it settled last; "" if it never did. */
-const char *ms_settle_last_cause(void);
 
 #endif

@@ -13,3 +13,10 @@ void ms_space_release(struct ms_allocation *allocation)
     ms_publish_allocation(allocation);
     ms_space_unclaim(allocation);
 }
+
+struct ms_allocation *ms_space_claim_after(struct ms_allocation *before)
+{
+    const CUdeviceptr at = before != NULL ? before->address + before->bytes : 0;
+    ms_space_release(before);
+    return ms_space_claim_next(at);
+}

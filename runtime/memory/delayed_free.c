@@ -8,7 +8,6 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
-#include "runtime/state/counters.h"
 
 static struct {
     struct ms_lock lock;
@@ -70,8 +69,7 @@ static bool destroy_done(CUcontext context, bool is_gone)
 
 bool ms_free_delayed(CUcontext context)
 {
-    return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) == 0 &&
-           destroy_done(context, false);
+    return !ms_is_capturing() && destroy_done(context, false);
 }
 
 void ms_delayed_free_forget(CUcontext context)

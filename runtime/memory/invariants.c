@@ -285,6 +285,9 @@ static bool is_due(const struct ms_allocation *allocation)
 
 void ms_check_allocation(const struct ms_allocation *allocation)
 {
+    static const char *const kinds[] = {"undefined", "dead",   "fill",   "source",
+                                        "launched",  "parked", "absent", "resident"};
+    _Static_assert(sizeof(kinds) / sizeof(kinds[0]) == MS_KIND_COUNT, "one name a kind");
     static const char *const localities[] = {"unknown", "local", "remote"};
     static const struct ms_content none = {.kind = MS_KIND_COUNT};
     struct ms_violation found;
@@ -296,7 +299,7 @@ void ms_check_allocation(const struct ms_allocation *allocation)
         "to %llu (%s, %s%s%s)",
         allocation->bytes, allocation->address, found.rule, (unsigned long long)found.begin,
         (unsigned long long)found.end,
-        content->kind < MS_KIND_COUNT ? ms_kind_names[content->kind] : "no extent",
+        content->kind < MS_KIND_COUNT ? kinds[content->kind] : "no extent",
         localities[content->locality], content->cached ? ", cached" : "",
         content->is_remote_copy ? ", remote copy" : "");
 }

@@ -5,9 +5,6 @@
 
 #include "runtime/base/heap.h"
 
-const char *const ms_kind_names[MS_KIND_COUNT] = {"undefined", "dead",   "fill",   "source",
-                                                  "launch",    "parked", "absent", "resident"};
-
 static bool refers(enum ms_kind kind)
 {
     return kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_PARKED;

@@ -43,8 +43,6 @@ enum ms_kind {
     MS_KIND_COUNT
 };
 
-extern const char *const ms_kind_names[MS_KIND_COUNT];
-
 /* Who keeps some bytes by the sharding plan (active_plan.h). A new write makes it unknown again. */
 enum ms_locality {
     MS_UNKNOWN, /* the plan was not asked, or does not say */

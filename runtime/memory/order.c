@@ -108,7 +108,7 @@ CUresult ms_context_wait(CUcontext context)
 CUresult ms_capture_allows(void)
 {
     CUevent event;
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) == 0 ||
+    if (!ms_is_capturing() ||
         ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return CUDA_SUCCESS;
     const CUresult result = ms_driver.event_query(event);
@@ -118,7 +118,7 @@ CUresult ms_capture_allows(void)
 
 bool ms_may_record(CUstream stream)
 {
-    if (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0)
+    if (ms_is_capturing())
         return false;
     if (ms_is_gated()) {
         const CUresult state = wait_a_moment(stream);
@@ -134,8 +134,7 @@ bool ms_may_record(CUstream stream)
 
 bool ms_host_may_change(CUstream stream)
 {
-    return ms_is_gated() && (atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0 ||
-                             wait_a_moment(stream) != CUDA_SUCCESS);
+    return ms_is_gated() && (ms_is_capturing() || wait_a_moment(stream) != CUDA_SUCCESS);
 }
 
 /* The thunks of launches set the first alone. */

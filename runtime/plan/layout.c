@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan over a list of tensors: finds the entry that decides each tensor, and checks it. */
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

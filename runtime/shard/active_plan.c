@@ -345,12 +345,9 @@ static void note_extents(const struct ms_allocation *allocation)
 
 void ms_shard_catch_up(void)
 {
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
+    struct ms_allocation *allocation = NULL;
+    while ((allocation = ms_space_claim_after(allocation)) != NULL)
         note_extents(allocation);
-        ms_space_release(allocation);
-    }
 }
 
 /* --- names */

@@ -97,24 +97,17 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
 void ms_shard_match_blocks(void);
 
 /* The state of the active plan at one moment. */
-enum { MS_REMOTE_READERS_MAX = 64 };
-struct ms_remote_reader {
-    char call[96], tensor[128];
-    uint64_t count, bytes;
-};
 struct ms_shard_facts {
     char name[512];
     uint32_t rank, world;
     uint64_t generation;
     uint64_t tensors;                    /* of the plan, found in the program's memory */
     uint64_t planned_bytes, owned_bytes; /* of these; of this rank */
-    uint64_t remote_reads, remote_read_bytes;
-    size_t remote_reader_count;
-    struct ms_remote_reader remote_readers[MS_REMOTE_READERS_MAX];
 };
 void ms_shard_describe(struct ms_shard_facts *facts_out);
 
-/* Publishes the active plan to the state page; `what` says what happened to it. */
+/* Publishes the active plan to the state page. `what` says what happened to it, for an event. */
+void ms_shard_publish_facts(const struct ms_shard_facts *facts);
 void ms_shard_publish(const char *what, uint64_t began);
 
 /* Visits the entries that match no tensor of a known file and no named tensor, and the entries that

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/source/file_thread.h"
@@ -80,14 +81,8 @@ static bool grow_tensors(size_t added)
 /* Adds the file even if it is no checkpoint, so that it is not read again. */
 static struct ms_checkpoint_file *add_file(const struct stat *stat)
 {
-    if (known.file_count == known.file_capacity) {
-        const size_t capacity = 2 * known.file_capacity + 16;
-        struct ms_checkpoint_file *grown = ms_heap_realloc(known.file, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return NULL;
-        known.file = grown;
-        known.file_capacity = capacity;
-    }
+    if (!MS_ARRAY_GROW(known.file, known.file_count, known.file_capacity))
+        return NULL;
     struct ms_checkpoint_file *file = &known.file[known.file_count++];
     *file = (struct ms_checkpoint_file){.stat = *stat};
     return file;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 
 static struct {
@@ -53,14 +54,8 @@ bool ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end, cons
                           const struct ms_tensor *like)
 {
     ms_named_tensors_forget(allocation_id, begin, end);
-    if (named.count == named.capacity) {
-        const size_t capacity = 2 * named.capacity + 64;
-        struct ms_named_tensor **grown = ms_heap_realloc(named.list, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        named.list = grown;
-        named.capacity = capacity;
-    }
+    if (!MS_ARRAY_GROW(named.list, named.count, named.capacity))
+        return false;
     struct ms_named_tensor *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
     if (one == NULL)
         return false;

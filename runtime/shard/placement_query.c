@@ -312,23 +312,24 @@ bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t 
     return is_named;
 }
 
-MS_HOLDS(ms_shard.lock)
-static struct ms_remote_reader *find_culprit_locked(const char *call, const char *tensor)
+/* The call has not read the tensor before. When there is no room for it, it counts as one that has. */
+MS_HOLDS(ms_shard.lock) static bool is_first_locked(const char *call, const char *tensor)
 {
-    for (size_t i = 0; i < ms_shard.remote_reader_count; i++) {
-        struct ms_remote_reader *remote_reader = &ms_shard.remote_readers[i];
-        if (strncmp(remote_reader->call, call, sizeof(remote_reader->call) - 1) == 0 &&
-            strncmp(remote_reader->tensor, tensor, sizeof(remote_reader->tensor) - 1) == 0)
-            return remote_reader;
-    }
-    if (ms_shard.remote_reader_count == MS_REMOTE_READERS_MAX)
-        return NULL;
-    struct ms_remote_reader *remote_reader =
-        &ms_shard.remote_readers[ms_shard.remote_reader_count++];
-    *remote_reader = (struct ms_remote_reader){0};
-    snprintf(remote_reader->call, sizeof(remote_reader->call), "%s", call);
-    snprintf(remote_reader->tensor, sizeof(remote_reader->tensor), "%s", tensor);
-    return remote_reader;
+    const size_t gaps = sizeof(ms_shard.remote_readers) / sizeof(ms_shard.remote_readers[0]);
+    size_t i = 0;
+    while (i < ms_shard.remote_reader_count &&
+           (strncmp(ms_shard.remote_readers[i].call, call,
+                    sizeof(ms_shard.remote_readers[i].call) - 1) != 0 ||
+            strncmp(ms_shard.remote_readers[i].tensor, tensor,
+                    sizeof(ms_shard.remote_readers[i].tensor) - 1) != 0))
+        i++;
+    if (i < ms_shard.remote_reader_count || i == gaps)
+        return false;
+    snprintf(ms_shard.remote_readers[i].call, sizeof(ms_shard.remote_readers[i].call), "%s", call);
+    snprintf(ms_shard.remote_readers[i].tensor, sizeof(ms_shard.remote_readers[i].tensor), "%s",
+             tensor);
+    ms_shard.remote_reader_count++;
+    return true;
 }
 
 /* Logs once for each call and tensor, and each time a call fails. */
@@ -375,15 +376,8 @@ static void note_outside_locked(const struct ms_allocation *allocation, size_t b
             reader = find_tensor_locked(allocation, &extent);
         is_found = true;
     }
-    struct ms_remote_reader *remote_reader = find_culprit_locked(call, reader.tensor);
-    ms_shard.remote_reads++;
-    ms_shard.remote_read_bytes += bytes;
     ms_publish_remote_read(allocation, begin, bytes, reader.tensor);
-    report_locked(call, &reader, bytes, remote_reader != NULL && remote_reader->count == 0);
-    if (remote_reader != NULL) {
-        remote_reader->count++;
-        remote_reader->bytes += bytes;
-    }
+    report_locked(call, &reader, bytes, is_first_locked(call, reader.tensor));
 }
 
 CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end)

@@ -45,8 +45,10 @@ struct ms_shard {
     size_t *ambiguous; /* entries */
     size_t ambiguous_count;
 
-    uint64_t remote_reads, remote_read_bytes;
-    struct ms_remote_reader remote_readers[MS_REMOTE_READERS_MAX];
+    /* Calls that have read outside, each told once. */
+    struct {
+        char call[96], tensor[128];
+    } remote_readers[64];
     size_t remote_reader_count;
 };
 

@@ -6,7 +6,6 @@
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
-#include "runtime/shard/checkpoint_files.h"
 #include "runtime/shard/named_tensors.h"
 #include "runtime/shard/shard_internal.h"
 #include "runtime/state/state.h"
@@ -44,14 +43,24 @@ void ms_shard_describe(struct ms_shard_facts *facts_out)
         memcpy(facts_out->name, ms_shard.name, sizeof(facts_out->name));
         facts_out->rank = ms_shard.rank;
         facts_out->world = ms_plan_mesh(ms_shard.plan)->world;
-        facts_out->remote_reads = ms_shard.remote_reads;
-        facts_out->remote_read_bytes = ms_shard.remote_read_bytes;
-        facts_out->remote_reader_count = ms_shard.remote_reader_count;
-        memcpy(facts_out->remote_readers, ms_shard.remote_readers,
-               sizeof(facts_out->remote_readers));
         add_seen_locked(facts_out);
     }
     ms_lock_drop(&ms_shard.lock);
+}
+
+void ms_shard_publish_facts(const struct ms_shard_facts *facts)
+{
+    struct ms_state_plan plan = {.generation = facts->generation,
+                                 .tensors = facts->tensors,
+                                 .planned_bytes = facts->planned_bytes,
+                                 .owned_bytes = facts->owned_bytes,
+                                 .rank = facts->rank,
+                                 .world = facts->world,
+                                 .enforced = ms_config.plan_mode == MS_ENFORCE};
+    snprintf(plan.name, sizeof(plan.name), "%s", facts->name);
+    ms_state_set_plan(&plan);
+    if (facts->generation > 0)
+        ms_state_set_rank(facts->rank, facts->world);
 }
 
 void ms_shard_publish(const char *what, uint64_t began)
@@ -60,17 +69,7 @@ void ms_shard_publish(const char *what, uint64_t began)
     if (!ms_is_recorded())
         return;
     ms_shard_describe(&facts);
-    struct ms_state_plan plan = {.generation = facts.generation,
-                                 .tensors = facts.tensors,
-                                 .planned_bytes = facts.planned_bytes,
-                                 .owned_bytes = facts.owned_bytes,
-                                 .rank = facts.rank,
-                                 .world = facts.world,
-                                 .enforced = ms_config.plan_mode == MS_ENFORCE};
-    snprintf(plan.name, sizeof(plan.name), "%s", facts.name);
-    ms_state_set_plan(&plan);
-    if (facts.generation > 0)
-        ms_state_set_rank(facts.rank, facts.world);
+    ms_shard_publish_facts(&facts);
     ms_state_event(MS_EVENT_PLAN, 0, 0, facts.owned_bytes, began, what);
 }
 

@@ -8,7 +8,6 @@
 #define METASHARD_RUNTIME_SHARD_TENSORS_BY_SIZE_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "runtime/base/range_list.h"
 #include "runtime/plan/tensor_run.h"

@@ -7,6 +7,7 @@
  */
 #include <stdlib.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/shard/checkpoint_files.h"
 #include "runtime/shard/named_tensors.h"
@@ -20,14 +21,8 @@ struct list {
 static bool add_block(struct list *list, const struct ms_allocation *allocation, size_t begin,
                       size_t end)
 {
-    if (list->count == list->capacity) {
-        const size_t capacity = 2 * list->capacity + 256;
-        struct ms_unnamed_block *grown = ms_heap_realloc(list->blocks, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        list->blocks = grown;
-        list->capacity = capacity;
-    }
+    if (!MS_ARRAY_GROW(list->blocks, list->count, list->capacity))
+        return false;
     list->blocks[list->count++] =
         (struct ms_unnamed_block){.allocation_id = allocation->id, .begin = begin, .end = end};
     return true;
@@ -73,13 +68,10 @@ static int by_age(const void *a, const void *b)
 static bool collect(struct list *list)
 {
     bool is_good = true;
-    CUdeviceptr at = 0;
-    for (struct ms_allocation *allocation;
-         is_good && (allocation = ms_space_claim_next(at)) != NULL;) {
-        at = allocation->address + allocation->bytes;
+    struct ms_allocation *allocation = NULL;
+    while (is_good && (allocation = ms_space_claim_after(allocation)) != NULL)
         is_good = add_blocks(list, allocation);
-        ms_space_release(allocation);
-    }
+    ms_space_release(allocation);
     if (list->count > 0)
         qsort(list->blocks, list->count, sizeof(*list->blocks), by_age);
     return is_good;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
@@ -26,7 +27,7 @@ struct file {
     bool is_tried;            /* it looked like a checkpoint, and was opened */
     struct ms_source *source; /* NULL: not a checkpoint, or not trusted now */
     struct tensor *tensors;
-    size_t count;
+    size_t count, capacity;
     size_t last; /* the tensor that matched last: usually its successor matches next */
 };
 
@@ -71,13 +72,8 @@ static bool read_offsets(const char *at, uint64_t *begin_out, uint64_t *end_out)
 
 static bool add_tensor(struct file *file, uint64_t offset, uint64_t bytes)
 {
-    if ((file->count & (file->count + 1)) == 0) { /* the capacity of 1, 3, 7, ... is used up */
-        struct tensor *grown =
-            ms_heap_realloc(file->tensors, (2 * file->count + 1) * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        file->tensors = grown;
-    }
+    if (!MS_ARRAY_GROW(file->tensors, file->count, file->capacity))
+        return false;
     file->tensors[file->count++] = (struct tensor){.offset = offset, .bytes = bytes};
     return true;
 }

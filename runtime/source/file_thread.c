@@ -7,8 +7,6 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 

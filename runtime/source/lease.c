@@ -2,12 +2,12 @@
 #include "runtime/source/lease.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/lock.h"
 #include "runtime/source/descriptor.h"
 
@@ -25,13 +25,6 @@ static struct {
 void ms_lease_allow(void)
 {
     are_allowed = true;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * second_ns + (uint64_t)now.tv_nsec;
 }
 
 static uint64_t read_break_ns(void)
@@ -62,7 +55,7 @@ void ms_lease_take(struct ms_lease *lease, int descriptor)
     if (!are_allowed || break_ns < LEAST_SECONDS * second_ns ||
         syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
         return;
-    const uint64_t now = now_ns();
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
     if (syscall(SYS_fcntl, descriptor, F_SETLEASE, F_RDLCK) != 0)
         return;
     atomic_store(&lease->held_ns, now);
@@ -75,7 +68,7 @@ bool ms_lease_is_intact(struct ms_lease *lease, int descriptor)
 {
     if (!atomic_load(&lease->is_taken))
         return false;
-    const uint64_t now = now_ns();
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
     if (syscall(SYS_fcntl, descriptor, F_GETLEASE, 0) == F_RDLCK) {
         atomic_store(&lease->held_ns, now);
         return true;

@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 
 enum {
@@ -21,29 +21,20 @@ struct maker {
     bool out_of_memory;
 };
 
-/* Makes room for one more element than `count`. */
-static bool grow(struct maker *maker, void *array, size_t count, size_t *capacity, size_t element)
+/* Room for one more. */
+#define GROW(maker, array, count, capacity) \
+    (MS_ARRAY_GROW(array, count, capacity) || ran_out(maker))
+
+static bool ran_out(struct maker *maker)
 {
-    if (count < *capacity)
-        return true;
-    void *old;
-    memcpy(&old, array, sizeof(old));
-    const size_t wanted = *capacity > 0 ? 2 * *capacity : 64;
-    void *larger = ms_heap_realloc(old, wanted * element);
-    if (larger == NULL) {
-        maker->out_of_memory = true;
-        return false;
-    }
-    memcpy(array, &larger, sizeof(larger));
-    *capacity = wanted;
-    return true;
+    maker->out_of_memory = true;
+    return false;
 }
 
 static bool add_batch(struct maker *maker)
 {
     struct ms_schedule *schedule = maker->schedule;
-    if (!grow(maker, &schedule->batches, schedule->batch_count, &maker->batch_capacity,
-              sizeof(*schedule->batches)))
+    if (!GROW(maker, schedule->batches, schedule->batch_count, maker->batch_capacity))
         return false;
     schedule->batches[schedule->batch_count++] = (struct ms_read_batch){schedule->range_count, 0};
     maker->used = 0;
@@ -53,8 +44,7 @@ static bool add_batch(struct maker *maker)
 static bool append_range(struct maker *maker, const struct ms_file_range *range)
 {
     struct ms_schedule *schedule = maker->schedule;
-    if (!grow(maker, &schedule->ranges, schedule->range_count, &maker->range_capacity,
-              sizeof(*schedule->ranges)))
+    if (!GROW(maker, schedule->ranges, schedule->range_count, maker->range_capacity))
         return false;
     schedule->ranges[schedule->range_count++] = *range;
     schedule->batches[schedule->batch_count - 1].count++;
@@ -121,8 +111,7 @@ static void add_copy(struct maker *maker, size_t batch, const struct ms_slot_cop
             return;
         }
     }
-    if (grow(maker, &schedule->copies, schedule->copy_count, &maker->copy_capacity,
-             sizeof(*schedule->copies)))
+    if (GROW(maker, schedule->copies, schedule->copy_count, maker->copy_capacity))
         schedule->copies[schedule->copy_count++] = *copy;
 }
 

@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
@@ -184,11 +183,6 @@ bool ms_source_is_older(const struct ms_source *source)
 const char *ms_source_path(const struct ms_source *source)
 {
     return source->path;
-}
-
-uint64_t ms_source_snapshot_bytes(void)
-{
-    return atomic_load(&snapshot_bytes);
 }
 
 void ms_source_set_snapshot_limit(uint64_t bytes)

@@ -128,8 +128,6 @@ CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t by
 
 const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
 
-/* The host bytes of all snapshots. */
-uint64_t ms_source_snapshot_bytes(void);
 void ms_source_set_snapshot_limit(uint64_t bytes);
 
 #endif

@@ -9,7 +9,6 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <sys/stat.h>
 
 #include "runtime/base/counted.h"

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <time.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
@@ -50,16 +51,9 @@ struct transfer {
     uint64_t began_ns, reported_ns;
 };
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
-}
-
 static void report(struct transfer *transfer)
 {
-    const uint64_t now = now_ns();
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
     if (now - transfer->reported_ns < report_ns)
         return;
     transfer->reported_ns = now;
@@ -314,7 +308,7 @@ static CUresult transfer_runs(struct ms_read_request *requests, size_t count, CU
     count = drop_empty(requests, count);
     if (count == 0)
         return CUDA_SUCCESS;
-    struct transfer transfer = {.stream = stream, .began_ns = now_ns()};
+    struct transfer transfer = {.stream = stream, .began_ns = ms_clock_ns(CLOCK_MONOTONIC)};
     transfer.reported_ns = transfer.began_ns;
     transfer.slot_bytes = choose_slot_bytes(sum_bytes(requests, count));
     if (!ms_schedule_init(&transfer.schedule, requests, count, transfer.slot_bytes))

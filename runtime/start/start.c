@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/start/start.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,7 +8,6 @@
 #include "runtime/calls/file_writes.h"
 #include "runtime/config/torch_allocator.h"
 #include "runtime/control/control.h"
-#include "runtime/driver/driver.h"
 #include "runtime/driver/flags.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
@@ -62,5 +60,7 @@ void ms_finish(void)
         return;
     ms_report(&ms_config);
     ms_state_end();
+    if (ms_config.dump_path[0] != '\0')
+        ms_report_dump(ms_config.dump_path);
     ms_log_finish();
 }

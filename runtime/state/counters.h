@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the shim counts, for the summary line, the dump and the state page. Relaxed atomics: a
- * reader may see one figure ahead of another. h2d_bytes counts what the shim itself copies to the
+ * What the shim counts, for the summary line and the state page. Relaxed atomics: a reader
+ * may see one figure ahead of another. h2d_bytes counts what the shim itself copies to the
  * device, without a program's own copies that are forwarded.
  *
  * Figures are the counters, which only grow, followed by the gauges.

@@ -122,6 +122,8 @@ static const struct {
          "number that looks like one. This device reads such memory (HMM or ATS), which may hold "
          "the address of any block, so everything deferred was materialised. Launch it after the "
          "weights are sharded, or give it device memory."},
+    [MS_REASON_UNMATCHED] = {"no tensor of the program matches this entry", NULL},
+    [MS_REASON_AMBIGUOUS] = {"more than one block matches this entry", NULL},
 };
 
 const char *ms_reason_text(uint32_t reason)

@@ -194,6 +194,8 @@ enum ms_reason {
     MS_REASON_HANDED_OUT,
     MS_REASON_FILE_WRITE,
     MS_REASON_PAGEABLE_REACH,
+    MS_REASON_UNMATCHED, /* an entry of a plan */
+    MS_REASON_AMBIGUOUS,
     MS_REASON_COUNT
 };
 

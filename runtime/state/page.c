@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 
 enum { KEPT_DAYS = 7, KEPT_PAGES = 16, MAX_PAGES = 1024, MAX_NAMES = 9 };
@@ -117,10 +118,8 @@ bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t
     if (page->folder < 0)
         return false;
     snprintf(page->path, sizeof(page->path), "%s", folder);
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
     snprintf(page->hidden_name, sizeof(page->hidden_name), HIDDEN_PREFIX "%d-%lx", (int)getpid(),
-             now.tv_nsec);
+             (unsigned long)ms_clock_ns(CLOCK_MONOTONIC));
     const int file = openat(page->folder, page->hidden_name,
                             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool is_good = file >= 0 || fail(text, "cannot create a file in %.160s: %s", folder, errno);
@@ -185,32 +184,6 @@ static bool may_be_replaced(int folder, const char *name)
             identity.pid_namespace == own.pid_namespace && strcmp(identity.boot, own.boot) == 0);
 }
 
-bool ms_state_page_show(struct ms_state_page *page, char text[256])
-{
-    char name[64] = "";
-    int error = EEXIST;
-    for (int i = 1; i <= MAX_NAMES && error == EEXIST; i++) {
-        char number[24] = "";
-        if (i > 1) /* another container that shares the folder has this process id too */
-            snprintf(number, sizeof(number), "-%d", i);
-        snprintf(name, sizeof(name), MS_STATE_PREFIX "%d%s" MS_STATE_SUFFIX, (int)getpid(), number);
-        if (may_be_replaced(page->folder, name))
-            unlinkat(page->folder, name, 0);
-        error = linkat(page->folder, page->hidden_name, page->folder, name, 0) == 0 ? 0 : errno;
-    }
-    unlinkat(page->folder, page->hidden_name, 0);
-    if (error == 0) {
-        const size_t used = strlen(page->path);
-        snprintf(page->path + used, sizeof(page->path) - used, "/%s", name);
-        ms_state_clean(page->folder);
-    } else {
-        fail(text, "cannot create %s: %s", name, error);
-        munmap(page->bytes, page->total_bytes);
-    }
-    close(page->folder);
-    return error == 0;
-}
-
 /* --- cleaning */
 
 struct old_page {
@@ -260,7 +233,8 @@ static size_t find_old(int folder, struct old_page *pages, time_t now)
     return count;
 }
 
-void ms_state_clean(int folder)
+/* Removes pages of processes that are gone: older than 7 days, and all but the newest 16. */
+static void clean(int folder)
 {
     struct old_page *pages = ms_heap_alloc(MAX_PAGES * sizeof(*pages));
     const time_t now = time(NULL);
@@ -273,4 +247,32 @@ void ms_state_clean(int folder)
             unlinkat(folder, pages[i].name, 0);
     }
     ms_heap_free(pages);
+}
+
+/* --- showing */
+
+bool ms_state_page_show(struct ms_state_page *page, char text[256])
+{
+    char name[64] = "";
+    int error = EEXIST;
+    for (int i = 1; i <= MAX_NAMES && error == EEXIST; i++) {
+        char number[24] = "";
+        if (i > 1) /* another container that shares the folder has this process id as well */
+            snprintf(number, sizeof(number), "-%d", i);
+        snprintf(name, sizeof(name), MS_STATE_PREFIX "%d%s" MS_STATE_SUFFIX, (int)getpid(), number);
+        if (may_be_replaced(page->folder, name))
+            unlinkat(page->folder, name, 0);
+        error = linkat(page->folder, page->hidden_name, page->folder, name, 0) == 0 ? 0 : errno;
+    }
+    unlinkat(page->folder, page->hidden_name, 0);
+    if (error == 0) {
+        const size_t used = strlen(page->path);
+        snprintf(page->path + used, sizeof(page->path) - used, "/%s", name);
+        clean(page->folder);
+    } else {
+        fail(text, "%s cannot be made: %s", name, error);
+        munmap(page->bytes, page->total_bytes);
+    }
+    close(page->folder);
+    return error == 0;
 }

@@ -37,7 +37,4 @@ bool ms_state_page_show(struct ms_state_page *page, char text[256]);
 /* Undoes ms_state_page_make. */
 void ms_state_page_drop(struct ms_state_page *page);
 
-/* Removes pages of ended processes: those older than 7 days, and all but the newest 16. */
-void ms_state_clean(int folder);
-
 #endif

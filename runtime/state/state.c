@@ -7,9 +7,9 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/launcher.h"
 #include "runtime/base/lock.h"
@@ -98,16 +98,9 @@ static void put_text(char *to, size_t bytes, const char *text)
 }
 #define PUT_TEXT(field, text) put_text(field, sizeof(field), text)
 
-static uint64_t monotonic_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 static uint64_t now_ns(void)
 {
-    return monotonic_ns(CLOCK_MONOTONIC) - state.started_ns;
+    return ms_clock_ns(CLOCK_MONOTONIC) - state.started_ns;
 }
 
 uint64_t ms_state_now(void)
@@ -142,7 +135,7 @@ static void describe_process(struct ms_state_process *process)
         .start_ticks = identity.start_ticks,
         .pid_namespace = identity.pid_namespace,
         .uid = geteuid(),
-        .started_ns = monotonic_ns(CLOCK_REALTIME),
+        .started_ns = ms_clock_ns(CLOCK_REALTIME),
         .started_monotonic_ns = state.started_ns,
         .rank = MS_STATE_NO_RANK,
         .world = MS_STATE_NO_RANK,
@@ -203,9 +196,11 @@ static void fill_page(const struct ms_config *config)
     state.sample_interval_ns = 1000000;
 }
 
-static void lay_out(const struct ms_config *config, uint64_t bytes)
+static void lay_out(const struct ms_config *config)
 {
-    uint64_t options = 0;
+    uint64_t options = 0, bytes = config->state_bytes;
+    bytes = bytes < MS_STATE_LEAST_BYTES ? MS_STATE_LEAST_BYTES : bytes;
+    bytes = bytes > MS_STATE_MOST_BYTES ? MS_STATE_MOST_BYTES : bytes / 4096 * 4096;
     ms_config_visit(config, count_option, &options);
     ms_state_lay_out(&state.header, bytes, options, MS_FIGURE_COUNT);
     state.header.total_bytes = bytes;
@@ -213,10 +208,7 @@ static void lay_out(const struct ms_config *config, uint64_t bytes)
 
 static bool make_page(const struct ms_config *config, struct ms_state_page *page, char text[256])
 {
-    uint64_t bytes = config->state_bytes;
-    bytes = bytes < MS_STATE_LEAST_BYTES ? MS_STATE_LEAST_BYTES : bytes;
-    bytes = bytes > MS_STATE_MOST_BYTES ? MS_STATE_MOST_BYTES : bytes / 4096 * 4096;
-    lay_out(config, bytes);
+    const uint64_t bytes = state.header.total_bytes;
     char folder[MS_PATH_BYTES];
     bool is_made = false;
     for (unsigned i = 0; !is_made && ms_state_folder(config, i, folder); i++)
@@ -242,14 +234,14 @@ static bool start_file(const struct ms_config *config, char text[256])
     return true;
 }
 
-/* Makes a page that no other process sees, for the explanations at exit. */
+/* Makes a page that no other process sees, for the explanations and the dump at exit. */
 static bool start_in_memory(const struct ms_config *config)
 {
-    lay_out(config, MS_STATE_LEAST_BYTES);
-    void *bytes = mmap(NULL, MS_STATE_LEAST_BYTES, PROT_READ | PROT_WRITE,
+    void *bytes = mmap(NULL, state.header.total_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (bytes == MAP_FAILED)
         return false;
+    memcpy(bytes, &state.header, sizeof(state.header));
     state.page = bytes;
     if (!make_tables())
         return false;
@@ -268,11 +260,12 @@ void ms_state_start(const struct ms_config *config)
 {
     char text[256] = "";
     const bool is_wanted = config->state_dir[0] != '\0' && getauxval(AT_SECURE) == 0;
-    state.started_ns = monotonic_ns(CLOCK_MONOTONIC);
+    state.started_ns = ms_clock_ns(CLOCK_MONOTONIC);
+    lay_out(config);
     bool is_good = is_wanted && start_file(config, text);
     if (is_wanted && !is_good)
         log_missing(config, text);
-    if (!is_good && config->explain)
+    if (!is_good && (config->explain || config->dump_path[0] != '\0'))
         is_good = start_in_memory(config);
     if (!is_good)
         return;
@@ -289,6 +282,12 @@ void ms_state_end(void)
     state.process.ended_ns = now_ns();
     write_pair(MS_SECTION_PROCESS, &state.process);
     ms_lock_drop(&state.lock);
+}
+
+const void *ms_state_page(size_t *bytes_out)
+{
+    *bytes_out = ms_is_recorded() ? state.header.total_bytes : 0;
+    return ms_is_recorded() ? state.page : NULL;
 }
 
 void ms_state_set_rank(uint32_t rank, uint32_t world)
@@ -720,6 +719,16 @@ void ms_state_event_for(enum ms_event_kind kind, enum ms_reason reason, uint64_t
                                    .kind = kind,
                                    .reason = reason};
     memcpy(cause.call, event.call, sizeof(cause.call));
+    PUT_TEXT(cause.text, text);
+    add_cause(&cause);
+}
+
+void ms_state_cause(enum ms_event_kind kind, enum ms_reason reason, const char *text)
+{
+    if (!ms_is_recorded())
+        return;
+    struct ms_state_cause cause = {.kind = kind, .reason = reason};
+    cause.first_ns = cause.last_ns = now_ns();
     PUT_TEXT(cause.text, text);
     add_cause(&cause);
 }

@@ -16,12 +16,15 @@
 #include "runtime/driver/flags.h"
 #include "runtime/state/format.h"
 
-/* Makes the page; with METASHARD_EXPLAIN, in memory if there can be no file. Logs why there is
+/* Makes the page; with METASHARD_EXPLAIN or METASHARD_DUMP, in memory if there can be no file. Logs why there is
  * none. Called once, before anything is deferred. */
 void ms_state_start(const struct ms_config *config);
 
 /* The process ends by itself. */
 void ms_state_end(void);
+
+/* The page as it is now, or NULL and 0 bytes. */
+const void *ms_state_page(size_t *bytes_out);
 
 /* Nanoseconds since the page was made, or 0 without a page. */
 uint64_t ms_state_now(void);
@@ -63,6 +66,9 @@ void ms_state_event(enum ms_event_kind kind, uint64_t block, uint64_t address, u
 /* The same, for another reason than the thread's. */
 void ms_state_event_for(enum ms_event_kind kind, enum ms_reason reason, uint64_t block,
                         uint64_t address, uint64_t bytes, uint64_t began, const char *text);
+
+/* An event that belongs to no call: counted as a cause, and nothing else. */
+void ms_state_cause(enum ms_event_kind kind, enum ms_reason reason, const char *text);
 
 /* Calls visit with each sentence that explains a fallback, the most bytes first. For the exit. */
 typedef void ms_state_visitor(void *context, const struct ms_state_cause *cause);

@@ -11,7 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
+#include "runtime/document/utf8.h"
 
 /* A file in the middle of reading. */
 struct page {
@@ -145,8 +147,12 @@ static uint64_t sequence_of(const void *record)
     return sequence;
 }
 
-/* Reads the records of a section as they are, perhaps in the middle of a write. */
-static bool read_section(struct page *page, enum ms_state_section section, void **records_out)
+/* A pointer to records of any type. */
+typedef void *__attribute__((may_alias)) pointer;
+
+/* The records of a section as they are, perhaps in the middle of a write. `records_out` is the
+ * address of a pointer to them. */
+static bool read_section(struct page *page, enum ms_state_section section, void *records_out)
 {
     const struct ms_state_span *span = &page->header.sections[section];
     const size_t bytes = (size_t)(span->count * span->record_bytes);
@@ -157,7 +163,7 @@ static bool read_section(struct page *page, enum ms_state_section section, void 
         ms_heap_free(records);
         return false;
     }
-    *records_out = records;
+    *(pointer *)records_out = records;
     return true;
 }
 
@@ -190,7 +196,7 @@ static bool read_record(struct page *page, uint64_t offset, char *record, size_t
  * written. Three readings of the section bracket most records at once; the others are read one by
  * one.
  */
-static bool read_records(struct page *page, enum ms_state_section section, void **records_out,
+static bool read_records(struct page *page, enum ms_state_section section, void *records_out,
                          size_t *count_out)
 {
     const struct ms_state_span *span = &page->header.sections[section];
@@ -217,7 +223,7 @@ static bool read_records(struct page *page, enum ms_state_section section, void 
         ms_heap_free(records);
         return false;
     }
-    *records_out = records;
+    *(pointer *)records_out = records;
     *count_out = kept;
     return true;
 }
@@ -244,39 +250,15 @@ static bool read_pair(struct page *page, enum ms_state_section section, void *re
 
 /* --- texts */
 
-/* The length of the character, or 0 if it is invalid or a control character. */
-static size_t character(const unsigned char *text, size_t left)
-{
-    static const struct {
-        unsigned char mask, lead;
-        uint32_t least;
-    } shapes[] = {{0x80, 0, 0}, {0xe0, 0xc0, 0x80}, {0xf0, 0xe0, 0x800}, {0xf8, 0xf0, 0x10000}};
-    for (size_t length = 1; length <= 4 && length <= left; length++) {
-        if ((text[0] & shapes[length - 1].mask) != shapes[length - 1].lead)
-            continue;
-        uint32_t code = text[0] & (unsigned char)~shapes[length - 1].mask;
-        for (size_t i = 1; i < length; i++) {
-            if ((text[i] & 0xc0) != 0x80)
-                return 0;
-            code = code << 6 | (text[i] & 0x3f);
-        }
-        const bool is_control =
-            code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029;
-        const bool is_good = code >= shapes[length - 1].least && code <= 0x10ffff &&
-                             (code < 0xd800 || code > 0xdfff) && !is_control;
-        return is_good ? length : 0;
-    }
-    return 0;
-}
-
 void ms_state_clean_text(char *text, size_t bytes)
 {
     text[bytes - 1] = '\0';
     for (size_t at = 0; text[at] != '\0';) {
-        const size_t length = character((unsigned char *)text + at, bytes - 1 - at);
-        if (length == 0)
+        const size_t length = ms_utf8_character_bytes(text + at, bytes - 1 - at);
+        const bool is_good = length > 0 && ms_utf8_control_bytes(text + at) == 0;
+        if (!is_good)
             text[at] = '?';
-        at += length > 0 ? length : 1;
+        at += is_good ? length : 1;
     }
 }
 #define CLEAN(field) ms_state_clean_text(field, sizeof(field))
@@ -438,12 +420,10 @@ static void order_samples(struct ms_snapshot *snapshot)
 
 static uint64_t time_of(const struct ms_snapshot *snapshot)
 {
-    struct timespec now;
     const struct ms_state_process *process = &snapshot->process;
     if (process->ended_ns > 0)
         return process->ended_ns;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const uint64_t ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    const uint64_t ns = ms_clock_ns(CLOCK_MONOTONIC);
     if (snapshot->life == MS_LIFE_ALIVE && ns > process->started_monotonic_ns)
         return ns - process->started_monotonic_ns;
     uint64_t last = ms_snapshot_figure(snapshot, "changed_ns");
@@ -485,10 +465,8 @@ static void clean_lists(struct ms_snapshot *snapshot)
 /* The index is the device's number, so devices without a name are kept. */
 static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
 {
-    void *devices;
-    if (!read_section(page, MS_SECTION_DEVICES, &devices))
+    if (!read_section(page, MS_SECTION_DEVICES, &snapshot->devices))
         return false;
-    snapshot->devices = devices;
     const size_t count = (size_t)page->header.sections[MS_SECTION_DEVICES].count;
     for (size_t i = 0; i < count; i++) {
         struct ms_state_device *device = &snapshot->devices[i];
@@ -503,38 +481,19 @@ static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
 
 static bool read_all(struct page *page, struct ms_snapshot *snapshot)
 {
-    void *records[MS_SECTION_COUNT] = {0};
-    size_t counts[MS_SECTION_COUNT] = {0};
-    static const enum ms_state_section written_once[] = {MS_SECTION_OPTIONS, MS_SECTION_FIGURES,
-                                                         MS_SECTION_FIGURE_NAMES};
-    static const enum ms_state_section changing[] = {MS_SECTION_EVENTS, MS_SECTION_BLOCKS,
-                                                     MS_SECTION_SAMPLES, MS_SECTION_CAUSES,
-                                                     MS_SECTION_FILES};
-    bool is_good = true;
-    for (size_t i = 0; i < sizeof(written_once) / sizeof(written_once[0]) && is_good; i++) {
-        const enum ms_state_section section = written_once[i];
-        counts[section] = (size_t)page->header.sections[section].count;
-        is_good = read_section(page, section, &records[section]);
-    }
-    /* Files last: a block's file is written before the block names it. */
-    for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]) && is_good; i++)
-        is_good = read_records(page, changing[i], &records[changing[i]], &counts[changing[i]]);
-    snapshot->options = records[MS_SECTION_OPTIONS];
-    snapshot->option_count = snapshot->options != NULL ? counts[MS_SECTION_OPTIONS] : 0;
-    snapshot->figures = records[MS_SECTION_FIGURES];
-    snapshot->figure_names = records[MS_SECTION_FIGURE_NAMES];
-    snapshot->figure_count = snapshot->figure_names != NULL ? counts[MS_SECTION_FIGURES] : 0;
-    snapshot->files = records[MS_SECTION_FILES];
-    snapshot->file_count = counts[MS_SECTION_FILES];
-    snapshot->causes = records[MS_SECTION_CAUSES];
-    snapshot->cause_count = counts[MS_SECTION_CAUSES];
-    snapshot->samples = records[MS_SECTION_SAMPLES];
-    snapshot->sample_count = counts[MS_SECTION_SAMPLES];
-    snapshot->blocks = records[MS_SECTION_BLOCKS];
-    snapshot->block_count = counts[MS_SECTION_BLOCKS];
-    snapshot->events = records[MS_SECTION_EVENTS];
-    snapshot->event_count = counts[MS_SECTION_EVENTS];
-    return is_good;
+    const struct ms_state_span *sections = page->header.sections;
+    if (!read_section(page, MS_SECTION_OPTIONS, &snapshot->options) ||
+        !read_section(page, MS_SECTION_FIGURES, &snapshot->figures) ||
+        !read_section(page, MS_SECTION_FIGURE_NAMES, &snapshot->figure_names))
+        return false;
+    snapshot->option_count = (size_t)sections[MS_SECTION_OPTIONS].count;
+    snapshot->figure_count = (size_t)sections[MS_SECTION_FIGURES].count;
+    /* Files last: a block's file is there before the block says so. */
+    return read_records(page, MS_SECTION_EVENTS, &snapshot->events, &snapshot->event_count) &&
+           read_records(page, MS_SECTION_BLOCKS, &snapshot->blocks, &snapshot->block_count) &&
+           read_records(page, MS_SECTION_SAMPLES, &snapshot->samples, &snapshot->sample_count) &&
+           read_records(page, MS_SECTION_CAUSES, &snapshot->causes, &snapshot->cause_count) &&
+           read_records(page, MS_SECTION_FILES, &snapshot->files, &snapshot->file_count);
 }
 
 /* Makes room for one more record than the section has: the current figures. */

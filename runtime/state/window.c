@@ -3,8 +3,8 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
-#include <time.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/config/config.h"
 
 /* Fewer launches than this do not show that the program has moved on, however long they take. */
@@ -27,12 +27,9 @@ void ms_window_open(void)
     ms_window_extend();
 }
 
-/* Coarse: a read of memory, not a system call. */
 static uint64_t now_ms(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return ms_clock_ns(CLOCK_MONOTONIC_COARSE) / MS_NS_PER_MS;
 }
 
 static void start_waiting(void)

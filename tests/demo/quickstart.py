@@ -20,6 +20,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from state_page import read_dump  # noqa: E402
+
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MIB = 1 << 20
 
@@ -92,7 +95,7 @@ class Job:
             environment["SIMCUDA_MEMORY_MIB"] = "131072"
         if with_shim:
             environment["LD_PRELOAD"] = self.preload
-            environment["METASHARD_DUMP"] = f"{self.folder}/dump-{rank}.json"
+            environment["METASHARD_DUMP"] = f"{self.folder}/dump-{rank}"
         command = [self.tool("client"), str(rank), str(self.ranks), self.checkpoint]
         # A rank's output is one line, which a pipe holds; its complaints have no limit.
         errors = open(f"{self.folder}/{kind}-{rank}.err", "w+")
@@ -158,8 +161,8 @@ class Job:
             report["peak_bytes"] = int(peak_bytes)
             report["h2d_bytes"] = report["copied_bytes"]
             if with_shim:
-                with open(f"{self.folder}/dump-{rank}.json") as file:
-                    report["h2d_bytes"] = json.load(file)["h2d_bytes"] + report["small_bytes"]
+                counted = read_dump(f"{self.folder}/dump-{rank}")
+                report["h2d_bytes"] = counted["h2d_bytes"] + report["small_bytes"]
         return reports
 
 

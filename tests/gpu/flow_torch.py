@@ -16,6 +16,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from state_page import read_dump  # noqa: E402
+
 # The script: what a user writes who initialises on the device and then shards. Large tensors, so that
 # the caching allocator asks the driver for each.
 SCRIPT = """
@@ -73,8 +76,7 @@ def run(shim, folder):
     if done.returncode == 0:
         result["hashes"] = json.loads(done.stdout)
     if shim is not None and os.path.exists(dump):
-        with open(dump) as file:
-            counters = json.load(file)
+        counters = read_dump(dump)
         counters.pop("blocks", None)
         result["shim"] = counters
     return result

@@ -3,14 +3,7 @@
  * Is what cuGetProcAddress answers the address that dlsym gives for the exported name? And does the
  * entry table name every export of this driver?
  */
-#include "tests/gpu/probe.h"
-
-#include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
-#include <stdio.h>
-#include <string.h>
-
+/* Before cuda.h, whose macros rename functions. */
 static const struct entry {
     const char *symbol, *base;
     int version, per_thread;
@@ -20,6 +13,14 @@ static const struct entry {
 #include "shim/entries.def"
 #undef MS_ENTRY
 };
+
+#include "tests/gpu/probe.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
 
 static void *resolve(const struct entry *entry, CUdriverProcAddressQueryResult *status_out)
 {

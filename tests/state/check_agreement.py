@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_agreement.py DUMP PROGRAM KERNELS PRELOAD: at the end of random programs with a caching allocator, the state page
-says the same as the JSON of METASHARD_DUMP, which is made from the lineages themselves. TAP."""
+"""check_agreement.py DUMP PROGRAM KERNELS PRELOAD: at the end of random programs with a caching allocator, what
+METASHARD_DUMP leaves is what metashard-dump shows, and agrees with itself. TAP."""
 import json
 import os
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
+from state_page import read_dump  # noqa: E402
 
 DUMP, PROGRAM, KERNELS, PRELOAD = sys.argv[1:]
 RULES = "write-only fill32\nwrite-only uniform32\nfrom-other copy32\n"
@@ -16,57 +19,46 @@ FIGURES = ("requested_bytes", "deferred_bytes", "backed_bytes", "backed_bytes_pe
 
 def run(folder, scenario, seed):
     """The page and the dump of one program."""
-    settings = {"LD_PRELOAD": PRELOAD, "METASHARD_STATE_DIR": folder, "METASHARD_DUMP": os.path.join(folder, "dump"),
+    settings = {"LD_PRELOAD": PRELOAD, "METASHARD_DUMP": os.path.join(folder, "dump"),
                 "METASHARD_KERNEL_RULES": os.path.join(folder, "rules"), "METASHARD_SETTLE_MS": "100",
                 "BLOCKS_SEED": str(seed), "METASHARD_MIN_BYTES": "1" if seed % 2 else "2M"}
     done = subprocess.run([PROGRAM, KERNELS, scenario, os.path.join(folder, "data")], env=dict(os.environ, **settings),
                           capture_output=True, text=True, timeout=120)
-    with open(os.path.join(folder, "dump")) as file:
-        dump = json.load(file)
-    page = os.path.join(folder, f"metashard-{dump['pid']}.state")
-    shown = subprocess.run([DUMP, "show", page, "--json"], capture_output=True, text=True)
-    os.unlink(page)
+    dump = read_dump(os.path.join(folder, "dump"))
+    shown = subprocess.run([DUMP, "show", os.path.join(folder, "dump"), "--json"], capture_output=True, text=True)
     return done.returncode, shown.returncode, json.loads(shown.stdout), dump
 
 
-def kinds_of(lineage):
-    """Bytes by kind, cached and away ones; a snapshot that is one, and so on."""
-    sums, cached, away = {}, 0, 0
-    for begin, end, kind, *_ in lineage:
-        words = kind.split()
-        sums[words[-1]] = sums.get(words[-1], 0) + end - begin
-        cached += (end - begin) * ("cached" in words)
-        away += (end - begin) * ("away" in words)
-    return sums, cached, away
-
-
-def faults_of(page, dump):
+def faults_of(shown, dump):
+    """The figures are counted apart from the table of blocks; what is told of parts, apart from what is of the whole."""
     for name in FIGURES:
-        if page[name] != dump[name]:
-            yield f"{name}: {page[name]} in the page, {dump[name]} in the dump"
-    wholes = {block["id"]: block for block in page["blocks"] if block["kind"] != "part"}
-    if page["live_bytes"] != sum(block["bytes"] for block in dump["blocks"]):
-        yield f"live_bytes: {page['live_bytes']}"
-    if set(wholes) != {block["id"] for block in dump["blocks"]}:
+        if shown[name] != dump[name]:
+            yield f"{name}: {shown[name]} is shown, {dump[name]} in the dump"
+    blocks = dump["blocks"]
+    for name, key in (("live_bytes", "bytes"), ("deferred_bytes", "deferred_bytes"), ("backed_bytes", "backed_bytes")):
+        if dump[name] != sum(block[key] for block in blocks):
+            yield f"{name}: {dump[name]}, and of the blocks together {[block[key] for block in blocks]}"
+    wholes = {block["id"]: block for block in shown["blocks"] if block["kind"] != "part"}
+    if set(wholes) != {block["id"] for block in blocks}:
         yield f"allocations {sorted(wholes)}"
-        return
-    for wanted in dump["blocks"]:
-        seen = wholes[wanted["id"]]
-        parts = [block for block in page["blocks"] if block["kind"] == "part" and block["id"] == wanted["id"]]
-        if (seen["bytes"], seen["backed_bytes"]) != (wanted["bytes"], wanted["backed_bytes"]):
-            yield f"allocation {wanted['id']}: {seen}"
-        deferred = "taken" not in wanted or seen["deferred_bytes"] > 0
-        if not deferred:
+    for block in blocks:
+        if sum(block["kinds"].values()) != block["bytes"]:
+            yield f"kinds of {block}"
+        if wholes[block["id"]]["lineage_bytes"] != block["kinds"]:
+            yield f"{wholes[block['id']]} is shown, {block} in the dump"
+        if block["deferred_bytes"] == 0:
             continue # of a settled one, what the caching allocator does is not told
-        if (seen["lineage_bytes"], seen["cached_bytes"], seen["remote_bytes"]) != kinds_of(wanted["lineage"]):
-            yield f"lineage of {wanted['id']}: {seen}, {kinds_of(wanted['lineage'])}"
-        begins = [[int(part["address"], 16) - int(wanted["address"], 16),
-                   int(part["address"], 16) - int(wanted["address"], 16) + part["bytes"]] for part in parts]
-        if begins != wanted.get("taken", []):
-            yield f"parts of {wanted['id']}: {begins}, {wanted.get('taken')}"
-        for part in parts:
-            if sum(part["lineage_bytes"].values()) != part["bytes"]:
+        at = 0
+        for begin, end in block.get("taken", []):
+            if not at <= begin < end <= block["bytes"]:
+                yield f"parts of {block}"
+            at = end
+        for part in block["parts"]:
+            if sum(part["kinds"].values()) != part["bytes"]:
                 yield f"part {part}"
+        if "taken" in block and block["bytes"] - block["kinds"].get("dead", 0) != sum(
+                part["bytes"] for part in block["parts"]):
+            yield f"what is not dead is no part of {block}"
 
 
 def main():

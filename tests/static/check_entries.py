@@ -18,6 +18,7 @@ CHAPTER = r"/\* (?P<chapter>.+) \*/$"
 REASON = r'#define (?P<name>MS_WHY_\w+)\s+(?:\\\n\s*)?"(?P<text>[^"\n]*)"$'
 ROW = (r"MS_ENTRY\((?P<class_>OWN|OBSERVE|SEAL|FORWARD), (?P<symbol>\w+), (?P<base>\w+), "
        r"(?P<version>\d+), (?P<per_thread>[01])(?:,\s+(?P<reason>\w+|\"[^\"\n]*\"))?\)$")
+TWINS = re.compile(r'^MS_ENTRY_TWINS\((\w+), (\w+), (\w+), (\d+), (\w+), (\d+),\s+(\w+|"[^"\n]*")\)$', re.M)
 SHORTEST_REASON = 20
 
 
@@ -38,6 +39,8 @@ def read_rows(text=None):
     if text is None:
         with open(TABLE) as file:
             text = file.read()
+    text = re.sub(r"^#define MS_ENTRY_TWINS(?:.*\\\n)+.*\n", "", text, flags=re.M)
+    text = TWINS.sub(r"MS_ENTRY(\1, \2, \3, \4, 0, \7)\nMS_ENTRY(\1, \2\5, \3, \6, 1, \7)", text)
     rows, reasons, chapter = [], {}, ""
     for match in re.finditer(f"^(?:{CHAPTER}|{REASON}|{ROW})", text, re.M):
         if match["chapter"] is not None:

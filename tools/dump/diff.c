@@ -7,6 +7,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "tools/dump/line.h"
+#include "tools/dump/merge.h"
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -136,7 +137,8 @@ static const struct tensor_row *find_tensor(const struct tensor_row *rows, size_
 static size_t show_tensors(const struct ms_snapshot *a, const struct ms_snapshot *b)
 {
     size_t a_count, b_count, changes = 0;
-    struct tensor_row *a_rows = tensors_of(a, &a_count), *b_rows = tensors_of(b, &b_count);
+    struct tensor_row *a_rows = view_tensors(&(struct view){a, 1}, &a_count);
+    struct tensor_row *b_rows = view_tensors(&(struct view){b, 1}, &b_count);
     const bool is_good = a_rows != NULL && b_rows != NULL;
     for (size_t i = 0; is_good && i < a_count; i++) {
         const struct tensor_row *after = find_tensor(b_rows, b_count, a_rows[i].name);

@@ -18,12 +18,12 @@ struct options {
     const char *command;
     const char **files;
     size_t file_count;
-    const char *json, *events, *help, *color, *width, *watch, *html, *trace;
+    const char *json, *events, *help, *color, *width, *html, *trace;
 };
 
 /* Snapshots of one or more processes, by rank and then in the order given. */
 struct view {
-    struct ms_snapshot *processes;
+    const struct ms_snapshot *processes;
     size_t count;
 };
 
@@ -41,29 +41,25 @@ void name_blocks(struct ms_snapshot *snapshot);
 /* Sums, and values derived from the figures. */
 struct totals {
     uint64_t requested, live, live_peak, deferred, backed, backed_peak, h2d;
-    uint64_t recorded; /* written by the program, and only recorded */
-    uint64_t saved;    /* the peak without the shim, less the actual peak */
-    uint64_t skipped;  /* recorded, and never copied to the device */
+    uint64_t saved;   /* the peak that there would have been, less the peak that was */
+    uint64_t skipped; /* written by the program, noted only, and never copied to the device */
     uint64_t materialise_ns;
 };
 struct totals totals_of(const struct ms_snapshot *snapshot);
-void totals_add(struct totals *sum, const struct totals *added);
 
 /* "running", "ended", "killed" (without having ended by exit) or "unknown". */
 const char *life_name(const struct ms_snapshot *snapshot);
+
+/* The same before a time: "running for". */
+const char *life_words(const struct ms_snapshot *snapshot);
 
 /* "deferred", "partly", "cached", "resident", or "dead". */
 const char *block_state(const struct ms_state_block *block);
 
 bool has_rank(const struct ms_snapshot *snapshot);
 
-/* The tensors of one process: the sums over blocks of one name, the largest first. free(). */
-struct tensor_row {
-    const char *name; /* of a block of the snapshot */
-    uint64_t bytes, deferred_bytes, present_bytes, file_bytes;
-    size_t blocks;
-};
-struct tensor_row *tensors_of(const struct ms_snapshot *snapshot, size_t *count_out);
+/* The rank as a text, or `unknown`. The buffer is one for all. */
+const char *rank_text(const struct ms_snapshot *snapshot, const char *unknown);
 
 int run_list(const struct options *options);
 int run_show(const struct options *options);

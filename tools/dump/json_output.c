@@ -7,72 +7,8 @@
 
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
-
-/* An object or a list in the making: whether a comma is due, and how deep it is. */
-struct writer {
-    FILE *file;
-    unsigned depth;
-    bool is_first, is_in_line; /* small objects are on one line */
-};
-
-static void put_text(FILE *file, const char *text)
-{
-    putc('"', file);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            putc('\\', file);
-        putc(*text, file); /* the view has no control characters */
-    }
-    putc('"', file);
-}
-
-static void next(struct writer *writer, const char *key)
-{
-    FILE *file = writer->file;
-    if (!writer->is_first)
-        putc(',', file);
-    if (writer->is_in_line)
-        fputs(writer->is_first ? "" : " ", file);
-    else
-        fprintf(file, "\n%*s", (int)(2 * writer->depth), "");
-    writer->is_first = false;
-    if (key != NULL) {
-        put_text(file, key);
-        fputs(": ", file);
-    }
-}
-
-static struct writer begin(struct writer *outer, const char *key, char bracket, bool is_in_line)
-{
-    next(outer, key);
-    putc(bracket, outer->file);
-    return (struct writer){outer->file, outer->depth + 1, true, is_in_line};
-}
-
-static void end(const struct writer *writer, char bracket)
-{
-    if (!writer->is_first && !writer->is_in_line)
-        fprintf(writer->file, "\n%*s", (int)(2 * (writer->depth - 1)), "");
-    putc(bracket, writer->file);
-}
-
-static void put_number(struct writer *writer, const char *key, uint64_t value)
-{
-    next(writer, key);
-    fprintf(writer->file, "%" PRIu64, value);
-}
-
-static void put_string(struct writer *writer, const char *key, const char *text)
-{
-    next(writer, key);
-    put_text(writer->file, text);
-}
-
-static void put_null(struct writer *writer, const char *key)
-{
-    next(writer, key);
-    fputs("null", writer->file);
-}
+#include "tools/dump/merge.h"
+#include "tools/json_writer.h"
 
 static void put_rank(struct writer *writer, const char *key, uint32_t value)
 {
@@ -84,8 +20,7 @@ static void put_rank(struct writer *writer, const char *key, uint32_t value)
 
 static void put_address(struct writer *writer, const char *key, uint64_t address)
 {
-    next(writer, key);
-    fprintf(writer->file, "\"0x%" PRIx64 "\"", address);
+    put_value(writer, key, "\"0x%" PRIx64 "\"", address);
 }
 
 static void put_cause_of(struct writer *block, const struct ms_state_block *record)
@@ -99,7 +34,7 @@ static void put_cause_of(struct writer *block, const struct ms_state_block *reco
 static void put_block(struct writer *list, const struct ms_snapshot *snapshot,
                       const struct ms_state_block *record)
 {
-    struct writer block = begin(list, NULL, '{', true);
+    struct writer block = json_begin(list, NULL, '{', true);
     const bool is_part = (record->flags & MS_BLOCK_PART) != 0;
     put_number(&block, "id", record->id);
     put_string(&block, "kind",
@@ -115,12 +50,12 @@ static void put_block(struct writer *list, const struct ms_snapshot *snapshot,
     put_number(&block, "deferred_bytes", record->deferred_bytes);
     put_number(&block, "cached_bytes", record->cached_bytes);
     put_number(&block, "remote_bytes", record->remote_bytes);
-    struct writer lineage = begin(&block, "lineage_bytes", '{', true);
+    struct writer lineage = json_begin(&block, "lineage_bytes", '{', true);
     for (int i = 0; i < MS_BYTES_KIND_COUNT; i++) {
         if (record->kind_bytes[i] > 0)
             put_number(&lineage, ms_state_kind_names[i], record->kind_bytes[i]);
     }
-    end(&lineage, '}');
+    json_end(&lineage, '}');
     if (record->name[0] != '\0')
         put_string(&block, "name", record->name);
     if (record->file > 0) {
@@ -130,12 +65,12 @@ static void put_block(struct writer *list, const struct ms_snapshot *snapshot,
     put_cause_of(&block, record);
     put_number(&block, "allocated_ns", record->allocated_ns);
     put_number(&block, "changed_ns", record->changed_ns);
-    end(&block, '}');
+    json_end(&block, '}');
 }
 
 static void put_event(struct writer *list, const struct ms_state_event *record)
 {
-    struct writer event = begin(list, NULL, '{', true);
+    struct writer event = json_begin(list, NULL, '{', true);
     put_number(&event, "number", record->sequence / 2 - 1);
     put_number(&event, "time_ns", record->time_ns);
     put_number(&event, "duration_ns", record->duration_ns);
@@ -147,12 +82,12 @@ static void put_event(struct writer *list, const struct ms_state_event *record)
     put_address(&event, "address", record->address);
     put_number(&event, "bytes", record->bytes);
     put_number(&event, "thread", record->thread);
-    end(&event, '}');
+    json_end(&event, '}');
 }
 
 static void put_cause(struct writer *list, const struct ms_state_cause *record)
 {
-    struct writer cause = begin(list, NULL, '{', true);
+    struct writer cause = json_begin(list, NULL, '{', true);
     put_string(&cause, "kind", ms_event_kind_name(record->kind));
     put_string(&cause, "reason", ms_event_reason_text(record->kind, record->reason));
     put_string(&cause, "call", record->call);
@@ -164,36 +99,36 @@ static void put_cause(struct writer *list, const struct ms_state_cause *record)
     put_number(&cause, "last_ns", record->last_ns);
     if (record->sentence[0] != '\0')
         put_string(&cause, "explanation", record->sentence);
-    end(&cause, '}');
+    json_end(&cause, '}');
 }
 
 static void put_sample(struct writer *list, const struct ms_state_sample *record)
 {
-    struct writer sample = begin(list, NULL, '{', true);
+    struct writer sample = json_begin(list, NULL, '{', true);
     put_number(&sample, "time_ns", record->time_ns);
     put_number(&sample, "live_bytes", record->live_bytes);
     put_number(&sample, "deferred_bytes", record->deferred_bytes);
     put_number(&sample, "backed_bytes", record->backed_bytes);
     put_number(&sample, "h2d_bytes", record->h2d_bytes);
-    end(&sample, '}');
+    json_end(&sample, '}');
 }
 
 static void put_tensors(struct writer *object, const struct ms_snapshot *snapshot)
 {
     size_t count;
-    struct tensor_row *rows = tensors_of(snapshot, &count);
-    struct writer list = begin(object, "tensors", '[', false);
+    struct tensor_row *rows = view_tensors(&(struct view){snapshot, 1}, &count);
+    struct writer list = json_begin(object, "tensors", '[', false);
     for (size_t i = 0; i < count && rows != NULL; i++) {
-        struct writer tensor = begin(&list, NULL, '{', true);
+        struct writer tensor = json_begin(&list, NULL, '{', true);
         put_string(&tensor, "name", rows[i].name);
         put_number(&tensor, "bytes", rows[i].bytes);
         put_number(&tensor, "deferred_bytes", rows[i].deferred_bytes);
         put_number(&tensor, "present_bytes", rows[i].present_bytes);
         put_number(&tensor, "file_bytes", rows[i].file_bytes);
         put_number(&tensor, "blocks", rows[i].blocks);
-        end(&tensor, '}');
+        json_end(&tensor, '}');
     }
-    end(&list, ']');
+    json_end(&list, ']');
     free(rows);
 }
 
@@ -203,7 +138,7 @@ static void put_plan(struct writer *object, const struct ms_state_plan *record)
         put_null(object, "plan");
         return;
     }
-    struct writer plan = begin(object, "plan", '{', true);
+    struct writer plan = json_begin(object, "plan", '{', true);
     put_string(&plan, "file", record->name);
     put_string(&plan, "mode", record->enforced != 0 ? "enforce" : "advise");
     put_rank(&plan, "rank", record->rank);
@@ -212,37 +147,37 @@ static void put_plan(struct writer *object, const struct ms_state_plan *record)
     put_number(&plan, "tensors", record->tensors);
     put_number(&plan, "planned_bytes", record->planned_bytes);
     put_number(&plan, "owned_bytes", record->owned_bytes);
-    end(&plan, '}');
+    json_end(&plan, '}');
 }
 
 static void put_lists(struct writer *object, const struct ms_snapshot *snapshot)
 {
-    struct writer options = begin(object, "options", '{', false);
+    struct writer options = json_begin(object, "options", '{', false);
     for (size_t i = 0; i < snapshot->option_count; i++)
         put_string(&options, snapshot->options[i].name, snapshot->options[i].value);
-    end(&options, '}');
-    struct writer devices = begin(object, "devices", '[', true);
+    json_end(&options, '}');
+    struct writer devices = json_begin(object, "devices", '[', true);
     for (size_t i = 0; i < snapshot->device_count; i++)
         put_string(&devices, NULL, snapshot->devices[i].name);
-    end(&devices, ']');
+    json_end(&devices, ']');
     put_plan(object, &snapshot->plan);
-    struct writer samples = begin(object, "samples", '[', false);
+    struct writer samples = json_begin(object, "samples", '[', false);
     for (size_t i = 0; i < snapshot->sample_count; i++)
         put_sample(&samples, &snapshot->samples[i]);
-    end(&samples, ']');
-    struct writer blocks = begin(object, "blocks", '[', false);
+    json_end(&samples, ']');
+    struct writer blocks = json_begin(object, "blocks", '[', false);
     for (size_t i = 0; i < snapshot->block_count; i++)
         put_block(&blocks, snapshot, &snapshot->blocks[i]);
-    end(&blocks, ']');
+    json_end(&blocks, ']');
     put_tensors(object, snapshot);
-    struct writer causes = begin(object, "causes", '[', false);
+    struct writer causes = json_begin(object, "causes", '[', false);
     for (size_t i = 0; i < snapshot->cause_count; i++)
         put_cause(&causes, &snapshot->causes[i]);
-    end(&causes, ']');
-    struct writer events = begin(object, "events", '[', false);
+    json_end(&causes, ']');
+    struct writer events = json_begin(object, "events", '[', false);
     for (size_t i = 0; i < snapshot->event_count; i++)
         put_event(&events, &snapshot->events[i]);
-    end(&events, ']');
+    json_end(&events, ']');
 }
 
 /* Writes the figures that this program knows; a page may have others. */
@@ -278,11 +213,7 @@ static void put_process(struct writer *object, const struct ms_snapshot *snapsho
 /* Of several processes: their sums, and each of them. */
 static void put_processes(struct writer *object, const struct view *view)
 {
-    struct totals sum = {0};
-    for (size_t i = 0; i < view->count; i++) {
-        const struct totals totals = totals_of(&view->processes[i]);
-        totals_add(&sum, &totals);
-    }
+    const struct totals sum = view_totals(view);
     put_null(object, "pid");
     put_null(object, "rank");
     put_number(object, "requested_bytes", sum.requested);
@@ -295,24 +226,22 @@ static void put_processes(struct writer *object, const struct view *view)
     put_number(object, "materialise_ns", sum.materialise_ns);
     put_number(object, "saved_bytes", sum.saved);
     put_number(object, "skipped_bytes", sum.skipped);
-    struct writer list = begin(object, "processes", '[', false);
+    struct writer list = json_begin(object, "processes", '[', false);
     for (size_t i = 0; i < view->count; i++) {
-        struct writer process = begin(&list, NULL, '{', false);
+        struct writer process = json_begin(&list, NULL, '{', false);
         put_process(&process, &view->processes[i]);
-        end(&process, '}');
+        json_end(&process, '}');
     }
-    end(&list, ']');
+    json_end(&list, ']');
 }
 
 void write_json(FILE *file, const struct view *view)
 {
-    struct writer object = {file, 1, true, false};
-    putc('{', file);
+    struct writer object = json_document(file);
     put_string(&object, "format", "metashard-state/2");
     if (view->count == 1)
         put_process(&object, &view->processes[0]);
     else
         put_processes(&object, view);
-    end(&object, '}');
-    putc('\n', file);
+    json_document_end(&object);
 }

@@ -15,6 +15,12 @@ static const char *const codes[] = {
     [PLAIN] = "",          [BOLD] = "\033[1m",   [DIM] = "\033[2m",  [RED] = "\033[31m",
     [YELLOW] = "\033[33m", [GREEN] = "\033[32m", [CYAN] = "\033[36m"};
 
+enum color life_color(const struct ms_snapshot *snapshot, enum color otherwise)
+{
+    const char *life = life_name(snapshot);
+    return strcmp(life, "killed") == 0 ? RED : strcmp(life, "running") == 0 ? GREEN : otherwise;
+}
+
 static size_t terminal_width(void)
 {
     struct winsize size;

@@ -4,15 +4,17 @@
 #define METASHARD_TOOLS_DUMP_LINE_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "tools/dump/dump.h"
 
 enum color { PLAIN, BOLD, DIM, RED, YELLOW, GREEN, CYAN };
 
-/* Applies --color (auto, always, never) and --width; by default, as standard output is. Reports a
- * value that is not understood and returns false. */
+/* Red for a process that was killed, green for one that runs. */
+enum color life_color(const struct ms_snapshot *snapshot, enum color otherwise);
+
+/* By --color (auto, always, never) and --width, else as standard output is. False: one of them is not
+ * understood, which was said. */
 bool line_setup(const struct options *options);
 
 /* Prints one line, cut to the width, with its end. */

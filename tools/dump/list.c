@@ -76,14 +76,8 @@ static int newest_first(const void *a, const void *b)
 static void show_row(const struct ms_snapshot *snapshot)
 {
     const struct totals totals = totals_of(snapshot);
-    char rank[16] = "";
-    if (has_rank(snapshot))
-        snprintf(rank, sizeof(rank), "%" PRIu32, snapshot->process.rank);
-    const char *life = life_name(snapshot);
-    line(strcmp(life, "running") == 0  ? GREEN
-         : strcmp(life, "killed") == 0 ? RED
-                                       : PLAIN,
-         "%9" PRIu64 " %5s %-8s %10s %11s %11s %11s %11s  %s", snapshot->process.pid, rank, life,
+    line(life_color(snapshot, PLAIN), "%9" PRIu64 " %5s %-8s %10s %11s %11s %11s %11s  %s",
+         snapshot->process.pid, rank_text(snapshot, ""), life_name(snapshot),
          time_text(snapshot->taken_ns), bytes_text(totals.requested), bytes_text(totals.deferred),
          bytes_text(totals.backed), bytes_text(totals.backed_peak), snapshot->process.command);
 }

@@ -6,7 +6,7 @@
 static const char usage[] =
     "usage: metashard-dump list\n"
     "       metashard-dump show PID|FILE... [--json | --events]\n"
-    "       metashard-dump show PID|FILE... --watch | [--html OUT] [--trace OUT]\n"
+    "       metashard-dump show PID|FILE... [--html OUT] [--trace OUT]\n"
     "       metashard-dump diff PID|FILE PID|FILE\n"
     "       metashard-dump --help\n"
     "each takes --color auto|always|never, and --width CHARACTERS (0: lines are not cut)\n";
@@ -24,7 +24,6 @@ static const struct row rows[] = {
     {TO(events), no_argument, SHOW},
     {TO(html), required_argument, SHOW},
     {TO(trace), required_argument, SHOW},
-    {TO(watch), no_argument, SHOW},
     {TO(color), required_argument, LIST | SHOW | DIFF},
     {TO(width), required_argument, LIST | SHOW | DIFF},
     {TO(help), no_argument, LIST | SHOW | DIFF},

@@ -4,27 +4,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t group_start_ns(const struct group *group)
+uint64_t view_start_ns(const struct view *view)
 {
     uint64_t start = UINT64_MAX;
-    for (size_t i = 0; i < group->count; i++) {
-        const uint64_t own = group->processes[i].process.started_ns;
+    for (size_t i = 0; i < view->count; i++) {
+        const uint64_t own = view->processes[i].process.started_ns;
         start = own < start ? own : start;
     }
     return start;
 }
 
-uint64_t group_shift_ns(const struct group *group, const struct ms_snapshot *snapshot)
+uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapshot)
 {
-    return snapshot->process.started_ns - group_start_ns(group);
+    return snapshot->process.started_ns - view_start_ns(view);
 }
 
-struct totals group_totals(const struct group *group)
+struct totals view_totals(const struct view *view)
 {
     struct totals sum = {0};
-    for (size_t i = 0; i < group->count; i++) {
-        const struct totals totals = totals_of(&group->processes[i]);
-        totals_add(&sum, &totals);
+    for (size_t i = 0; i < view->count; i++) {
+        const struct totals own = totals_of(&view->processes[i]);
+        sum.requested += own.requested;
+        sum.live += own.live;
+        sum.live_peak += own.live_peak;
+        sum.deferred += own.deferred;
+        sum.backed += own.backed;
+        sum.backed_peak += own.backed_peak;
+        sum.h2d += own.h2d;
+        sum.saved += own.saved;
+        sum.skipped += own.skipped;
+        sum.materialise_ns += own.materialise_ns;
     }
     return sum;
 }
@@ -52,19 +61,19 @@ static int most_bytes_first(const void *a, const void *b)
     return same_first(a, b);
 }
 
-struct ms_state_cause *group_causes(const struct group *group, size_t *count_out)
+struct ms_state_cause *view_causes(const struct view *view, size_t *count_out)
 {
     size_t count = 0, kept = 0;
-    for (size_t p = 0; p < group->count; p++)
-        count += group->processes[p].cause_count;
+    for (size_t p = 0; p < view->count; p++)
+        count += view->processes[p].cause_count;
     struct ms_state_cause *causes = calloc(count + 1, sizeof(*causes));
     *count_out = 0;
     if (causes == NULL)
         return NULL;
     count = 0;
-    for (size_t p = 0; p < group->count; p++) {
-        for (size_t i = 0; i < group->processes[p].cause_count; i++)
-            causes[count++] = group->processes[p].causes[i];
+    for (size_t p = 0; p < view->count; p++) {
+        for (size_t i = 0; i < view->processes[p].cause_count; i++)
+            causes[count++] = view->processes[p].causes[i];
     }
     qsort(causes, count, sizeof(*causes), same_first);
     for (size_t i = 0; i < count; i++) {
@@ -97,6 +106,22 @@ static int by_size(const void *a, const void *b)
     return by_name(a, b);
 }
 
+static bool is_named(const struct ms_state_block *block)
+{
+    return block->name[0] != '\0' && (block->flags & MS_BLOCK_CARVED) == 0;
+}
+
+static struct tensor_row row_of(const struct ms_state_block *block)
+{
+    const uint64_t present = block->cached_bytes + block->kind_bytes[MS_BYTES_RESIDENT];
+    return (struct tensor_row){block->name,
+                               block->bytes,
+                               block->deferred_bytes,
+                               present,
+                               block->kind_bytes[MS_BYTES_FILE],
+                               1};
+}
+
 static void add_tensor(struct tensor_row *row, const struct tensor_row *added)
 {
     row->bytes += added->bytes;
@@ -106,22 +131,22 @@ static void add_tensor(struct tensor_row *row, const struct tensor_row *added)
     row->blocks += added->blocks;
 }
 
-struct tensor_row *group_tensors(const struct group *group, size_t *count_out)
+struct tensor_row *view_tensors(const struct view *view, size_t *count_out)
 {
-    size_t room = 0, count = 0, kept = 0;
-    for (size_t p = 0; p < group->count; p++)
-        room += group->processes[p].block_count;
-    struct tensor_row *rows = calloc(room + 1, sizeof(*rows));
-    *count_out = 0;
-    for (size_t p = 0; p < group->count && rows != NULL; p++) {
-        size_t own_count;
-        struct tensor_row *own = tensors_of(&group->processes[p], &own_count);
-        for (size_t i = 0; own != NULL && i < own_count; i++)
-            rows[count++] = own[i];
-        free(own);
+    size_t count = 0, kept = 0;
+    for (size_t p = 0; p < view->count; p++)
+        count += view->processes[p].block_count;
+    struct tensor_row *rows = calloc(count + 1, sizeof(*rows));
+    *count_out = count = 0;
+    for (size_t p = 0; p < view->count && rows != NULL; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
+        for (size_t i = 0; i < snapshot->block_count; i++) {
+            if (is_named(&snapshot->blocks[i]))
+                rows[count++] = row_of(&snapshot->blocks[i]);
+        }
     }
-    if (rows == NULL)
-        return NULL;
+    if (count == 0)
+        return rows;
     qsort(rows, count, sizeof(*rows), by_name);
     for (size_t i = 0; i < count; i++) {
         if (kept > 0 && by_name(&rows[kept - 1], &rows[i]) == 0)
@@ -136,7 +161,7 @@ struct tensor_row *group_tensors(const struct group *group, size_t *count_out)
 
 /* --- memory over time */
 
-/* A sample on the group's clock, and what the process had before it. */
+/* A sample on the view's clock; and what the process had before it. */
 struct step {
     uint64_t time_ns;
     const struct ms_state_sample *now, *before;
@@ -150,17 +175,17 @@ static int by_time(const void *a, const void *b)
     return left->now < right->now ? -1 : left->now > right->now;
 }
 
-static struct step *steps_of(const struct group *group, size_t *count_out)
+static struct step *steps_of(const struct view *view, size_t *count_out)
 {
     static const struct ms_state_sample nothing;
     size_t count = 0;
-    for (size_t p = 0; p < group->count; p++)
-        count += group->processes[p].sample_count;
+    for (size_t p = 0; p < view->count; p++)
+        count += view->processes[p].sample_count;
     struct step *steps = calloc(count + 1, sizeof(*steps));
     count = 0;
-    for (size_t p = 0; p < group->count && steps != NULL; p++) {
-        const struct ms_snapshot *snapshot = &group->processes[p];
-        const uint64_t shift = group_shift_ns(group, snapshot);
+    for (size_t p = 0; p < view->count && steps != NULL; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
+        const uint64_t shift = view_shift_ns(view, snapshot);
         for (size_t i = 0; i < snapshot->sample_count; i++) {
             const struct ms_state_sample *now = &snapshot->samples[i];
             steps[count++] = (struct step){now->time_ns + shift, now, i > 0 ? now - 1 : &nothing};
@@ -191,10 +216,10 @@ static size_t thin_out(struct moment *moments, size_t count, size_t most)
     return kept;
 }
 
-struct moment *group_moments(const struct group *group, size_t most, size_t *count_out)
+struct moment *view_moments(const struct view *view, size_t most, size_t *count_out)
 {
     size_t count, kept = 0;
-    struct step *steps = steps_of(group, &count);
+    struct step *steps = steps_of(view, &count);
     struct moment *moments = calloc(count + 1, sizeof(*moments));
     struct moment now = {0};
     *count_out = 0;

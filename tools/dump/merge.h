@@ -5,34 +5,33 @@
 
 #include "tools/dump/dump.h"
 
-/* One or more processes, by rank. Borrowed. */
-struct group {
-    const struct ms_snapshot *processes;
-    size_t count;
-};
+/* When the first of them started: their times are put on one clock with it. Unix nanoseconds. */
+uint64_t view_start_ns(const struct view *view);
 
-/* When the first of them started, in Unix nanoseconds: the start of the group's clock. */
-uint64_t group_start_ns(const struct group *group);
+/* What is to be added to the times of one of them, so that they count from there. */
+uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapshot);
 
-/* The difference between the times of one of them and the group's clock. */
-uint64_t group_shift_ns(const struct group *group, const struct ms_snapshot *snapshot);
-
-struct totals group_totals(const struct group *group);
+struct totals view_totals(const struct view *view);
 
 /* Each returns NULL if out of memory. free(). */
 
-/* Sums over causes of one kind, reason, call and text; by bytes, then by count, descending. */
-struct ms_state_cause *group_causes(const struct group *group, size_t *count_out);
+/* Causes of the same kind, reason, call and text added up; the most bytes first, then the most often. */
+struct ms_state_cause *view_causes(const struct view *view, size_t *count_out);
 
-/* The sums over tensors of one name, the largest first. */
-struct tensor_row *group_tensors(const struct group *group, size_t *count_out);
+/* Blocks of one name, as one tensor, the largest first. */
+struct tensor_row {
+    const char *name; /* of a block of a snapshot */
+    uint64_t bytes, deferred_bytes, present_bytes, file_bytes;
+    size_t blocks;
+};
+struct tensor_row *view_tensors(const struct view *view, size_t *count_out);
 
 /* Their memory from `time_ns` to the next moment. An ended process counts with its last sample. */
 struct moment {
     uint64_t time_ns, live_bytes, deferred_bytes, backed_bytes;
 };
 
-/* Leaves at most `most` (>= 2) moments: the last, and the greatest memory of each time span. */
-struct moment *group_moments(const struct group *group, size_t most, size_t *count_out);
+/* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the last. */
+struct moment *view_moments(const struct view *view, size_t most, size_t *count_out);
 
 #endif

@@ -16,7 +16,4 @@ bool write_trace(const char *path, const struct view *view);
 bool write_output(const char *path, const struct view *view,
                   bool (*write)(FILE *file, const struct view *view));
 
-/* show --watch: repeats the summary. */
-int run_watch(const struct options *options);
-
 #endif

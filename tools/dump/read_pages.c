@@ -2,7 +2,7 @@
 /* Finds and reads state pages, and derives values from their figures. */
 #include "tools/dump/dump.h"
 
-#include <dirent.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,9 +62,10 @@ static int by_rank(const void *a, const void *b)
 
 bool view_open_in_order(struct view *view, const struct options *options)
 {
-    *view = (struct view){calloc(options->file_count, sizeof(*view->processes)), 0};
+    struct ms_snapshot *processes = calloc(options->file_count, sizeof(*processes));
+    *view = (struct view){processes, 0};
     for (size_t i = 0; i < options->file_count; i++) {
-        if (view->processes == NULL || !open_one(&view->processes[i], options->files[i])) {
+        if (processes == NULL || !open_one(&processes[i], options->files[i])) {
             view_close(view);
             return false;
         }
@@ -78,17 +79,19 @@ bool view_open(struct view *view, const struct options *options)
     if (!view_open_in_order(view, options))
         return false;
     if (view->count > 1)
-        qsort(view->processes, view->count, sizeof(*view->processes), by_rank);
+        qsort((struct ms_snapshot *)view->processes, view->count, sizeof(*view->processes),
+              by_rank);
     return true;
 }
 
 void view_close(struct view *view)
 {
+    struct ms_snapshot *processes = (struct ms_snapshot *)view->processes;
     for (size_t i = 0; i < view->count; i++) {
-        free((char *)view->processes[i].path);
-        ms_snapshot_cleanup(&view->processes[i]);
+        free((char *)processes[i].path);
+        ms_snapshot_cleanup(&processes[i]);
     }
-    free(view->processes);
+    free(processes);
     *view = (struct view){0};
 }
 
@@ -107,28 +110,13 @@ struct totals totals_of(const struct ms_snapshot *snapshot)
         .backed = ms_snapshot_figure(snapshot, "backed_bytes"),
         .backed_peak = ms_snapshot_figure(snapshot, "backed_bytes_peak"),
         .h2d = ms_snapshot_figure(snapshot, "h2d_bytes"),
-        .recorded = ms_snapshot_figure(snapshot, "recorded_file_bytes") +
-                    ms_snapshot_figure(snapshot, "recorded_snapshot_bytes"),
         .materialise_ns = ms_snapshot_figure(snapshot, "materialise_ns"),
     };
     totals.saved = less(totals.live_peak, totals.backed_peak);
-    totals.skipped = less(totals.recorded, totals.h2d);
+    totals.skipped = less(ms_snapshot_figure(snapshot, "recorded_file_bytes") +
+                              ms_snapshot_figure(snapshot, "recorded_snapshot_bytes"),
+                          totals.h2d);
     return totals;
-}
-
-void totals_add(struct totals *sum, const struct totals *added)
-{
-    sum->requested += added->requested;
-    sum->live += added->live;
-    sum->live_peak += added->live_peak;
-    sum->deferred += added->deferred;
-    sum->backed += added->backed;
-    sum->backed_peak += added->backed_peak;
-    sum->h2d += added->h2d;
-    sum->recorded += added->recorded;
-    sum->saved += added->saved;
-    sum->skipped += added->skipped;
-    sum->materialise_ns += added->materialise_ns;
 }
 
 const char *life_name(const struct ms_snapshot *snapshot)
@@ -138,6 +126,15 @@ const char *life_name(const struct ms_snapshot *snapshot)
     return snapshot->life == MS_LIFE_ALIVE  ? "running"
            : snapshot->life == MS_LIFE_GONE ? "killed"
                                             : "unknown";
+}
+
+const char *life_words(const struct ms_snapshot *snapshot)
+{
+    if (snapshot->process.ended_ns > 0)
+        return "ended after";
+    return snapshot->life == MS_LIFE_ALIVE  ? "running for"
+           : snapshot->life == MS_LIFE_GONE ? "gone without an end after"
+                                            : "not known to run, seen last after";
 }
 
 const char *block_state(const struct ms_state_block *block)
@@ -155,60 +152,9 @@ bool has_rank(const struct ms_snapshot *snapshot)
     return snapshot->process.rank != MS_STATE_NO_RANK;
 }
 
-static int by_name(const void *a, const void *b)
+const char *rank_text(const struct ms_snapshot *snapshot, const char *unknown)
 {
-    const struct tensor_row *left = a, *right = b;
-    return strcmp(left->name, right->name);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const struct tensor_row *left = a, *right = b;
-    if (left->bytes != right->bytes)
-        return left->bytes > right->bytes ? -1 : 1;
-    return strcmp(left->name, right->name);
-}
-
-/* Adds up rows of one name. */
-static size_t join_rows(struct tensor_row *rows, size_t count)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (kept > 0 && strcmp(rows[kept - 1].name, rows[i].name) == 0) {
-            struct tensor_row *row = &rows[kept - 1];
-            row->bytes += rows[i].bytes;
-            row->deferred_bytes += rows[i].deferred_bytes;
-            row->present_bytes += rows[i].present_bytes;
-            row->file_bytes += rows[i].file_bytes;
-            row->blocks++;
-        } else {
-            rows[kept++] = rows[i];
-        }
-    }
-    return kept;
-}
-
-struct tensor_row *tensors_of(const struct ms_snapshot *snapshot, size_t *count_out)
-{
-    struct tensor_row *rows = calloc(snapshot->block_count + 1, sizeof(*rows));
-    size_t count = 0;
-    for (size_t i = 0; i < snapshot->block_count && rows != NULL; i++) {
-        const struct ms_state_block *block = &snapshot->blocks[i];
-        if (block->name[0] == '\0' || (block->flags & MS_BLOCK_CARVED) != 0)
-            continue;
-        rows[count++] =
-            (struct tensor_row){block->name,
-                                block->bytes,
-                                block->deferred_bytes,
-                                block->cached_bytes + block->kind_bytes[MS_BYTES_RESIDENT],
-                                block->kind_bytes[MS_BYTES_FILE],
-                                1};
-    }
-    if (count > 0) {
-        qsort(rows, count, sizeof(*rows), by_name);
-        count = join_rows(rows, count);
-        qsort(rows, count, sizeof(*rows), by_size);
-    }
-    *count_out = count;
-    return rows;
+    static char text[16];
+    snprintf(text, sizeof(text), "%" PRIu32, snapshot->process.rank);
+    return has_rank(snapshot) ? text : unknown;
 }

@@ -6,36 +6,24 @@
 
 #include "runtime/state/explain.h"
 #include "tools/dump/line.h"
+#include "tools/dump/merge.h"
 #include "tools/dump/output_file.h"
 
 enum { SHOWN_BLOCKS = 30, SHOWN_TENSORS = 30, SHOWN_CAUSES = 20, SHOWN_EVENTS = 20 };
-
-static enum color life_color(const struct ms_snapshot *snapshot)
-{
-    const char *life = life_name(snapshot);
-    return strcmp(life, "killed") == 0 ? RED : strcmp(life, "running") == 0 ? GREEN : BOLD;
-}
 
 /* --- summary */
 
 static void show_title(const struct ms_snapshot *snapshot)
 {
     const struct ms_state_process *process = &snapshot->process;
-    static const char *const words[][2] = {{"running", "running for"},
-                                           {"ended", "ended after"},
-                                           {"killed", "killed after"},
-                                           {"unknown", "perhaps running, last seen after"}};
-    const char *what = "";
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        what = strcmp(words[i][0], life_name(snapshot)) == 0 ? words[i][1] : what;
     char rank[64] = "";
     if (has_rank(snapshot) && process->world != MS_STATE_NO_RANK)
         snprintf(rank, sizeof(rank), ", rank %" PRIu32 " of %" PRIu32, process->rank,
                  process->world);
     else if (has_rank(snapshot))
         snprintf(rank, sizeof(rank), ", rank %" PRIu32, process->rank);
-    line(life_color(snapshot), "process %" PRIu64 "%s: %s %s", process->pid, rank, what,
-         time_text(snapshot->taken_ns));
+    line(life_color(snapshot, BOLD), "process %" PRIu64 "%s: %s %s", process->pid, rank,
+         life_words(snapshot), time_text(snapshot->taken_ns));
     line(PLAIN, "  %s", process->command);
     line(DIM, "  in %s on %s, MetaShard %s", process->folder, process->host, process->version);
 }
@@ -144,10 +132,10 @@ static void show_blocks(const struct ms_snapshot *snapshot)
              left_out);
 }
 
-static void show_tensors(const struct ms_snapshot *snapshot)
+static void show_tensors(const struct view *view)
 {
     size_t count;
-    struct tensor_row *rows = tensors_of(snapshot, &count);
+    struct tensor_row *rows = view_tensors(view, &count);
     if (rows != NULL && count > 0) {
         line(PLAIN, "%s", "");
         line(BOLD, "Tensors by name");
@@ -170,37 +158,11 @@ static enum color event_color(uint32_t kind)
                : PLAIN;
 }
 
-/* Joins equal causes of several processes. Fallbacks explain what was materialised for them. */
-static size_t join_causes(struct ms_state_cause *causes, size_t count)
+/* What was materialised for a fallback is told by the fallback. */
+static bool is_told(const struct ms_state_cause *cause)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++) {
-        size_t at = 0;
-        if (causes[i].kind == MS_EVENT_MATERIALISE &&
-            ms_reason_is_fallback((enum ms_reason)causes[i].reason))
-            continue;
-        while (at < kept &&
-               (causes[at].kind != causes[i].kind || causes[at].reason != causes[i].reason ||
-                strcmp(causes[at].call, causes[i].call) != 0 ||
-                strcmp(causes[at].text, causes[i].text) != 0))
-            at++;
-        if (at == kept) {
-            causes[kept++] = causes[i];
-            continue;
-        }
-        causes[at].count += causes[i].count;
-        causes[at].bytes += causes[i].bytes;
-        causes[at].duration_ns += causes[i].duration_ns;
-    }
-    return kept;
-}
-
-static int most_bytes_first(const void *a, const void *b)
-{
-    const struct ms_state_cause *left = a, *right = b;
-    if (left->bytes != right->bytes)
-        return left->bytes > right->bytes ? -1 : 1;
-    return left->count > right->count ? -1 : left->count < right->count;
+    return cause->kind == MS_EVENT_MATERIALISE &&
+           ms_reason_is_fallback((enum ms_reason)cause->reason);
 }
 
 static void show_cause(const struct ms_state_cause *cause)
@@ -217,29 +179,20 @@ static void show_cause(const struct ms_state_cause *cause)
 
 static void show_causes(const struct view *view)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < view->count; i++)
-        count += view->processes[i].cause_count;
-    struct ms_state_cause *causes = calloc(count + 1, sizeof(*causes));
-    if (causes == NULL || count == 0) {
-        free(causes);
-        return;
+    size_t count, kept = 0;
+    struct ms_state_cause *causes = view_causes(view, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (!is_told(&causes[i]))
+            causes[kept++] = causes[i];
     }
-    count = 0;
-    for (size_t i = 0; i < view->count; i++) {
-        const struct ms_snapshot *snapshot = &view->processes[i];
-        if (snapshot->cause_count > 0)
-            memcpy(&causes[count], snapshot->causes, snapshot->cause_count * sizeof(*causes));
-        count += snapshot->cause_count;
+    if (count > 0) {
+        line(PLAIN, "%s", "");
+        line(BOLD, "Causes by bytes");
+        line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", "time", "kind", "call: why");
     }
-    count = join_causes(causes, count);
-    qsort(causes, count, sizeof(*causes), most_bytes_first);
-    line(PLAIN, "%s", "");
-    line(BOLD, "Causes by bytes");
-    line(DIM, "  %11s %7s %10s  %-16s %s", "bytes", "times", "time", "kind", "call: why");
-    for (size_t i = 0; i < count && i < SHOWN_CAUSES; i++)
+    for (size_t i = 0; i < kept && i < SHOWN_CAUSES; i++)
         show_cause(&causes[i]);
-    show_rest(SHOWN_CAUSES, count);
+    show_rest(SHOWN_CAUSES, kept);
     free(causes);
 }
 
@@ -247,10 +200,8 @@ static void show_event(const struct ms_snapshot *snapshot, const struct ms_state
                        bool has_ranks)
 {
     char rank[16] = "";
-    if (has_ranks && has_rank(snapshot))
-        snprintf(rank, sizeof(rank), "%5" PRIu32 " ", snapshot->process.rank);
-    else if (has_ranks)
-        snprintf(rank, sizeof(rank), "%5s ", "?");
+    if (has_ranks)
+        snprintf(rank, sizeof(rank), "%5s ", rank_text(snapshot, "?"));
     char block[32] = "";
     if (event->block > 0)
         snprintf(block, sizeof(block), "%" PRIu64, event->block);
@@ -296,33 +247,27 @@ static void show_one(const struct view *view)
     show_plan(&snapshot->plan);
     show_notes(snapshot);
     show_blocks(snapshot);
-    show_tensors(snapshot);
+    show_tensors(view);
 }
 
 static void show_rank(const struct ms_snapshot *snapshot)
 {
     const struct totals totals = totals_of(snapshot);
-    char rank[16] = "?";
-    if (has_rank(snapshot))
-        snprintf(rank, sizeof(rank), "%" PRIu32, snapshot->process.rank);
-    line(life_color(snapshot) == RED ? RED : PLAIN,
-         "  %5s %9" PRIu64 " %-8s %11s %11s %11s %11s %11s %11s %11s", rank, snapshot->process.pid,
-         life_name(snapshot), bytes_text(totals.requested), bytes_text(totals.deferred),
-         bytes_text(totals.backed), bytes_text(totals.backed_peak), bytes_text(totals.saved),
-         bytes_text(totals.skipped), bytes_text(totals.h2d));
+    line(life_color(snapshot, PLAIN) == RED ? RED : PLAIN,
+         "  %5s %9" PRIu64 " %-8s %11s %11s %11s %11s %11s %11s %11s", rank_text(snapshot, "?"),
+         snapshot->process.pid, life_name(snapshot), bytes_text(totals.requested),
+         bytes_text(totals.deferred), bytes_text(totals.backed), bytes_text(totals.backed_peak),
+         bytes_text(totals.saved), bytes_text(totals.skipped), bytes_text(totals.h2d));
 }
 
 static void show_ranks(const struct view *view)
 {
-    struct totals sum = {0};
+    const struct totals sum = view_totals(view);
     line(BOLD, "%zu processes", view->count);
     line(DIM, "  %5s %9s %-8s %11s %11s %11s %11s %11s %11s %11s", "rank", "pid", "state",
          "requested", "deferred", "backed", "at most", "saved", "skipped", "copied");
-    for (size_t i = 0; i < view->count; i++) {
-        const struct totals totals = totals_of(&view->processes[i]);
-        totals_add(&sum, &totals);
+    for (size_t i = 0; i < view->count; i++)
         show_rank(&view->processes[i]);
-    }
     line(BOLD, "  %5s %9s %-8s %11s %11s %11s %11s %11s %11s %11s", "all", "", "",
          bytes_text(sum.requested), bytes_text(sum.deferred), bytes_text(sum.backed),
          bytes_text(sum.backed_peak), bytes_text(sum.saved), bytes_text(sum.skipped),
@@ -366,8 +311,6 @@ static int run_outputs(const struct options *options, const struct view *view)
 int run_show(const struct options *options)
 {
     struct view view;
-    if (options->watch != NULL)
-        return run_watch(options);
     if (!line_setup(options))
         return USAGE;
     if (!view_open(&view, options))

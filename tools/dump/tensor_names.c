@@ -4,7 +4,6 @@
  * have them, as long as these exist unchanged.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "tools/dump/dump.h"

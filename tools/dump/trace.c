@@ -7,11 +7,11 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/state/explain.h"
 #include "tools/dump/merge.h"
 #include "tools/dump/output_file.h"
+#include "tools/json_writer.h"
 
 /* An event or a sample of a process, and its time. */
 struct entry {
@@ -22,71 +22,69 @@ struct entry {
 };
 
 struct trace {
-    FILE *file;
-    struct group group;
-    bool has_ids; /* process ids differ; otherwise their numbers stand in for them */
-    bool is_later;
+    struct writer list;
+    struct view view;
+    bool has_ids; /* process ids differ; else their numbers stand for them */
 };
+
+/* Microseconds, to the nanosecond. */
+static void put_time(struct writer *writer, const char *key, uint64_t ns)
+{
+    put_value(writer, key, "%" PRIu64 ".%03u", ns / 1000, (unsigned)(ns % 1000));
+}
 
 static uint64_t process_id(const struct trace *trace, size_t process)
 {
-    return trace->has_ids ? trace->group.processes[process].process.pid : process + 1;
+    return trace->has_ids ? trace->view.processes[process].process.pid : process + 1;
 }
 
-static void put_text(FILE *file, const char *text)
+/* What all entries begin with, and with what most go on: their arguments. */
+static struct writer begin_entry(struct trace *trace, const char *phase, uint64_t time_ns,
+                                 size_t process, uint64_t thread, const char *name)
 {
-    putc('"', file);
-    for (; *text != '\0'; text++) {
-        if (*text == '"' || *text == '\\')
-            putc('\\', file);
-        putc(*text, file); /* the view has no control characters */
-    }
-    putc('"', file);
+    struct writer entry = json_begin(&trace->list, NULL, '{', true);
+    put_string(&entry, "ph", phase);
+    put_time(&entry, "ts", time_ns);
+    put_number(&entry, "pid", process_id(trace, process));
+    put_number(&entry, "tid", thread);
+    put_string(&entry, "name", name);
+    return entry;
 }
 
-static void next(struct trace *trace)
+static void end_entry(struct writer *entry, struct writer *arguments)
 {
-    fputs(trace->is_later ? ",\n" : "\n", trace->file);
-    trace->is_later = true;
-}
-
-/* Writes microseconds, to the nanosecond. */
-static void put_time(const struct trace *trace, const char *key, uint64_t ns)
-{
-    fprintf(trace->file, ", \"%s\": %" PRIu64 ".%03u", key, ns / 1000, (unsigned)(ns % 1000));
+    json_end(arguments, '}');
+    json_end(entry, '}');
 }
 
 /* --- names */
 
-static void begin_name(struct trace *trace, size_t process, uint64_t thread, const char *what)
+static void put_name(struct trace *trace, size_t process, uint64_t thread, const char *what,
+                     const char *key, const char *name)
 {
-    next(trace);
-    fprintf(trace->file,
-            "{\"ph\": \"M\", \"ts\": 0, \"pid\": %" PRIu64 ", \"tid\": %" PRIu64
-            ", \"name\": \"%s\", \"args\": {",
-            process_id(trace, process), thread, what);
+    struct writer entry = begin_entry(trace, "M", 0, process, thread, what);
+    struct writer arguments = json_begin(&entry, "args", '{', true);
+    put_string(&arguments, key, name);
+    end_entry(&entry, &arguments);
 }
 
 static void name_process(struct trace *trace, size_t number)
 {
-    const struct ms_snapshot *snapshot = &trace->group.processes[number];
+    const struct ms_snapshot *snapshot = &trace->view.processes[number];
     const struct ms_state_process *process = &snapshot->process;
+    const uint64_t id = process_id(trace, number);
     char name[96];
     if (has_rank(snapshot))
         snprintf(name, sizeof(name), "rank %" PRIu32 ", process %" PRIu64 ", %s", process->rank,
                  process->pid, life_name(snapshot));
     else
         snprintf(name, sizeof(name), "process %" PRIu64 ", %s", process->pid, life_name(snapshot));
-    begin_name(trace, number, process_id(trace, number), "process_name");
-    fputs("\"name\": ", trace->file);
-    put_text(trace->file, name);
-    fputs("}}", trace->file);
-    begin_name(trace, number, process_id(trace, number), "process_labels");
-    fputs("\"labels\": ", trace->file);
-    put_text(trace->file, process->command);
-    fputs("}}", trace->file);
-    begin_name(trace, number, process_id(trace, number), "process_sort_index");
-    fprintf(trace->file, "\"sort_index\": %zu}}", number);
+    put_name(trace, number, id, "process_name", "name", name);
+    put_name(trace, number, id, "process_labels", "labels", process->command);
+    struct writer entry = begin_entry(trace, "M", 0, number, id, "process_sort_index");
+    struct writer arguments = json_begin(&entry, "args", '{', true);
+    put_number(&arguments, "sort_index", number);
+    end_entry(&entry, &arguments);
 }
 
 static int by_number(const void *a, const void *b)
@@ -98,7 +96,8 @@ static int by_number(const void *a, const void *b)
 /* The thread with the process's number is its first one. */
 static bool name_threads(struct trace *trace, size_t number)
 {
-    const struct ms_snapshot *snapshot = &trace->group.processes[number];
+    const struct ms_snapshot *snapshot = &trace->view.processes[number];
+    char name[32];
     uint32_t *threads = calloc(snapshot->event_count + 1, sizeof(*threads));
     if (threads == NULL)
         return false;
@@ -108,9 +107,9 @@ static bool name_threads(struct trace *trace, size_t number)
     for (size_t i = 0; i < snapshot->event_count; i++) {
         if (i > 0 && threads[i] == threads[i - 1])
             continue;
-        begin_name(trace, number, threads[i], "thread_name");
-        fprintf(trace->file, "\"name\": \"%s %" PRIu32 "\"}}",
-                threads[i] == snapshot->process.pid ? "main thread" : "thread", threads[i]);
+        snprintf(name, sizeof(name), "%s %" PRIu32,
+                 threads[i] == snapshot->process.pid ? "main thread" : "thread", threads[i]);
+        put_name(trace, number, threads[i], "thread_name", "name", name);
     }
     free(threads);
     return true;
@@ -121,31 +120,28 @@ static bool name_threads(struct trace *trace, size_t number)
 /* Omits the reason that a call needs the bytes, unless bytes were materialised. */
 static void put_event(struct trace *trace, const struct entry *entry)
 {
-    FILE *file = trace->file;
     const struct ms_state_event *event = entry->event;
     const char *kind = ms_event_kind_name(event->kind);
-    fprintf(file, "{\"ph\": \"%s\"", event->duration_ns > 0 ? "X" : "i");
-    put_time(trace, "ts", entry->time_ns);
+    struct writer object = begin_entry(trace, event->duration_ns > 0 ? "X" : "i", entry->time_ns,
+                                       entry->process, event->thread, kind);
     if (event->duration_ns > 0)
-        put_time(trace, "dur", event->duration_ns);
+        put_time(&object, "dur", event->duration_ns);
     else
-        fputs(", \"s\": \"t\"", file);
-    fprintf(file,
-            ", \"pid\": %" PRIu64 ", \"tid\": %" PRIu32
-            ", \"cat\": \"%s\", \"name\": \"%s\", \"args\": {\"number\": %" PRIu64
-            ", \"bytes\": %" PRIu64 ", \"block\": %" PRIu64 ", \"address\": \"0x%" PRIx64 "\"",
-            process_id(trace, entry->process), event->thread, kind, kind, event->sequence / 2 - 1,
-            event->bytes, event->block, event->address);
+        put_string(&object, "s", "t");
+    put_string(&object, "cat", kind);
+    struct writer arguments = json_begin(&object, "args", '{', true);
+    put_number(&arguments, "number", event->sequence / 2 - 1);
+    put_number(&arguments, "bytes", event->bytes);
+    put_number(&arguments, "block", event->block);
+    put_value(&arguments, "address", "\"0x%" PRIx64 "\"", event->address);
     const char *const texts[][2] = {{"cause", ms_event_reason_text(event->kind, event->reason)},
                                     {"call", event->call},
                                     {"text", event->text}};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        if (texts[i][1][0] == '\0')
-            continue;
-        fprintf(file, ", \"%s\": ", texts[i][0]);
-        put_text(file, texts[i][1]);
+        if (texts[i][1][0] != '\0')
+            put_string(&arguments, texts[i][0], texts[i][1]);
     }
-    fputs("}}", file);
+    end_entry(&object, &arguments);
 }
 
 static void put_sample(struct trace *trace, const struct entry *entry)
@@ -158,16 +154,12 @@ static void put_sample(struct trace *trace, const struct entry *entry)
                {"backed", entry->sample->backed_bytes},
                {"copied to the device", entry->sample->h2d_bytes}};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        if (i > 0)
-            next(trace);
-        fputs("{\"ph\": \"C\"", trace->file);
-        put_time(trace, "ts", entry->time_ns);
-        fprintf(
-            trace->file,
-            ", \"pid\": %" PRIu64
-            ", \"tid\": 0, \"cat\": \"memory\", \"name\": \"%s\", \"args\": {\"bytes\": %" PRIu64
-            "}}",
-            process_id(trace, entry->process), all[i].name, all[i].bytes);
+        struct writer object =
+            begin_entry(trace, "C", entry->time_ns, entry->process, 0, all[i].name);
+        put_string(&object, "cat", "memory");
+        struct writer arguments = json_begin(&object, "args", '{', true);
+        put_number(&arguments, "bytes", all[i].bytes);
+        end_entry(&object, &arguments);
     }
 }
 
@@ -188,16 +180,16 @@ static int by_time(const void *a, const void *b)
     return (left->event == NULL) - (right->event == NULL);
 }
 
-static struct entry *entries_of(const struct group *group, size_t *count_out)
+static struct entry *entries_of(const struct view *view, size_t *count_out)
 {
     size_t count = 0;
-    for (size_t p = 0; p < group->count; p++)
-        count += group->processes[p].event_count + group->processes[p].sample_count;
+    for (size_t p = 0; p < view->count; p++)
+        count += view->processes[p].event_count + view->processes[p].sample_count;
     struct entry *entries = calloc(count + 1, sizeof(*entries));
     count = 0;
-    for (size_t p = 0; p < group->count && entries != NULL; p++) {
-        const struct ms_snapshot *snapshot = &group->processes[p];
-        const uint64_t shift = group_shift_ns(group, snapshot);
+    for (size_t p = 0; p < view->count && entries != NULL; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
+        const uint64_t shift = view_shift_ns(view, snapshot);
         for (size_t i = 0; i < snapshot->event_count; i++) {
             const struct ms_state_event *event = &snapshot->events[i];
             const uint64_t end = event->time_ns + shift;
@@ -217,50 +209,52 @@ static struct entry *entries_of(const struct group *group, size_t *count_out)
 
 /* --- the file */
 
-static bool ids_differ(const struct group *group)
+static bool ids_differ(const struct view *view)
 {
-    for (size_t i = 0; i < group->count; i++) {
+    for (size_t i = 0; i < view->count; i++) {
         for (size_t j = 0; j < i; j++) {
-            if (group->processes[i].process.pid == group->processes[j].process.pid)
+            if (view->processes[i].process.pid == view->processes[j].process.pid)
                 return false;
         }
     }
     return true;
 }
 
-static void put_data(const struct trace *trace)
+/* The numbers are texts there. */
+static void put_data(struct writer *object, const struct view *view)
 {
     uint64_t lost = 0, torn = 0;
-    for (size_t p = 0; p < trace->group.count; p++) {
-        lost += trace->group.processes[p].events_lost;
-        torn += trace->group.processes[p].torn_records;
+    for (size_t p = 0; p < view->count; p++) {
+        lost += view->processes[p].events_lost;
+        torn += view->processes[p].torn_records;
     }
-    fprintf(
-        trace->file,
-        "\n],\n\"otherData\": {\"format\": \"metashard-trace/1\", \"started_unix_ns\": \"%" PRIu64
-        "\", \"events_lost\": \"%" PRIu64 "\", \"torn_records\": \"%" PRIu64 "\"}}\n",
-        group_start_ns(&trace->group), lost, torn);
+    struct writer data = json_begin(object, "otherData", '{', true);
+    put_string(&data, "format", "metashard-trace/1");
+    put_value(&data, "started_unix_ns", "\"%" PRIu64 "\"", view_start_ns(view));
+    put_value(&data, "events_lost", "\"%" PRIu64 "\"", lost);
+    put_value(&data, "torn_records", "\"%" PRIu64 "\"", torn);
+    json_end(&data, '}');
 }
 
 static bool write_events(FILE *file, const struct view *view)
 {
-    struct trace trace = {file, {view->processes, view->count}, true, false};
     size_t count;
-    struct entry *entries = entries_of(&trace.group, &count);
+    struct entry *entries = entries_of(view, &count);
     if (entries == NULL)
         return false;
-    trace.has_ids = ids_differ(&trace.group);
     bool is_good = true;
-    fputs("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [", file);
+    struct writer object = json_document(file);
+    put_string(&object, "displayTimeUnit", "ms");
+    struct trace trace = {json_begin(&object, "traceEvents", '[', false), *view, ids_differ(view)};
     for (size_t p = 0; p < view->count && is_good; p++) {
         name_process(&trace, p);
         is_good = name_threads(&trace, p);
     }
-    for (size_t i = 0; i < count; i++) {
-        next(&trace);
+    for (size_t i = 0; i < count; i++)
         (entries[i].event != NULL ? put_event : put_sample)(&trace, &entries[i]);
-    }
-    put_data(&trace);
+    json_end(&trace.list, ']');
+    put_data(&object, view);
+    json_document_end(&object);
     free(entries);
     return is_good;
 }

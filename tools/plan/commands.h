@@ -23,12 +23,8 @@ struct options {
 /* Reads a whole number, at most `most`, such as "12". */
 bool read_count(const char *text, uint64_t most, uint64_t *count_out);
 
-/* Prints UTF-8 text, with control characters, also those of Unicode, as \u0000, and with a
- * backslash before each character of `special`. */
-void print_escaped(const char *text, const char *special);
-
-/* The text of a valid plan for a checkpoint, which it opens too; free() and ms_checkpoint_close().
- * On failure returns NULL, reports why, and sets *status_out. */
+/* The text of a good plan for a checkpoint, which is opened too; free() and ms_checkpoint_close().
+ * NULL: *status_out, and it was said why. */
 char *plan_text(const struct options *options, const char *path,
                 struct ms_checkpoint **checkpoint_out, int *status_out);
 

@@ -10,6 +10,7 @@
 #include "runtime/plan/census.h"
 #include "runtime/plan/placement.h"
 #include "runtime/plan/rank.h"
+#include "tools/json_writer.h"
 #include "tools/plan/commands.h"
 
 /* A plan and its layout, with or without a checkpoint. */
@@ -66,13 +67,6 @@ static struct extremes extremes_of(const struct ms_census *census)
     return found;
 }
 
-static void print_string(const char *text)
-{
-    putchar('"');
-    print_escaped(text, "\"\\");
-    putchar('"');
-}
-
 static size_t report_unplaced(const struct ms_layout *layout)
 {
     size_t count = 0;
@@ -81,7 +75,7 @@ static size_t report_unplaced(const struct ms_layout *layout)
             continue;
         if (count++ < 10) {
             fputs("not placed: ", stdout);
-            print_escaped(ms_layout_tensor(layout, i)->name, "\\");
+            put_escaped(stdout, ms_layout_tensor(layout, i)->name, "\\");
             putchar('\n');
         }
     }
@@ -111,44 +105,48 @@ static size_t report_text(const struct ms_layout *layout, const struct ms_census
     return unplaced;
 }
 
-static size_t print_unplaced(const struct ms_layout *layout)
+static void put_by_rank(struct writer *object, const char *key, const uint64_t *numbers,
+                        uint32_t world)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        if (ms_layout_is_placed(layout, i))
-            continue;
-        fputs(count++ > 0 ? ", " : "", stdout);
-        print_string(ms_layout_tensor(layout, i)->name);
-    }
-    return count;
+    struct writer list = json_begin(object, key, '[', true);
+    for (uint32_t rank = 0; rank < world; rank++)
+        put_number(&list, NULL, numbers[rank]);
+    json_end(&list, ']');
 }
 
-static void print_by_rank(const char *key, const uint64_t *numbers, uint32_t world)
+static void put_extreme(struct writer *object, const char *key, uint32_t rank, uint64_t bytes)
 {
-    printf(",\n \"%s\": [", key);
-    for (uint32_t rank = 0; rank < world; rank++)
-        printf("%s%" PRIu64, rank > 0 ? ", " : "", numbers[rank]);
-    putchar(']');
+    struct writer extreme = json_begin(object, key, '{', true);
+    put_number(&extreme, "rank", rank);
+    put_number(&extreme, "bytes", bytes);
+    json_end(&extreme, '}');
 }
 
 static size_t report_json(const struct ms_layout *layout, const struct ms_census *census,
                           bool has_ranks)
 {
     const struct extremes found = extremes_of(census);
-    printf("{\"tensors\": %zu, \"bytes\": %" PRIu64 ", \"world_size\": %" PRIu32 ",\n",
-           ms_layout_count(layout), ms_layout_bytes(layout), census->world);
-    printf(" \"most\": {\"rank\": %" PRIu32 ", \"bytes\": %" PRIu64 "}, ", found.most_rank,
-           found.most);
-    printf("\"least\": {\"rank\": %" PRIu32 ", \"bytes\": %" PRIu64 "},\n", found.least_rank,
-           found.least);
-    printf(" \"padding\": %" PRIu64 ", \"not_placed\": [", found.padding);
-    const size_t unplaced = print_unplaced(layout);
-    putchar(']');
-    if (has_ranks) {
-        print_by_rank("bytes_by_rank", census->bytes, census->world);
-        print_by_rank("padding_by_rank", census->padding, census->world);
+    size_t unplaced = 0;
+    struct writer object = json_document(stdout);
+    put_number(&object, "tensors", ms_layout_count(layout));
+    put_number(&object, "bytes", ms_layout_bytes(layout));
+    put_number(&object, "world_size", census->world);
+    put_extreme(&object, "most", found.most_rank, found.most);
+    put_extreme(&object, "least", found.least_rank, found.least);
+    put_number(&object, "padding", found.padding);
+    struct writer list = json_begin(&object, "not_placed", '[', true);
+    for (size_t i = 0; i < ms_layout_count(layout); i++) {
+        if (ms_layout_is_placed(layout, i))
+            continue;
+        put_string(&list, NULL, ms_layout_tensor(layout, i)->name);
+        unplaced++;
     }
-    puts("}");
+    json_end(&list, ']');
+    if (has_ranks) {
+        put_by_rank(&object, "bytes_by_rank", census->bytes, census->world);
+        put_by_rank(&object, "padding_by_rank", census->padding, census->world);
+    }
+    json_document_end(&object);
     return unplaced;
 }
 
@@ -184,34 +182,43 @@ static void print_shape(const struct ms_tensor *tensor)
     putchar(']');
 }
 
-static void print_ranges(const struct ms_placement *placement, size_t tensor)
+static void put_shape(struct writer *object, const struct ms_tensor *tensor)
+{
+    struct writer list = json_begin(object, "shape", '[', true);
+    for (unsigned i = 0; i < tensor->dims; i++)
+        put_number(&list, NULL, tensor->shape[i]);
+    json_end(&list, ']');
+}
+
+static void put_ranges(struct writer *object, const struct ms_placement *placement, size_t tensor)
 {
     static struct ms_cursor cursor;
     struct ms_range range;
-    const char *between = "";
+    struct writer list = json_begin(object, "ranges", '[', true);
     ms_cursor_init(&cursor, placement, tensor);
-    putchar('[');
-    for (; ms_cursor_next(&cursor, &range); between = ", ")
-        printf("%s[%" PRIu64 ", %" PRIu64 "]", between, range.begin, range.end);
-    putchar(']');
+    while (ms_cursor_next(&cursor, &range))
+        put_value(&list, NULL, "[%" PRIu64 ", %" PRIu64 "]", range.begin, range.end);
+    json_end(&list, ']');
 }
 
 static void print_json(const struct ms_layout *layout, const struct ms_placement *placement,
                        uint32_t rank)
 {
-    printf("{\"rank\": %" PRIu32 ", \"world_size\": %" PRIu32 ", \"tensors\": [", rank,
-           ms_plan_mesh(ms_layout_plan(layout))->world);
+    struct writer object = json_document(stdout);
+    put_number(&object, "rank", rank);
+    put_number(&object, "world_size", ms_plan_mesh(ms_layout_plan(layout))->world);
+    struct writer list = json_begin(&object, "tensors", '[', false);
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         const struct ms_tensor *tensor = ms_layout_tensor(layout, i);
-        printf("%s\n  {\"name\": ", i > 0 ? "," : "");
-        print_string(tensor->name);
-        printf(", \"dtype\": \"%s\", \"shape\": ", ms_dtype_names[tensor->dtype]);
-        print_shape(tensor);
-        printf(", \"ranges\": ");
-        print_ranges(placement, i);
-        putchar('}');
+        struct writer row = json_begin(&list, NULL, '{', true);
+        put_string(&row, "name", tensor->name);
+        put_string(&row, "dtype", ms_dtype_names[tensor->dtype]);
+        put_shape(&row, tensor);
+        put_ranges(&row, placement, i);
+        json_end(&row, '}');
     }
-    puts("]}");
+    json_end(&list, ']');
+    json_document_end(&object);
 }
 
 static void print_text(const struct ms_layout *layout, const struct ms_placement *placement,
@@ -222,7 +229,7 @@ static void print_text(const struct ms_layout *layout, const struct ms_placement
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         const struct ms_tensor *tensor = ms_layout_tensor(layout, i);
         printf("%12" PRIu64 " of %12" PRIu64 "  ", ms_placement_bytes(placement, i), tensor->bytes);
-        print_escaped(tensor->name, "\\");
+        put_escaped(stdout, tensor->name, "\\");
         printf(" %s ", ms_dtype_names[tensor->dtype]);
         print_shape(tensor);
         putchar('\n');

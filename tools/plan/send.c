@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "tools/json_writer.h"
 #include "tools/plan/commands.h"
 
 /* The most bytes that the reader of plans accepts. */
@@ -149,7 +150,7 @@ static int report(const char *path, const char *answer)
         say(path, "expected ok or error as answer", 0);
         return NOT_VALID;
     }
-    print_escaped(answer, "");
+    put_escaped(stdout, answer, "");
     putchar('\n');
     return begins(answer, "ok") ? GOOD : NOT_VALID;
 }

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the scenarios of a program (scenario.h) without and with the shim, and reports as TAP."""
-import json
 import os
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_dump  # noqa: E402
 
 RULES = """# for the tests
 write-only fill32
@@ -48,8 +50,7 @@ class Scenarios:
                               env=environment, capture_output=True, text=True, timeout=120)
         if not with_shim:
             return done, {}
-        with open(os.path.join(self.folder, "dump")) as file:
-            return done, json.load(file)
+        return done, read_dump(os.path.join(self.folder, "dump"))
 
     def both(self, scenario, settings=None, alone=None):
         """Runs it with the shim, and alone with the same settings or others; outputs are compared."""

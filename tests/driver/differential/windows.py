@@ -10,7 +10,7 @@ OPERATING_SYSTEM_ERROR = 304
 
 def is_deferred(dump):
     """Of each live block, whether some of it is not in memory."""
-    return [any(extent[2] == "file" for extent in block["lineage"]) for block in dump["blocks"]]
+    return ["file" in block["kinds"] for block in dump["blocks"]]
 
 
 def settling(test):

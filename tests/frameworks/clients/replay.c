@@ -6,14 +6,9 @@
  *
  * REPLAY_EXPECT: "driver", without the shim or with the shim off, or "shim".
  */
-#include "tests/simcuda/harness/test.h"
+#include <stdbool.h>
 
-#include <cuda.h>
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+/* Before cuda.h, whose macros rename functions. */
 enum class { CLASS_OWN, CLASS_OBSERVE, CLASS_SEAL, CLASS_FORWARD };
 
 struct row {
@@ -29,6 +24,14 @@ static const struct row rows[] = {
 #include "shim/entries.def"
 #undef MS_ENTRY
 };
+
+#include "tests/simcuda/harness/test.h"
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef CUresult get_proc_address(const char *, void **, int, cuuint64_t,
                                   CUdriverProcAddressQueryResult *);

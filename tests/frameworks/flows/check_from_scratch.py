@@ -8,13 +8,15 @@ room to play it in) and a little; and a rank that reads nothing back needs next 
 and TAP.
 """
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_facts  # noqa: E402
 
 MIB = 1 << 20
 SLACK_BYTES = 32 * MIB
@@ -28,8 +30,7 @@ Result = namedtuple("Result", "lines error peak backed recorded")
 
 def read_json(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        return read_facts(path)
     except (OSError, ValueError):
         return {}
 

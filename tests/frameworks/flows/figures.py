@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run of a program came to: its files, its figures, and checks of them as TAP."""
-import json
+import os
 import sys
 from collections import namedtuple
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_facts  # noqa: E402
 
 MIB = 1 << 20
 SLACK_BYTES = 64 * MIB
@@ -12,8 +15,7 @@ Result = namedtuple("Result", "status skip error seconds out stats dump folder")
 
 def read_json(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        return read_facts(path)
     except (OSError, ValueError):
         return {}
 
@@ -50,7 +52,7 @@ def figures(result, shim):
         peak = dump.get("backed_bytes_peak") if shim else result.out.get("reserved_bytes_peak")
     return {"peak_bytes": peak, "h2d_bytes": stats.get("h2d_bytes", dump.get("h2d_bytes")),
             "file_bytes": dump.get("file_read_bytes"), "seconds": round(result.seconds, 2),
-            "simulated": stats, "shim": {name: value for name, value in dump.items() if name != "blocks"}}
+            "simulated": stats, "shim": {name: value for name, value in dump.items() if not isinstance(value, list)}}
 
 
 def shard_bytes(out):

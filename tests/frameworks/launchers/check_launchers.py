@@ -7,7 +7,6 @@ Each launcher really starts processes, which use the simulated driver; what the 
 where it was, and which rank it takes itself for.
 """
 import glob
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,9 @@ import sys
 import tempfile
 
 import slurm
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_dump  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RANKS = 4
@@ -53,7 +55,7 @@ class Launch:
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
                                   text=True, timeout=TIMEOUT_SECONDS, check=False, cwd=folder)
             self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
-            self.dumps = {json.loads(self.read(path))["pid"] for path in glob.glob(f"{folder}/dump-*")}
+            self.dumps = {read_dump(path)["pid"] for path in glob.glob(f"{folder}/dump-*")}
             self.pages = {int(re.search(r"-(\d+)\.state$", path)[1])
                           for path in glob.glob(f"{folder}/state/metashard-*.state")}
             said = "".join(self.read(path) for path in glob.glob(f"{folder}/log-*"))

@@ -5,12 +5,14 @@ variables on to their ranks, and these to the workers of data loaders. TAP. Look
 """
 import argparse
 import glob
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_dump  # noqa: E402
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -49,9 +51,8 @@ def check_launcher(options, name, command, method):
         said = [tuple(map(int, line)) for line in LINE.findall(done.stdout)]
         dumps = {}
         for path in glob.glob(f"{folder}/dump-*"):
-            with open(path, encoding="utf-8") as file:
-                dump = json.load(file)
-                dumps[dump["pid"]] = dump["deferred_allocations"]
+            dump = read_dump(path)
+            dumps[dump["pid"]] = dump["deferred_allocations"]
         pages = {int(re.search(r"-(\d+)\.state$", path)[1]) for path in glob.glob(f"{folder}/state/metashard-*.state")}
         ranks = {}
         for path in glob.glob(f"{folder}/log-*"):

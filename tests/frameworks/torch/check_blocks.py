@@ -13,6 +13,9 @@ import tempfile
 
 from check_wheel import Tap
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_dump  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROBE = os.path.join(HERE, "..", "..", "gpu", "probe_torch.py")
 PROGRAM = """
@@ -88,8 +91,7 @@ def both(tap, shim, title, program, **settings):
                   (alone.returncode, alone.stdout) == (seen.returncode, seen.stdout),
                   alone.stdout + seen.stdout + seen.stderr[-800:])
         tap.check("and nothing was said", seen.stderr == alone.stderr, seen.stderr)
-        with open(dump, encoding="utf-8") as file:
-            return json.load(file)
+        return read_dump(dump)
 
 
 def check_shim(tap, shim):

@@ -17,6 +17,9 @@ from safetensors.torch import save_file
 
 from check_wheel import Tap
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_dump  # noqa: E402
+
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plan_program.py")
 WORLD, GRANULE = 4, 2 << 20
 # Rows that 4 divides, rows that it does not, and fewer rows than ranks.
@@ -58,7 +61,7 @@ def check(tap, options, path, plan, rank, mode):
         alone = run(path, rank, "", "--outside")
         seen = run(path, rank, options[0], "--outside", METASHARD_PLAN=plan, METASHARD_PLAN_MODE=mode,
                    RANK=str(rank), METASHARD_DUMP=dump)
-        facts = json.load(open(dump, encoding="utf-8")) if os.path.exists(dump) else {}
+        facts = read_dump(dump) if os.path.exists(dump) else {}
     try:
         wanted, found = json.loads(alone.stdout), json.loads(seen.stdout)
     except ValueError:

@@ -5,7 +5,6 @@
 The settings vary with the seed: everything deferred, a slow device, little memory, early settling.
 """
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 from check_wheel import Tap
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_dump  # noqa: E402
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "random_program.py")
 SETTINGS = [{}, {"METASHARD_MIN_BYTES": "1"}, {"SIMCUDA_DELAY_US": "300"}, {"METASHARD_SETTLE_MS": "1"},
@@ -35,8 +37,7 @@ def both(seed, options):
         seen = run(seed, options.ops, options.shim, METASHARD_DUMP=dump, **settings)
         facts = {}
         if os.path.exists(dump):
-            with open(dump, encoding="utf-8") as file:
-                facts = json.load(file)
+            facts = read_dump(dump)
     title, good = f"program {seed}: same output", alone.returncode == 0 and alone.stdout == seen.stdout
     if "SIMCUDA_MEMORY_MIB" in settings and "out of memory" in seen.stderr:
         # An honest end; up to there all must be the same.

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from workplace import FORMAT, GRANULE, LAUNCHERS, expect
+from workplace import FORMAT, GRANULE, LAUNCHERS, expect, read_dump
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "no_files.py")
 KIB = 1 << 10
@@ -30,8 +30,7 @@ def run(place, plan, wanted, mode="advise", **settings):
         if mode == "advise" or not preload:
             expect(all(read == [0, True] for read in out["reads"]),
                    f"reads {out['reads']}, expected the right bytes {'with' if preload else 'without'} the preload")
-    with open(dump) as file:
-        return out, json.load(file), done.stderr.splitlines()
+    return out, read_dump(dump), done.stderr.splitlines()
 
 
 def backed(out, dump):

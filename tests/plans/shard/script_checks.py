@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from workplace import FORMAT, GRANULE, LAUNCHERS, PAGE, expect
+from workplace import FORMAT, GRANULE, LAUNCHERS, PAGE, expect, read_dump
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "script.py")
 KIB = 1 << 10
@@ -47,8 +47,7 @@ def run(place, steps, placements, mode="advise", late=False, **settings):
                               timeout=60)
         expect(done.returncode == 0, f"exit status {done.returncode}\n{done.stderr[-1000:]}")
         outputs.append(json.loads(done.stdout))
-    with open(dump) as file:
-        return outputs[1], outputs[0], json.load(file), done.stderr.splitlines()
+    return outputs[1], outputs[0], read_dump(dump), done.stderr.splitlines()
 
 
 def own(begin=RANK * OWN):

@@ -4,9 +4,13 @@ import glob
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections import namedtuple
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_facts  # noqa: E402
 
 MIB = 1 << 20
 DEADLINE_S = 300
@@ -122,8 +126,7 @@ def make_plan(options, folder, case, model, ranks):
 
 def read_json(path):
     try:
-        with open(path) as file:
-            return json.load(file)
+        return read_facts(path)
     except (OSError, ValueError):
         return {}
 

@@ -6,7 +6,6 @@ In each it must be right. What is said is told for each case: nothing, or that t
 """
 import argparse
 import glob
-import json
 import os
 import random
 import re
@@ -16,6 +15,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from state_page import read_dump  # noqa: E402
 
 MIB = 1 << 20
 results = []
@@ -79,7 +81,7 @@ class Case:
             return f"expected no line\n{text}"
         if self.said is not None and (len(own) != 1 or not re.search(self.said, own[0])):
             return f"expected one line with '{self.said}'\n{text}"
-        dumps = [json.load(open(path)) for path in glob.glob(os.path.join(self.folder, "dump-*"))]
+        dumps = [read_dump(path) for path in glob.glob(os.path.join(self.folder, "dump-*"))]
         if self.deferred and not any(dump["deferred_allocations"] for dump in dumps):
             return f"nothing was deferred\n{text}"
         if self.deferred is False and any(dump["deferred_allocations"] for dump in dumps):

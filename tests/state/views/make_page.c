@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * make_page FOLDER [NAME...]: a process that keeps a state page in FOLDER: blocks, causes and events under the
- * names, which are anybody's. It lives until standard input ends, and then ends well. Prints "ready". A line
- * "more" on standard input changes its figures.
+ * names, which are anybody's. It lives until standard input ends, and then ends well. Prints "ready".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,8 +115,8 @@ int main(int argc, char **argv)
         change_figures(i);
     puts("ready");
     fflush(stdout);
-    for (char text[16]; fgets(text, sizeof(text), stdin) != NULL;)
-        change_figures(0);
+    while (getchar() != EOF)
+        ;
     ms_state_end();
     return 0;
 }

@@ -24,9 +24,9 @@ static struct ms_snapshot process_of(uint64_t started_ns, uint64_t factor)
 MS_TEST(of_many_moments_the_one_with_the_most_memory_stays)
 {
     struct ms_snapshot snapshot = process_of(77, 3);
-    const struct group group = {&snapshot, 1};
+    const struct view view = {&snapshot, 1};
     size_t count;
-    struct moment *moments = group_moments(&group, MOST, &count);
+    struct moment *moments = view_moments(&view, MOST, &count);
     bool has_peak = false;
     CHECK(moments != NULL);
     CHECK(count > MOST / 2 && count <= MOST);
@@ -45,13 +45,13 @@ MS_TEST(of_many_moments_the_one_with_the_most_memory_stays)
 MS_TEST(as_many_as_there_is_room_for_stay_all)
 {
     struct ms_snapshot snapshot = process_of(0, 1);
-    const struct group group = {&snapshot, 1};
+    const struct view view = {&snapshot, 1};
     size_t count;
-    struct moment *moments = group_moments(&group, SAMPLES, &count);
+    struct moment *moments = view_moments(&view, SAMPLES, &count);
     CHECK(moments != NULL);
     CHECK_EQ(count, SAMPLES);
     free(moments);
-    moments = group_moments(&group, SAMPLES - 1, &count);
+    moments = view_moments(&view, SAMPLES - 1, &count);
     CHECK(moments != NULL);
     CHECK(count <= SAMPLES - 1);
     free(moments);
@@ -60,11 +60,11 @@ MS_TEST(as_many_as_there_is_room_for_stay_all)
 MS_TEST(a_later_process_begins_later_on_the_same_clock)
 {
     const struct ms_snapshot snapshots[2] = {process_of(9000500, 1), process_of(9000000, 1)};
-    const struct group group = {snapshots, 2};
+    const struct view view = {snapshots, 2};
     size_t count;
-    CHECK_EQ(group_start_ns(&group), 9000000);
-    CHECK_EQ(group_shift_ns(&group, &snapshots[0]), 500);
-    struct moment *moments = group_moments(&group, SIZE_MAX, &count);
+    CHECK_EQ(view_start_ns(&view), 9000000);
+    CHECK_EQ(view_shift_ns(&view, &snapshots[0]), 500);
+    struct moment *moments = view_moments(&view, SIZE_MAX, &count);
     CHECK(moments != NULL);
     CHECK_EQ(count, 2 * SAMPLES);
     for (size_t i = 0; i < count; i++) {
@@ -77,9 +77,9 @@ MS_TEST(a_later_process_begins_later_on_the_same_clock)
 MS_TEST(without_samples_there_are_no_moments)
 {
     const struct ms_snapshot snapshot = {0};
-    const struct group group = {&snapshot, 1};
+    const struct view view = {&snapshot, 1};
     size_t count = 7;
-    struct moment *moments = group_moments(&group, MOST, &count);
+    struct moment *moments = view_moments(&view, MOST, &count);
     CHECK(moments != NULL);
     CHECK_EQ(count, 0);
     free(moments);

@@ -59,10 +59,6 @@ class Page:
         self.pid = self.process.pid
         self.path = os.path.join(folder, f"metashard-{self.pid}.state")
 
-    def more(self):
-        self.process.stdin.write("more\n")
-        self.process.stdin.flush()
-
     def kill(self):
         self.process.kill()
         return self.finish()

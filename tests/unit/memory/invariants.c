@@ -309,8 +309,8 @@ MS_TEST(legal_states)
                                            .cached = i / 3 % 2 != 0,
                                            .is_remote_copy = i / 6 % 2 != 0};
         if (ms_content_is_legal(&content) != may_be(&content))
-            ms_test_fail(__FILE__, __LINE__, "%s, locality %d, cached %d, remote copy %d",
-                         ms_kind_names[content.kind], (int)content.locality, content.cached,
+            ms_test_fail(__FILE__, __LINE__, "kind %d, locality %d, cached %d, remote copy %d",
+                         (int)content.kind, (int)content.locality, content.cached,
                          content.is_remote_copy);
     }
 }

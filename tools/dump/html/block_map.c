@@ -6,7 +6,6 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/state/explain.h"
 #include "tools/dump/html/html.h"
@@ -174,7 +173,7 @@ static void map_title(const struct html *html, const struct ms_snapshot *snapsho
 {
     FILE *file = html->file;
     fputs("<p class=\"caption\">", file);
-    if (html->group.count > 1)
+    if (html->view.count > 1)
         fprintf(file, "%s, ", html_process_name(snapshot));
     fprintf(file, "device %" PRIu32, device);
     if (device < snapshot->device_count && snapshot->devices[device].name[0] != '\0') {
@@ -196,11 +195,11 @@ static void draw_device(const struct html *html, size_t process, const struct sp
         sum += (double)spots[i].block->bytes;
     }
     /* Few blocks need few rows, and each of many processes gets one row. */
-    const size_t wanted = html->group.count > 1 ? 1 : 1 + count / 12;
+    const size_t wanted = html->view.count > 1 ? 1 : 1 + count / 12;
     const size_t rows = wanted < MOST_ROWS ? wanted : MOST_ROWS;
     double room = (double)(rows * ROW_WIDTH) - (double)(count * GAP);
     room = room > ROW_WIDTH / 4.0 ? room : ROW_WIDTH / 4.0;
-    map_title(html, &html->group.processes[process], spots->block->device, count, bytes);
+    map_title(html, &html->view.processes[process], spots->block->device, count, bytes);
     fprintf(
         html->file,
         "<div class=\"map\" role=\"img\" aria-label=\"%zu blocks by address; the table of blocks "
@@ -218,7 +217,7 @@ static void draw_device(const struct html *html, size_t process, const struct sp
 
 static void draw_process(const struct html *html, size_t process)
 {
-    const struct ms_snapshot *snapshot = &html->group.processes[process];
+    const struct ms_snapshot *snapshot = &html->view.processes[process];
     size_t count;
     struct spot *spots = spots_of(snapshot, &count);
     if (spots == NULL || count == 0)
@@ -250,6 +249,6 @@ void html_map(const struct html *html)
         "out. The height of a colour is its share of the block's bytes.</p>\n",
         html->file);
     draw_legend(html->file);
-    for (size_t p = 0; p < html->group.count; p++)
+    for (size_t p = 0; p < html->view.count; p++)
         draw_process(html, p);
 }

@@ -207,7 +207,7 @@ static void write_table(const struct html *html, const struct moment *moments, s
 void html_chart(const struct html *html)
 {
     size_t count;
-    struct moment *moments = group_moments(&html->group, MOST_MOMENTS, &count);
+    struct moment *moments = view_moments(&html->view, MOST_MOMENTS, &count);
     html_heading(html, "Memory over time");
     if (moments == NULL || count == 0) {
         fputs("<p>Nothing was allocated.</p>\n", html->file);
@@ -217,7 +217,7 @@ void html_chart(const struct html *html)
     fputs("<figure>\n", html->file);
     draw_legend(html->file);
     draw_chart(html, moments, count);
-    if (html->group.count > 1)
+    if (html->view.count > 1)
         fputs("<figcaption>All processes added up, by their hosts’ clocks; each counts with its "
               "last figures after its end.</figcaption>\n",
               html->file);

@@ -44,7 +44,7 @@ static void verdict(FILE *file, const struct totals *totals)
 static void figures(const struct html *html)
 {
     FILE *file = html->file;
-    const struct totals totals = group_totals(&html->group);
+    const struct totals totals = view_totals(&html->view);
     verdict(file, &totals);
     fputs("<dl class=\"figures\">\n", file);
     figure(file, "requested", "requested_bytes", totals.requested, false,
@@ -88,8 +88,8 @@ static void note(FILE *file, uint64_t count, const char *text)
 static void notes(const struct html *html)
 {
     uint64_t fallbacks = 0, outside = 0, torn = 0;
-    for (size_t p = 0; p < html->group.count; p++) {
-        const struct ms_snapshot *snapshot = &html->group.processes[p];
+    for (size_t p = 0; p < html->view.count; p++) {
+        const struct ms_snapshot *snapshot = &html->view.processes[p];
         fallbacks += ms_snapshot_figure(snapshot, "fallbacks");
         outside += ms_snapshot_figure(snapshot, "remote_reads");
         torn += snapshot->torn_records;
@@ -145,15 +145,7 @@ static void particulars(const struct html *html, const struct ms_snapshot *snaps
 
 static void describe_life(FILE *file, const struct ms_snapshot *snapshot)
 {
-    static const char *const words[][2] = {{"running", "running for"},
-                                           {"ended", "ended after"},
-                                           {"killed", "killed after"},
-                                           {"unknown", "perhaps running, last seen after"}};
-    const char *life = life_name(snapshot);
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (strcmp(words[i][0], life) == 0)
-            fprintf(file, "<span class=\"life %s\">%s ", life, words[i][1]);
-    }
+    fprintf(file, "<span class=\"life %s\">%s ", life_name(snapshot), life_words(snapshot));
     html_time(file, NULL, snapshot->taken_ns);
     fputs("</span>", file);
 }
@@ -180,7 +172,7 @@ static void details(const struct html *html)
 
 static void process_view(const struct html *html)
 {
-    const struct ms_snapshot *snapshot = &html->group.processes[0];
+    const struct ms_snapshot *snapshot = &html->view.processes[0];
     fprintf(html->file, "<section id=\"%s\" data-pid=\"%" PRIu64 "\">\n", html->id,
             snapshot->process.pid);
     where(html->file, &snapshot->process);
@@ -206,8 +198,8 @@ static void table_of_processes(const struct html *html)
     for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
         fprintf(file, "<th scope=\"col\" class=\"n\">%s</th>", columns[i]);
     fputs("</tr></thead><tbody>\n", file);
-    for (size_t p = 0; p < html->group.count; p++) {
-        const struct ms_snapshot *snapshot = &html->group.processes[p];
+    for (size_t p = 0; p < html->view.count; p++) {
+        const struct ms_snapshot *snapshot = &html->view.processes[p];
         const struct totals totals = totals_of(snapshot);
         fprintf(file, "<tr data-pid=\"%" PRIu64 "\"><td><a href=\"#p%zu\">", snapshot->process.pid,
                 p);

@@ -8,8 +8,8 @@
 /* A view of one process, or of all. */
 struct html {
     FILE *file;
-    struct group group;
-    char id[24];      /* the prefix of its elements' ids */
+    struct view view;
+    char id[24];      /* begins the ids of its elements */
     size_t first;     /* the number of its first process */
     size_t most_rows; /* of a table, for fast browsing. The data in the page has all */
     char heading[4];  /* "h2" */

@@ -2,7 +2,6 @@
 /* The page's tables: tensors, blocks, causes and events. */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "runtime/state/explain.h"
 #include "tools/dump/html/html.h"
@@ -55,30 +54,27 @@ static void long_cell(const struct html *html, const char *text)
     fputs("</td>", html->file);
 }
 
-static void bytes_cell(const struct html *html, uint64_t bytes)
+static void figure_cell(const struct html *html,
+                        void (*put)(FILE *file, const char *figure, uint64_t value), uint64_t value)
 {
     fputs("<td class=\"n\">", html->file);
-    html_bytes(html->file, NULL, bytes);
+    put(html->file, NULL, value);
     fputs("</td>", html->file);
+}
+
+static void bytes_cell(const struct html *html, uint64_t bytes)
+{
+    figure_cell(html, html_bytes, bytes);
 }
 
 static void number_cell(const struct html *html, uint64_t number)
 {
-    fputs("<td class=\"n\">", html->file);
-    html_number(html->file, NULL, number);
-    fputs("</td>", html->file);
-}
-
-static void time_cell(const struct html *html, uint64_t ns)
-{
-    fputs("<td class=\"n\">", html->file);
-    html_time(html->file, NULL, ns);
-    fputs("</td>", html->file);
+    figure_cell(html, html_number, number);
 }
 
 static void process_cell(const struct html *html, const struct ms_snapshot *snapshot)
 {
-    if (html->group.count > 1)
+    if (html->view.count > 1)
         cell(html, html_process_name(snapshot));
 }
 
@@ -91,7 +87,7 @@ void html_tensors(const struct html *html)
                                             {"from files", true}, {"blocks", true},
                                             {NULL, false}};
     size_t count;
-    struct tensor_row *rows = group_tensors(&html->group, &count);
+    struct tensor_row *rows = view_tensors(&html->view, &count);
     const size_t shown = count < html->most_rows ? count : html->most_rows;
     html_heading(html, "Tensors");
     if (rows == NULL || count == 0) {
@@ -135,14 +131,14 @@ static int largest_first(const void *a, const void *b)
 
 static struct place *places_of(const struct html *html, size_t *count_out)
 {
-    const struct group *group = &html->group;
+    const struct view *view = &html->view;
     size_t count = 0;
-    for (size_t p = 0; p < group->count; p++)
-        count += group->processes[p].block_count;
+    for (size_t p = 0; p < view->count; p++)
+        count += view->processes[p].block_count;
     struct place *places = calloc(count + 1, sizeof(*places));
     count = 0;
-    for (size_t p = 0; p < group->count && places != NULL; p++) {
-        const struct ms_snapshot *snapshot = &group->processes[p];
+    for (size_t p = 0; p < view->count && places != NULL; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
         for (size_t i = 0; i < snapshot->block_count; i++)
             places[count++] = (struct place){snapshot, &snapshot->blocks[i], html->first + p, i};
     }
@@ -191,7 +187,7 @@ static void block_row(const struct html *html, const struct place *place)
 {
     const struct ms_state_block *block = place->block;
     const bool is_part = (block->flags & MS_BLOCK_PART) != 0;
-    if (html->group.count > 1)
+    if (html->view.count > 1)
         fputs("<tr>", html->file);
     else
         fprintf(html->file, "<tr id=\"p%zu-b%zu\" tabindex=\"-1\">", place->process, place->number);
@@ -229,13 +225,13 @@ void html_blocks(const struct html *html)
         free(places);
         return;
     }
-    table_begin(html, "blocks", "Blocks", columns, html->group.count > 1);
+    table_begin(html, "blocks", "Blocks", columns, html->view.count > 1);
     for (size_t i = 0; i < shown; i++)
         block_row(html, &places[i]);
     table_end(html, shown, count);
     uint64_t left_out = 0;
-    for (size_t p = 0; p < html->group.count; p++)
-        left_out += ms_snapshot_figure(&html->group.processes[p], "blocks_left_out");
+    for (size_t p = 0; p < html->view.count; p++)
+        left_out += ms_snapshot_figure(&html->view.processes[p], "blocks_left_out");
     if (left_out > 0)
         fprintf(html->file,
                 "<p class=\"dim\">%" PRIu64
@@ -257,7 +253,7 @@ static void cause_row(const struct html *html, const struct ms_state_cause *caus
     html_bytes(file, NULL, cause->bytes);
     fputs("</td>", file);
     number_cell(html, cause->count);
-    time_cell(html, cause->duration_ns);
+    figure_cell(html, html_time, cause->duration_ns);
     cell(html, ms_event_kind_name(cause->kind));
     cell(html, cause->call);
     long_cell(html, cause->text);
@@ -278,7 +274,7 @@ void html_causes(const struct html *html)
                                             {"call", false}, {"kernel or tensor", false},
                                             {"why", false},  {NULL, false}};
     size_t count;
-    struct ms_state_cause *causes = group_causes(&html->group, &count);
+    struct ms_state_cause *causes = view_causes(&html->view, &count);
     html_heading(html, "Causes by bytes");
     if (causes == NULL || count == 0) {
         fputs("<p>There are no causes.</p>\n", html->file);
@@ -310,18 +306,18 @@ static int by_time(const void *a, const void *b)
 
 static struct happening *happenings_of(const struct html *html, size_t *count_out)
 {
-    const struct group *group = &html->group;
+    const struct view *view = &html->view;
     size_t count = 0;
-    for (size_t p = 0; p < group->count; p++)
-        count += group->processes[p].event_count;
+    for (size_t p = 0; p < view->count; p++)
+        count += view->processes[p].event_count;
     struct happening *list = calloc(count + 1, sizeof(*list));
     count = 0;
-    for (size_t p = 0; p < group->count && list != NULL; p++) {
-        const struct ms_snapshot *snapshot = &group->processes[p];
+    for (size_t p = 0; p < view->count && list != NULL; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
         for (size_t i = 0; i < snapshot->event_count; i++) {
             const struct ms_state_event *event = &snapshot->events[i];
-            list[count++] = (struct happening){snapshot, event,
-                                               event->time_ns + group_shift_ns(group, snapshot)};
+            list[count++] =
+                (struct happening){snapshot, event, event->time_ns + view_shift_ns(view, snapshot)};
         }
     }
     if (list != NULL)
@@ -342,7 +338,7 @@ static void event_row(const struct html *html, const struct happening *happening
             happening->time_ns, (double)happening->time_ns / 1e9);
     cell(html, ms_event_kind_name(event->kind));
     bytes_cell(html, event->bytes);
-    time_cell(html, event->duration_ns);
+    figure_cell(html, html_time, event->duration_ns);
     number_cell(html, event->block);
     cell(html, event->call);
     long_cell(html, event->text);
@@ -367,8 +363,8 @@ void html_events(const struct html *html)
     struct happening *list = happenings_of(html, &count);
     const size_t first = count > html->most_rows ? count - html->most_rows : 0;
     uint64_t lost = 0;
-    for (size_t p = 0; p < html->group.count; p++)
-        lost += html->group.processes[p].events_lost;
+    for (size_t p = 0; p < html->view.count; p++)
+        lost += html->view.processes[p].events_lost;
     html_heading(html, first > 0 ? "The last events" : "Events");
     if (list == NULL || count == 0) {
         fputs("<p>There are no events.</p>\n", html->file);
@@ -380,7 +376,7 @@ void html_events(const struct html *html)
                 "<p class=\"dim\">%" PRIu64
                 " others do not fit in the state page (METASHARD_STATE_BYTES).</p>\n",
                 lost);
-    table_begin(html, "events", "Events", columns, html->group.count > 1);
+    table_begin(html, "events", "Events", columns, html->view.count > 1);
     for (size_t i = first; i < count; i++)
         event_row(html, &list[i]);
     table_end(html, count - first, count);

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arrays on the heap that grow. */
+#ifndef METASHARD_RUNTIME_BASE_ARRAY_H
+#define METASHARD_RUNTIME_BASE_ARRAY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Room for one more element behind `count`. `array` is the address of the pointer, which may change.
+ * False: memory is out; then nothing has changed. */
+bool ms_array_grow(void *array, size_t count, size_t *capacity, size_t element_bytes);
+#define MS_ARRAY_GROW(array, count, capacity) \
+    ms_array_grow(&(array), count, &(capacity), sizeof(*(array)))
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What time it is. A coarse clock is a read of memory, not a system call. */
+#ifndef METASHARD_RUNTIME_BASE_CLOCK_H
+#define METASHARD_RUNTIME_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+enum { MS_NS_PER_MS = 1000000, MS_NS_PER_S = 1000000000 };
+
+static inline uint64_t ms_clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * MS_NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is written is JSON, also of texts that are not. */
+#include "tools/json_writer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/simcuda/harness/test.h"
+
+static const char *escaped(const char *text)
+{
+    static char *written;
+    size_t bytes;
+    free(written);
+    FILE *file = open_memstream(&written, &bytes);
+    struct writer object = json_document(file);
+    put_string(&object, "path", text);
+    json_document_end(&object);
+    fclose(file);
+    char *begin = strchr(written, ':') + 3;
+    *strrchr(begin, '"') = '\0';
+    return begin;
+}
+
+MS_TEST(what_is_no_utf8_becomes_a_question_mark)
+{
+    CHECK(strcmp(escaped("/data/\xe4\xff.bin"), "/data/??.bin") == 0);
+    CHECK(strcmp(escaped("cut \xe2\x82"), "cut ??") == 0);
+    CHECK(strcmp(escaped("surrogate \xed\xa0\x80, overlong \xc0\xaf"),
+                 "surrogate ???, overlong ??") == 0);
+}
+
+MS_TEST(other_characters_stay)
+{
+    CHECK(strcmp(escaped("gr\xc3\xb6\xc3\x9f\x65r \xf0\x9f\x98\x80"),
+                 "gr\xc3\xb6\xc3\x9f\x65r \xf0\x9f\x98\x80") == 0);
+}
+
+MS_TEST(what_would_end_a_text_or_a_line_is_escaped)
+{
+    CHECK(strcmp(escaped("a \"b\" \\c"), "a \\\"b\\\" \\\\c") == 0);
+    CHECK(strcmp(escaped("\n\x1b\x7f"), "\\u000a\\u001b\\u007f") == 0);
+    CHECK(strcmp(escaped("\xc2\x85 \xe2\x80\xa8 \xe2\x80\xa9"), "\\u0085 \\u2028 \\u2029") == 0);
+}
+
+MS_TEST(lists_and_objects_have_commas_between_their_members)
+{
+    char *written;
+    size_t bytes;
+    FILE *file = open_memstream(&written, &bytes);
+    struct writer object = json_document(file);
+    struct writer list = json_begin(&object, "list", '[', true);
+    put_number(&list, NULL, UINT64_MAX);
+    put_null(&list, NULL);
+    json_end(&list, ']');
+    struct writer empty = json_begin(&object, "empty", '{', false);
+    json_end(&empty, '}');
+    json_document_end(&object);
+    fclose(file);
+    CHECK(strcmp(written, "{\n  \"list\": [18446744073709551615, null],\n  \"empty\": {}\n}\n") ==
+          0);
+    free(written);
+}
