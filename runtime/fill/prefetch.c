@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/prefetch.h"
 
-
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"

@@ -133,8 +133,8 @@ const char *life_words(const struct ms_snapshot *snapshot)
     if (snapshot->process.ended_ns > 0)
         return "ended after";
     return snapshot->life == MS_LIFE_ALIVE  ? "running for"
-           : snapshot->life == MS_LIFE_GONE ? "gone without an end after"
-                                            : "not known to run, seen last after";
+           : snapshot->life == MS_LIFE_GONE ? "killed after"
+                                            : "perhaps running, last seen after";
 }
 
 const char *block_state(const struct ms_state_block *block)
