@@ -210,13 +210,6 @@ static void put_plan_in_force(void)
     CHECK(ms_shard_is_active());
 }
 
-static uint64_t remote_reads(void)
-{
-    static struct ms_shard_facts facts;
-    ms_shard_describe(&facts);
-    return facts.remote_reads;
-}
-
 /* For the parts from first to last: r resident, c cached, - not in memory. */
 static const char *placement(enum part first, enum part last)
 {
@@ -293,11 +286,11 @@ MS_TEST(what_other_ranks_keep)
 {
     put_plan_in_force();
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
-        const uint64_t before = remote_reads();
+        const uint64_t before = ms_counter_get(MS_COUNT_REMOTE_READS);
         start();
         CHECK_EQ(get(need, AWAY, AWAY), CUDA_SUCCESS);
         CHECK_PLACEMENT(need, AWAY, AWAY, expected[need].advised);
-        CHECK_EQ(remote_reads() - before, expected[need].counted);
+        CHECK_EQ(ms_counter_get(MS_COUNT_REMOTE_READS) - before, expected[need].counted);
         end();
     }
 }
