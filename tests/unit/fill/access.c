@@ -10,6 +10,7 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
+#include "runtime/state/counters.h"
 #include "tests/simcuda/harness/test.h"
 
 #define ADDRESS ((CUdeviceptr)0x5a5b00200000)
