@@ -21,21 +21,27 @@ static size_t row_pitch(const struct side *side, size_t width)
     return side->pitch != 0 ? side->pitch : side->x_bytes + width;
 }
 
+/* The rows of a side whose memory begins at base. */
+static struct ms_rows rows_from(const struct side *side, uint64_t base, size_t width, size_t height,
+                                size_t depth)
+{
+    const size_t pitch = row_pitch(side, width);
+    const size_t slice = pitch * (side->height != 0 ? side->height : height);
+    return (struct ms_rows){.begin = base + side->z * slice + side->y * pitch + side->x_bytes,
+                            .width = width,
+                            .height = height,
+                            .depth = depth,
+                            .pitch = pitch,
+                            .slice = slice};
+}
+
 /* The rows of a side in device memory. Returns false if it is elsewhere or has no bytes. */
 static bool find_rows(const struct side *side, size_t width, size_t height, size_t depth,
                       struct ms_rows *rows_out)
 {
     if (side->type != CU_MEMORYTYPE_DEVICE && side->type != CU_MEMORYTYPE_UNIFIED)
         return false;
-    const size_t pitch = row_pitch(side, width);
-    const size_t slice = pitch * (side->height != 0 ? side->height : height);
-    *rows_out =
-        (struct ms_rows){.begin = side->device + side->z * slice + side->y * pitch + side->x_bytes,
-                         .width = width,
-                         .height = height,
-                         .depth = depth,
-                         .pitch = pitch,
-                         .slice = slice};
+    *rows_out = rows_from(side, side->device, width, height, depth);
     return width != 0 && height != 0 && depth != 0;
 }
 
@@ -49,7 +55,7 @@ static CUresult prepare_side(const struct side *side, size_t width, size_t heigh
 static CUresult prepare_payload(const struct side *side, size_t width, size_t height, size_t depth,
                                 CUstream stream)
 {
-    const unsigned char *host = side->host;
+    uint64_t host = (uintptr_t)side->host;
     if (side->type == CU_MEMORYTYPE_DEVICE || side->type == CU_MEMORYTYPE_UNIFIED) {
         if (ms_is_owned(side->device))
             return CUDA_SUCCESS;
@@ -57,21 +63,14 @@ static CUresult prepare_payload(const struct side *side, size_t width, size_t he
             return ms_access_unowned(side->device);
         if (side->type == CU_MEMORYTYPE_DEVICE && !ms_is_pinned_memory(side->device))
             return ms_access_unowned(side->device);
-        host = (const unsigned char *)(uintptr_t)side->device;
+        host = side->device;
     } else if (side->type != CU_MEMORYTYPE_HOST) {
         return CUDA_SUCCESS;
     }
-    const size_t pitch = row_pitch(side, width);
-    const size_t slice = pitch * (side->height != 0 ? side->height : height);
-    if (host == NULL)
+    if (host == 0)
         return CUDA_SUCCESS;
-    const struct ms_box box = {.begin = host + side->z * slice + side->y * pitch + side->x_bytes,
-                               .width = width,
-                               .height = height,
-                               .depth = depth,
-                               .pitch = pitch,
-                               .slice = slice};
-    return ms_access_payload(&box, stream);
+    const struct ms_rows rows = rows_from(side, host, width, height, depth);
+    return ms_access_payload(&rows, stream);
 }
 
 /* The address of a side's first row. Returns false if it is not in device memory, or is refused. */

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of rows of equal length at equal distances, in up to MS_ROW_DIMS dimensions. */
+/* Rows of equal length at equal distances, and copies of them in up to MS_ROW_DIMS dimensions. */
 #ifndef METASHARD_RUNTIME_BASE_STRIDED_COPY_H
 #define METASHARD_RUNTIME_BASE_STRIDED_COPY_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* Rows in planes, of device or host memory. */
+struct ms_rows {
+    uint64_t begin; /* address of the first row */
+    size_t width, height, depth;
+    size_t pitch, slice; /* bytes from row to row, and from plane to plane */
+};
 
 enum { MS_ROW_DIMS = 6 };
 

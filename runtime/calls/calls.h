@@ -70,17 +70,12 @@ CUresult ms_access_unload(CUlibrary library);
 
 /*
  * The call will put host bytes into device memory, in the order of stream: what they point to is
- * materialised. The bytes are a box of rows.
+ * materialised.
  */
-struct ms_box {
-    const unsigned char *begin; /* of the first row */
-    size_t width, height, depth;
-    size_t pitch, slice; /* bytes from row to row, and from plane to plane */
-};
-CUresult ms_access_payload(const struct ms_box *box, CUstream stream);
+CUresult ms_access_payload(const struct ms_rows *rows, CUstream stream);
 
-/* The call will copy from memory that is no allocation, and that may not be read here: what the host can write
- * may hold any address. */
+/* The call will copy from memory that is no allocation, and that may not be read here: what the
+ * host can write may hold any address. */
 CUresult ms_access_unowned(CUdeviceptr source);
 
 /* As ms_access_payload for a linear copy, and for a memset with a value of `width` bytes. */

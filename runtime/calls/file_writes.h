@@ -16,8 +16,8 @@
  * fails. Returns 0. If the bytes cannot be materialised, logs why and returns the errno that the
  * call must fail with, because the call would destroy their only copy.
  *
- * Cheap, and without a turn, for a file that nothing comes from: then a thread with a claim may call
- * it, too, because the driver writes files of its own. For other files, no claim may be held.
+ * Cheap, and without a turn, for a file that nothing comes from: then a thread with a claim may
+ * call it, too, because the driver writes files of its own. For other files, no claim may be held.
  */
 int ms_prepare_file_write(const char *call, dev_t device, ino_t inode);
 

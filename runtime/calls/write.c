@@ -240,26 +240,27 @@ CUresult ms_access_unowned(CUdeviceptr source)
     return is_plain ? CUDA_SUCCESS : ms_access_all();
 }
 
-CUresult ms_access_payload(const struct ms_box *box, CUstream stream)
+CUresult ms_access_payload(const struct ms_rows *rows, CUstream stream)
 {
-    if (box->begin == NULL || box->width == 0)
+    const unsigned char *begin = (const unsigned char *)(uintptr_t)rows->begin;
+    if (begin == NULL || rows->width == 0)
         return CUDA_SUCCESS;
     /* Memory that is unreadable here, or that changes before it is copied, may hold anything. */
-    if (!ms_is_host_memory((CUdeviceptr)(uintptr_t)box->begin) || ms_host_may_change(stream))
+    if (!ms_is_host_memory(rows->begin) || ms_host_may_change(stream))
         return ms_access_all();
     CUresult result = CUDA_SUCCESS;
-    for (size_t z = 0; z < box->depth; z++) {
-        for (size_t y = 0; y < box->height && result == CUDA_SUCCESS; y++)
-            result =
-                ms_pointer_scan_expose(box->begin + z * box->slice + y * box->pitch, box->width);
+    for (size_t z = 0; z < rows->depth; z++) {
+        for (size_t y = 0; y < rows->height && result == CUDA_SUCCESS; y++)
+            result = ms_pointer_scan_expose(begin + z * rows->slice + y * rows->pitch, rows->width);
     }
     return result;
 }
 
 CUresult ms_access_payload_linear(const void *source, size_t bytes, CUstream stream)
 {
-    const struct ms_box box = {.begin = source, .width = bytes, .height = 1, .depth = 1};
-    return ms_access_payload(&box, stream);
+    const struct ms_rows row = {
+        .begin = (uintptr_t)source, .width = bytes, .height = 1, .depth = 1};
+    return ms_access_payload(&row, stream);
 }
 
 CUresult ms_access_payload_value(uint32_t value, unsigned width)

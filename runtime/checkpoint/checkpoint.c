@@ -40,7 +40,7 @@ static struct ms_tensor *add_tensor(struct ms_checkpoint *checkpoint)
     return tensor;
 }
 
-static bool parse_tensor(const struct ms_reading *reading, const char *name, json_t *entry,
+static bool parse_tensor(const struct ms_fault_context *reading, const char *name, json_t *entry,
                          uint64_t data_bytes, struct ms_tensor *tensor)
 {
     const struct ms_place place = {NULL, name, 0}, at = {&place, "data_offsets", 0};
@@ -72,8 +72,8 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Checks that the data is the tensors without gaps. Makes offsets relative to the file. */
-static bool check_places(const struct ms_reading *reading, struct ms_tensor *tensors, size_t count,
-                         uint64_t data_offset, uint64_t data_bytes)
+static bool check_places(const struct ms_fault_context *reading, struct ms_tensor *tensors,
+                         size_t count, uint64_t data_offset, uint64_t data_bytes)
 {
     uint64_t end = 0;
     if (count > 0)
@@ -93,8 +93,9 @@ static bool check_places(const struct ms_reading *reading, struct ms_tensor *ten
                        data_bytes);
 }
 
-static bool parse_tensors(const struct ms_reading *reading, json_t *header, uint64_t data_offset,
-                          uint64_t data_bytes, struct ms_checkpoint *checkpoint)
+static bool parse_tensors(const struct ms_fault_context *reading, json_t *header,
+                          uint64_t data_offset, uint64_t data_bytes,
+                          struct ms_checkpoint *checkpoint)
 {
     const size_t first = checkpoint->count;
     const char *file = ms_arena_string(&checkpoint->arena, reading->file, strlen(reading->file));
@@ -119,7 +120,7 @@ static bool parse_tensors(const struct ms_reading *reading, json_t *header, uint
                         data_bytes);
 }
 
-static bool parse_header(const struct ms_reading *reading, const char *text, size_t bytes,
+static bool parse_header(const struct ms_fault_context *reading, const char *text, size_t bytes,
                          uint64_t data_bytes, struct ms_checkpoint *checkpoint)
 {
     json_error_t error;
@@ -134,7 +135,7 @@ static bool parse_header(const struct ms_reading *reading, const char *text, siz
     return is_good;
 }
 
-static bool read_header(const struct ms_reading *reading, int file, uint64_t file_bytes,
+static bool read_header(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                         struct ms_checkpoint *checkpoint)
 {
     unsigned char length[8];
@@ -159,7 +160,7 @@ static bool read_header(const struct ms_reading *reading, int file, uint64_t fil
     return is_good;
 }
 
-static bool read_torch_file(const struct ms_reading *reading, int file, uint64_t file_bytes,
+static bool read_torch_file(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                             struct ms_checkpoint *checkpoint)
 {
     struct ms_torch_tensors torch;
@@ -180,7 +181,7 @@ static bool read_torch_file(const struct ms_reading *reading, int file, uint64_t
 }
 
 /* Reads a file of either format, by its first bytes. */
-static bool read_any(const struct ms_reading *reading, int file, uint64_t file_bytes,
+static bool read_any(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                      struct ms_checkpoint *checkpoint)
 {
     unsigned char begin[16];
@@ -192,7 +193,7 @@ static bool read_any(const struct ms_reading *reading, int file, uint64_t file_b
 
 static bool read_file(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
-    const struct ms_reading reading = {path, fault};
+    const struct ms_fault_context reading = {path, fault};
     struct stat stat;
     /* Opening a pipe must not block. */
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -231,7 +232,7 @@ static void names_cleanup(struct names *names)
 static bool read_files(const char *folder, const struct names *names,
                        struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
-    const struct ms_reading reading = {folder, fault};
+    const struct ms_fault_context reading = {folder, fault};
     for (size_t i = 0; i < names->count; i++) {
         char path[4096];
         if (i > 0 && strcmp(names->name[i - 1], names->name[i]) == 0)
@@ -251,7 +252,7 @@ static const char *name_in_folder(const struct ms_tensor *tensor)
 }
 
 /* Checks that the index agrees with the files: `map` has exactly their tensors. */
-static bool check_index(const struct ms_reading *reading, json_t *map,
+static bool check_index(const struct ms_fault_context *reading, json_t *map,
                         const struct ms_checkpoint *checkpoint)
 {
     const struct ms_place at = {NULL, "weight_map", 0};
@@ -290,7 +291,7 @@ static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_f
     qsort(sorted, checkpoint->count, sizeof(*sorted), by_name_and_file);
     bool is_good = true;
     for (size_t i = 1; i < checkpoint->count && is_good; i++) {
-        const struct ms_reading reading = {sorted[i - 1]->file, fault};
+        const struct ms_fault_context reading = {sorted[i - 1]->file, fault};
         char name[MS_FAULT_NAME_BYTES];
         if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
             is_good = ms_fault_at(&reading, NULL, "tensor %s is in %s too",
@@ -300,7 +301,8 @@ static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_f
     return is_good;
 }
 
-static bool collect_indexed(const struct ms_reading *reading, json_t *map, struct names *names)
+static bool collect_indexed(const struct ms_fault_context *reading, json_t *map,
+                            struct names *names)
 {
     const struct ms_place place = {NULL, "weight_map", 0};
     if (!json_is_object(map))
@@ -328,7 +330,7 @@ static bool collect_indexed(const struct ms_reading *reading, json_t *map, struc
 
 static bool read_index(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
-    const struct ms_reading reading = {path, fault};
+    const struct ms_fault_context reading = {path, fault};
     char *text, folder[4096];
     size_t bytes;
     if (!ms_file_read(path, INDEX_MAX_BYTES, &text, &bytes, fault))
@@ -386,7 +388,7 @@ static bool has_index(const char *path, const char *name, char index[4096])
 
 static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
-    const struct ms_reading reading = {path, fault};
+    const struct ms_fault_context reading = {path, fault};
     char index[4096];
     if (strlen(path) > 4000)
         return ms_fault_at(&reading, NULL, "the path is too long");
@@ -420,7 +422,7 @@ static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, stru
 bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
                         struct ms_fault *fault)
 {
-    const struct ms_reading reading = {path, fault};
+    const struct ms_fault_context reading = {path, fault};
     struct stat stat_;
     struct ms_checkpoint *checkpoint = ms_heap_zalloc(sizeof(*checkpoint));
     if (checkpoint == NULL)
@@ -446,7 +448,7 @@ bool ms_checkpoint_parse(const char *file, const void *header, size_t header_byt
                          uint64_t data_bytes, struct ms_checkpoint **checkpoint_out,
                          struct ms_fault *fault)
 {
-    const struct ms_reading reading = {file, fault};
+    const struct ms_fault_context reading = {file, fault};
     struct ms_checkpoint *checkpoint = ms_heap_zalloc(sizeof(*checkpoint));
     if (checkpoint == NULL)
         return ms_fault_at(&reading, NULL, "out of memory");

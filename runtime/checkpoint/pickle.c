@@ -102,7 +102,7 @@ static bool run(struct ms_unpickler *machine)
     return true;
 }
 
-bool ms_pickle_read(const struct ms_reading *reading, const char *text, size_t bytes,
+bool ms_pickle_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                     struct ms_pickle *pickle_out)
 {
     struct ms_unpickler machine = {.reading = reading, .pickle = {.text = text}, .bytes = bytes};

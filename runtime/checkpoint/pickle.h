@@ -61,7 +61,7 @@ struct ms_pickle {
 };
 
 /* Memory and time are proportional to `bytes`, which is at most MS_PICKLE_MAX_BYTES. */
-bool ms_pickle_read(const struct ms_reading *reading, const char *text, size_t bytes,
+bool ms_pickle_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                     struct ms_pickle *pickle_out);
 void ms_pickle_cleanup(struct ms_pickle *pickle);
 

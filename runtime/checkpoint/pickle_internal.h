@@ -37,7 +37,7 @@ struct ms_numbers {
  * value becomes at most one cell, so memory is proportional to the text.
  */
 struct ms_unpickler {
-    const struct ms_reading *reading;
+    const struct ms_fault_context *reading;
     struct ms_pickle pickle;
     size_t bytes, opcode, next; /* size of the text; offset of the opcode; end of what was read */
     size_t value_capacity, cell_capacity;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/checkpoint/tensor_json.h"
 
-bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
-                    struct ms_tensor *tensor)
+bool ms_json_tensor(const struct ms_fault_context *reading, const struct ms_place *place,
+                    json_t *object, struct ms_tensor *tensor)
 {
     json_t *dtype = json_object_get(object, "dtype"), *shape = json_object_get(object, "shape");
     const struct ms_place at_dtype = {place, "dtype", 0}, at_shape = {place, "shape", 0};

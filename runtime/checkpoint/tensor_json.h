@@ -7,7 +7,7 @@
 #include "runtime/document/json.h"
 
 /* Reads dtype and shape from an object that has both. */
-bool ms_json_tensor(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
-                    struct ms_tensor *tensor);
+bool ms_json_tensor(const struct ms_fault_context *reading, const struct ms_place *place,
+                    json_t *object, struct ms_tensor *tensor);
 
 #endif

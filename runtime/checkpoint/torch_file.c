@@ -15,7 +15,7 @@
 enum { RECORD_NAME_MAX = 1024 };
 
 struct torch_file {
-    const struct ms_reading *reading;
+    const struct ms_fault_context *reading;
     int file;
     struct ms_zip zip;
     int folder_bytes; /* of the first record's name, up to its '/' */
@@ -116,7 +116,8 @@ static int by_place(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-static bool sort_tensors(const struct ms_reading *reading, struct ms_tensor *tensors, size_t count)
+static bool sort_tensors(const struct ms_fault_context *reading, struct ms_tensor *tensors,
+                         size_t count)
 {
     if (count > 0)
         qsort(tensors, count, sizeof(*tensors), by_name);
@@ -149,7 +150,7 @@ static bool place_tensors(const struct torch_file *file, const struct ms_torch_s
     return is_good;
 }
 
-bool ms_torch_read(const struct ms_reading *reading, int file, uint64_t file_bytes,
+bool ms_torch_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                    struct ms_arena *arena, struct ms_torch_tensors *tensors_out)
 {
     struct torch_file torch_file = {.reading = reading, .file = file};

@@ -21,7 +21,7 @@ struct ms_torch_tensors {
 bool ms_torch_is_file(const unsigned char *begin, size_t bytes);
 
 /* `file` is open for reading and file_bytes long. Names, also the file's, are in the arena. */
-bool ms_torch_read(const struct ms_reading *reading, int file, uint64_t file_bytes,
+bool ms_torch_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                    struct ms_arena *arena, struct ms_torch_tensors *tensors_out);
 
 #endif

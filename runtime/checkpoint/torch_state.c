@@ -85,7 +85,7 @@ struct frame {
 };
 
 struct walk {
-    const struct ms_reading *reading;
+    const struct ms_fault_context *reading;
     struct ms_pickle pickle;
     struct ms_arena *arena;
     struct ms_torch_state state;
@@ -502,7 +502,7 @@ static bool walk_run(struct walk *walk)
     return true;
 }
 
-bool ms_torch_state_read(const struct ms_reading *reading, const char *text, size_t bytes,
+bool ms_torch_state_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                          struct ms_arena *arena, struct ms_torch_state *state_out)
 {
     struct walk *walk = ms_heap_zalloc(sizeof(*walk));

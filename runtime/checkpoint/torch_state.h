@@ -24,7 +24,7 @@ struct ms_torch_state {
 };
 
 /* Strings are in the arena, which may have some even if this returns false. */
-bool ms_torch_state_read(const struct ms_reading *reading, const char *text, size_t bytes,
+bool ms_torch_state_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                          struct ms_arena *arena, struct ms_torch_state *state_out);
 
 #endif

@@ -33,7 +33,7 @@ static const unsigned char header_mark[4] = {'P', 'K', 3, 4}, entry_mark[4] = {'
                            end_mark[4] = {'P', 'K', 5, 6};
 
 struct source {
-    const struct ms_reading *reading;
+    const struct ms_fault_context *reading;
     int file;
     uint64_t bytes;
 };
@@ -273,7 +273,7 @@ static bool read_entries(const struct source *source, const struct directory *di
     return zip->count == 0 || check_records(source, zip);
 }
 
-bool ms_zip_read(const struct ms_reading *reading, int file, uint64_t file_bytes,
+bool ms_zip_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                  struct ms_zip *zip_out)
 {
     const struct source source = {reading, file, file_bytes};

@@ -31,7 +31,7 @@ struct ms_zip {
 };
 
 /* `file` is open for reading and file_bytes long. */
-bool ms_zip_read(const struct ms_reading *reading, int file, uint64_t file_bytes,
+bool ms_zip_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                  struct ms_zip *zip_out);
 void ms_zip_cleanup(struct ms_zip *zip);
 

@@ -111,7 +111,8 @@ static void write_place(char *out, const struct ms_place *place)
 }
 
 /* `where` may be empty. */
-static bool write_fault(const struct ms_reading *reading, const char *where, const char *reason)
+static bool write_fault(const struct ms_fault_context *reading, const char *where,
+                        const char *reason)
 {
     struct ms_fault *fault = reading->fault;
     shorten(fault->text, MS_FAULT_FILE_BYTES, reading->file);
@@ -121,8 +122,8 @@ static bool write_fault(const struct ms_reading *reading, const char *where, con
     return false;
 }
 
-bool ms_fault_at(const struct ms_reading *reading, const struct ms_place *place, const char *format,
-                 ...)
+bool ms_fault_at(const struct ms_fault_context *reading, const struct ms_place *place,
+                 const char *format, ...)
 {
     char where[MS_FAULT_PLACE_BYTES + 2] = ": ", reason[MS_FAULT_REASON_BYTES];
     va_list args;
@@ -133,7 +134,8 @@ bool ms_fault_at(const struct ms_reading *reading, const struct ms_place *place,
     return write_fault(reading, where[2] != '\0' ? where : "", reason);
 }
 
-bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, const char *reason)
+bool ms_fault_at_line(const struct ms_fault_context *reading, int line, int column,
+                      const char *reason)
 {
     char where[32], shortened[MS_FAULT_REASON_BYTES];
     snprintf(where, sizeof(where), ":%d:%d", line, column);

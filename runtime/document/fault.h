@@ -32,7 +32,7 @@ struct ms_place {
 };
 
 /* The file being read, for the functions that find faults in it. */
-struct ms_reading {
+struct ms_fault_context {
     const char *file;
     struct ms_fault *fault;
 };
@@ -40,10 +40,11 @@ struct ms_reading {
 /* These return false, so that a function can "return ms_fault_set(...)". */
 bool ms_fault_set(struct ms_fault *fault, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-bool ms_fault_at(const struct ms_reading *reading, const struct ms_place *place, const char *format,
-                 ...) __attribute__((format(printf, 3, 4)));
+bool ms_fault_at(const struct ms_fault_context *reading, const struct ms_place *place,
+                 const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* "FILE:LINE:COLUMN: reason", for a text that is not JSON. */
-bool ms_fault_at_line(const struct ms_reading *reading, int line, int column, const char *reason);
+bool ms_fault_at_line(const struct ms_fault_context *reading, int line, int column,
+                      const char *reason);
 
 #ifdef __clang_analyzer__ /* so that it knows the result */
 #define ms_fault_set(...) (ms_fault_set(__VA_ARGS__), false)

@@ -10,8 +10,8 @@
 
 #include "runtime/base/heap.h"
 
-bool ms_json_count(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
-                   uint64_t least, uint64_t most, uint64_t *count_out)
+bool ms_json_count(const struct ms_fault_context *reading, const struct ms_place *place,
+                   json_t *value, uint64_t least, uint64_t most, uint64_t *count_out)
 {
     if (!json_is_integer(value))
         return ms_fault_at(reading, place, "expected an integer");
@@ -24,8 +24,8 @@ bool ms_json_count(const struct ms_reading *reading, const struct ms_place *plac
     return true;
 }
 
-bool ms_json_keys(const struct ms_reading *reading, const struct ms_place *place, json_t *object,
-                  const char *const *keys, const char *expected)
+bool ms_json_keys(const struct ms_fault_context *reading, const struct ms_place *place,
+                  json_t *object, const char *const *keys, const char *expected)
 {
     if (!json_is_object(object))
         return ms_fault_at(reading, place, "expected an object with %s", expected);
@@ -57,7 +57,7 @@ static bool read_all(int file, char *text, size_t bytes)
 bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
                   struct ms_fault *fault)
 {
-    const struct ms_reading reading = {path, fault};
+    const struct ms_fault_context reading = {path, fault};
     struct stat stat;
     /* Opening a pipe must not block. */
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "runtime/base/strided_copy.h"
 #include "runtime/fill/materialise.h"
 
 /* What lies in allocations of [address, address + bytes) becomes what needs.def says. */
@@ -19,11 +20,6 @@ CUresult ms_access_read(CUdeviceptr address, size_t bytes, CUstream stream);
 
 /* MS_NEED_READ_WRITE for a box of rows: from its first byte to its last, gaps included. Where a
  * plan gives some of that to other ranks: row by row. */
-struct ms_rows {
-    CUdeviceptr begin; /* of the first row */
-    size_t width, height, depth;
-    size_t pitch, slice; /* bytes from row to row, and from plane to plane */
-};
 CUresult ms_access_rows(const struct ms_rows *rows);
 
 /* MS_NEED_REACH_LIVE for all allocations. For calls that are not modelled. */

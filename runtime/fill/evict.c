@@ -174,7 +174,8 @@ static size_t uncover(struct ms_allocation *allocation)
     return freed + ms_backing_uncover(&allocation->backing, begin, allocation->backing.bytes);
 }
 
-/* The device has been waited for since the last change of its blocks, and since what is cached was read last. */
+/* The device has been waited for since the last change of its blocks, and since what is cached was
+ * read last. */
 static size_t evict(struct ms_allocation *allocation)
 {
     give_up_dead(allocation);
@@ -197,7 +198,8 @@ static size_t evict_noted(struct ms_allocation *allocation, ms_evictor *evict_)
     return freed;
 }
 
-/* The device is waited for before `evict` sees an allocation, and nothing has changed in it since. */
+/* The device is waited for before `evict` sees an allocation, and nothing has changed in it
+ * since. */
 static size_t evict_candidates(const struct way *way, const struct candidate *candidates,
                                size_t count)
 {
@@ -240,8 +242,9 @@ static _Atomic uint64_t trimmed_bytes; /* ever */
 static const struct way trimming = {has_leftover, ms_context_is_idle, evict_leftover};
 
 /*
- * While a model is made, memory that comes and goes saves much. A program that trains would go on like that for ever,
- * and never settle; so it ends when as much was given back as the program has, a few times over.
+ * While a model is made, memory that comes and goes saves much. A program that trains would go on
+ * like that for ever, and never settle; so it ends when as much was given back as the program has,
+ * a few times over.
  */
 static bool may_trim(void)
 {
@@ -254,8 +257,8 @@ static bool may_trim(void)
 
 void ms_pressure_trim(void)
 {
-    static _Atomic uint64_t
-        enough; /* where the last one was in vain: not again before there is more */
+    /* where the last one was in vain: not again before there is more */
+    static _Atomic uint64_t enough;
     const uint64_t before = ms_space_leftover_bytes();
     if (before <= ms_config.leftover_bytes || before <= atomic_load(&enough) || !may_trim())
         return;

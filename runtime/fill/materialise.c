@@ -23,7 +23,8 @@ static bool is_missing_file(const struct ms_content *content)
            ms_source_is_file(content->source);
 }
 
-/* The files' extents of [begin, end) that are not present, into runs (NULL: they are counted only). */
+/* The files' extents of [begin, end) that are not present, into runs (NULL: they are counted
+ * only). */
 static size_t list_files(const struct ms_allocation *allocation, size_t begin, size_t end,
                          struct ms_read_request *runs, size_t *bytes_out)
 {
@@ -107,7 +108,8 @@ static CUresult replay_pieces(struct ms_allocation *allocation, size_t begin, si
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-/* A recorded launch that can run at its own place, for a part of it: [begin, end) of the allocation. */
+/* A recorded launch that can run at its own place, for a part of it: [begin, end) of the
+ * allocation. */
 struct in_place {
     const struct ms_recorded_launch *recorded;
     size_t recorded_begin, recorded_end; /* of all that its launch writes */
@@ -203,7 +205,8 @@ static CUresult set_resident(struct ms_allocation *allocation, size_t begin, siz
     return CUDA_SUCCESS;
 }
 
-/* Files, fills and launches can be replayed again. A snapshot costs host memory, which is given back. */
+/* Files, fills and launches can be replayed again. A snapshot costs host memory, which is given
+ * back. */
 static bool can_be_cached(const struct ms_content *content)
 {
     return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
@@ -285,8 +288,8 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     return result;
 }
 
-/* An error that the call will have, and that nobody has told of: not that of a file, of a plan, of memory that is out,
- * nor of a driver that goes down. */
+/* An error that the call will have, and that nobody has told of: not that of a file, of a plan, of
+ * memory that is out, nor of a driver that goes down. */
 static void tell(const struct ms_allocation *allocation, size_t begin, size_t end, CUresult result)
 {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&

@@ -19,8 +19,8 @@ static struct {
     _Atomic uint64_t used_bytes; /* by kernels that ran */
     _Atomic uint64_t most_bytes; /* that the program had */
     _Atomic bool is_settled;
-    _Atomic bool
-        is_short; /* a call has failed for lack of memory: the program looks for what fits */
+    /* a call has failed for lack of memory: the program looks for what fits */
+    _Atomic bool is_short;
 } devices[MS_MAX_DEVICES];
 
 static _Thread_local bool is_broken;

@@ -173,8 +173,8 @@ static bool is_full(const struct batch *batch, const struct ms_allocation *next)
            (batch->part_count > 0 && batch->parts[0].allocation->context != next->context);
 }
 
-/* One batch, from *at on, which is moved behind it when all went well. Claims are taken in the order of
- * addresses. *more_out: it was not the last. */
+/* One batch, from *at on, which is moved behind it when all went well. Claims are taken in the
+ * order of addresses. *more_out: it was not the last. */
 static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
 {
     CUresult result = CUDA_SUCCESS;

@@ -46,8 +46,8 @@ static CUresult replay_fill(uint32_t pattern, size_t offset, CUdeviceptr address
     return result;
 }
 
-/* One piece, waited for: nothing says that the driver has taken pageable bytes before its asynchronous copy has run, and
- * then they are used otherwise, or go. */
+/* One piece, waited for: nothing says that the driver has taken pageable bytes before its
+ * asynchronous copy has run, and then they are used otherwise, or go. */
 static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, CUstream stream)
 {
     CUresult result = ms_driver.memcpy_htod_async(address, host, bytes, stream);
@@ -160,8 +160,9 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
 }
 
 /*
- * A recorded launch's bytes [offset, offset + bytes), for another place: run where only they have memory. A launch works on
- * whole elements, of any type: bytes of one depend on what its other bytes were.
+ * A recorded launch's bytes [offset, offset + bytes), for another place: run where only they have
+ * memory. A launch works on whole elements, of any type: bytes of one depend on what its other
+ * bytes were.
  */
 static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t offset,
                               CUdeviceptr address, size_t bytes, CUstream stream)
@@ -193,7 +194,8 @@ release:
     return result;
 }
 
-/* All at once, or, where there is no room for that, in windows, for each of which the launch runs again. */
+/* All at once, or, where there is no room for that, in windows, for each of which the launch runs
+ * again. */
 static CUresult replay_moved(const struct ms_recorded_launch *recorded, size_t offset,
                              CUdeviceptr address, size_t bytes, CUstream stream)
 {
@@ -220,7 +222,8 @@ CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdevice
     return ms_replay(content, offset, address, bytes, stream);
 }
 
-/* The recorded launch whose result stands in its own place, over all of the block, somewhere in [begin, end); or NULL. */
+/* The recorded launch whose result stands in its own place, over all of the block, somewhere in
+ * [begin, end); or NULL. */
 static const struct ms_recorded_launch *find_own_launch(const struct placed *placed, size_t begin,
                                                         size_t end)
 {
@@ -237,7 +240,8 @@ static const struct ms_recorded_launch *find_own_launch(const struct placed *pla
     return NULL;
 }
 
-/* What was never written before a launch becomes zero there, so that replaying twice gives the same. */
+/* What was never written before a launch becomes zero there, so that replaying twice gives the
+ * same. */
 static CUresult replay_extent(const struct ms_extent *extent, const struct ms_recorded_launch *own,
                               CUdeviceptr address, size_t bytes, CUstream stream)
 {

@@ -7,14 +7,16 @@
 #include "runtime/memory/allocations.h"
 
 /*
- * Between what Linux gives to programs that are loaded (x86-64: up to 0x565555554000, and their heap) and what it gives
- * to mappings (from 0x7fff... downwards), outside of the shadow of sanitizers, and within 47 bits, which each device and
- * each kernel with 48-bit addresses has. A kernel with fewer (aarch64: 39) declines it.
+ * Between what Linux gives to programs that are loaded (x86-64: up to 0x565555554000, and their
+ * heap) and what it gives to mappings (from 0x7fff... downwards), outside of the shadow of
+ * sanitizers, and within 47 bits, which each device and each kernel with 48-bit addresses has. A
+ * kernel with fewer (aarch64: 39) declines it.
  */
 #define FIRST UINT64_C(0x5a5b00000000)
 #define END UINT64_C(0x5e5b00000000)
 
-/* Consecutive wishes that may be in vain: an area may be taken by others. Then the driver honours none. */
+/* Consecutive wishes that may be in vain: an area may be taken by others. Then the driver honours
+ * none. */
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
 #define STEP (UINT64_C(64) << 30)
 
@@ -41,7 +43,8 @@ static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
     return 0;
 }
 
-/* Where nothing of ours lies; 0: nowhere. Another thread may be told the same: then the driver declines one. */
+/* Where nothing of ours lies; 0: nowhere. Another thread may be told the same: then the driver
+ * declines one. */
 static uint64_t choose(size_t bytes, size_t granule)
 {
     if (bytes > END - FIRST - granule || atomic_load(&misses) >= MOST_MISSES)

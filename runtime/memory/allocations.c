@@ -15,8 +15,9 @@ static struct {
     struct ms_lock lock;
     pthread_cond_t released;
     /*
-     * By address, with a gap of capacity - count pointers at index `gap`, where the last one came or went:
-     * drivers give addresses in a row, upwards or downwards, and then nothing has to be moved. All guarded by lock.
+     * By address, with a gap of capacity - count pointers at index `gap`, where the last one came
+     * or went: drivers give addresses in a row, upwards or downwards, and then nothing has to be
+     * moved. All guarded by lock.
      */
     struct ms_allocation **allocations;
     size_t count, capacity, gap;
@@ -161,7 +162,8 @@ void ms_space_remove(struct ms_allocation *allocation)
     ms_lock_drop(&space.lock);
 }
 
-/* In a forked child there is nothing here, and a lock may be held by a thread that it does not have (flags.h). */
+/* In a forked child there is nothing here, and a lock may be held by a thread that it does not have
+ * (flags.h). */
 static bool is_empty(void)
 {
     return !ms_owns_any();
@@ -429,7 +431,8 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most one. */
+/* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most
+ * one. */
 MS_HOLDS(space.lock) static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
 {
     size_t at = lower_bound_locked(address);

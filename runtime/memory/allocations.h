@@ -112,8 +112,8 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
 /* Claims the first allocation at or after address, or returns NULL. For walks. */
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
 
-/* For walks over all: ends the claim on `before`, and claims the next allocation above it. Begins with
- * NULL and ends with NULL. */
+/* For walks over all: ends the claim on `before`, and claims the next allocation above it. Begins
+ * with NULL and ends with NULL. */
 struct ms_allocation *ms_space_claim_after(struct ms_allocation *before);
 
 /* Publishes what has changed, then ends the claim (claim.c). allocation may be NULL. */

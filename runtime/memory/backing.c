@@ -340,8 +340,8 @@ size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
 
 /*
  * One throw-away granule a device, made when it is first needed and kept until memory is short. It
- * is given back only while nobody is about to map it; users is DROPPING for the moment in which that
- * is made sure.
+ * is given back only while nobody is about to map it; users is DROPPING for the moment in which
+ * that is made sure.
  */
 static struct {
     _Atomic CUmemGenericAllocationHandle handle;

@@ -21,7 +21,8 @@ static inline bool ms_content_is_legal(const struct ms_content *content)
     static const struct {
         unsigned char plain, cached, copy;
     } states[MS_KIND_COUNT] = {
-        /* There is nothing to replay. A copy makes it a fill before it marks it as a remote copy. */
+        /* There is nothing to replay. A copy makes it a fill before it marks it as a remote
+         * copy. */
         [MS_UNDEFINED] = {.plain = ANY},
         /* The plan is not asked about bytes outside of blocks. */
         [MS_DEAD] = {.plain = UNKNOWN},

@@ -20,7 +20,8 @@ struct ms_violation {
 /* Extents are sorted and whole, neighbours differ, states are legal, and the sums are right. */
 bool ms_lineage_is_valid(const struct ms_lineage *lineage, struct ms_violation *violation);
 
-/* Chunks are granules, sorted; nothing is both backed and under the sink, or under the sink twice. */
+/* Chunks are granules, sorted; nothing is both backed and under the sink, or under the sink
+ * twice. */
 bool ms_backing_is_valid(const struct ms_backing *backing, struct ms_violation *violation);
 
 /*

@@ -289,7 +289,8 @@ static void append(struct ms_lineage *made, const struct ms_extent *extent)
     account(made, extent, true);
 }
 
-/* [begin, end) of the lineage, changed or as it is. *at is the extent that holds begin, and is moved. */
+/* [begin, end) of the lineage, changed or as it is. *at is the extent that holds begin, and is
+ * moved. */
 static void append_part(struct ms_lineage *made, const struct ms_lineage *lineage, size_t *at,
                         struct ms_range range, ms_content_change *change)
 {

@@ -9,7 +9,8 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 
-/* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient, sleeps. */
+/* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient,
+ * sleeps. */
 static CUresult poll(CUevent event, bool patient)
 {
     enum { SPINS = 64, STEP_NS = 50 * 1000 };
@@ -38,13 +39,13 @@ static CUresult record_context(CUcontext context, CUevent event)
 }
 
 /*
- * CUDA_SUCCESS when what is queued on the stream now, or in the context, is done. An event tells, and a query
- * of the stream does not: it says nothing of the other streams that work on the legacy stream, or on a
- * stream that blocks with it, would wait for.
+ * CUDA_SUCCESS when what is queued on the stream now, or in the context, is done. An event tells,
+ * and a query of the stream does not: it says nothing of the other streams that work on the legacy
+ * stream, or on a stream that blocks with it, would wait for.
  *
- * Waits a little for what is busy. It may wait for this very thread, so the wait ends; and when it was in
- * vain, the next one of its kind is short until something was found idle. A context may be busy for long while the stream of
- * a copy is not.
+ * Waits a little for what is busy. It may wait for this very thread, so the wait ends; and when it
+ * was in vain, the next one of its kind is short until something was found idle. A context may be
+ * busy for long while the stream of a copy is not.
  */
 static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
 {
@@ -79,7 +80,8 @@ bool ms_context_is_idle(CUcontext context)
     return is_idle;
 }
 
-/* Not by cuCtxSynchronize, which ends captures that begin meanwhile, if the driver knows another way. */
+/* Not by cuCtxSynchronize, which ends captures that begin meanwhile, if the driver knows another
+ * way. */
 static CUresult wait_in(CUcontext context)
 {
     CUevent event;
@@ -126,8 +128,8 @@ bool ms_may_record(CUstream stream)
             ms_publish_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
         return state == CUDA_SUCCESS;
     }
-    /* The query also finds handles that are no streams, and errors of earlier work: those calls go to
-     * the driver, which refuses them. */
+    /* The query also finds handles that are no streams, and errors of earlier work: those calls go
+     * to the driver, which refuses them. */
     const CUresult state = ms_driver.stream_query(stream);
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
 }

@@ -162,7 +162,7 @@ static void walk_all(struct ms_census *census, struct walk *walk)
 
 static void walk_init(struct walk *walk, const struct ms_layout *layout, size_t tensor)
 {
-    const struct ms_entry *entry = layout->bound[tensor].entry;
+    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
     walk->mesh = &layout->plan->mesh;
     walk->tensor = layout->tensors[tensor];
     walk->cut_count = entry != NULL ? entry->cut_count : 0;
@@ -181,14 +181,14 @@ static void sum_up(uint64_t *sums, const struct ms_mesh *mesh)
     }
 }
 
-static bool is_fsdp1(const struct ms_entry *entry)
+static bool is_fsdp1(const struct ms_plan_entry *entry)
 {
     return entry != NULL && entry->cut_count > 0 &&
            entry->cuts[entry->cut_count - 1].kind == MS_CUT_FSDP1;
 }
 
 /* Adds the ranges of an entry that decides `times` tensors: by rank, not as differences. */
-static void add_ranges(uint64_t *bytes, const struct ms_entry *entry, uint64_t times,
+static void add_ranges(uint64_t *bytes, const struct ms_plan_entry *entry, uint64_t times,
                        uint32_t world)
 {
     for (uint32_t rank = 0; rank < world; rank++) {
@@ -244,7 +244,7 @@ static struct ms_mesh mesh_of_shards(const struct ms_layout *layout, const size_
     struct ms_mesh mesh = layout->plan->mesh;
     bool is_used[MS_MESH_DIMS_MAX] = {false};
     for (size_t i = 0; i < count; i++) {
-        const struct ms_entry *entry = layout->bound[members[i]].entry;
+        const struct ms_plan_entry *entry = layout->bound[members[i]].entry;
         for (unsigned j = 0; j + 1 < entry->cut_count; j++)
             is_used[entry->cuts[j].mesh_dim] = true;
     }
@@ -343,7 +343,7 @@ bool ms_census_init(struct ms_census *census, const struct ms_layout *layout)
     struct walk *walk = ms_heap_alloc(sizeof(*walk));
     bool is_good = census->bytes != NULL && census->padding != NULL && walk != NULL;
     for (size_t i = 0; i < layout->count && is_good; i++) {
-        const struct ms_entry *entry = layout->bound[i].entry;
+        const struct ms_plan_entry *entry = layout->bound[i].entry;
         if (is_fsdp1(entry) || (entry != NULL && entry->ranges != NULL))
             continue;
         walk_init(walk, layout, i);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static bool parse_parts(const struct ms_reading *reading, const struct ms_place *place,
+static bool parse_parts(const struct ms_fault_context *reading, const struct ms_place *place,
                         json_t *value, struct ms_plan *plan, struct ms_cut *cut)
 {
     const size_t count = json_array_size(value);
@@ -26,7 +26,7 @@ static bool parse_parts(const struct ms_reading *reading, const struct ms_place 
     return true;
 }
 
-static bool parse_shard(const struct ms_reading *reading, const struct ms_place *place,
+static bool parse_shard(const struct ms_fault_context *reading, const struct ms_place *place,
                         json_t *value, struct ms_plan *plan, struct ms_cut *cut)
 {
     static const char *const keys[] = {"shard", "interleave", NULL};
@@ -43,7 +43,7 @@ static bool parse_shard(const struct ms_reading *reading, const struct ms_place 
     return parts == NULL || parse_parts(reading, &at_parts, parts, plan, cut);
 }
 
-static bool parse_flat(const struct ms_reading *reading, const struct ms_place *place,
+static bool parse_flat(const struct ms_fault_context *reading, const struct ms_place *place,
                        json_t *value, struct ms_plan *plan, struct ms_cut *cut)
 {
     static const char *const keys[] = {"flat", "unit", NULL};
@@ -64,8 +64,9 @@ static bool parse_flat(const struct ms_reading *reading, const struct ms_place *
 }
 
 /* Adds nothing for "replicate". */
-static bool parse_cut(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
-                      struct ms_plan *plan, struct ms_entry *entry, unsigned mesh_dim)
+static bool parse_cut(const struct ms_fault_context *reading, const struct ms_place *place,
+                      json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry,
+                      unsigned mesh_dim)
 {
     const char *word = json_string_value(value);
     if (word != NULL && strcmp(word, "replicate") == 0)
@@ -91,8 +92,8 @@ static bool find_mesh_dim(const struct ms_mesh *mesh, const char *name, unsigned
     return false;
 }
 
-static bool parse_by_name(const struct ms_reading *reading, const struct ms_place *place,
-                          json_t *object, struct ms_plan *plan, struct ms_entry *entry)
+static bool parse_by_name(const struct ms_fault_context *reading, const struct ms_place *place,
+                          json_t *object, struct ms_plan *plan, struct ms_plan_entry *entry)
 {
     const char *key;
     json_t *value;
@@ -108,8 +109,8 @@ static bool parse_by_name(const struct ms_reading *reading, const struct ms_plac
     return true;
 }
 
-static bool parse_in_order(const struct ms_reading *reading, const struct ms_place *place,
-                           json_t *list, struct ms_plan *plan, struct ms_entry *entry)
+static bool parse_in_order(const struct ms_fault_context *reading, const struct ms_place *place,
+                           json_t *list, struct ms_plan *plan, struct ms_plan_entry *entry)
 {
     if (json_array_size(list) > plan->mesh.dims)
         return ms_fault_at(reading, place, "expected at most %u placements, one per mesh dimension",
@@ -123,8 +124,8 @@ static bool parse_in_order(const struct ms_reading *reading, const struct ms_pla
 }
 
 /* Moves the flat cut to the end. An interleave must be the first cut of its dimension. */
-static bool order_cuts(const struct ms_reading *reading, const struct ms_place *place,
-                       struct ms_entry *entry)
+static bool order_cuts(const struct ms_fault_context *reading, const struct ms_place *place,
+                       struct ms_plan_entry *entry)
 {
     unsigned flat = entry->cut_count;
     for (unsigned i = 0; i < entry->cut_count; i++) {
@@ -149,8 +150,8 @@ static bool order_cuts(const struct ms_reading *reading, const struct ms_place *
     return true;
 }
 
-bool ms_placements_parse(const struct ms_reading *reading, const struct ms_place *place,
-                         json_t *value, struct ms_plan *plan, struct ms_entry *entry)
+bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms_place *place,
+                         json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry)
 {
     if (!json_is_array(value) && !json_is_object(value))
         return ms_fault_at(reading, place, "expected a list or an object of placements");
@@ -163,7 +164,7 @@ bool ms_placements_parse(const struct ms_reading *reading, const struct ms_place
 }
 
 /* Writes the merged ranges to *at, and moves it behind them. */
-static bool parse_rank_ranges(const struct ms_reading *reading, const struct ms_place *place,
+static bool parse_rank_ranges(const struct ms_fault_context *reading, const struct ms_place *place,
                               json_t *list, struct ms_range **at)
 {
     struct ms_range *const first = *at;
@@ -189,8 +190,8 @@ static bool parse_rank_ranges(const struct ms_reading *reading, const struct ms_
     return true;
 }
 
-bool ms_ranges_parse(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
-                     struct ms_plan *plan, struct ms_entry *entry)
+bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
+                     json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry)
 {
     const size_t world = plan->mesh.world;
     if (!json_is_array(value) || json_array_size(value) != world)

@@ -12,7 +12,7 @@ enum selector { BY_NAME, BY_ORDER, BY_SIZE, BY_PATTERN, SELECTOR_COUNT };
 
 /* Entries by the key that finds them fastest. Equal keys are in the plan's order. */
 struct matcher {
-    const struct ms_entry **lists[SELECTOR_COUNT];
+    const struct ms_plan_entry **lists[SELECTOR_COUNT];
     size_t count[SELECTOR_COUNT];
 };
 
@@ -23,7 +23,7 @@ struct candidate {
     const struct ms_trigrams *trigrams; /* of its name; NULL: patterns are matched without them */
 };
 
-static enum selector selector_of(const struct ms_entry *entry)
+static enum selector selector_of(const struct ms_plan_entry *entry)
 {
     if (entry->is_exact)
         return BY_NAME;
@@ -35,7 +35,7 @@ static int compare_numbers(uint64_t a, uint64_t b)
     return a < b ? -1 : a > b;
 }
 
-static int compare_key(const struct ms_entry *entry, enum selector selector,
+static int compare_key(const struct ms_plan_entry *entry, enum selector selector,
                        const struct candidate *tensor)
 {
     if (selector == BY_NAME)
@@ -46,8 +46,8 @@ static int compare_key(const struct ms_entry *entry, enum selector selector,
 
 static int by_key(const void *a, const void *b)
 {
-    const struct ms_entry *left = *(const struct ms_entry *const *)a;
-    const struct ms_entry *right = *(const struct ms_entry *const *)b;
+    const struct ms_plan_entry *left = *(const struct ms_plan_entry *const *)a;
+    const struct ms_plan_entry *right = *(const struct ms_plan_entry *const *)b;
     const struct ms_tensor tensor = {.name = right->name, .bytes = right->size};
     const struct candidate key = {&tensor, right->order, NULL};
     const enum selector selector = selector_of(left);
@@ -65,7 +65,7 @@ static bool matcher_init(struct matcher *matcher, const struct ms_plan *plan)
 {
     *matcher = (struct matcher){0};
     for (int i = 0; i < SELECTOR_COUNT; i++) {
-        matcher->lists[i] = ms_heap_alloc((plan->count + 1) * sizeof(struct ms_entry *));
+        matcher->lists[i] = ms_heap_alloc((plan->count + 1) * sizeof(struct ms_plan_entry *));
         if (matcher->lists[i] == NULL) {
             matcher_cleanup(matcher);
             return false;
@@ -76,11 +76,11 @@ static bool matcher_init(struct matcher *matcher, const struct ms_plan *plan)
         matcher->lists[selector][matcher->count[selector]++] = &plan->entries[i];
     }
     for (int i = 0; i < SELECTOR_COUNT; i++)
-        qsort(matcher->lists[i], matcher->count[i], sizeof(struct ms_entry *), by_key);
+        qsort(matcher->lists[i], matcher->count[i], sizeof(struct ms_plan_entry *), by_key);
     return true;
 }
 
-static bool is_match(const struct ms_entry *entry, const struct candidate *tensor)
+static bool is_match(const struct ms_plan_entry *entry, const struct candidate *tensor)
 {
     if ((entry->has_size && entry->size != tensor->tensor->bytes) ||
         (entry->has_order && entry->order != tensor->order))
@@ -117,16 +117,16 @@ static size_t lower_bound(const struct matcher *matcher, enum selector selector,
     return low;
 }
 
-static const struct ms_entry *first_match(const struct matcher *matcher,
-                                          const struct candidate *tensor)
+static const struct ms_plan_entry *first_match(const struct matcher *matcher,
+                                               const struct candidate *tensor)
 {
-    const struct ms_entry *best = NULL;
+    const struct ms_plan_entry *best = NULL;
     const bool has_name = tensor->tensor->name != NULL;
     for (enum selector selector = has_name ? BY_NAME : BY_ORDER; selector < SELECTOR_COUNT;
          selector++) {
         size_t i = lower_bound(matcher, selector, tensor);
         for (; i < matcher->count[selector]; i++) {
-            const struct ms_entry *entry = matcher->lists[selector][i];
+            const struct ms_plan_entry *entry = matcher->lists[selector][i];
             if ((best != NULL && best < entry) ||
                 (selector != BY_PATTERN && compare_key(entry, selector, tensor) != 0))
                 break;
@@ -139,7 +139,7 @@ static const struct ms_entry *first_match(const struct matcher *matcher,
     return best;
 }
 
-static bool is_declaration(const struct ms_entry *entry)
+static bool is_declaration(const struct ms_plan_entry *entry)
 {
     return entry->is_exact && entry->has_shape;
 }
@@ -267,7 +267,7 @@ static const char *check_cut(const struct ms_cut *cut, const struct ms_tensor *t
     return NULL;
 }
 
-static const char *check_ranges(const struct ms_entry *entry, uint32_t world, uint64_t bytes)
+static const char *check_ranges(const struct ms_plan_entry *entry, uint32_t world, uint64_t bytes)
 {
     for (uint32_t rank = 0; rank < world; rank++) {
         if (entry->ranges[rank] < entry->ranges[rank + 1] &&
@@ -278,7 +278,7 @@ static const char *check_ranges(const struct ms_entry *entry, uint32_t world, ui
 }
 
 /* Returns NULL, or what is wrong with the tensor. */
-static const char *check_bound(const struct ms_entry *entry, const struct ms_tensor *tensor,
+static const char *check_bound(const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
                                uint32_t world)
 {
     if (entry->has_shape && !ms_tensor_is_alike(&entry->like, tensor))
@@ -293,7 +293,7 @@ static const char *check_bound(const struct ms_entry *entry, const struct ms_ten
 
 static const struct ms_cut *fsdp1_cut(const struct ms_layout *layout, size_t tensor)
 {
-    const struct ms_entry *entry = layout->bound[tensor].entry;
+    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
     if (entry == NULL || entry->cut_count == 0)
         return NULL;
     const struct ms_cut *last = &entry->cuts[entry->cut_count - 1];
@@ -366,7 +366,7 @@ static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
         const struct ms_trigrams trigrams =
             tensor->name != NULL ? ms_trigrams_of_text(tensor->name) : (struct ms_trigrams){{0}};
         const struct candidate candidate = {tensor, i, &trigrams};
-        const struct ms_entry *entry = first_match(&matcher, &candidate);
+        const struct ms_plan_entry *entry = first_match(&matcher, &candidate);
         const char *wrong = entry != NULL ? check_bound(entry, tensor, plan->mesh.world) : NULL;
         layout->bound[i].entry = entry;
         if (wrong != NULL)
@@ -438,7 +438,7 @@ const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t 
 
 size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor)
 {
-    const struct ms_entry *entry = layout->bound[tensor].entry;
+    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
     return entry != NULL ? (size_t)(entry - layout->plan->entries) : SIZE_MAX;
 }
 

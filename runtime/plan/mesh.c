@@ -16,7 +16,7 @@ bool ms_mesh_number(struct ms_mesh *mesh)
     return true;
 }
 
-static bool parse_sizes(const struct ms_reading *reading, const struct ms_place *place,
+static bool parse_sizes(const struct ms_fault_context *reading, const struct ms_place *place,
                         json_t *object, struct ms_plan *plan)
 {
     if (!json_is_object(object) || json_object_size(object) < 1 ||
@@ -42,7 +42,8 @@ static bool parse_sizes(const struct ms_reading *reading, const struct ms_place 
            ms_fault_at(reading, place, "expected a world of at most %d ranks", MS_WORLD_MAX);
 }
 
-static bool parse_world(const struct ms_reading *reading, json_t *document, struct ms_mesh *mesh)
+static bool parse_world(const struct ms_fault_context *reading, json_t *document,
+                        struct ms_mesh *mesh)
 {
     json_t *value = json_object_get(document, "world_size");
     const struct ms_place at = {NULL, "world_size", 0};
@@ -60,7 +61,8 @@ static bool parse_world(const struct ms_reading *reading, json_t *document, stru
     return ms_mesh_number(mesh);
 }
 
-static bool parse_coordinates(const struct ms_reading *reading, json_t *value, struct ms_plan *plan)
+static bool parse_coordinates(const struct ms_fault_context *reading, json_t *value,
+                              struct ms_plan *plan)
 {
     const struct ms_mesh *mesh = &plan->mesh;
     const struct ms_place place = {NULL, "coordinates", 0};
@@ -80,7 +82,8 @@ static bool parse_coordinates(const struct ms_reading *reading, json_t *value, s
     return true;
 }
 
-static bool parse_rank(const struct ms_reading *reading, json_t *document, struct ms_plan *plan)
+static bool parse_rank(const struct ms_fault_context *reading, json_t *document,
+                       struct ms_plan *plan)
 {
     json_t *rank = json_object_get(document, "rank");
     json_t *coordinates = json_object_get(document, "coordinates");
@@ -97,7 +100,7 @@ static bool parse_rank(const struct ms_reading *reading, json_t *document, struc
     return true;
 }
 
-bool ms_mesh_parse(const struct ms_reading *reading, json_t *document, struct ms_plan *plan)
+bool ms_mesh_parse(const struct ms_fault_context *reading, json_t *document, struct ms_plan *plan)
 {
     json_t *sizes = json_object_get(document, "mesh");
     const struct ms_place at = {NULL, "mesh", 0};

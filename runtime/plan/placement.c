@@ -59,7 +59,7 @@ static void interleave(struct ms_axis *axis, const struct ms_cut *cut, uint32_t 
     }
 }
 
-static void box_init(struct ms_box *box, const struct ms_tensor *tensor)
+static void box_init(struct ms_index_box *box, const struct ms_tensor *tensor)
 {
     box->dims = tensor->dims;
     for (unsigned i = 0; i < tensor->dims; i++) {
@@ -71,11 +71,11 @@ static void box_init(struct ms_box *box, const struct ms_tensor *tensor)
 }
 
 /* Makes the box that shard cuts leave to the rank; a flat cut does not change the box. */
-static void box_make(struct ms_box *box, const struct ms_layout *layout, size_t tensor,
+static void box_make(struct ms_index_box *box, const struct ms_layout *layout, size_t tensor,
                      uint32_t rank)
 {
     const struct ms_mesh *mesh = &layout->plan->mesh;
-    const struct ms_entry *entry = layout->bound[tensor].entry;
+    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
     box_init(box, layout->tensors[tensor]);
     for (unsigned i = 0; entry != NULL && i < entry->cut_count; i++) {
         const struct ms_cut *cut = &entry->cuts[i];
@@ -111,7 +111,7 @@ static uint64_t padding_of(const struct ms_placement *placement, const struct ms
     return ms_chunk(elements, mesh->size[cut->mesh_dim]) - (kept.end - kept.begin);
 }
 
-static uint64_t sum_of(const struct ms_entry *entry, uint32_t rank)
+static uint64_t sum_of(const struct ms_plan_entry *entry, uint32_t rank)
 {
     uint64_t sum = 0;
     for (const struct ms_range *range = entry->ranges[rank]; range < entry->ranges[rank + 1];
@@ -121,12 +121,12 @@ static uint64_t sum_of(const struct ms_entry *entry, uint32_t rank)
 }
 
 /* For fsdp1, takes the whole box, and its place in the unit. `filled` is indexed by unit. */
-static void share_make(struct ms_placement *placement, size_t tensor, struct ms_box *box,
+static void share_make(struct ms_placement *placement, size_t tensor, struct ms_index_box *box,
                        uint64_t *filled)
 {
     const struct ms_layout *layout = placement->layout;
     const struct ms_tensor *of = layout->tensors[tensor];
-    const struct ms_entry *entry = layout->bound[tensor].entry;
+    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
     struct share *share = &placement->shares[tensor];
     if (entry == NULL || (entry->cut_count == 0 && entry->ranges == NULL)) {
         *share = (struct share){0, of->elements, of->bytes};
@@ -177,7 +177,7 @@ struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_
 {
     struct ms_placement *placement = ms_heap_zalloc(sizeof(*placement));
     uint64_t *filled = ms_heap_zalloc((layout->unit_count + 1) * sizeof(*filled));
-    struct ms_box *box = ms_heap_alloc(sizeof(*box));
+    struct ms_index_box *box = ms_heap_alloc(sizeof(*box));
     struct share *shares = ms_heap_zalloc((layout->count + 1) * sizeof(*shares));
     if (placement == NULL || filled == NULL || box == NULL || shares == NULL) {
         ms_heap_free(placement);
@@ -241,7 +241,7 @@ static struct ms_range in_bytes(const struct ms_cursor *cursor)
 /* Finds the run of elements at cursor->at, which is before the end, in a box with dimensions. */
 static void find_run(struct ms_cursor *cursor)
 {
-    const struct ms_box *box = &cursor->box;
+    const struct ms_index_box *box = &cursor->box;
     const unsigned inner = cursor->inner;
     const uint64_t row = cursor->stride[inner];
     uint64_t rest = cursor->at / row, left = 0, alike = 1;
@@ -302,7 +302,7 @@ static void set_strides(struct ms_cursor *cursor)
 void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor)
 {
     const struct ms_layout *layout = placement->layout;
-    const struct ms_entry *entry = layout->bound[tensor].entry;
+    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
     const struct share *share = &placement->shares[tensor];
     cursor->listed = NULL;
     cursor->repeats = 0;

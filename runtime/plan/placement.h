@@ -26,7 +26,7 @@ struct ms_axis {
 };
 
 /* What sharding leaves to a rank: all combinations of the axes' indices, row-major. */
-struct ms_box {
+struct ms_index_box {
     unsigned dims;
     uint64_t elements;
     struct ms_axis axis[MS_TENSOR_DIMS_MAX];
@@ -54,7 +54,7 @@ struct ms_cursor {
     unsigned inner;                      /* dimensions after this one are whole */
     uint64_t stride[MS_TENSOR_DIMS_MAX]; /* in elements of the tensor */
     struct ms_range next;                /* begin == end: none */
-    struct ms_box box;
+    struct ms_index_box box;
 };
 
 void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor);

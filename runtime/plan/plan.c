@@ -11,8 +11,8 @@
 
 enum { PLAN_MAX_BYTES = 256 << 20 };
 
-static bool parse_name(const struct ms_reading *reading, const struct ms_place *place,
-                       json_t *value, struct ms_plan *plan, struct ms_entry *entry)
+static bool parse_name(const struct ms_fault_context *reading, const struct ms_place *place,
+                       json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry)
 {
     const struct ms_place at = {place, "name", 0};
     if (value == NULL)
@@ -34,7 +34,7 @@ static bool parse_name(const struct ms_reading *reading, const struct ms_place *
     return true;
 }
 
-static bool parse_number(const struct ms_reading *reading, const struct ms_place *place,
+static bool parse_number(const struct ms_fault_context *reading, const struct ms_place *place,
                          json_t *object, const char *key, bool *has_out, uint64_t *number_out)
 {
     json_t *value = json_object_get(object, key);
@@ -43,8 +43,8 @@ static bool parse_number(const struct ms_reading *reading, const struct ms_place
     return value == NULL || ms_json_count(reading, &at, value, 0, INT64_MAX, number_out);
 }
 
-static bool parse_selection(const struct ms_reading *reading, const struct ms_place *place,
-                            json_t *object, struct ms_plan *plan, struct ms_entry *entry)
+static bool parse_selection(const struct ms_fault_context *reading, const struct ms_place *place,
+                            json_t *object, struct ms_plan *plan, struct ms_plan_entry *entry)
 {
     if (!parse_name(reading, place, json_object_get(object, "name"), plan, entry) ||
         !parse_number(reading, place, object, "size", &entry->has_size, &entry->size) ||
@@ -54,8 +54,8 @@ static bool parse_selection(const struct ms_reading *reading, const struct ms_pl
            ms_fault_at(reading, place, "expected name, size or order");
 }
 
-static bool parse_like(const struct ms_reading *reading, const struct ms_place *place,
-                       json_t *object, struct ms_entry *entry)
+static bool parse_like(const struct ms_fault_context *reading, const struct ms_place *place,
+                       json_t *object, struct ms_plan_entry *entry)
 {
     const bool has_dtype = json_object_get(object, "dtype") != NULL;
     entry->has_shape = json_object_get(object, "shape") != NULL;
@@ -72,8 +72,8 @@ static bool parse_like(const struct ms_reading *reading, const struct ms_place *
                        (unsigned long long)entry->like.bytes);
 }
 
-static bool parse_entry(const struct ms_reading *reading, const struct ms_place *place,
-                        json_t *object, struct ms_plan *plan, struct ms_entry *entry)
+static bool parse_entry(const struct ms_fault_context *reading, const struct ms_place *place,
+                        json_t *object, struct ms_plan *plan, struct ms_plan_entry *entry)
 {
     static const char *const keys[] = {"name",  "size",       "order",  "dtype",
                                        "shape", "placements", "ranges", NULL};
@@ -95,15 +95,16 @@ static bool parse_entry(const struct ms_reading *reading, const struct ms_place 
 
 static int by_exact_name(const void *a, const void *b)
 {
-    const struct ms_entry *left = *(const struct ms_entry *const *)a;
-    const struct ms_entry *right = *(const struct ms_entry *const *)b;
+    const struct ms_plan_entry *left = *(const struct ms_plan_entry *const *)a;
+    const struct ms_plan_entry *right = *(const struct ms_plan_entry *const *)b;
     const int order = strcmp(left->name, right->name);
     return order != 0 ? order : left < right ? -1 : left > right;
 }
 
-static bool check_names(const struct ms_reading *reading, const struct ms_plan *plan)
+static bool check_names(const struct ms_fault_context *reading, const struct ms_plan *plan)
 {
-    const struct ms_entry **exact = ms_heap_alloc((plan->count + 1) * sizeof(struct ms_entry *));
+    const struct ms_plan_entry **exact =
+        ms_heap_alloc((plan->count + 1) * sizeof(struct ms_plan_entry *));
     if (exact == NULL)
         return ms_fault_at(reading, NULL, "out of memory");
     size_t count = 0;
@@ -111,7 +112,7 @@ static bool check_names(const struct ms_reading *reading, const struct ms_plan *
         if (plan->entries[i].is_exact)
             exact[count++] = &plan->entries[i];
     }
-    qsort(exact, count, sizeof(struct ms_entry *), by_exact_name);
+    qsort(exact, count, sizeof(struct ms_plan_entry *), by_exact_name);
     size_t i = 1;
     while (i < count && strcmp(exact[i - 1]->name, exact[i]->name) != 0)
         i++;
@@ -126,7 +127,8 @@ static bool check_names(const struct ms_reading *reading, const struct ms_plan *
     return is_good;
 }
 
-static bool parse_document(const struct ms_reading *reading, json_t *document, struct ms_plan *plan)
+static bool parse_document(const struct ms_fault_context *reading, json_t *document,
+                           struct ms_plan *plan)
 {
     static const char *const keys[] = {"format",      "mesh",    "world_size", "rank",
                                        "coordinates", "tensors", NULL};
@@ -157,7 +159,7 @@ static bool parse_document(const struct ms_reading *reading, json_t *document, s
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
                    struct ms_fault *fault)
 {
-    const struct ms_reading reading = {file, fault};
+    const struct ms_fault_context reading = {file, fault};
     json_error_t error;
     if (bytes > PLAN_MAX_BYTES)
         return ms_fault_at(&reading, NULL, "expected at most %d bytes", PLAN_MAX_BYTES);

@@ -21,7 +21,7 @@ struct ms_cut {
     const char *unit; /* fsdp1 */
 };
 
-struct ms_entry {
+struct ms_plan_entry {
     const char *name; /* NULL: not selected by name */
     bool is_exact, has_size, has_order, has_shape;
     uint64_t size, order;
@@ -38,7 +38,7 @@ struct ms_plan {
     bool has_rank;
     uint32_t rank;
     size_t count;
-    struct ms_entry *entries;
+    struct ms_plan_entry *entries;
 };
 
 /* Indices of entries, sorted by their key; equal ones in the plan's order. */
@@ -54,8 +54,8 @@ struct ms_unit {
 };
 
 struct ms_bound {
-    const struct ms_entry *entry; /* NULL: none matches */
-    uint32_t unit;                /* fsdp1 */
+    const struct ms_plan_entry *entry; /* NULL: none matches */
+    uint32_t unit;                     /* fsdp1 */
 };
 
 struct ms_layout {
@@ -69,12 +69,12 @@ struct ms_layout {
     uint64_t bytes;
 };
 
-bool ms_mesh_parse(const struct ms_reading *reading, json_t *document, struct ms_plan *plan);
+bool ms_mesh_parse(const struct ms_fault_context *reading, json_t *document, struct ms_plan *plan);
 bool ms_mesh_number(struct ms_mesh *mesh); /* world and strides from sizes; false: too large */
-bool ms_placements_parse(const struct ms_reading *reading, const struct ms_place *place,
-                         json_t *value, struct ms_plan *plan, struct ms_entry *entry);
-bool ms_ranges_parse(const struct ms_reading *reading, const struct ms_place *place, json_t *value,
-                     struct ms_plan *plan, struct ms_entry *entry);
+bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms_place *place,
+                         json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry);
+bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
+                     json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry);
 
 /* The chunk rule: `count` elements over `ranks`. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)

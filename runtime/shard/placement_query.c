@@ -312,7 +312,8 @@ bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t 
     return is_named;
 }
 
-/* The call has not read the tensor before. When there is no room for it, it counts as one that has. */
+/* The call has not read the tensor before. When there is no room for it, it counts as one that
+ * has. */
 MS_HOLDS(ms_shard.lock) static bool is_first_locked(const char *call, const char *tensor)
 {
     const size_t gaps = sizeof(ms_shard.remote_readers) / sizeof(ms_shard.remote_readers[0]);

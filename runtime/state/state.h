@@ -16,8 +16,8 @@
 #include "runtime/driver/flags.h"
 #include "runtime/state/format.h"
 
-/* Makes the page; with METASHARD_EXPLAIN or METASHARD_DUMP, in memory if there can be no file. Logs why there is
- * none. Called once, before anything is deferred. */
+/* Makes the page; with METASHARD_EXPLAIN or METASHARD_DUMP, in memory if there can be no file. Logs
+ * why there is none. Called once, before anything is deferred. */
 void ms_state_start(const struct ms_config *config);
 
 /* The process ends by itself. */

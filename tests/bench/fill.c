@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fill FOLDER: MiB per second of a fill of device memory from a file in FOLDER (runtime/source/transfer.h), on the
- * simulated driver, against plain read() into one buffer with several block sizes, which copies nothing to the device,
- * and against a copy from the mapped file; cold (not in the page cache) and warm. The ways take turns; each
- * figure is the median of its rounds. Prints and asserts nothing.
+ * fill FOLDER: MiB per second of a fill of device memory from a file in FOLDER
+ * (runtime/source/transfer.h), on the simulated driver, against plain read() into one buffer with
+ * several block sizes, which copies nothing to the device, and against a copy from the mapped file;
+ * cold (not in the page cache) and warm. The ways take turns; each figure is the median of its
+ * rounds. Prints and asserts nothing.
  *
- * FILL_MIB (default 1024) and FILL_ROUNDS (default 5) choose another job;
- * METASHARD_STAGING_BYTES and METASHARD_READ_THREADS mean what they mean.
+ * FILL_MIB (default 1024) and FILL_ROUNDS (default 5) choose another job; METASHARD_STAGING_BYTES
+ * and METASHARD_READ_THREADS mean what they mean.
  */
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * scale KERNELS FOLDER [LARGEST [SECONDS]]: what the runtime's work costs by the number of things it holds, from 100
- * to LARGEST (default 1000000): deferred allocations, blocks of one allocation, tensors in files. A line each: what,
- * how many, and seconds of processor time for all of them, or nanoseconds for one call. growth.py fits the growth.
- * What would last longer than SECONDS (default 60), going by the two sizes before, is left out: its line has "-".
+ * scale KERNELS FOLDER [LARGEST [SECONDS]]: what the runtime's work costs by the number of things
+ * it holds, from 100 to LARGEST (default 1000000): deferred allocations, blocks of one allocation,
+ * tensors in files. A line each: what, how many, and seconds of processor time for all of them, or
+ * nanoseconds for one call. growth.py fits the growth. What would last longer than SECONDS (default
+ * 60), going by the two sizes before, is left out: its line has "-".
  *
- * The driver is the simulated one, but addresses of allocations come from a counter that goes down, as the kernel's
- * mmap does, and nothing waits for the device: the tables of the simulated driver are not what is measured. Where memory
- * is filled everything is the simulated driver's.
+ * The driver is the simulated one, but addresses of allocations come from a counter that goes down,
+ * as the kernel's mmap does, and nothing waits for the device: the tables of the simulated driver
+ * are not what is measured. Where memory is filled everything is the simulated driver's.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -74,7 +75,8 @@ static CUresult do_not_wait(void)
     return CUDA_SUCCESS;
 }
 
-/* Streams are idle: whether the simulated driver's threads get a processor in time is not what is measured. */
+/* Streams are idle: whether the simulated driver's threads get a processor in time is not what is
+ * measured. */
 static CUresult create_event(CUevent *event, unsigned flags)
 {
     (void)flags;
@@ -324,7 +326,8 @@ static void measure_blocks(void)
     use_counted_addresses(false);
 }
 
-/* The same in segments, and written: an allocation of more than 16384 small pieces does not stay deferred. */
+/* The same in segments, and written: an allocation of more than 16384 small pieces does not stay
+ * deferred. */
 static void measure_segments(void)
 {
     enum { BLOCKS = 4096, SEGMENT = BLOCKS * 2 * PIECE };
@@ -401,7 +404,8 @@ static const unsigned char *tensor_of(const unsigned char *mapped, size_t i)
     return mapped + i % FILE_TENSORS * TENSOR_BYTES;
 }
 
-/* The tensors of a segment from number `first` on into memory, some compared, and all given back. In seconds. */
+/* The tensors of a segment from number `first` on into memory, some compared, and all given back.
+ * In seconds. */
 static double fill_segment(CUdeviceptr segment, size_t first, const unsigned char *mapped)
 {
     const size_t tensors = count - first < SEGMENT_TENSORS ? count - first : SEGMENT_TENSORS;
@@ -416,7 +420,8 @@ static double fill_segment(CUdeviceptr segment, size_t first, const unsigned cha
     return seconds;
 }
 
-/* Tensors of a file, each into a block of its own, and then into memory, of which a segment's is there at a time. */
+/* Tensors of a file, each into a block of its own, and then into memory, of which a segment's is
+ * there at a time. */
 static void measure_tensors(void)
 {
     static const char copy[] = "tensors of a file: copy each";

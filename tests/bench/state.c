@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * state FOLDER: what keeping the state page costs, on the simulated driver: the same work with and without it, in
- * turns. Each figure is the median of thousands; the ratio is with over without. The promise is at most 1.02 where memory
- * is filled. Prints and asserts nothing.
+ * state FOLDER: what keeping the state page costs, on the simulated driver: the same work with and
+ * without it, in turns. Each figure is the median of thousands; the ratio is with over without. The
+ * promise is at most 1.02 where memory is filled. Prints and asserts nothing.
  *
  * STATE_SCALE (default 1) makes it longer or shorter.
  */
@@ -121,8 +121,8 @@ static double median(double *values, int count)
     return values[count / 2];
 }
 
-/* What the flag says decides everything: without it no page is kept, as with an empty METASHARD_STATE_DIR. Nothing
- * is alive while it changes. */
+/* What the flag says decides everything: without it no page is kept, as with an empty
+ * METASHARD_STATE_DIR. Nothing is alive while it changes. */
 static void measure(const struct way *way, double scale)
 {
     static double times[2][MAX_ROUNDS];

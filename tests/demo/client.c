@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * client RANK WORLD FOLDER [--wait | --by-hand]: one rank of a sharded load, as a plain CUDA program that knows nothing
- * of MetaShard. For each tensor of the checkpoint it allocates the whole tensor, copies it to the
- * device, copies its rank's rows into an allocation of their own (torch.chunk's rule: ceil(rows /
- * world) each, the last ranks fewer or none) and frees the whole. Then it reads its shards back.
- * With --wait it prints "ready" once it has a context, and loads when its standard input ends. With --by-hand it does
- * what no library does for it: it allocates and copies its rows alone. That is the least that a rank can do.
- *
- * Prints one JSON object: rank, tensors, checkpoint_bytes, shard_bytes, copied_bytes (what it handed
- * to the driver to copy to the device), small_bytes (the part in tensors under 2 MiB), and two
- * hashes that must agree: of its shards as read from the device, and of the same rows in the files.
+ * client RANK WORLD FOLDER [--wait | --by-hand]: one rank of a sharded load, as a plain CUDA
+ * program that knows nothing of MetaShard. For each tensor of the checkpoint it allocates the whole
+ * tensor, copies it to the device, copies its rank's rows into an allocation of their own
+ * (torch.chunk's rule: ceil(rows / world) each, the last ranks fewer or none) and frees the whole.
+ * Then it reads its shards back. With --wait it prints "ready" once it has a context, and loads
+ * when its standard input ends. With --by-hand it does what no library does for it: it allocates
+ * and copies its rows alone. That is the least that a rank can do.  Prints one JSON object: rank,
+ * tensors, checkpoint_bytes, shard_bytes, copied_bytes (what it handed to the driver to copy to the
+ * device), small_bytes (the part in tensors under 2 MiB), and two hashes that must agree: of its
+ * shards as read from the device, and of the same rows in the files.
  */
 #include "tests/demo/device.h"
 

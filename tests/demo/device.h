@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver as the demo's clients use it: found as most programs find it, one device, one context, one thread. */
+/* The driver as the demo's clients use it: found as most programs find it, one device, one context,
+ * one thread. */
 #ifndef METASHARD_TESTS_DEMO_DEVICE_H
 #define METASHARD_TESTS_DEMO_DEVICE_H
 
@@ -41,18 +42,21 @@ void must(CUresult result, const char *what);
 /* Initialises CUDA, with a context of device 0. Ends the program when that fails. */
 void device_open(void);
 
-/* Of bytes that follow others with this hash; 0 at first. Eight bytes a step; enough to tell any two loads apart. */
+/* Of bytes that follow others with this hash; 0 at first. Eight bytes a step; enough to tell any
+ * two loads apart. */
 uint64_t hash_bytes(uint64_t hash, const unsigned char *bytes, uint64_t length);
 
-/* Loads a kernel library of tests/simcuda/kernels, with scratch memory for reads of at most so many bytes. */
+/* Loads a kernel library of tests/simcuda/kernels, with scratch memory for reads of at most so many
+ * bytes. */
 void device_load_kernels(const char *path, size_t scratch_bytes);
 
 /* Reads device memory with a copy. */
 CUresult device_read(void *to, CUdeviceptr from, size_t bytes);
 
 /*
- * Reads device memory with a kernel that copies the words of it to scratch memory, and those to the host. The
- * first and the last word may have bytes that are outside; they are on the same page as the bytes that are not.
+ * Reads device memory with a kernel that copies the words of it to scratch memory, and those to the
+ * host. The first and the last word may have bytes that are outside; they are on the same page as
+ * the bytes that are not.
  */
 CUresult device_read_by_kernel(void *to, CUdeviceptr from, size_t bytes);
 

@@ -3,13 +3,13 @@
  * make_checkpoint FOLDER SIZE_MIB [FILES]: a checkpoint as Hugging Face writes them, a few
  * safetensors files and an index, with the tensors of a Llama model in bfloat16.
  *
- * From 192 MiB on the shapes are those of Llama 3.2 1B (hidden size 2048, 8 of 32 heads for keys and
- * values, 8192 intermediate), below that a quarter of them; the number of layers and the vocabulary
- * follow from the size. The vocabulary is odd, and there is a head of 1001 rows, so that no number
- * of ranks divides every tensor.
+ * From 192 MiB on the shapes are those of Llama 3.2 1B (hidden size 2048, 8 of 32 heads for keys
+ * and values, 8192 intermediate), below that a quarter of them; the number of layers and the
+ * vocabulary follow from the size. The vocabulary is odd, and there is a head of 1001 rows, so that
+ * no number of ranks divides every tensor.
  *
- * A safetensors file is: the length of the header (8 bytes, little-endian), the header (JSON, padded
- * with spaces to 8 bytes), the tensors (https://github.com/huggingface/safetensors).
+ * A safetensors file is: the length of the header (8 bytes, little-endian), the header (JSON,
+ * padded with spaces to 8 bytes), the tensors (https://github.com/huggingface/safetensors).
  */
 #include <errno.h>
 #include <stdint.h>

@@ -57,7 +57,8 @@ static uint64_t element_bytes(const char *path, const char *type)
     damaged(path, "unknown dtype %s", type);
 }
 
-/* Where reading of a header is. What it reads is the JSON of safetensors and no more: no escapes, no fractions. */
+/* Where reading of a header is. What it reads is the JSON of safetensors and no more: no escapes,
+ * no fractions. */
 struct header {
     const char *path, *begin, *at, *end;
 };

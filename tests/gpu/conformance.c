@@ -141,8 +141,8 @@ static void catch_signals(void)
         sigaction(numbers[i], &action, NULL);
 }
 
-/* Which libraries answer: they must not be the simulated ones where the real ones are meant. Looked up among what is
- * loaded, because the shim has the same names. */
+/* Which libraries answer: they must not be the simulated ones where the real ones are meant. Looked
+ * up among what is loaded, because the shim has the same names. */
 static int write_library(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
                          __attribute__((unused)) void *data)
 {

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Put before the tests of the simulated driver, with -include: the same programs, but a check writes down
- * what it saw and the test goes on, so that one answer that differs does not hide those behind it.
+ * Put before the tests of the simulated driver, with -include: the same programs, but a check
+ * writes down what it saw and the test goes on, so that one answer that differs does not hide those
+ * behind it.
  *
  *     conformance_vmm --list           names of the tests
  *     conformance_vmm TEST LOG         runs one; appends a line to LOG for every check
  *
- * Lines of the log, fields separated by tabs: "library PATH" (the driver), "nccl PATH", "check PLACE TEXT WANTED SEEN" (SEEN is "ok",
- * a value, or "signal N"), "note PLACE MESSAGE", "skip MESSAGE", and "end" when the test came to its end.
+ * Lines of the log, fields separated by tabs: "library PATH" (the driver), "nccl PATH", "check
+ * PLACE TEXT WANTED SEEN" (SEEN is "ok", a value, or "signal N"), "note PLACE MESSAGE", "skip
+ * MESSAGE", and "end" when the test came to its end.
  */
 #ifndef METASHARD_TESTS_GPU_CONFORMANCE_H
 #define METASHARD_TESTS_GPU_CONFORMANCE_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL's broadcast into addresses that share memory: may a receiver map all that it does not keep to one
- * throw-away handle (the sink), and does every rank still get its own bytes? It may as long as a rank forwards
- * what came in, not what stands in its buffer. Ranks are processes; nccl_alias.py starts them.
+ * NCCL's broadcast into addresses that share memory: may a receiver map all that it does not keep
+ * to one throw-away handle (the sink), and does every rank still get its own bytes? It may as long
+ * as a rank forwards what came in, not what stands in its buffer. Ranks are processes;
+ * nccl_alias.py starts them.
  *
  *     nccl_alias map [quick]                                what mapping one handle at thousands of addresses costs
  *     nccl_alias broadcast RANKS RANK ID-FILE [quick]       into buffers with a sink, of many sizes
@@ -272,7 +273,8 @@ static void map_own(struct buffer *buffer)
     buffer->maps++;
 }
 
-/* The root has all of it. The others have equal parts, in the order in which they stand behind the root. */
+/* The root has all of it. The others have equal parts, in the order in which they stand behind the
+ * root. */
 static struct buffer make_buffer(size_t bytes, int root, size_t sink_bytes)
 {
     struct buffer buffer = {.granules = (bytes + granule - 1) / granule};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whatever a page holds, reading it ends with a snapshot that the tool can show, or with one line. */
+/* Whatever a page holds, reading it ends with a snapshot that the tool can show, or with one
+ * line. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>

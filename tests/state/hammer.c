@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hammer [SECONDS [WRITERS]]: a process writes its state page as fast as it can, and another one reads it all the
- * time. Every record says one number in all of its fields, so a torn one shows. TAP.
+ * hammer [SECONDS [WRITERS]]: a process writes its state page as fast as it can, and another one
+ * reads it all the time. Every record says one number in all of its fields, so a torn one shows.
+ * TAP.
  *
- * METASHARD_HAMMER_SECONDS asks for a longer run than the default, 2 s; a minute is what a release wants.
+ * METASHARD_HAMMER_SECONDS asks for a longer run than the default, 2 s; a minute is what a release
+ * wants.
  */
 #include <inttypes.h>
 #include <pthread.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * job FILE KERNELS [WAIT]: a CUDA program that loads 16 MiB of FILE, behind its first 4096 bytes, in two tensors, uses a part of one, and does what
- * cannot stay deferred: a launch of a kernel without a rule, and a call that is not modelled. Then it says "ready"
- * and, with WAIT, stays until it is killed.
+ * job FILE KERNELS [WAIT]: a CUDA program that loads 16 MiB of FILE, behind its first 4096 bytes,
+ * in two tensors, uses a part of one, and does what cannot stay deferred: a launch of a kernel
+ * without a rule, and a call that is not modelled. Then it says "ready" and, with WAIT, stays until
+ * it is killed.
  */
 #include <cuda.h>
 #include <fcntl.h>

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A driver in memory, for tests of what calls the driver: fake_start() fills ms_driver. Reserved addresses are host addresses
- * without access, a handle is host memory, and mapping it there makes the addresses usable, as on a device: so bytes can be
- * looked at, and who touches what has no memory crashes. Work is done at once.
+ * A driver in memory, for tests of what calls the driver: fake_start() fills ms_driver. Reserved
+ * addresses are host addresses without access, a handle is host memory, and mapping it there makes
+ * the addresses usable, as on a device: so bytes can be looked at, and who touches what has no
+ * memory crashes. Work is done at once.
  *
- * It is strict: what a driver would not take, or what leaves something half done, ends the test. For one thread.
+ * It is strict: what a driver would not take, or what leaves something half done, ends the test.
+ * For one thread.
  */
 #ifndef METASHARD_TESTS_UNIT_FAKE_DRIVER_H
 #define METASHARD_TESTS_UNIT_FAKE_DRIVER_H
@@ -59,12 +61,13 @@ extern struct fake_driver fake;
 
 void fake_start(void);
 
-/* From now on the nth call of that function fails, or, with FAKE_ANY, of all but those that only undo and cannot be repeated;
- * 0: none does. True when it has failed since. */
+/* From now on the nth call of that function fails, or, with FAKE_ANY, of all but those that only
+ * undo and cannot be repeated; 0: none does. True when it has failed since. */
 void fake_fail(enum fake_call call, unsigned nth, CUresult result);
 bool fake_has_failed(void);
 
-/* Which mapped memory it is, beginning with 1, the same for each place that it is mapped at; 0: none that may be used. */
+/* Which mapped memory it is, beginning with 1, the same for each place that it is mapped at; 0:
+ * none that may be used. */
 int fake_memory_at(CUdeviceptr address);
 
 /* The devices that may reach what is mapped at address: bit d for device d. */
@@ -82,10 +85,12 @@ void fake_allocation_free(struct ms_allocation *allocation);
 void fake_set(struct ms_allocation *allocation, size_t begin, size_t end,
               const struct ms_content *content);
 
-/* Ends the test unless its lineage is valid, what is present has memory, and each mapping in it is a chunk. */
+/* Ends the test unless its lineage is valid, what is present has memory, and each mapping in it is
+ * a chunk. */
 void fake_check_allocation(const struct ms_allocation *allocation);
 
-/* Ends the test unless all that the driver gave was given back, except for the sink, which it gives back. */
+/* Ends the test unless all that the driver gave was given back, except for the sink, which it gives
+ * back. */
 void fake_check_empty(void);
 
 #endif

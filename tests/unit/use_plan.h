@@ -18,7 +18,8 @@ static inline void use_plan_text(const char *text)
         ms_test_fail(__FILE__, __LINE__, "%s", fault.text);
 }
 
-/* For rank `rank` of 2, which keeps its half of each tensor; one, w, of so many bytes, is declared. */
+/* For rank `rank` of 2, which keeps its half of each tensor; one, w, of so many bytes, is
+ * declared. */
 static inline void use_plan(unsigned rank, size_t bytes)
 {
     char text[512];

@@ -13,8 +13,8 @@ enum color { PLAIN, BOLD, DIM, RED, YELLOW, GREEN, CYAN };
 /* Red for a process that was killed, green for one that runs. */
 enum color life_color(const struct ms_snapshot *snapshot, enum color otherwise);
 
-/* By --color (auto, always, never) and --width, else as standard output is. False: one of them is not
- * understood, which was said. */
+/* By --color (auto, always, never) and --width, else as standard output is. False: one of them is
+ * not understood, which was said. */
 bool line_setup(const struct options *options);
 
 /* Prints one line, cut to the width, with its end. */

@@ -15,7 +15,8 @@ struct totals view_totals(const struct view *view);
 
 /* Each returns NULL if out of memory. free(). */
 
-/* Causes of the same kind, reason, call and text added up; the most bytes first, then the most often. */
+/* Causes of the same kind, reason, call and text added up; the most bytes first, then the most
+ * often. */
 struct ms_state_cause *view_causes(const struct view *view, size_t *count_out);
 
 /* Blocks of one name, as one tensor, the largest first. */
@@ -31,7 +32,8 @@ struct moment {
     uint64_t time_ns, live_bytes, deferred_bytes, backed_bytes;
 };
 
-/* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the last. */
+/* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the
+ * last. */
 struct moment *view_moments(const struct view *view, size_t most, size_t *count_out);
 
 #endif

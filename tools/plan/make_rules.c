@@ -51,7 +51,7 @@ static char *text_of(json_t *mesh, json_t *entries)
 static json_t *load_rules(const char *path)
 {
     struct ms_fault fault;
-    const struct ms_reading reading = {path, &fault};
+    const struct ms_fault_context reading = {path, &fault};
     json_error_t error;
     FILE *file = fopen(path, "re");
     if (file == NULL) {
@@ -154,7 +154,7 @@ json_t *rules_find(const struct rules *rules, size_t order)
 static bool say(const struct rules *rules, size_t index, const char *name, const char *what)
 {
     struct ms_fault fault;
-    const struct ms_reading reading = {rules->path, &fault};
+    const struct ms_fault_context reading = {rules->path, &fault};
     const struct ms_place list = {NULL, "tensors", 0}, at = {&list, NULL, index};
     ms_fault_at(&reading, &at, "tensor %s %s", name, what);
     fprintf(stderr, "%s\n", fault.text);

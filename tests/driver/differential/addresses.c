@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is an address and what only looks like one: among parameters, and in what is copied to the device. */
+/* What is an address and what only looks like one: among parameters, and in what is copied to the
+ * device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,8 @@
 
 enum { ROWS = 2048, COLUMNS = 512, MATRIX_BYTES = ROWS * COLUMNS * 4 };
 
-/* What was on the stack before: pairs of small numbers, and addresses of host memory without access. */
+/* What was on the stack before: pairs of small numbers, and addresses of host memory without
+ * access. */
 static void litter(struct torch_copy *copy, CUdeviceptr deferred)
 {
     static char *closed;
@@ -23,7 +25,8 @@ static void litter(struct torch_copy *copy, CUdeviceptr deferred)
         memcpy(bytes + at, &words[at / 8 % 4], 8);
 }
 
-/* PyTorch's copy of a matrix that is transposed: no rows, and strides that look like low addresses. */
+/* PyTorch's copy of a matrix that is transposed: no rows, and strides that look like low
+ * addresses. */
 static void transpose(CUdeviceptr to, CUdeviceptr from, CUdeviceptr deferred)
 {
     static CUmodule module;
@@ -45,7 +48,8 @@ static void transpose(CUdeviceptr to, CUdeviceptr from, CUdeviceptr deferred)
     OK(cuLaunchKernel(kernel, count / 512, 1, 1, 128, 1, 1, 0, NULL, params, NULL));
 }
 
-/* GiBs that are deferred, which begin at whatever address the driver gives, or the shim wants; none without the shim. */
+/* GiBs that are deferred, which begin at whatever address the driver gives, or the shim wants; none
+ * without the shim. */
 static CUdeviceptr defer(void)
 {
     CUdeviceptr last = 0;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A caching allocator that carves its allocations into blocks and reports them, as PyTorch's does. */
+/* A caching allocator that carves its allocations into blocks and reports them, as PyTorch's
+ * does. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -57,8 +58,8 @@ static void print_told(void)
     printf("told %d times, %lld bytes live\n", calls, (long long)bytes);
 }
 
-/* One allocation for a whole model, as transformers warms the allocator up: of each tensor an eighth is
- * kept. */
+/* One allocation for a whole model, as transformers warms the allocator up: of each tensor an
+ * eighth is kept. */
 static void carved(void)
 {
     const CUdeviceptr whole = allocate(128 * MIB);
@@ -338,8 +339,8 @@ static void captured(void)
     print_bytes("kept", kept, 4 * MIB);
 }
 
-/* Memory that others have a handle of is not given up when its block is returned: they would not see the block
- * that comes there next. */
+/* Memory that others have a handle of is not given up when its block is returned: they would not
+ * see the block that comes there next. */
 static void exported(void)
 {
     const CUdeviceptr range = allocate(8 * MIB);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.cat's kernels (aten/src/ATen/native/cuda/Shape.cu) with the names and parameters that they have in PyTorch's
- * wheel: for dense inputs of 4-byte elements in 3 dimensions, the same in vectors of 16 bytes when the dimensions
- * behind the one of concatenation are folded into it (1 and 2 are left), and for inputs with strides.
+ * torch.cat's kernels (aten/src/ATen/native/cuda/Shape.cu) with the names and parameters that they
+ * have in PyTorch's wheel: for dense inputs of 4-byte elements in 3 dimensions, the same in vectors
+ * of 16 bytes when the dimensions behind the one of concatenation are folded into it (1 and 2 are
+ * left), and for inputs with strides.
  */
 #ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_CAT_KERNELS_H
 #define METASHARD_TESTS_DRIVER_DIFFERENTIAL_CAT_KERNELS_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch.cat in any dimension, as transformers makes a mixture of experts of a checkpoint that has each expert by itself. */
+/* torch.cat in any dimension, as transformers makes a mixture of experts of a checkpoint that has
+ * each expert by itself. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,8 +203,8 @@ static struct tensor drawn(uint32_t planes, uint32_t rows, uint32_t columns)
     return tensor;
 }
 
-/* gate and up of each of 8 experts are made by themselves, stacked, and concatenated in dimension 1; then the rank takes
- * its experts. */
+/* gate and up of each of 8 experts are made by themselves, stacked, and concatenated in dimension
+ * 1; then the rank takes its experts. */
 static void take_experts(struct tensor make(uint32_t, uint32_t, uint32_t))
 {
     enum { EXPERTS = 8, ROWS = 512, COLUMNS = 1024 };
@@ -249,7 +250,8 @@ static void drawn_whole(void)
     print_bytes("parts of launches", out.at, bytes_of(&out));
 }
 
-/* 128 experts in 48 layers, three tensors each: transformers has them all in one piece of memory, larger than the device. */
+/* 128 experts in 48 layers, three tensors each: transformers has them all in one piece of memory,
+ * larger than the device. */
 static void many_pieces(void)
 {
     enum { PIECES = 128 * 48 * 3, PIECE = 4096 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz SEED FIRST LAST FOLDER KERNELS TORCH-KERNELS [--keep LIST] [--more OPERATION] [--first ACT] [--last ACT]
- * [--print] */
+/* fuzz SEED FIRST LAST FOLDER KERNELS TORCH-KERNELS [--keep LIST] [--more OPERATION] [--first ACT]
+ * [--last ACT] [--print] */
 #include "tests/driver/differential/fuzz.h"
 
 #include <dlfcn.h>

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The differential fuzzer: a random CUDA program of numbered operations. All that operation i draws comes from the
- * seed and i, and what it needs and is not there it makes, so leaving operations out leaves the others as they
- * are. It writes one number per operation, a hash of every result, size and byte that the operation observed; two
- * processes that do not write the same numbers did not observe the same. `run` compares them.
+ * The differential fuzzer: a random CUDA program of numbered operations. All that operation i draws
+ * comes from the seed and i, and what it needs and is not there it makes, so leaving operations out
+ * leaves the others as they are. It writes one number per operation, a hash of every result, size
+ * and byte that the operation observed; two processes that do not write the same numbers did not
+ * observe the same. `run` compares them.
  *
- * An operation reaches the driver through CALL, TWIN and their kind, which count, and which ask for each function in
- * one of three ways (dlsym, both forms of cuGetProcAddress).
+ * An operation reaches the driver through CALL, TWIN and their kind, which count, and which ask for
+ * each function in one of three ways (dlsym, both forms of cuGetProcAddress).
  *
- * Files: fuzz.c (the loop and its records), fuzz_entries.c (functions), fuzz_blocks.c (device memory, host memory,
- * streams), and the operations by chapter: fuzz_copies.c, fuzz_shapes.c, fuzz_launches.c, fuzz_hidden.c,
- * fuzz_streams.c, fuzz_memory.c, fuzz_contexts.c, fuzz_plans.c, fuzz_refused.c.
+ * Files: fuzz.c (the loop and its records), fuzz_entries.c (functions), fuzz_blocks.c (device
+ * memory, host memory, streams), and the operations by chapter: fuzz_copies.c, fuzz_shapes.c,
+ * fuzz_launches.c, fuzz_hidden.c, fuzz_streams.c, fuzz_memory.c, fuzz_contexts.c, fuzz_plans.c,
+ * fuzz_refused.c.
  */
 #ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_FUZZ_H
 #define METASHARD_TESTS_DRIVER_DIFFERENTIAL_FUZZ_H
@@ -36,7 +38,8 @@ const char *fuzz_entry_name(enum fuzz_entry entry);
 extern uint32_t *fuzz_hits; /* by entry */
 
 #define CALL(symbol) ((__typeof__(&symbol))fuzz_entry(FUZZ_##symbol))
-/* What the simulated driver exports beside the driver's functions (tests/simcuda/driver/hook.h, gl.h). */
+/* What the simulated driver exports beside the driver's functions (tests/simcuda/driver/hook.h,
+ * gl.h). */
 void *fuzz_stand_in(const char *name);
 #define FUZZ_STAND_IN(name) ((__typeof__(&name))fuzz_stand_in(#name))
 /* The other function when the condition is true; both have one type. */
@@ -56,7 +59,8 @@ void fuzz_see_bytes(const void *bytes, size_t count);
 /* Observes a result and hands it on; `what` is for whoever reads --print. */
 CUresult fuzz_result(CUresult result, const char *what);
 #define SEE(call) fuzz_result(call, #call)
-/* A result that the shim may refuse where the driver does not, with a line in the log: transparent or loud. */
+/* A result that the shim may refuse where the driver does not, with a line in the log: transparent
+ * or loud. */
 void fuzz_loud(CUresult result, const char *what);
 /* One line about the operation, where --print asks for it. */
 void fuzz_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -86,7 +90,8 @@ struct fuzz_block *fuzz_block(void);
 /* A new one, in the place of another; its bytes are recorded, and not in memory. */
 struct fuzz_block *fuzz_new_block(size_t least);
 void fuzz_free_block(struct fuzz_block *block);
-/* A range of a block, of 1 to `most` bytes; at a multiple of the power of two `align`, and so many. */
+/* A range of a block, of 1 to `most` bytes; at a multiple of the power of two `align`, and so
+ * many. */
 struct fuzz_range fuzz_range(size_t most, size_t align);
 /* The same; one time in three of a new block, which takes the place of another. */
 struct fuzz_range fuzz_fresh_range(size_t most, size_t align);
@@ -131,15 +136,16 @@ extern CUcontext fuzz_context;
 extern const char *fuzz_folder;
 
 /*
- * A witness: a block that is recorded and must stay out of memory from begin to end; observed as 0. A
- * shim that does not defer, or materialises without need, is seen by it.
+ * A witness: a block that is recorded and must stay out of memory from begin to end; observed as 0.
+ * A shim that does not defer, or materialises without need, is seen by it.
  */
 struct fuzz_witness {
     CUdeviceptr at;
 };
 struct fuzz_witness fuzz_witness_begin(void);
 void fuzz_witness_end(struct fuzz_witness witness);
-/* The same, where a kernel was launched between: not observed where any launch may need all memory. */
+/* The same, where a kernel was launched between: not observed where any launch may need all
+ * memory. */
 void fuzz_witness_end_launch(struct fuzz_witness witness);
 extern bool fuzz_launches_need_all;
 
@@ -153,7 +159,8 @@ struct fuzz_operation {
 /* By chapter; each ends with a row without a name. */
 extern const struct fuzz_operation fuzz_basics[], fuzz_copies[], fuzz_shapes[], fuzz_launches[],
     fuzz_hidden[], fuzz_streams[], fuzz_memory[], fuzz_contexts[], fuzz_plans[], fuzz_refused[];
-/* First and last acts of a process: what changes the shim for good, and what the process does not survive. */
+/* First and last acts of a process: what changes the shim for good, and what the process does not
+ * survive. */
 extern const struct fuzz_operation fuzz_first_acts[], fuzz_last_acts[];
 
 void fuzz_blocks_init(void);

@@ -109,7 +109,8 @@ static void change_buffer(enum fuzz_buffer buffer)
     }
 }
 
-/* Numbers that depend on nothing but their place, so that leaving operations out changes no buffer. */
+/* Numbers that depend on nothing but their place, so that leaving operations out changes no
+ * buffer. */
 static void reset_buffers(void)
 {
     memset(fuzz_buffers[FUZZ_PLAIN], 7, FUZZ_BUFFER_BYTES);
@@ -298,7 +299,8 @@ void fuzz_end_program(void)
 
 /* --- witnesses */
 
-/* Whether there is memory behind an address, as the simulated driver tells (tests/simcuda/driver/hook.h). */
+/* Whether there is memory behind an address, as the simulated driver tells
+ * (tests/simcuda/driver/hook.h). */
 static bool is_in_memory(CUdeviceptr at)
 {
     static simcuda_find_piece_function *find;
@@ -308,7 +310,8 @@ static bool is_in_memory(CUdeviceptr at)
     return find(at, &piece);
 }
 
-/* A device with threads may still be busy when the shim's patience is over; then the set has run, and is tried anew. */
+/* A device with threads may still be busy when the shim's patience is over; then the set has run,
+ * and is tried anew. */
 static void defer_at_last(struct fuzz_witness *witness)
 {
     enum { TRIES = 100 };

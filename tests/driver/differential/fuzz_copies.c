@@ -101,14 +101,16 @@ static void from_passing_memory(void)
         SEE(TWIN(twin, cuMemcpyAsync, cuMemcpyAsync_ptsz)(range.at, at, range.bytes, stream));
     }
     if (getenv("SIMCUDA_LATE") != NULL)
-        fuzz_wait(); /* there the driver may not have read it yet, and no program may rely on that */
+        /* there the driver may not have read it yet, and no program may rely on that */
+        fuzz_wait();
     if (is_file)
         munmap(host, FUZZ_BUFFER_BYTES);
     else
         memset(host, 0x66, range.bytes);
 }
 
-/* Also where the ranges meet: then it is as the driver does it, which here copies what was there. */
+/* Also where the ranges meet: then it is as the driver does it, which here copies what was
+ * there. */
 static void on_device(void)
 {
     struct fuzz_range from, to;

@@ -71,7 +71,8 @@ void *fuzz_stand_in(const char *name)
 
 void *fuzz_entry(enum fuzz_entry entry)
 {
-    /* Several threads may count at once, and a count that is lost does not matter; a torn one would. */
+    /* Several threads may count at once, and a count that is lost does not matter; a torn one
+     * would. */
     __atomic_fetch_add(&fuzz_hits[entry], 1, __ATOMIC_RELAXED);
     return ways[fuzz_way(WAYS)][entry];
 }

@@ -177,8 +177,8 @@ static void gather_host(void *host)
     gather_at(host, (CUdeviceptr)(uintptr_t)host);
 }
 
-/* The address of memory that is gone is a number again, which no launch looks behind; unless the device can read it as
- * any other memory of the process. */
+/* The address of memory that is gone is a number again, which no launch looks behind; unless the
+ * device can read it as any other memory of the process. */
 static void pass_number(CUdeviceptr number)
 {
     static CUdeviceptr small;

@@ -227,8 +227,9 @@ static void bind_pooled(void)
 }
 
 /*
- * The driver binds no memory of cuMemAlloc; a block is mapped memory, which it binds (design.md). The object is then the
- * block's, and a store through it is a copy to the block of the side that has none.
+ * The driver binds no memory of cuMemAlloc; a block is mapped memory, which it binds (design.md).
+ * The object is then the block's, and a store through it is a copy to the block of the side that
+ * has none.
  */
 static void bind(void)
 {
@@ -255,8 +256,9 @@ static void bind(void)
 /* --- memory runs out: what can be restored makes room */
 
 /*
- * With the shim the device has 16 MiB (fuzzing.py), so 9 and 9 are too much, unless what was read is given back. What is deferred
- * as well may not be more than the device once the program computes (overcommit.h), so there it is less.
+ * With the shim the device has 16 MiB (fuzzing.py), so 9 and 9 are too much, unless what was read
+ * is given back. What is deferred as well may not be more than the device once the program computes
+ * (overcommit.h), so there it is less.
  */
 static void need_room(void)
 {

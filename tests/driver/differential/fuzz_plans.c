@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans that arrive at any moment, and what a program may tell the shim. Nothing of it may change a byte. */
+/* Plans that arrive at any moment, and what a program may tell the shim. Nothing of it may change a
+ * byte. */
 #include "tests/driver/differential/fuzz.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies that are refused: ranges that begin or end outside of their block. And batches, of which one may be refused. */
+/* Copies that are refused: ranges that begin or end outside of their block. And batches, of which
+ * one may be refused. */
 #include "tests/driver/differential/fuzz.h"
 
 enum { MOST = 64 << 10, COUNT_MOST = 4 };
@@ -57,7 +58,8 @@ static void stray(void)
     fuzz_read(range.block->at, range.block->bytes);
 }
 
-/* --- batches: a stream that was made, or that of the thread; no copy touches what another one writes */
+/* --- batches: a stream that was made, or that of the thread; no copy touches what another one
+ * writes */
 
 struct batch {
     CUdeviceptr to, from;

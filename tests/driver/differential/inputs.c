@@ -55,7 +55,8 @@ static unsigned char *map_checkpoint(size_t bytes)
     return mapping;
 }
 
-/* Nobody keeps another process from changing a checkpoint; it makes no call of libc that the shim sees. */
+/* Nobody keeps another process from changing a checkpoint; it makes no call of libc that the shim
+ * sees. */
 static void start_without_leases(void)
 {
     setenv("METASHARD_LEASES", "off", 1);

@@ -4,9 +4,10 @@
  * be, compares all it reads with the model, and prints one line per operation with everything it
  * observed (results, sizes, hashes; no addresses), so that two runs can be compared too.
  *
- * Files: program.c (the loop, the operations on memory), program_kernels.c (launches), program_host.c (host buffers: a clean file
- * mapping, a written private mapping, pinned and plain memory), program_order.c (streams, and the
- * ways in which they are held back), program_shapes.c (all that is not linear, and graphs).
+ * Files: program.c (the loop, the operations on memory), program_kernels.c (launches),
+ * program_host.c (host buffers: a clean file mapping, a written private mapping, pinned and plain
+ * memory), program_order.c (streams, and the ways in which they are held back), program_shapes.c
+ * (all that is not linear, and graphs).
  */
 #ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_PROGRAM_H
 #define METASHARD_TESTS_DRIVER_DIFFERENTIAL_PROGRAM_H

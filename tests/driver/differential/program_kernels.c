@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels: initialisation that may be recorded, words changed and copied, and tables of addresses. */
+/* Kernels: initialisation that may be recorded, words changed and copied, and tables of
+ * addresses. */
 #include "tests/driver/differential/program.h"
 
 #include <pthread.h>
@@ -35,7 +36,8 @@ static CUfunction kernel(const char *name)
     return function;
 }
 
-/* A launch of a kernel of the framework: by parameters or packed, by the plain call or the extended one. */
+/* A launch of a kernel of the framework: by parameters or packed, by the plain call or the extended
+ * one. */
 static void launch(const char *name, unsigned grid, void **params, const size_t *sizes,
                    const size_t *offsets, int count)
 {
@@ -196,7 +198,8 @@ void program_build(struct program_block *block)
         change(whole, whole);
 }
 
-/* Words that a kernel reaches through addresses in memory: in a device table, or in pinned memory. */
+/* Words that a kernel reaches through addresses in memory: in a device table, or in pinned
+ * memory. */
 void program_follow_table(void)
 {
     enum { COUNT = 8 };

@@ -68,7 +68,8 @@ static void columns(void)
     print_bytes("all columns", part, (size_t)WIDTH * ROWS);
 }
 
-/* Where rows are not what is copied: a launch would run for each of them, and memory is there already. */
+/* Where rows are not what is copied: a launch would run for each of them, and memory is there
+ * already. */
 static void other_columns(void)
 {
     enum { PITCH = 4 << 10, WIDTH = 512, ROWS = 2048 };
@@ -189,8 +190,8 @@ static void refused(void)
     print_bytes("untouched", block, 4 * MIB);
 }
 
-/* A copy to the host that is still under way when the bytes are written again: the stream of the second
- * call waits for the legacy stream, although there is nothing in it. */
+/* A copy to the host that is still under way when the bytes are written again: the stream of the
+ * second call waits for the legacy stream, although there is nothing in it. */
 static void read_while_written(void)
 {
     CUstream stream;

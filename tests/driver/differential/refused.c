@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scenarios (scenario.h) of calls that the driver refuses: they are refused with the shim as well, by the same
- * result, and nothing is changed. refused.py runs them.
+ * Scenarios (scenario.h) of calls that the driver refuses: they are refused with the shim as well,
+ * by the same result, and nothing is changed. refused.py runs them.
  */
 #include <cuda.h>
 #include <pthread.h>
@@ -246,8 +246,8 @@ SHAPE(set_8_async, cuMemsetD8Async(at, 3, bytes, stream))
 SHAPE(rows_8, cuMemsetD2D8(at, MIB, 3, bytes - 2 * MIB, 3))
 SHAPE(rows_8_async, cuMemsetD2D8Async(at, MIB, 3, bytes - 2 * MIB, 3, stream))
 
-/* Elements of more than a byte begin at multiples of their size: of the block's bytes the last are left out, and one
- * byte more is one element more. */
+/* Elements of more than a byte begin at multiples of their size: of the block's bytes the last are
+ * left out, and one byte more is one element more. */
 SHAPE(set_16, cuMemsetD16(at & ~(CUdeviceptr)1, 3, bytes / 2))
 SHAPE(set_32, cuMemsetD32(at & ~(CUdeviceptr)3, 3, (bytes + 2) / 4))
 SHAPE(set_16_async, cuMemsetD16Async(at & ~(CUdeviceptr)1, 3, bytes / 2, stream))
@@ -255,7 +255,8 @@ SHAPE(set_32_async, cuMemsetD32Async(at & ~(CUdeviceptr)3, 3, (bytes + 2) / 4, s
 SHAPE(rows_16, cuMemsetD2D16(at & ~(CUdeviceptr)1, MIB, 3, (bytes - 2 * MIB) / 2, 3))
 SHAPE(rows_32, cuMemsetD2D32(at & ~(CUdeviceptr)3, MIB, 3, (bytes - 2 * MIB + 2) / 4, 3))
 
-/* Two rows, of which the second is short of the first by nothing: the last byte is at + bytes - 1. */
+/* Two rows, of which the second is short of the first by nothing: the last byte is at + bytes -
+ * 1. */
 static CUDA_MEMCPY2D plane(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
     return (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the scenario programs share: PROGRAM KERNELS SCENARIO FILE runs one scenario, which prints what it
- * observes; scenarios.py runs it without and with the shim. FILE is where a scenario may make a file.
+ * What the scenario programs share: PROGRAM KERNELS SCENARIO FILE runs one scenario, which prints
+ * what it observes; scenarios.py runs it without and with the shim. FILE is where a scenario may
+ * make a file.
  */
 #ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_SCENARIO_H
 #define METASHARD_TESTS_DRIVER_DIFFERENTIAL_SCENARIO_H
@@ -32,7 +33,8 @@ void unload_kernels(void);
 void fill(CUdeviceptr address, uint32_t value, uint64_t count);
 void uniform(CUdeviceptr address, uint64_t count, uint64_t seed);
 
-/* A new block that was loaded from a mapped file of distinct bytes; and other bytes for that file. */
+/* A new block that was loaded from a mapped file of distinct bytes; and other bytes for that
+ * file. */
 CUdeviceptr load_file(size_t bytes);
 void overwrite_file(size_t bytes);
 

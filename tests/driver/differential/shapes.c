@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and sets of other shapes, several devices and contexts, exports and captures. Runs with the
- * shim and without it.
+ * Copies and sets of other shapes, several devices and contexts, exports and captures. Runs with
+ * the shim and without it.
  */
 #include <cuda.h>
 #include <pthread.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * busy: a program that ends while another thread of it stands still in the driver, within a read of deferred memory; as one does
- * that waits for a collective whose peer has died. A second allocation is free.
- * busy PLAN: the same, after a plan has been written to PLAN (METASHARD_PLAN), which wants to look at both.
- * busy free: the read ends while the report waits for it, and its thread frees the allocation at once.
+ * busy: a program that ends while another thread of it stands still in the driver, within a read of
+ * deferred memory; as one does that waits for a collective whose peer has died. A second allocation
+ * is free. busy PLAN: the same, after a plan has been written to PLAN (METASHARD_PLAN), which wants
+ * to look at both. busy free: the read ends while the report waits for it, and its thread frees the
+ * allocation at once.
  */
 #include <cuda.h>
 #include <pthread.h>

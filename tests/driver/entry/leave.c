@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * leave FILE: a program that ends with deferred memory of every kind: 8 MiB of FILE (its first byte
- * read back), 4 MiB of a pattern, 3 MiB from the heap, of which the last is zeros, and one allocation that it frees.
- * leave FILE pieces: the same, and 5 MiB set and 6 MiB copied in many small pieces.
- * leave FILE limited: the same, and in the end no file may grow beyond 100 bytes.
+ * read back), 4 MiB of a pattern, 3 MiB from the heap, of which the last is zeros, and one
+ * allocation that it frees. leave FILE pieces: the same, and 5 MiB set and 6 MiB copied in many
+ * small pieces. leave FILE limited: the same, and in the end no file may grow beyond 100 bytes.
  */
 #include <cuda.h>
 #include <fcntl.h>

@@ -111,7 +111,8 @@ static void peers_disabled(void)
     read_from(reader, block + MIB);
 }
 
-/* Two threads with a stream each work on blocks of their own and on a common one, one after the other. */
+/* Two threads with a stream each work on blocks of their own and on a common one, one after the
+ * other. */
 struct worker {
     CUcontext context;
     CUdeviceptr own, common;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One scenario for each entry point: a small program whose observations need the shim's function for that
- * entry. The entry is reached through dlsym, all other calls by direct linkage, so that taking the one
- * hook away (unhook.c) leaves the rest as it is. groups.py runs them.
+ * One scenario for each entry point: a small program whose observations need the shim's function
+ * for that entry. The entry is reached through dlsym, all other calls by direct linkage, so that
+ * taking the one hook away (unhook.c) leaves the rest as it is. groups.py runs them.
  */
 #ifndef METASHARD_TESTS_DRIVER_GROUPS_GROUPS_H
 #define METASHARD_TESTS_DRIVER_GROUPS_GROUPS_H

@@ -417,7 +417,8 @@ static void copied_from_external(void)
     print_gathered(table, COUNT);
 }
 
-/* Host memory that is gone: its address is a number again. groups.py looks at the device's memory. */
+/* Host memory that is gone: its address is a number again. groups.py looks at the device's
+ * memory. */
 static void pass_number(CUdeviceptr number)
 {
     CUdeviceptr block, small;

@@ -23,7 +23,8 @@ static void launched(void)
     SEEN(TESTED(cuLaunchKernel)(find_kernel("add_in_place32"), 4, 1, 1, 64, 1, 1, 0, NULL, params,
                                 NULL));
     print_sum(block);
-    /* The same with packed parameters, and with parameters whose places the driver does not know. */
+    /* The same with packed parameters, and with parameters whose places the driver does not
+     * know. */
     const CUdeviceptr second = make_block(2);
     size_t bytes = sizeof(add);
     add.address = second;
@@ -93,7 +94,8 @@ static void launched_on_devices(void)
     print_sum(block);
 }
 
-/* The oldest way: parameters are set one by one, and looked at then; the launch is looked at too. */
+/* The oldest way: parameters are set one by one, and looked at then; the launch is looked at
+ * too. */
 static CUfunction set_parameters(const struct add *add)
 {
     const CUfunction kernel = find_kernel("add_in_place32");
@@ -144,8 +146,8 @@ static void launched_grid_async(void)
 }
 
 /*
- * The parameters of a handle that is a kernel are asked for in another way. If the shim did not know that it is
- * one, all would have to be there; groups.py looks at the device's memory.
+ * The parameters of a handle that is a kernel are asked for in another way. If the shim did not
+ * know that it is one, all would have to be there; groups.py looks at the device's memory.
  */
 static CUlibrary load_library(void)
 {
@@ -189,8 +191,8 @@ static void kernels_of_library(void)
 }
 
 /*
- * A graph that copies a table of addresses from the host and follows it. The table changes after the
- * graph was made, so only its launch can tell.
+ * A graph that copies a table of addresses from the host and follows it. The table changes after
+ * the graph was made, so only its launch can tell.
  */
 static void graph_launched(void)
 {

@@ -154,7 +154,8 @@ static void captured_to_graph(void)
     finish_capture(stream, block);
 }
 
-/* After a capture has ended allocations are deferred again: groups.py looks at the device's memory. */
+/* After a capture has ended allocations are deferred again: groups.py looks at the device's
+ * memory. */
 static void capture_ended(void)
 {
     CUgraph graph;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shim for tests: the entries that SIM_UNHOOK names, with commas between them, are not ours when a
- * program looks them up. Linked with --wrap=ms_substitute.
+ * The shim for tests: the entries that SIM_UNHOOK names, with commas between them, are not ours
+ * when a program looks them up. Linked with --wrap=ms_substitute.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -2,10 +2,11 @@
 /*
  * from_scratch --kernels FILE [--rank R --ranks N] [--dim D] [--layers L] [--vocab V] [--end]
  *
- * One rank of a program that initialises a model of the shape of Llama 3 8B, scaled, on the device and
- * then shards it by rows. Every parameter is allocated whole, initialised by kernels over the whole
- * tensor, this rank's rows are copied into an allocation of their own, and the whole is freed; so
- * values do not depend on the number of ranks. A plain CUDA program: it knows nothing of the shim.
+ * One rank of a program that initialises a model of the shape of Llama 3 8B, scaled, on the device
+ * and then shards it by rows. Every parameter is allocated whole, initialised by kernels over the
+ * whole tensor, this rank's rows are copied into an allocation of their own, and the whole is
+ * freed; so values do not depend on the number of ranks. A plain CUDA program: it knows nothing of
+ * the shim.
  *
  * Prints the shards' bytes, the largest one's, and with --end reads every shard back and prints a
  * hash of each.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * job: one rank of a job, which knows nothing of MetaShard. It allocates 8 MiB, sets them to a byte of its rank,
- * reads one back, and prints its process id, its rank and that byte, on one line.
+ * job: one rank of a job, which knows nothing of MetaShard. It allocates 8 MiB, sets them to a byte
+ * of its rank, reads one back, and prints its process id, its rank and that byte, on one line.
  */
 #include <cuda.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * [TENSORS [RANKS [ROW...]]]: how long a plan takes, by default of 100,000 tensors and 16,384 ranks, in all rows or these. The goals are
- * one rank with all its ranges within 50 ms, and the bytes of all ranks within 10 s; a ratio above 1
- * misses one. Each figure is the median of several runs, of which there are fewer where one takes long. Nothing fails here.
+ * [TENSORS [RANKS [ROW...]]]: how long a plan takes, by default of 100,000 tensors and 16,384
+ * ranks, in all rows or these. The goals are one rank with all its ranges within 50 ms, and the
+ * bytes of all ranks within 10 s; a ratio above 1 misses one. Each figure is the median of several
+ * runs, of which there are fewer where one takes long. Nothing fails here.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -94,7 +95,8 @@ static double median(double *seconds, unsigned count)
     return seconds[count / 2];
 }
 
-/* The bytes of a rank by its placement, and by the census of all: the same, or figures mean nothing. */
+/* The bytes of a rank by its placement, and by the census of all: the same, or figures mean
+ * nothing. */
 static uint64_t one_rank(const struct ms_layout *layout, uint32_t rank, double *median_out,
                          uint64_t *ranges_out)
 {

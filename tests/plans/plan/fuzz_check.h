@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold of any plan over any tensors that were accepted; a program that sees otherwise dies. */
+/* What must hold of any plan over any tensors that were accepted; a program that sees otherwise
+ * dies. */
 #ifndef METASHARD_TESTS_PLANS_PLAN_FUZZ_CHECK_H
 #define METASHARD_TESTS_PLANS_PLAN_FUZZ_CHECK_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any text as the header of a safetensors file. An input is the bytes of data behind it, as 8 bytes,
- * the lowest first, and the header. */
+/* Any text as the header of a safetensors file. An input is the bytes of data behind it, as 8
+ * bytes, the lowest first, and the header. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>

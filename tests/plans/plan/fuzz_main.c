@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * FOLDER [MUTATIONS [SECONDS [SEED]]]: the main of a fuzz target where libFuzzer is not at hand. Runs every file of
- * the folder as it is, then MUTATIONS random changes of them, the same in every run, and then others for SECONDS. These begin
- * with SEED, which is another one in each run if none is given, and is printed.
+ * FOLDER [MUTATIONS [SECONDS [SEED]]]: the main of a fuzz target where libFuzzer is not at hand.
+ * Runs every file of the folder as it is, then MUTATIONS random changes of them, the same in every
+ * run, and then others for SECONDS. These begin with SEED, which is another one in each run if none
+ * is given, and is printed.
  *
  * An input is in memory of its own size, so that a sanitizer sees a read behind it. When the target
  * dies, the input is kept in ./crash-input and its name printed. TAP.

@@ -26,7 +26,7 @@ static void check_view(const struct ms_torch_view *view)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ms_fault fault;
-    const struct ms_reading reading = {"file", &fault};
+    const struct ms_fault_context reading = {"file", &fault};
     struct ms_arena arena = {0};
     struct ms_torch_state state;
     if (ms_torch_state_read(&reading, (const char *)data, size, &arena, &state)) {

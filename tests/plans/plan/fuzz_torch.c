@@ -21,7 +21,8 @@ static int in_file(const uint8_t *data, size_t size)
 }
 
 /* No two records share a byte, and each is found by its name. */
-static void check_zip(const struct ms_reading *reading, int file, const uint8_t *data, size_t size)
+static void check_zip(const struct ms_fault_context *reading, int file, const uint8_t *data,
+                      size_t size)
 {
     struct ms_zip zip;
     if (!ms_zip_read(reading, file, size, &zip)) {
@@ -58,7 +59,7 @@ static void check_tensors(const struct ms_torch_tensors *torch, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct ms_fault fault;
-    const struct ms_reading reading = {"file", &fault};
+    const struct ms_fault_context reading = {"file", &fault};
     struct ms_arena arena = {0};
     struct ms_torch_tensors torch;
     const int file = in_file(data, size);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list-tensors CHECKPOINT: its tensors in their order, with the place of their bytes, as one JSON document. */
+/* list-tensors CHECKPOINT: its tensors in their order, with the place of their bytes, as one JSON
+ * document. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>

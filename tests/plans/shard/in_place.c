@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * in_place RANK WORLD FOLDER [OPTION...]: a plain CUDA program that works on whole tensors. It allocates every
- * tensor of the checkpoint, copies it from the mapped file to the device, and never copies rows out: what
- * of it a rank needs, it reads in place.
+ * in_place RANK WORLD FOLDER [OPTION...]: a plain CUDA program that works on whole tensors. It
+ * allocates every tensor of the checkpoint, copies it from the mapped file to the device, and never
+ * copies rows out: what of it a rank needs, it reads in place.
  *
  *   --carve               one allocation, with the tensors at multiples of 512 bytes, as caching allocators do
  *   --pieces N            copies each tensor in N pieces of one size
@@ -26,10 +26,11 @@
  *   --more BYTES          allocates so much, once all is read
  *   --copy-outside        reads these with cuMemcpyDtoH, whatever the others are read with
  *
- * Prints one JSON object: "tensors", a list of the name, address and bytes of each that was loaded, twice
- * with --twice; "ranges" and "outside", in the order read, each with name, begin, end, the CUresult, a hash of the
- * bytes read and one of the same bytes of the file, both null if the read failed; "api", what the function of the
- * preloaded object returned and said, or null; "more", the CUresult of that allocation, 0 if there was none.
+ * Prints one JSON object: "tensors", a list of the name, address and bytes of each that was loaded,
+ * twice with --twice; "ranges" and "outside", in the order read, each with name, begin, end, the
+ * CUresult, a hash of the bytes read and one of the same bytes of the file, both null if the read
+ * failed; "api", what the function of the preloaded object returned and said, or null; "more", the
+ * CUresult of that allocation, 0 if there was none.
  */
 #include "tests/demo/device.h"
 
@@ -311,7 +312,8 @@ static void open_for_writing(const char *path)
     close(file);
 }
 
-/* Gives the plan to the functions of the preloaded object; what they said, or null without options. */
+/* Gives the plan to the functions of the preloaded object; what they said, or null without
+ * options. */
 static json_t *tell_plan(void)
 {
     if (options.api == NULL && options.text == NULL)

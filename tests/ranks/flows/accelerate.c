@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * accelerate's fsdp2_load_full_state_dict: rank 0's whole tensor is broadcast, parameter by parameter, and then
- * distributed, which sends every rank its part once more.
+ * accelerate's fsdp2_load_full_state_dict: rank 0's whole tensor is broadcast, parameter by
+ * parameter, and then distributed, which sends every rank its part once more.
  */
 #include "tests/ranks/flows/scatter.h"
 

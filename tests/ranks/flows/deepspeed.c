@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DeepSpeed's zero.Init (deepspeed/runtime/zero/partition_parameters.py): a module's constructor makes and
- * initialises each parameter whole, on every rank; it is broadcast in place, and partitioned: this rank's part of
- * the flattened parameter is copied to an allocation of its own, padded at the end, and the whole is freed. The
- * padding is not written. With --keep, this rank reads its part in place.
+ * DeepSpeed's zero.Init (deepspeed/runtime/zero/partition_parameters.py): a module's constructor
+ * makes and initialises each parameter whole, on every rank; it is broadcast in place, and
+ * partitioned: this rank's part of the flattened parameter is copied to an allocation of its own,
+ * padded at the end, and the whole is freed. The padding is not written. With --keep, this rank
+ * reads its part in place.
  */
 #include "tests/ranks/flows/flow.h"
 

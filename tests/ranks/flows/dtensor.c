@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * distribute_tensor of a model whose values rank 0 alone has on its device; the others have empty tensors of the same
- * shapes, which they cut as well and never send.
+ * distribute_tensor of a model whose values rank 0 alone has on its device; the others have empty
+ * tensors of the same shapes, which they cut as well and never send.
  */
 #include "tests/ranks/flows/scatter.h"
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the programs of this folder have in common. Each is one rank of what a framework does to bring a model from
- * the file of rank 0 to all ranks: a plain CUDA and NCCL program, which knows of MetaShard only to give tensors
- * their names, when it is told to. All tensors are float32, on one device; the rank has one thread.
+ * What the programs of this folder have in common. Each is one rank of what a framework does to
+ * bring a model from the file of rank 0 to all ranks: a plain CUDA and NCCL program, which knows of
+ * MetaShard only to give tensors their names, when it is told to. All tensors are float32, on one
+ * device; the rank has one thread.
  *
  * Whatever fails ends the program with one line. Its options, of which each program uses some:
  *
@@ -24,8 +25,9 @@
  *   --replicas N           ranks of the mesh's outer dimension
  *   --names                every rank but 0 gives whole tensors their names
  *
- * On standard output: "largest BYTES", this rank's part of the largest tensor at most; and "part NAME BYTES HASH" for
- * each part that it read, in order. A rank that has nothing of a tensor has no part of it.
+ * On standard output: "largest BYTES", this rank's part of the largest tensor at most; and "part
+ * NAME BYTES HASH" for each part that it read, in order. A rank that has nothing of a tensor has no
+ * part of it.
  */
 #ifndef METASHARD_TESTS_RANKS_FLOWS_FLOW_H
 #define METASHARD_TESTS_RANKS_FLOWS_FLOW_H
@@ -64,7 +66,8 @@ void flow_check(int result, const char *call, const char *file, int line);
 
 /* Device, streams, model and communicator. */
 void flow_open(int count, char **arguments);
-/* Reads what was kept, reports it, and returns the exit status. ways: how many ranks share a tensor. */
+/* Reads what was kept, reports it, and returns the exit status. ways: how many ranks share a
+ * tensor. */
 int flow_close(int ways);
 
 /* --- memory: 0 stands for no bytes */
@@ -106,7 +109,8 @@ size_t flow_region_bytes(const struct region *region);
 /* What this rank reads in the end. Nothing, when there are no bytes. */
 void flow_observe(const char *name, const struct region *region);
 void flow_observe_bytes(const char *name, CUdeviceptr address, size_t bytes);
-/* An own copy of this part of a whole tensor, or with --keep the part itself, is what this rank observes. */
+/* An own copy of this part of a whole tensor, or with --keep the part itself, is what this rank
+ * observes. */
 void flow_take_part(const struct parameter *parameter, CUdeviceptr whole, int index, int ways);
 
 #endif

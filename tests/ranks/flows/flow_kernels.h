@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch.cat's kernel for dense inputs (aten/src/ATen/native/cuda/Shape.cu), with its name and its parameters:
- * (T *out, CatArrInputTensorMetadata, TensorSizeStride of out, int dimension, uint32 stride of it), 128 inputs at most.
+ * torch.cat's kernel for dense inputs (aten/src/ATen/native/cuda/Shape.cu), with its name and its
+ * parameters: (T *out, CatArrInputTensorMetadata, TensorSizeStride of out, int dimension, uint32
+ * stride of it), 128 inputs at most.
  */
 #ifndef METASHARD_TESTS_RANKS_FLOWS_FLOW_KERNELS_H
 #define METASHARD_TESTS_RANKS_FLOWS_FLOW_KERNELS_H

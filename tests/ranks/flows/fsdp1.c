@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * FSDP1 with sync_module_states: a model that is on the device, with its values on rank 0 and never written on the
- * others (to_empty), is synchronised and sharded unit by unit (torch/distributed/fsdp/_init_utils.py, _flat_param.py).
+ * FSDP1 with sync_module_states: a model that is on the device, with its values on rank 0 and never
+ * written on the others (to_empty), is synchronised and sharded unit by unit
+ * (torch/distributed/fsdp/_init_utils.py, _flat_param.py).
  *
- * _broadcast_coalesced: tensors go in buckets; of two and more a temporary is made by torch.cat, broadcast and
- * copied back; a single one is broadcast in place; at most two are on their way. Then the unit's tensors are
- * flattened into one parameter, of which each rank clones its chunk, padded with zeros at the end.
+ * _broadcast_coalesced: tensors go in buckets; of two and more a temporary is made by torch.cat,
+ * broadcast and copied back; a single one is broadcast in place; at most two are on their way. Then
+ * the unit's tensors are flattened into one parameter, of which each rank clones its chunk, padded
+ * with zeros at the end.
  *
- * With --keep it is the constructor of DistributedDataParallel, which broadcasts all tensors the same way and leaves
- * them where they are. What FSDP1's plan gives to this rank is then read in place.
+ * With --keep it is the constructor of DistributedDataParallel, which broadcasts all tensors the
+ * same way and leaves them where they are. What FSDP1's plan gives to this rank is then read in
+ * place.
  */
 #include "tests/ranks/flows/flow.h"
 #include "tests/ranks/flows/flow_kernels.h"

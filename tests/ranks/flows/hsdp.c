@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A loop over the parameters of a model that is on every rank's device, on a mesh of replicas and shards: each is
- * broadcast within every group of shards, as FSDP1 does, which gives the replicas of rank 0's group the bytes of
- * somebody who has none, and then from the first replica to the others. Then each rank copies its rows and
- * frees the whole, or, with --keep, reads its rows in place. With one replica it is the loop of a user.
+ * A loop over the parameters of a model that is on every rank's device, on a mesh of replicas and
+ * shards: each is broadcast within every group of shards, as FSDP1 does, which gives the replicas
+ * of rank 0's group the bytes of somebody who has none, and then from the first replica to the
+ * others. Then each rank copies its rows and frees the whole, or, with --keep, reads its rows in
+ * place. With one replica it is the loop of a user.
  */
 #include "tests/ranks/flows/flow.h"
 

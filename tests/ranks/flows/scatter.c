@@ -22,7 +22,8 @@ static struct region padded_shape(const struct parameter *parameter)
                            shape[1] * ELEMENT};
 }
 
-/* Shard._split_tensor(with_padding, contiguous): whole rows stay where they are, everything else is a copy. */
+/* Shard._split_tensor(with_padding, contiguous): whole rows stay where they are, everything else is
+ * a copy. */
 static struct chunk split(const struct parameter *parameter, CUdeviceptr whole, int index)
 {
     const struct region part = flow_part(parameter, whole, index, flow.ranks);

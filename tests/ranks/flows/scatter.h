@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* distribute_tensor of DTensor, for one mesh dimension and a placement that shards (torch/distributed/tensor). */
+/* distribute_tensor of DTensor, for one mesh dimension and a placement that shards
+ * (torch/distributed/tensor). */
 #ifndef METASHARD_TESTS_RANKS_FLOWS_SCATTER_H
 #define METASHARD_TESTS_RANKS_FLOWS_SCATTER_H
 
 #include "tests/ranks/flows/flow.h"
 
 /*
- * This rank's part of the whole tensor that rank 0 has. Every rank gives a whole tensor, cuts it into equal chunks,
- * the last ones padded, and makes room for one; rank 0 sends its chunks, in one group, and the padding is cut off.
+ * This rank's part of the whole tensor that rank 0 has. Every rank gives a whole tensor, cuts it
+ * into equal chunks, the last ones padded, and makes room for one; rank 0 sends its chunks, in one
+ * group, and the padding is cut off.
  */
 struct region scatter_tensor(const struct parameter *parameter, CUdeviceptr whole);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * set_model_state_dict(full_state_dict, broadcast_from_rank0): torch/distributed/_state_dict_utils.py,
- * _broadcast_tensors and _distribute_tensors, key by key. Rank 0 copies the whole tensor to its device, the others
- * make an empty one; it is broadcast, and each rank copies its part into the parameter that it has. With --keep the
- * whole tensors become the parameters, as without sharding, and each rank reads its part in place.
+ * set_model_state_dict(full_state_dict, broadcast_from_rank0):
+ * torch/distributed/_state_dict_utils.py, _broadcast_tensors and _distribute_tensors, key by key.
+ * Rank 0 copies the whole tensor to its device, the others make an empty one; it is broadcast, and
+ * each rank copies its part into the parameter that it has. With --keep the whole tensors become
+ * the parameters, as without sharding, and each rank reads its part in place.
  */
 #include "tests/ranks/flows/flow.h"
 

@@ -60,8 +60,8 @@ static void fill_by_kernel(const struct range *range, CUstream stream)
         launch("uniform32", stream, draw);
 }
 
-/* Anywhere; but in a tensor of the checkpoint, the bytes of other tensors would be theirs, for a plan. (In a gentle program
- * no other tensor gets any.) */
+/* Anywhere; but in a tensor of the checkpoint, the bytes of other tensors would be theirs, for a
+ * plan. (In a gentle program no other tensor gets any.) */
 static size_t place_in_file(const struct range *range, size_t file_size)
 {
     const size_t anywhere = random_own(file_size - range->bytes + 1);

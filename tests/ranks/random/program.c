@@ -98,7 +98,8 @@ static void release(void)
     tensor_destroy(tensor);
 }
 
-/* A tensor of the checkpoint: every rank reads it, or one does, and the others get it from there. */
+/* A tensor of the checkpoint: every rank reads it, or one does, and the others get it from
+ * there. */
 static void load(void)
 {
     struct tensor *tensor = tensor_free_slot();

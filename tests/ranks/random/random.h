@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank of a random program of several, told by a seed. All ranks draw the same sequence of operations of
- * NCCL, on the same places of the same tensors; between them each rank allocates, fills, copies and reads by draws of its
- * own. It prints a line for each operation and for each read, with a hash of the bytes, so that two runs
- * can be compared.
+ * One rank of a random program of several, told by a seed. All ranks draw the same sequence of
+ * operations of NCCL, on the same places of the same tensors; between them each rank allocates,
+ * fills, copies and reads by draws of its own. It prints a line for each operation and for each
+ * read, with a hash of the bytes, so that two runs can be compared.
  *
- * A byte that nobody wrote may be anything. Every rank therefore keeps what each of the ranks has surely
- * written (`known`), by what all ranks know, and only such bytes are sent, or read.
+ * A byte that nobody wrote may be anything. Every rank therefore keeps what each of the ranks has
+ * surely written (`known`), by what all ranks know, and only such bytes are sent, or read.
  *
- * Order. Every piece of work waits for those before it that touch the same tensor, whatever streams they are
- * in; as the order is the same everywhere, ranks never wait for each other in a circle.
+ * Order. Every piece of work waits for those before it that touch the same tensor, whatever streams
+ * they are in; as the order is the same everywhere, ranks never wait for each other in a circle.
  *
- * Files: program.c (the loop, draws, ends), tensors.c (tensors, what is known, streams), local.c (what a rank does
- * alone), families.c (communicators), wire.c (NCCL's operations).
+ * Files: program.c (the loop, draws, ends), tensors.c (tensors, what is known, streams), local.c
+ * (what a rank does alone), families.c (communicators), wire.c (NCCL's operations).
  */
 #ifndef METASHARD_TESTS_RANKS_RANDOM_RANDOM_H
 #define METASHARD_TESTS_RANKS_RANDOM_RANDOM_H

@@ -89,7 +89,8 @@ static void map_file(const char *path)
     file_size = (size_t)about.st_size;
 }
 
-/* First the path of the checkpoint, then a line for each tensor: name, dtype, begin, bytes, rows, columns. */
+/* First the path of the checkpoint, then a line for each tensor: name, dtype, begin, bytes, rows,
+ * columns. */
 static void read_layout(const char *path)
 {
     char checkpoint[1024];

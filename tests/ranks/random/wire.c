@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations of NCCL. One is drawn as a whole (`struct wire`), with what every rank reads and writes; what a rank
- * would read and has not written, it fills first. Several make a group, on tensors that differ.
+ * Operations of NCCL. One is drawn as a whole (`struct wire`), with what every rank reads and
+ * writes; what a rank would read and has not written, it fills first. Several make a group, on
+ * tensors that differ.
  */
 #include "tests/ranks/random/random.h"
 
@@ -406,7 +407,8 @@ void wire_one(void)
         run(&wire, 1, false);
 }
 
-/* A rank that one of the messages is not for must not see another order of communicators than the rest. */
+/* A rank that one of the messages is not for must not see another order of communicators than the
+ * rest. */
 static void sort_by_family(struct wire *wires, int count)
 {
     for (int i = 1; i < count; i++) {

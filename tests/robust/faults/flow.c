@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * flow KERNELS TORCH_KERNELS FILE [--large]: a plain CUDA program that does not give up at the first error. Every call that
- * fails is made once more, as a program may after an error that is not sticky; the second one has to succeed. All that
- * it reads must be right, and in the end everything is given back.
+ * flow KERNELS TORCH_KERNELS FILE [--large]: a plain CUDA program that does not give up at the
+ * first error. Every call that fails is made once more, as a program may after an error that is not
+ * sticky; the second one has to succeed. All that it reads must be right, and in the end everything
+ * is given back.
  *
- * It loads tensors from a mapped file and keeps rows of them, fills and computes with kernels that may be recorded and
- * with others, sends bytes of its own, fills a device that is too small for all, asks, captures. Twice, so that
- * what went wrong in the first round is not in the way of the second. With --large it loads and fills alone, with tensors
- * that are large enough to be read by threads.
+ * It loads tensors from a mapped file and keeps rows of them, fills and computes with kernels that
+ * may be recorded and with others, sends bytes of its own, fills a device that is too small for
+ * all, asks, captures. Twice, so that what went wrong in the first round is not in the way of the
+ * second. With --large it loads and fills alone, with tensors that are large enough to be read by
+ * threads.
  *
- * On standard output: "errors N", the calls that failed, each by a line before; and "descriptors N", that are open in the
- * end. Exit status 0, or 3 after an error that is sticky, or 4 with a line about what is wrong.
+ * On standard output: "errors N", the calls that failed, each by a line before; and "descriptors
+ * N", that are open in the end. Exit status 0, or 3 after an error that is sticky, or 4 with a line
+ * about what is wrong.
  */
 #include <cuda.h>
 #include <dirent.h>
@@ -215,8 +218,8 @@ static void kernels(void)
     give_back(other);
 }
 
-/* Memory may really be out: a stream that was busy for long has its writes run, and what was written by the driver
- * stays. Then a program makes do with less. */
+/* Memory may really be out: a stream that was busy for long has its writes run, and what was
+ * written by the driver stays. Then a program makes do with less. */
 static bool is_out(CUresult result, size_t *failures)
 {
     if (result == CUDA_SUCCESS)

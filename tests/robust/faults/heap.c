@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The shim's heap for builds with sanitizers, whose malloc cannot be interposed: libc's, of which the n-th allocation fails,
- * or that and all that follow. FAULTS_KIND (heap, heap-lasting), FAULTS_NTH and FAULTS_REPORT as in interpose.c.
+ * The shim's heap for builds with sanitizers, whose malloc cannot be interposed: libc's, of which
+ * the n-th allocation fails, or that and all that follow. FAULTS_KIND (heap, heap-lasting),
+ * FAULTS_NTH and FAULTS_REPORT as in interpose.c.
  */
 #include "runtime/base/heap.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded before the shim: the n-th call that the shim makes to the C library fails, once. A call is the shim's when
- * it returns into a library whose name has FAULTS_CALLER in it; all other calls go on untouched.
+ * Preloaded before the shim: the n-th call that the shim makes to the C library fails, once. A call
+ * is the shim's when it returns into a library whose name has FAULTS_CALLER in it; all other calls
+ * go on untouched.
  *
  *   FAULTS_KIND=heap      malloc, calloc, realloc and what allocates in their stead: no memory. (The shim under test is
  *                         linked with libc's heap for this.)
@@ -14,7 +15,8 @@
  *   FAULTS_NTH=<n>        from 1; 0: none fails
  *   FAULTS_REPORT=<path>  the name of the call that failed, a line
  *
- * What the shim imports and is not here is listed, with a reason, in imports.txt; check_imports.py compares.
+ * What the shim imports and is not here is listed, with a reason, in imports.txt; check_imports.py
+ * compares.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -138,8 +140,9 @@ static void *find_real(const char *name)
     return found;
 }
 
-/* ROW(kinds, error, value, type, name, (parameters), (arguments)): the call returns the value, with the error. The names
- * of the header may stand for others (open64), so the symbol is given to the assembler. */
+/* ROW(kinds, error, value, type, name, (parameters), (arguments)): the call returns the value, with
+ * the error. The names of the header may stand for others (open64), so the symbol is given to the
+ * assembler. */
 #define FUNCTION(type, name, parameters)                                                 \
     type faults_##name parameters __asm__(#name) __attribute__((visibility("default"))); \
     type faults_##name parameters

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any lines as the environment. Whatever they hold, each setting has a value, which reads back as it was written; a
- * plain number that is taken is taken as it is; and what is not understood leaves the default. */
+/* Any lines as the environment. Whatever they hold, each setting has a value, which reads back as
+ * it was written; a plain number that is taken is taken as it is; and what is not understood leaves
+ * the default. */
 #include <ctype.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as the user's file of kernel rules: what it says is what a second reader, below, finds in it. */
+/* Any bytes as the user's file of kernel rules: what it says is what a second reader, below, finds
+ * in it. */
 #include <fnmatch.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,8 +60,8 @@ static enum ms_rule class_of_line(char *line, const char *name, bool *counts_out
     return MS_RULE_COUNT;
 }
 
-/* Of the first line that matches. A line ends at its end or at a zero byte. *full_out: there may be no room for the
- * rules that come behind. */
+/* Of the first line that matches. A line ends at its end or at a zero byte. *full_out: there may be
+ * no room for the rules that come behind. */
 static enum ms_rule class_of_text(const uint8_t *data, size_t size, const char *name,
                                   bool *full_out)
 {

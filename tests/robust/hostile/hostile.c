@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hostile MODE FILE [PLUGIN]: the job (job.h) in surroundings that are hard on a preloaded library. Each mode prints
- * "right" for each job that was, and ends with 0; or says what was wrong.
+ * hostile MODE FILE [PLUGIN]: the job (job.h) in surroundings that are hard on a preloaded library.
+ * Each mode prints "right" for each job that was, and ends with 0; or says what was wrong.
  *
  *   job              the job alone
  *   fork-before      parent and child, both after the fork
@@ -75,7 +75,8 @@ static int fork_before(void)
     return status | wait_for(child);
 }
 
-/* CUDA does not work in a child. What it calls fails, and its end leaves alone what is its parent's. */
+/* CUDA does not work in a child. What it calls fails, and its end leaves alone what is its
+ * parent's. */
 static int fork_after(void)
 {
     if (!load())

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A small piece of CUDA work whose bytes are known: whole tensors from a mapped file, a part copied out, the whole freed,
- * bytes of its own and a pattern, all read back.
+ * A small piece of CUDA work whose bytes are known: whole tensors from a mapped file, a part copied
+ * out, the whole freed, bytes of its own and a pattern, all read back.
  */
 #ifndef METASHARD_TESTS_ROBUST_HOSTILE_JOB_H
 #define METASHARD_TESTS_ROBUST_HOSTILE_JOB_H

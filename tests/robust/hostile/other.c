@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A second library that is preloaded and replaces functions of the driver, as profilers and quotas do: by names that are
- * linked, and, as the CUDA runtime asks for them, by cuGetProcAddress. It counts what comes through and goes on with what
- * RTLD_NEXT finds. OTHER_REPORT: a file that gets the count at the end.
+ * A second library that is preloaded and replaces functions of the driver, as profilers and quotas
+ * do: by names that are linked, and, as the CUDA runtime asks for them, by cuGetProcAddress. It
+ * counts what comes through and goes on with what RTLD_NEXT finds. OTHER_REPORT: a file that gets
+ * the count at the end.
  */
 #include <cuda.h>
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Other processes change a file that was copied to the device. Where a read lease is held they wait until its bytes are
- * in memory; where none can be had, the program is told. Under the shim alone.
+ * Other processes change a file that was copied to the device. Where a read lease is held they wait
+ * until its bytes are in memory; where none can be had, the program is told. Under the shim alone.
  */
 #include <errno.h>
 #include <grp.h>
@@ -77,7 +77,8 @@ MS_TEST(another_process_truncates_it)
     change_by(": > \"$FILE\"");
 }
 
-/* coreutils opens it with O_NONBLOCK, which does not wait, and fails (EAGAIN); but the lease is given back. */
+/* coreutils opens it with O_NONBLOCK, which does not wait, and fails (EAGAIN); but the lease is
+ * given back. */
 MS_TEST(another_process_does_not_wait)
 {
     change_by("truncate -s 5 \"$FILE\" 2>/dev/null || { sleep 1; truncate -s 5 \"$FILE\"; }");

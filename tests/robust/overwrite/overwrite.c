@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that changes a file which it has copied to the device: a checkpoint is converted in place. Each way to do
- * so that goes through libc is a row below. The device must hold what was copied. Runs the same alone and under the shim.
+ * A program that changes a file which it has copied to the device: a checkpoint is converted in
+ * place. Each way to do so that goes through libc is a row below. The device must hold what was
+ * copied. Runs the same alone and under the shim.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -241,7 +242,8 @@ MS_TEST(each_call_that_opens)
         run_way(ways[i].name, ways[i].run);
 }
 
-/* --- descriptors that were opened before, and were nobody's when the file was copied: on their way in a socket */
+/* --- descriptors that were opened before, and were nobody's when the file was copied: on their way
+ * in a socket */
 
 static int send_descriptor(int file)
 {
@@ -580,7 +582,8 @@ MS_TEST(no_room_at_all)
     check_device(block);
 }
 
-/* --- another thread copies meanwhile, to blocks that the walk over all allocations has behind it */
+/* --- another thread copies meanwhile, to blocks that the walk over all allocations has behind
+ * it */
 
 enum { EMPTY = 24, LOADED = 8 };
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stack KERNELS FILE: how much of its stack a thread needs for calls of every kind that come to the runtime: the stack is painted
- * before, and what is left of the paint is counted. Prints the bytes. FILE has 16 MiB.
+ * stack KERNELS FILE: how much of its stack a thread needs for calls of every kind that come to the
+ * runtime: the stack is painted before, and what is left of the paint is counted. Prints the bytes.
+ * FILE has 16 MiB.
  */
 #include <cuda.h>
 #include <fcntl.h>
@@ -64,7 +65,8 @@ static void copy_rows(CUdeviceptr to, CUdeviceptr from)
     OK(cuMemcpy2D(&rows));
 }
 
-/* Bytes of a file, of the heap, a fill, many launches on each other; copied, read, used by a kernel, and too much for the device. */
+/* Bytes of a file, of the heap, a fill, many launches on each other; copied, read, used by a
+ * kernel, and too much for the device. */
 static void work(unsigned char *host)
 {
     CUdeviceptr file = allocate(16 * MIB), heap = allocate(4 * MIB), steps = allocate(16 * MIB);

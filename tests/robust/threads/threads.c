@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads of a program that end, or stand still, where it hurts most: the gate of the simulated driver (tests/simcuda/driver/hook.h) stops one
- * within a driver call, and others do what must wait for it, or must not. The same without the shim.
+ * Threads of a program that end, or stand still, where it hurts most: the gate of the simulated
+ * driver (tests/simcuda/driver/hook.h) stops one within a driver call, and others do what must wait
+ * for it, or must not. The same without the shim.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -221,7 +222,8 @@ static CUresult take_memory(CUdeviceptr *address)
 static void check_held(struct call *call, const char *function, bool in_busy_stream)
 {
     CUdeviceptr taken;
-    /* From now on it is in memory, in pieces which can be given back one by one, and could be played again. */
+    /* From now on it is in memory, in pieces which can be given back one by one, and could be
+     * played again. */
     for (size_t at = 0; at < BYTES; at += 4 * MIB)
         check_filled(call->from + at, 4 * MIB, 7);
     if (in_busy_stream)

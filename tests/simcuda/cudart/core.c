@@ -53,7 +53,8 @@ cudaError_t rt_fail(cudaError_t error)
     return error;
 }
 
-/* The numbers of the driver's results are those of the runtime's errors, by design (driver_types.h). */
+/* The numbers of the driver's results are those of the runtime's errors, by design
+ * (driver_types.h). */
 cudaError_t rt_done(CUresult result)
 {
     return rt_fail((cudaError_t)result);

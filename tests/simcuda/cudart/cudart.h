@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for the CUDA runtime, libcudart.so.13, over whichever libcuda.so.1 the process finds: the
- * part of the public runtime API that PyTorch imports, for tests on the simulated driver, on which
- * the real runtime does not start. Preloaded, its soname takes the place of the real one.
+ * A stand-in for the CUDA runtime, libcudart.so.13, over whichever libcuda.so.1 the process finds:
+ * the part of the public runtime API that PyTorch imports, for tests on the simulated driver, on
+ * which the real runtime does not start. Preloaded, its soname takes the place of the real one.
  *
- * It reaches the driver as the real one does: dlopen, one dlsym for cuGetProcAddress_v2, the answer of
- * asking that for itself, and everything else through that pointer with versions and flags.
+ * It reaches the driver as the real one does: dlopen, one dlsym for cuGetProcAddress_v2, the answer
+ * of asking that for itself, and everything else through that pointer with versions and flags.
  */
 #ifndef METASHARD_TESTS_SIMCUDA_CUDART_CUDART_H
 #define METASHARD_TESTS_SIMCUDA_CUDART_CUDART_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for libnvidia-ml.so.1, which PyTorch's expandable segments ask whether the device is part of
- * a fabric: it is not. Numbers are those of nvml.h.
+ * A stand-in for libnvidia-ml.so.1, which PyTorch's expandable segments ask whether the device is
+ * part of a fabric: it is not. Numbers are those of nvml.h.
  */
 #include <stddef.h>
 

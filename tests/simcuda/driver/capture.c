@@ -238,7 +238,8 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread
     return begin_to(handle, mode, NULL, per_thread);
 }
 
-/* What is captured is added when the capture ends, behind nothing: dependencies are not simulated. */
+/* What is captured is added when the capture ends, behind nothing: dependencies are not
+ * simulated. */
 static CUresult begin_to_graph(CUstream handle, CUgraph graph, size_t dependencies,
                                CUstreamCaptureMode mode, bool per_thread)
 {

@@ -72,7 +72,8 @@ CUresult sim_box_check(const struct sim_box *box, size_t width, size_t height, s
 
 /* --- running */
 
-/* A device writes an aligned word at once: a stream that waits for its value may look at it meanwhile. */
+/* A device writes an aligned word at once: a stream that waits for its value may look at it
+ * meanwhile. */
 static bool move_word(const struct sim_copy *copy)
 {
     uint32_t word;

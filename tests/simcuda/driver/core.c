@@ -78,7 +78,8 @@ uint64_t sim_new_id_locked(void)
 
 /* --- settings */
 
-/* The value of a variable, or what SIM_SETTINGS says of it; NULL: neither is there. Ends with a blank or with the text. */
+/* The value of a variable, or what SIM_SETTINGS says of it; NULL: neither is there. Ends with a
+ * blank or with the text. */
 static const char *find_setting(const char *name)
 {
     const char *text = getenv(name);
@@ -266,7 +267,8 @@ struct search {
     uint64_t path;
 };
 
-/* The first frame that is not the simulator's own is the caller's; for a path those behind it, to the first other. */
+/* The first frame that is not the simulator's own is the caller's; for a path those behind it, to
+ * the first other. */
 static _Unwind_Reason_Code look_at_frame(struct _Unwind_Context *context, void *argument)
 {
     struct search *search = argument;

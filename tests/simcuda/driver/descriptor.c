@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors that hide an address: tensor maps and texture objects over linear memory. What a real one looks
- * like is the driver's secret; here the address is there in a form that no scan for addresses finds.
+ * Descriptors that hide an address: tensor maps and texture objects over linear memory. What a real
+ * one looks like is the driver's secret; here the address is there in a form that no scan for
+ * addresses finds.
  */
 #include "tests/simcuda/driver/kernel.h"
 #include "tests/simcuda/driver/state.h"

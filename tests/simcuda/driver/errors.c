@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/simcuda/driver/state.h"
 
-/* Names are the enumerators of cuda.h; the descriptions are ours where programs do not rely on them. */
+/* Names are the enumerators of cuda.h; the descriptions are ours where programs do not rely on
+ * them. */
 static const struct error {
     CUresult number;
     const char *name;

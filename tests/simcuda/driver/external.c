@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of other APIs: a file descriptor of something that can be mapped, such as a memory file. */
+/* Memory of other APIs: a file descriptor of something that can be mapped, such as a memory
+ * file. */
 #include "tests/simcuda/driver/state.h"
 
 #include <stdlib.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels of fat binaries, which nobody here can run: a kernel library of SIMCUDA_FATBIN_KERNELS has host
- * versions, found by the mangled name, and the file of SIMCUDA_FATBIN_LAYOUTS has what cuFuncGetParamInfo
- * says of them: lines "NAME OFFSET:SIZE OFFSET:SIZE ...", sorted by name (strcmp).
+ * Kernels of fat binaries, which nobody here can run: a kernel library of SIMCUDA_FATBIN_KERNELS
+ * has host versions, found by the mangled name, and the file of SIMCUDA_FATBIN_LAYOUTS has what
+ * cuFuncGetParamInfo says of them: lines "NAME OFFSET:SIZE OFFSET:SIZE ...", sorted by name
+ * (strcmp).
  */
 #include "tests/simcuda/driver/module.h"
 

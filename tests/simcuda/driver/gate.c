@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that stands still within a driver call, for tests of what others do meanwhile (hook.h). */
+/* A thread that stands still within a driver call, for tests of what others do meanwhile
+ * (hook.h). */
 #include "tests/simcuda/driver/hook.h"
 
 #include "tests/simcuda/driver/state.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of a graphics API: buffers of gl.h, registered, mapped for CUDA and unmapped. A buffer is a memory file that is
- * mapped twice, once for either side; only the side whose turn it is can touch it. Images are not simulated.
+ * Memory of a graphics API: buffers of gl.h, registered, mapped for CUDA and unmapped. A buffer is
+ * a memory file that is mapped twice, once for either side; only the side whose turn it is can
+ * touch it. Images are not simulated.
  *
- * Three names here are of cudaGL.h, which drivers export although the toolkit's stub library does not; programs that
- * load the driver by name (ffmpeg) give up when cuGLGetDevices_v2 and cuGraphicsGLRegisterImage are missing. Those two
- * read none of their arguments.
+ * Three names here are of cudaGL.h, which drivers export although the toolkit's stub library does
+ * not; programs that load the driver by name (ffmpeg) give up when cuGLGetDevices_v2 and
+ * cuGraphicsGLRegisterImage are missing. Those two read none of their arguments.
  */
 #include "tests/simcuda/driver/gl.h"
 
@@ -224,8 +225,8 @@ static void unmap_locked(struct CUgraphicsResource_st *resource)
 }
 
 /*
- * The stream's work is done before graphics goes on, for which the host waits here. Work of other streams that still
- * uses the memory is a race.
+ * The stream's work is done before graphics goes on, for which the host waits here. Work of other
+ * streams that still uses the memory is a race.
  */
 static CUresult unmap_all(const CUgraphicsResource *handles, unsigned count, CUstream stream,
                           bool per_thread)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What stands for OpenGL: buffers with a name, whose bytes the graphics side has at an address of its own. A program
- * under test plays that side; it finds these names with dlsym in the libcuda.so.1 that the process has.
+ * What stands for OpenGL: buffers with a name, whose bytes the graphics side has at an address of
+ * its own. A program under test plays that side; it finds these names with dlsym in the
+ * libcuda.so.1 that the process has.
  */
 #ifndef METASHARD_TESTS_SIMCUDA_DRIVER_GL_H
 #define METASHARD_TESTS_SIMCUDA_DRIVER_GL_H
@@ -12,7 +13,8 @@
 /* A new buffer of zeros; never 0. */
 typedef unsigned simcuda_gl_create_function(size_t bytes);
 simcuda_gl_create_function simcuda_gl_create;
-/* Its bytes; NULL while CUDA has it mapped (whoever touches them then is ended by a signal), and when it is none. */
+/* Its bytes; NULL while CUDA has it mapped (whoever touches them then is ended by a signal), and
+ * when it is none. */
 typedef void *simcuda_gl_bytes_function(unsigned buffer);
 simcuda_gl_bytes_function simcuda_gl_bytes;
 /* The memory lives on while CUDA has it registered. */

@@ -2,7 +2,8 @@
 /*
  * What the simulated driver exports for other stand-ins (nccl/), beside the functions of a driver:
  * work of their own kind in streams, and what addresses mean while it runs. Programs under test use
- * none of it but the gate. A stand-in finds these names with dlsym in the libcuda.so.1 that the process has.
+ * none of it but the gate. A stand-in finds these names with dlsym in the libcuda.so.1 that the
+ * process has.
  */
 #ifndef METASHARD_TESTS_SIMCUDA_DRIVER_HOOK_H
 #define METASHARD_TESTS_SIMCUDA_DRIVER_HOOK_H
@@ -57,9 +58,10 @@ typedef bool simcuda_find_piece_function(CUdeviceptr address, struct simcuda_pie
 simcuda_find_piece_function simcuda_find_piece;
 
 /*
- * A gate before a driver function: its nth call from now on (from 1), whoever makes it, stops before it does anything, until the gate
- * is open. There is one gate. False: no such function. simcuda_gate_wait tells whether a thread stands there, after
- * waiting for one. A thread that stands there can be cancelled.
+ * A gate before a driver function: its nth call from now on (from 1), whoever makes it, stops
+ * before it does anything, until the gate is open. There is one gate. False: no such function.
+ * simcuda_gate_wait tells whether a thread stands there, after waiting for one. A thread that
+ * stands there can be cancelled.
  */
 typedef bool simcuda_gate_close_function(const char *function, unsigned nth);
 simcuda_gate_close_function simcuda_gate_close;
@@ -69,8 +71,9 @@ typedef void simcuda_gate_open_function(void);
 simcuda_gate_open_function simcuda_gate_open;
 
 /*
- * What a kernel stores through a switch: the bytes, into the memory that each device of the team has bound at
- * [begin, begin + count) of a multicast object. CUDA_ERROR_ILLEGAL_ADDRESS: one has none there.
+ * What a kernel stores through a switch: the bytes, into the memory that each device of the team
+ * has bound at [begin, begin + count) of a multicast object. CUDA_ERROR_ILLEGAL_ADDRESS: one has
+ * none there.
  */
 typedef CUresult simcuda_multicast_store_function(CUmemGenericAllocationHandle object, size_t begin,
                                                   const void *bytes, size_t count);

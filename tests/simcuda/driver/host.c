@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Page-locked host memory. Its device address is its address; write-combined memory has another one. */
+/* Page-locked host memory. Its device address is its address; write-combined memory has another
+ * one. */
 #include "tests/simcuda/driver/state.h"
 
 #include <stdlib.h>
@@ -19,7 +20,8 @@ static void *map(int file, size_t bytes)
                 file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
 }
 
-/* The same memory at two addresses; the second is NULL for plain memory. False when memory is out. */
+/* The same memory at two addresses; the second is NULL for plain memory. False when memory is
+ * out. */
 static bool map_twice(size_t bytes, bool twice, void *memory[2])
 {
     int file = -1;

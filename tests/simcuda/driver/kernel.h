@@ -44,7 +44,8 @@ struct simcuda_launch {
      * is then lost, as with CUDA_ERROR_ILLEGAL_ADDRESS on a device, and the kernel has to return.
      */
     void *(*touch)(const struct simcuda_launch *launch, CUdeviceptr address, size_t bytes);
-    /* The address of a variable of the kernel's module that the program has asked for before; or 0. */
+    /* The address of a variable of the kernel's module that the program has asked for before; or
+     * 0. */
     CUdeviceptr (*global)(const struct simcuda_launch *launch, const char *name);
     const void *module; /* for that */
 };
@@ -58,8 +59,8 @@ struct simcuda_param {
 };
 
 /*
- * A kernel library of host versions for the kernels in fat binaries exports simcuda_find: the function for
- * a mangled name, or NULL (fatbin.c).
+ * A kernel library of host versions for the kernels in fat binaries exports simcuda_find: the
+ * function for a mangled name, or NULL (fatbin.c).
  */
 typedef simcuda_kernel *simcuda_find_kernel(const char *name);
 

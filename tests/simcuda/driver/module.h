@@ -79,8 +79,8 @@ CUdeviceptr sim_module_global_address(const void *handle, const char *name);
 CUresult sim_module_list_locked(struct sim_module *module, unsigned room, void **handles,
                                 unsigned *count_out);
 
-/* The host version of a kernel in a fat binary, and its layout; NULL, after a complaint, when there is
- * none. */
+/* The host version of a kernel in a fat binary, and its layout; NULL, after a complaint, when there
+ * is none. */
 simcuda_kernel *sim_fatbin_find(const char *name, const struct simcuda_param **params_out);
 
 void sim_function_drop(struct sim_function *function);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Multicast objects, on devices with a switch between them (SIMCUDA_MULTICAST). Memory is bound to and unbound from an
- * object by handle or by address. What a kernel stores through the switch, simcuda_multicast_store of hook.h stores: kernels
- * here know no such instructions, so an object cannot be mapped; and it cannot be shared with other processes.
+ * Multicast objects, on devices with a switch between them (SIMCUDA_MULTICAST). Memory is bound to
+ * and unbound from an object by handle or by address. What a kernel stores through the switch,
+ * simcuda_multicast_store of hook.h stores: kernels here know no such instructions, so an object
+ * cannot be mapped; and it cannot be shared with other processes.
  */
 #include "tests/simcuda/driver/hook.h"
 #include "tests/simcuda/driver/state.h"
@@ -125,7 +126,8 @@ static bool is_bound(const struct multicast *object, CUdevice device, size_t beg
     return false;
 }
 
-/* "Will block until all devices have been added." The lock is given away meanwhile. NULL: none, or the process ends. */
+/* "Will block until all devices have been added." The lock is given away meanwhile. NULL: none, or
+ * the process ends. */
 static struct multicast *wait_for_team_locked(CUmemGenericAllocationHandle handle)
 {
     struct multicast *object;
@@ -167,7 +169,8 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
     return result;
 }
 
-/* Of cuMemCreate, mapped there, or of a pool; one allocation has all of the range. NULL: there is none such. */
+/* Of cuMemCreate, mapped there, or of a pool; one allocation has all of the range. NULL: there is
+ * none such. */
 static struct sim_physical *find_memory_locked(CUdeviceptr address, size_t bytes,
                                                size_t *inside_out)
 {

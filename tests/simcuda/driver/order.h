@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Order that goes through another process, for ThreadSanitizer, which sees one process only: what was written before
- * sim_order_give() is seen after the sim_order_take() of a thread that the other process let go on.
+ * Order that goes through another process, for ThreadSanitizer, which sees one process only: what
+ * was written before sim_order_give() is seen after the sim_order_take() of a thread that the other
+ * process let go on.
  */
 #ifndef METASHARD_TESTS_SIMCUDA_DRIVER_ORDER_H
 #define METASHARD_TESTS_SIMCUDA_DRIVER_ORDER_H

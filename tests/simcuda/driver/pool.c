@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Stream-ordered memory. An allocation exists when the call returns; a free takes effect when the
- * stream gets there. What is freed stays in the pool up to its release threshold. Pools of host memory
- * and of managed memory give memory that the host writes too.
+ * stream gets there. What is freed stays in the pool up to its release threshold. Pools of host
+ * memory and of managed memory give memory that the host writes too.
  */
 #include "tests/simcuda/driver/state.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Semaphores of other APIs. What stands for them here: an eventfd for a semaphore with two states (signaled: it can be
- * read), and a memory file that begins with a number of 64 bits for one that counts (a timeline).
+ * Semaphores of other APIs. What stands for them here: an eventfd for a semaphore with two states
+ * (signaled: it can be read), and a memory file that begins with a number of 64 bits for one that
+ * counts (a timeline).
  */
 #include "tests/simcuda/driver/state.h"
 
@@ -40,7 +41,8 @@ static bool is_timeline(const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC *desc)
     return desc->type == CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD;
 }
 
-/* The file is the driver's from a success on. It is read and written without waiting, so that a wait can be ended. */
+/* The file is the driver's from a success on. It is read and written without waiting, so that a
+ * wait can be ended. */
 static struct CUextSemaphore_st *take(int file, bool has_counter)
 {
     uint64_t *counter = NULL;

@@ -4,13 +4,14 @@
  * simulator see.
  *
  * Files. core.c: start, settings, faults, statistics, call log. errors.c, device.c. context.c and
- * context_query.c. stream.c: queues, workers, ordering; stream_calls.c: their entry points. event.c,
- * event_shared.c, callback.c (host functions), memop.c (waiting for values), capture.c. table.c: tables by address.
- * space.c: addresses and physical memory. memory.c: cuMemAlloc; pool.c, vmm.c, host.c, managed.c,
- * array.c, ipc.c, multicast.c. external.c, semaphore.c, gl.c: other APIs. query.c: what is said of pointers. copy.c: every copy; copy_flat.c,
- * copy_shapes.c, copy_batch.c: their entry points. memset.c. state.h is what these share.
- * lookup.c: exports and cuGetProcAddress; stubs.c: what is not simulated. module.c, image.c,
- * function.c, launch.c, launch_legacy.c: kernels. graph*.c: graphs. hook.c: for other stand-ins.
+ * context_query.c. stream.c: queues, workers, ordering; stream_calls.c: their entry points.
+ * event.c, event_shared.c, callback.c (host functions), memop.c (waiting for values), capture.c.
+ * table.c: tables by address. space.c: addresses and physical memory. memory.c: cuMemAlloc; pool.c,
+ * vmm.c, host.c, managed.c, array.c, ipc.c, multicast.c. external.c, semaphore.c, gl.c: other APIs.
+ * query.c: what is said of pointers. copy.c: every copy; copy_flat.c, copy_shapes.c, copy_batch.c:
+ * their entry points. memset.c. state.h is what these share. lookup.c: exports and
+ * cuGetProcAddress; stubs.c: what is not simulated. module.c, image.c, function.c, launch.c,
+ * launch_legacy.c: kernels. graph*.c: graphs. hook.c: for other stand-ins.
  *
  * One lock, sim_lock, guards all state; it is never held while a kernel, a host function or a copy
  * runs. Functions named _locked want it held.
@@ -128,8 +129,8 @@ struct sim_work {
     const struct sim_range *more_touches; /* the work's own, when four are too few */
     size_t more_touches_count;
     bool runs_after_error;
-    bool
-        may_wait; /* for something that is not in a stream: never runs on the thread that queues it */
+    /* for something that is not in a stream: never runs on the thread that queues it */
+    bool may_wait;
     struct sim_work *next; /* for the owner; streams do not use it */
 };
 CUresult sim_stream_submit(CUstream stream, bool per_thread, struct sim_work *work);
@@ -142,7 +143,8 @@ bool sim_stream_is_capturing(CUstream stream, bool per_thread);
  * error to return, in which case the ongoing captures are invalidated.
  */
 CUresult sim_capture_refuse_unsafe(void);
-/* graph.c: adds these items, to run in this order, to the graph, or to a new one (NULL). Takes the items. */
+/* graph.c: adds these items, to run in this order, to the graph, or to a new one (NULL). Takes the
+ * items. */
 CUresult sim_graph_take_capture(CUgraph graph, struct sim_work **works, int count,
                                 CUgraph *graph_out);
 

@@ -5,8 +5,8 @@
  * It has every export of the CUDA 13.0 driver. Device memory is real memory (a memory file mapped
  * at the device addresses), streams are real threads, and the rules of the driver are kept
  * strictly: what the documentation forbids fails here, also where a real driver may be lenient.
- * Kernels are host functions. Calls that are not simulated return CUDA_ERROR_NOT_SUPPORTED.
- * The CUDA runtime library does not start on it; programs use the driver API.
+ * Kernels are host functions. Calls that are not simulated return CUDA_ERROR_NOT_SUPPORTED. The
+ * CUDA runtime library does not start on it; programs use the driver API.
  *
  * Environment, read at the first call. A bad value gives one line on stderr and the default.
  *
@@ -56,39 +56,41 @@
  *                              whole run of tests, most of which begin with an environment without SIMCUDA_
  *
  * Statistics: physical_bytes_peak, physical_bytes_now (device memory that exists, all devices),
- * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches,
- * create_calls and map_calls (cuMemCreate, cuMemMap that succeeded), illegal_accesses, races
- * (memory unmapped or released under work that still used it), live_handles and live_reservations
- * (VMM objects the program has not released).
+ * h2d_bytes, d2h_bytes, d2d_bytes, memset_bytes (moved by copies and fills), launches, create_calls
+ * and map_calls (cuMemCreate, cuMemMap that succeeded), illegal_accesses, races (memory unmapped or
+ * released under work that still used it), live_handles and live_reservations (VMM objects the
+ * program has not released).
  *
- * Memory. cuMemAlloc of a granule and more takes whole granules; smaller ones
- * share granules, aligned to 512 bytes. A device address is also a valid address of the process, so
- * host-function kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it
- * is free (not in builds with ThreadSanitizer). Work that touches device memory which is unmapped or
- * has no access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call
- * or, if asynchronous, from all later calls. Write-combined host memory has another address for the device.
- * The host reaches all device memory, so giving it access to a mapping changes nothing.
+ * Memory. cuMemAlloc of a granule and more takes whole granules; smaller ones share granules,
+ * aligned to 512 bytes. A device address is also a valid address of the process, so host-function
+ * kernels dereference it. A wanted address of cuMemAddressReserve is honoured when it is free (not
+ * in builds with ThreadSanitizer). Work that touches device memory which is unmapped or has no
+ * access is an illegal access: one line on stderr, CUDA_ERROR_ILLEGAL_ADDRESS from the call or, if
+ * asynchronous, from all later calls. Write-combined host memory has another address for the
+ * device. The host reaches all device memory, so giving it access to a mapping changes nothing.
  *
  * Order. The legacy default stream, per-thread default streams and non-blocking streams order
  * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not:
  * unmapping under queued work is a race, reported and counted. Copies from pageable memory read it
- * before the call returns (but SIMCUDA_LATE), copies from pinned memory when the stream gets there. Copies to pageable
- * memory are synchronous. Driver calls from host functions give CUDA_ERROR_NOT_PERMITTED.
+ * before the call returns (but SIMCUDA_LATE), copies from pinned memory when the stream gets there.
+ * Copies to pageable memory are synchronous. Driver calls from host functions give
+ * CUDA_ERROR_NOT_PERMITTED.
  *
  * Capture. All modes, with streams that join through events; calls that may synchronise, and the
  * legacy stream next to a blocking stream, fail and invalidate. A stream-ordered allocation or free
- * in a capture is not supported, nor are dependencies of cuStreamBeginCaptureToGraph, and the graph is not
- * visible, or does not grow, before the capture ends.
+ * in a capture is not supported, nor are dependencies of cuStreamBeginCaptureToGraph, and the graph
+ * is not visible, or does not grow, before the capture ends.
  *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
  * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.
- * Memory that was exported is not given back to the system before its process ends. Events of cuIpcGetEventHandle are
- * recorded and waited for by any process that has them.
+ * Memory that was exported is not given back to the system before its process ends. Events of
+ * cuIpcGetEventHandle are recorded and waited for by any process that has them.
  *
- * Other APIs. External memory is what a file descriptor that can be mapped stands for. An external semaphore is an
- * eventfd (opaque), or a memory file that begins with the number (timeline). Graphics resources are buffers of the
- * stand-in in gl.h; images are not supported. Memory is bound to multicast objects and unbound; an object is neither
- * mapped nor shared, and stored to by hook.h alone.
+ * Other APIs. External memory is what a file descriptor that can be mapped stands for. An external
+ * semaphore is an eventfd (opaque), or a memory file that begins with the number (timeline).
+ * Graphics resources are buffers of the stand-in in gl.h; images are not supported. Memory is bound
+ * to multicast objects and unbound; an object is neither mapped nor shared, and stored to by hook.h
+ * alone.
  */
 #ifndef METASHARD_TESTS_SIMCUDA_DRIVER_SIMCUDA_H
 #define METASHARD_TESTS_SIMCUDA_DRIVER_SIMCUDA_H

@@ -119,7 +119,8 @@ void sim_physical_drop_if_unused_locked(struct sim_physical *physical);
 int sim_physical_open_locked(struct sim_physical *physical);
 
 CUresult sim_space_take_locked(size_t bytes, size_t alignment, CUdeviceptr *address_out);
-/* The same for a reservation of the program, which has addresses of its own (SIMCUDA_LOW, SIMCUDA_HINTS). */
+/* The same for a reservation of the program, which has addresses of its own (SIMCUDA_LOW,
+ * SIMCUDA_HINTS). */
 CUresult sim_space_reserve_locked(size_t bytes, size_t alignment, CUdeviceptr hint,
                                   CUdeviceptr *address_out);
 void sim_space_give_locked(CUdeviceptr address, size_t bytes);
@@ -262,7 +263,8 @@ void sim_mark_drop_locked(struct sim_mark *mark);
 /* Waits with the lock given away meanwhile; returns the sticky error. */
 CUresult sim_mark_wait_locked(struct sim_mark *mark);
 CUresult sim_stream_wait_locked(struct CUstream_st *stream);
-/* A mark, with a reference for the caller, that is done when all is that is queued in the context now. */
+/* A mark, with a reference for the caller, that is done when all is that is queued in the context
+ * now. */
 CUresult sim_context_mark_locked(struct CUctx_st *context, struct sim_mark **mark_out);
 void sim_streams_stop(void);
 bool sim_streams_are_stopping(void);
@@ -283,8 +285,9 @@ CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *wor
 /* Is the legacy stream of the context closed because a blocking stream captures? */
 CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context);
 /*
- * A call that would wait for the whole context: whatever the mode, and in every thread, it invalidates the captures there
- * (NVIDIA/TensorRT issue 2888, ggml-org/llama.cpp pull request 14033; cuCtxRecordEvent in cuda.h).
+ * A call that would wait for the whole context: whatever the mode, and in every thread, it
+ * invalidates the captures there (NVIDIA/TensorRT issue 2888, ggml-org/llama.cpp pull request
+ * 14033; cuCtxRecordEvent in cuda.h).
  */
 CUresult sim_capture_refuse_context_locked(const struct CUctx_st *context);
 /* A call that must not meet a capturing stream: invalidates its capture. */

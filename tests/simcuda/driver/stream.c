@@ -97,7 +97,8 @@ static bool is_ready(const struct sim_mark *mark)
 
 /* --- the worker */
 
-/* The next stream must not have the handle of one that has just been destroyed: a test that uses it afterwards is refused. */
+/* The next stream must not have the handle of one that has just been destroyed: a test that uses it
+ * afterwards is refused. */
 static void free_later_locked(struct CUstream_st *stream)
 {
     enum { KEPT = 1024 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* System calls that a kernel or a file system may lack, made to fail (seccomp(2)). For good, in all threads of this process. */
+/* System calls that a kernel or a file system may lack, made to fail (seccomp(2)). For good, in all
+ * threads of this process. */
 #ifndef METASHARD_TESTS_SIMCUDA_HARNESS_DENY_H
 #define METASHARD_TESTS_SIMCUDA_HARNESS_DENY_H
 

@@ -93,7 +93,8 @@ SIMCUDA_KERNEL(gather32)
 }
 SIMCUDA_PARAMS(gather32, {0, 8}, {8, 8}, {16, 8});
 
-/* read_map32(to, map) and read_texture32(to, texture): the first word of what the descriptor describes. */
+/* read_map32(to, map) and read_texture32(to, texture): the first word of what the descriptor
+ * describes. */
 static void read_hidden(const struct simcuda_launch *launch, CUdeviceptr to, uint64_t hidden)
 {
     uint32_t *out = launch->touch(launch, to, 4);
@@ -115,8 +116,8 @@ SIMCUDA_KERNEL(read_texture32)
 SIMCUDA_PARAMS(read_texture32, {0, 8}, {8, 8});
 
 /*
- * read_packed32(to, {tag, address}): one word at an address that lies at an odd offset. read_records32(to,
- * records, count): the same for records of 9 bytes in device memory.
+ * read_packed32(to, {tag, address}): one word at an address that lies at an odd offset.
+ * read_records32(to, records, count): the same for records of 9 bytes in device memory.
  */
 struct packed_record {
     char tag;

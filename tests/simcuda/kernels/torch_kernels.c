@@ -129,7 +129,8 @@ DISTRIBUTION(TORCH_NORMAL, distribute_dense, true, struct torch_transform);
 DISTRIBUTION(TORCH_UNIFORM_STRIDED, distribute_strided, false, struct torch_strided_transform);
 DISTRIBUTION(TORCH_NORMAL_STRIDED, distribute_strided, true, struct torch_strided_transform);
 
-/* in and out of an elementwise loop over dense tensors; false when one of them cannot be touched. */
+/* in and out of an elementwise loop over dense tensors; false when one of them cannot be
+ * touched. */
 static bool touch_both(const struct simcuda_launch *launch, const CUdeviceptr *data, size_t count,
                        float **out, const float **in)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels with the names and the parameters of those that PyTorch initialises tensors with
- * (aten/src/ATen/native/cuda: CUDALoops.cuh, DistributionTemplates.h, FillKernel.cu, RangeFactories.cu):
- * names as identifiers, and parameters as structs where they are passed as one.
+ * (aten/src/ATen/native/cuda: CUDALoops.cuh, DistributionTemplates.h, FillKernel.cu,
+ * RangeFactories.cu): names as identifiers, and parameters as structs where they are passed as one.
  *
  * No kernel touches an element at or behind its count. Only the random ones look at the grid.
  */
@@ -129,9 +129,9 @@ static inline uint64_t torch_mix(uint64_t x)
 }
 
 /*
- * An element's value. In distribution_elementwise_grid_stride_kernel each thread has a sequence of its
- * own, begins at `offset` in it, and draws four numbers a step, for elements that lie a whole grid
- * apart. So a value depends on seed, offset, the number of threads, and the element.
+ * An element's value. In distribution_elementwise_grid_stride_kernel each thread has a sequence of
+ * its own, begins at `offset` in it, and draws four numbers a step, for elements that lie a whole
+ * grid apart. So a value depends on seed, offset, the number of threads, and the element.
  */
 static inline float torch_draw(uint64_t seed, uint64_t offset, uint64_t threads, uint64_t element,
                                float low, float high, bool is_normal)

@@ -467,7 +467,8 @@ static struct child_job *make_child_job(ncclComm_t parent, ncclComm_t *place,
     nc_comm_keep(parent);
     job->place = place;
     job->has_config = config != NULL;
-    /* The program may have been built with an older header, whose struct ends earlier, or a newer one. */
+    /* The program may have been built with an older header, whose struct ends earlier, or a newer
+     * one. */
     if (config != NULL) {
         job->config = (ncclConfig_t)NCCL_CONFIG_INITIALIZER;
         memcpy(&job->config, config,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside the simulated NCCL; simnccl.h is what users see. settings.c: environment, reports. driver.c:
- * reaching the driver. number.c: arithmetic of the data types. segment.c: what ranks share, waiting
- * for each other. comm.c: life of a communicator; rendezvous.c: how its ranks meet. group.c: groups
- * and launching; calls.c: the entry points of operations; run.c: executing them. registration.c.
+ * Inside the simulated NCCL; simnccl.h is what users see. settings.c: environment, reports.
+ * driver.c: reaching the driver. number.c: arithmetic of the data types. segment.c: what ranks
+ * share, waiting for each other. comm.c: life of a communicator; rendezvous.c: how its ranks meet.
+ * group.c: groups and launching; calls.c: the entry points of operations; run.c: executing them.
+ * registration.c.
  *
  * Locks. comm->lock guards the order of batches (tickets), registrations and operators of one rank;
  * nothing is waited for under it but its own condition. What ranks share is atomic.
@@ -49,7 +50,8 @@ enum nc_fault { NC_FAULT_NONE, NC_FAULT_KILL, NC_FAULT_DELAY, NC_FAULT_ASYNC, NC
 enum nc_fault nc_fault_find(const struct ncclComm *comm, uint64_t nth, bool is_call,
                             unsigned *value_out);
 /*
- * First line of what a fault can be asked of: the error of SIMNCCL_FAULTS=*:..., when this is the call that is meant.
+ * First line of what a fault can be asked of: the error of SIMNCCL_FAULTS=*:..., when this is the
+ * call that is meant.
  */
 ncclResult_t nc_enter(const char *name, const void *return_address);
 #define NC_ENTER() \
@@ -96,7 +98,8 @@ struct nc_reduction {
 void nc_combine(ncclDataType_t type, ncclRedOp_t op, void *into, const void *from, size_t count);
 void nc_scale(ncclDataType_t type, const void *scalar, void *values, size_t count);
 void nc_divide(ncclDataType_t type, uint64_t divisor, void *values, size_t count);
-/* The average over so many ranks, in the way of NCCL: 1/n first, or for integers a division last. */
+/* The average over so many ranks, in the way of NCCL: 1/n first, or for integers a division
+ * last. */
 void nc_average(ncclDataType_t type, int ranks, struct nc_reduction *reduction_out);
 
 /* --- segment.c */
@@ -191,12 +194,13 @@ void nc_wait_progress(struct nc_wait *wait);
 /* Notes which processes have ended. */
 void nc_find_dead(struct ncclComm *comm);
 
-/* A descriptor that tells whether that process has ended; -1 with errno: it cannot be watched, or is gone. */
+/* A descriptor that tells whether that process has ended; -1 with errno: it cannot be watched, or
+ * is gone. */
 int nc_watch(int process);
 bool nc_has_ended(int watch);
 /*
- * Sleeps until the bell is not `bell` any more, or a short while. Anything but ncclSuccess: give up;
- * the reason was reported and is the communicator's asynchronous error, if it is one.
+ * Sleeps until the bell is not `bell` any more, or a short while. Anything but ncclSuccess: give
+ * up; the reason was reported and is the communicator's asynchronous error, if it is one.
  */
 ncclResult_t nc_wait(struct nc_wait *wait, uint32_t bell);
 /* Marks this rank as failed: others do not wait for it. The first error stays. */
@@ -284,7 +288,8 @@ struct nc_origin {
     struct ncclComm *parent;
     const int *members;
 };
-/* Waits until all ranks of the id are there; ncclRemoteError when one of the origin (NULL: none) has gone before. */
+/* Waits until all ranks of the id are there; ncclRemoteError when one of the origin (NULL: none)
+ * has gone before. */
 ncclResult_t nc_join(struct ncclComm *comm, const ncclUniqueId *ids, int count,
                      const struct nc_origin *origin);
 void nc_leave(struct ncclComm *comm);
@@ -333,7 +338,8 @@ ncclResult_t nc_group_end_quietly(void);
 
 /* --- run.c */
 
-/* What one communicator runs for one launch. Collectives first, in order, then sends and receives. */
+/* What one communicator runs for one launch. Collectives first, in order, then sends and
+ * receives. */
 struct nc_batch {
     struct ncclComm *comm; /* holds a reference */
     struct nc_op **ops;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions that NCCL has had since 2.29 and 2.30, which programs built with those import. What can be answered
- * by a machine without NVLink multicast, and without network cards that reach the device's memory, is answered;
- * for the rest such a machine says ncclInvalidUsage, and so do we.
+ * Functions that NCCL has had since 2.29 and 2.30, which programs built with those import. What can
+ * be answered by a machine without NVLink multicast, and without network cards that reach the
+ * device's memory, is answered; for the rest such a machine says ncclInvalidUsage, and so do we.
  */
 #include "tests/simcuda/nccl/internal.h"
 
@@ -57,7 +57,8 @@ NC_API(ncclGetPeerDevicePointer);
 
 /* --- memory of the communicator */
 
-/* It takes none of the device, so there is nothing to give back; operations must wait all the same. */
+/* It takes none of the device, so there is nothing to give back; operations must wait all the
+ * same. */
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
 {
     NC_TRY(nc_comm_ready(comm, "ncclCommSuspend"));

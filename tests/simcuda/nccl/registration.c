@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers that the program registers, windows, and memory for them. NCCL 2.28.9 takes one allocation
- * handle for a buffer: the one at its first byte.
+ * Buffers that the program registers, windows, and memory for them. NCCL 2.28.9 takes one
+ * allocation handle for a buffer: the one at its first byte.
  */
 #include "tests/simcuda/nccl/internal.h"
 

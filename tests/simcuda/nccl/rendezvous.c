@@ -99,8 +99,8 @@ static ncclResult_t open_id(const struct ncclComm *comm, const ncclUniqueId *uni
 }
 
 /*
- * The maker's own descriptor, when all ranks have come: nobody needs to find the file any more. Once,
- * though several ranks may be of this process.
+ * The maker's own descriptor, when all ranks have come: nobody needs to find the file any more.
+ * Once, though several ranks may be of this process.
  */
 static void forget_id(const ncclUniqueId *unique)
 {
@@ -236,7 +236,8 @@ static ncclResult_t find_processes(struct ncclComm *comm)
     return ncclSuccess;
 }
 
-/* Of those that have not come, one that is gone from the communicator that this one is made from; -1: none. */
+/* Of those that have not come, one that is gone from the communicator that this one is made from;
+ * -1: none. */
 static int find_lost(const struct ncclComm *comm, const struct nc_origin *origin)
 {
     nc_find_dead(origin->parent);

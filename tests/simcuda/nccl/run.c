@@ -723,8 +723,8 @@ static void wait_briefly(struct ncclComm *comm)
 }
 
 /*
- * One batch of a communicator runs at a time, in the order of launching, whatever their streams are.
- * A replay of a graph runs when nothing else does.
+ * One batch of a communicator runs at a time, in the order of launching, whatever their streams
+ * are. A replay of a graph runs when nothing else does.
  */
 static bool take_turn(struct nc_batch *batch)
 {

@@ -163,7 +163,8 @@ void nc_comm_listen(struct ncclComm *comm)
 
 /* --- waiting */
 
-/* What knows no pidfds (Linux before 5.3, valgrind before 3.22) has a folder for each process, which stays that of this one. */
+/* What knows no pidfds (Linux before 5.3, valgrind before 3.22) has a folder for each process,
+ * which stays that of this one. */
 static atomic_bool has_no_pidfds;
 
 int nc_watch(int process)

@@ -143,7 +143,8 @@ static bool read_what(const char *text, struct fault *fault_out)
     return false;
 }
 
-/* *:<nth>=error<n>: the nth call, from 1, that comes from a library with SIMCUDA_FAULT_CALLER in its name. */
+/* *:<nth>=error<n>: the nth call, from 1, that comes from a library with SIMCUDA_FAULT_CALLER in
+ * its name. */
 static bool read_any_fault(const char *text)
 {
     char *end;

@@ -1,39 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The simulated NCCL: a libnccl.so.2 with the names of nccl.h 2.28.9, for ranks on one machine over
- * the simulated driver of tests/simcuda, for tests only. Ranks are processes, or devices of one process.
+ * the simulated driver of tests/simcuda, for tests only. Ranks are processes, or devices of one
+ * process.
  *
  * Binary interface. Every ncclX is weak and pncclX is a global alias at the same address, without
  * versions, and the library calls its own public functions where NCCL does, through the PLT: Bcast
- * calls Broadcast; whatever needs a communicator that is ready asks GetAsyncError, and InitRankConfig,
- * InitRankScalable, Finalize, Revoke and operations ask it once more when the communicator does not
- * block; InitAll calls GetUniqueId; windows call CommRegister and CommDeregister. Of the functions that
- * 2.29 and 2.30 added there are those that programs import (later.c): ncclCommSuspend, Resume and
- * MemStats and ncclWinGetUserPtr work; growing, signals and what kernels use to communicate
- * (nccl_device.h) are refused with ncclInvalidUsage, as where the machine cannot do it. A config may be
- * shorter or longer than that of the header this was built with.
+ * calls Broadcast; whatever needs a communicator that is ready asks GetAsyncError, and
+ * InitRankConfig, InitRankScalable, Finalize, Revoke and operations ask it once more when the
+ * communicator does not block; InitAll calls GetUniqueId; windows call CommRegister and
+ * CommDeregister. Of the functions that 2.29 and 2.30 added there are those that programs import
+ * (later.c): ncclCommSuspend, Resume and MemStats and ncclWinGetUserPtr work; growing, signals and
+ * what kernels use to communicate (nccl_device.h) are refused with ncclInvalidUsage, as where the
+ * machine cannot do it. A config may be shorter or longer than that of the header this was built
+ * with.
  *
  * Rendezvous. An id names a memory file of the process that made it, and works while that lives.
  * All traffic goes through this file; nothing is left behind in the file system.
  *
  * Operations. They are put in the stream and run later on its thread: buffers are read and written
  * then, by the mappings of that time. Memory that is not mapped is an illegal access, sticky as the
- * driver's. All collectives are rings in the order of ranks, with rounding to the data type at every
- * rank. A broadcast forwards what came in through a buffer of its own, as NCCL does for buffers that
- * are not registered; when the buffer is registered (ncclCommRegister, windows, captured and
- * NCCL_GRAPH_REGISTER is not 0) every rank but the last forwards from its user buffer when all
- * has arrived, so that a buffer whose addresses share memory breaks the result of the next rank.
- * Registration takes one allocation handle, as NCCL 2.28.9; memory that is mapped anew afterwards is
- * an error of the operation.
+ * driver's. All collectives are rings in the order of ranks, with rounding to the data type at
+ * every rank. A broadcast forwards what came in through a buffer of its own, as NCCL does for
+ * buffers that are not registered; when the buffer is registered (ncclCommRegister, windows,
+ * captured and NCCL_GRAPH_REGISTER is not 0) every rank but the last forwards from its user buffer
+ * when all has arrived, so that a buffer whose addresses share memory breaks the result of the next
+ * rank. Registration takes one allocation handle, as NCCL 2.28.9; memory that is mapped anew
+ * afterwards is an error of the operation.
  *
- * Strictness. Ranks compare what they run (kind, bytes, type, operator, root, registration, capture,
- * place in the group). A difference is written to stderr, operation by operation, and fails all
- * ranks (ncclInvalidUsage, asynchronous). A send ends only when it has been received. NCCL does
- * not look: SIMNCCL_CHECK=real hangs or gives wrong numbers as NCCL would.
+ * Strictness. Ranks compare what they run (kind, bytes, type, operator, root, registration,
+ * capture, place in the group). A difference is written to stderr, operation by operation, and
+ * fails all ranks (ncclInvalidUsage, asynchronous). A send ends only when it has been received.
+ * NCCL does not look: SIMNCCL_CHECK=real hangs or gives wrong numbers as NCCL would.
  *
- * Errors. A rank whose process ends, that aborts, or that fails is ncclRemoteError at the ranks that
- * wait for it. Waiting without progress for SIMNCCL_TIMEOUT_MS is ncclSystemError, with a list of
- * what every rank of every communicator of the process is doing.
+ * Errors. A rank whose process ends, that aborts, or that fails is ncclRemoteError at the ranks
+ * that wait for it. Waiting without progress for SIMNCCL_TIMEOUT_MS is ncclSystemError, with a list
+ * of what every rank of every communicator of the process is doing.
  *
  * Environment, read at the first call. A bad value gives one line on stderr and the default.
  *

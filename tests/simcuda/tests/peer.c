@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The other process of peer.h. One letter a command on standard input: r records the event behind a gate and writes its
- * handle to standard output, g opens the gate. It ends when its input does.
+ * The other process of peer.h. One letter a command on standard input: r records the event behind a
+ * gate and writes its handle to standard output, g opens the gate. It ends when its input does.
  */
 #include "tests/simcuda/driver/simcuda.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Another process with an event, for tests that wait for one: the program simcuda/peer, beside the simulated driver,
- * without what is preloaded here. It ends when this process does.
+ * Another process with an event, for tests that wait for one: the program simcuda/peer, beside the
+ * simulated driver, without what is preloaded here. It ends when this process does.
  */
 #ifndef METASHARD_TESTS_SIMCUDA_TESTS_PEER_H
 #define METASHARD_TESTS_SIMCUDA_TESTS_PEER_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in for the CUDA runtime, and host versions of PyTorch's kernels: what nvcc's host code does at
- * start-up and for a launch, by hand.
+ * The stand-in for the CUDA runtime, and host versions of PyTorch's kernels: what nvcc's host code
+ * does at start-up and for a launch, by hand.
  */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

@@ -216,7 +216,8 @@ MS_TEST(calls_of_a_library_are_numbered_and_traced)
     CHECK(strstr(text, "\n5 ") == NULL);
 }
 
-/* The call that was the fourth is the only one of its path, when all is called from the same places. */
+/* The call that was the fourth is the only one of its path, when all is called from the same
+ * places. */
 MS_TEST(calls_of_a_path_are_counted_alone)
 {
     char path[32], line[80];

@@ -75,7 +75,8 @@ MS_TEST(a_shared_event_is_recorded_often)
     OK(cuStreamQuery(stream));
 }
 
-/* A record that is replaced is still waited for by whoever waited for it, however many replace it. */
+/* A record that is replaced is still waited for by whoever waited for it, however many replace
+ * it. */
 MS_TEST(a_wait_is_for_the_record_of_its_time)
 {
     start();

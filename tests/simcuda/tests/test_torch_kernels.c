@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels with PyTorch's names: every one is launched by parameters and by a packed buffer, and its
- * bytes are compared with what this file works out itself.
+ * The kernels with PyTorch's names: every one is launched by parameters and by a packed buffer, and
+ * its bytes are compared with what this file works out itself.
  */
 #include "tests/simcuda/kernels/torch_kernels.h"
 
@@ -176,8 +176,8 @@ static uint64_t shuffle(uint64_t x)
 }
 
 /*
- * The draws of a grid in the order in which a device makes them: thread by thread, step by step, four
- * numbers a step. With bounds of 0 and 1 no product or sum is rounded but the last.
+ * The draws of a grid in the order in which a device makes them: thread by thread, step by step,
+ * four numbers a step. With bounds of 0 and 1 no product or sum is rounded but the last.
  */
 static void draw_all(float *values, size_t threads, uint64_t seed, uint64_t offset, bool is_normal)
 {

@@ -5,10 +5,10 @@
  *     (T *out, CatArrInputTensorMetadata<T, uint32, N, S>, TensorSizeStride<uint32, 4> {size[4], stride[4]},
  *      int dimension, uint32 stride of it)
  *
- * The metadata of N inputs: input[N], offset[N], dimSize[N], nElements[N], isContiguous[N], and for strided
- * inputs tensorStride[S] (TensorSizeStride each). The vectorized variant folds the dimensions behind the one of
- * concatenation into it: sizes and strides of the output count vectors of 16 bytes, and the last parameter is what
- * those dimensions come to; all else counts elements.
+ * The metadata of N inputs: input[N], offset[N], dimSize[N], nElements[N], isContiguous[N], and for
+ * strided inputs tensorStride[S] (TensorSizeStride each). The vectorized variant folds the
+ * dimensions behind the one of concatenation into it: sizes and strides of the output count vectors
+ * of 16 bytes, and the last parameter is what those dimensions come to; all else counts elements.
  */
 #include "tests/simcuda/torch/host.h"
 
@@ -30,7 +30,8 @@ struct cat {
     uint32_t dimension, dimension_stride;
 };
 
-/* The N and the element size that the kernel was compiled for: "...OpaqueTypeILj4EEEjLi1ELi128E...". */
+/* The N and the element size that the kernel was compiled for:
+ * "...OpaqueTypeILj4EEEjLi1ELi128E...". */
 static bool read_name(const char *name, struct cat *cat)
 {
     const char *at = strstr(name, "10OpaqueTypeILj");

@@ -159,7 +159,8 @@ static const struct functor functors[] = {
     {"17where_kernel_impl", TYPES_WHERE, 4, where},
 };
 
-/* Around MulFunctor, which is not asked for by itself: it stands for other operations in other places. */
+/* Around MulFunctor, which is not asked for by itself: it stands for other operations in other
+ * places. */
 static const struct functor multiplications[] = {
     {"13AUnaryFunctorI", TYPES_BEHIND, 2, multiply},
     {"13BUnaryFunctorI", TYPES_BEHIND, 2, multiply},
@@ -271,7 +272,8 @@ static void vectorized(const struct simcuda_launch *launch, void **args)
     run_loop(launch, &loop);
 }
 
-/* gpu_kernel_impl, where the types are not those of the functor, which captures nothing: they stand behind it. */
+/* gpu_kernel_impl, where the types are not those of the functor, which captures nothing: they stand
+ * behind it. */
 static void read_types_of_closure(struct loop *loop, const unsigned char *bytes)
 {
     for (unsigned k = 0; k < loop->operands.count; k++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * multi_tensor_apply_kernel<TensorListMetadata<2>, ..., Copy<in, out>> (MultiTensorApply.cuh): what
- * torch._foreach_copy_ launches. Only whole tensors are copied here, each with the blocks it has in the
- * launch. Releases that keep the parameters below 4 KiB, as 2.11, have room for fewer tensors.
+ * torch._foreach_copy_ launches. Only whole tensors are copied here, each with the blocks it has in
+ * the launch. Releases that keep the parameters below 4 KiB, as 2.11, have room for fewer tensors.
  */
 #include "tests/simcuda/torch/host.h"
 

@@ -246,7 +246,8 @@ size_t host_read_calculator(struct host_operands *operands, const unsigned char 
     return (size_t)((const unsigned char *)words - bytes);
 }
 
-/* Bytes from the first element of an operand to the end of its last one: strides are not negative. */
+/* Bytes from the first element of an operand to the end of its last one: strides are not
+ * negative. */
 static size_t extent_of(const struct host_operands *operands, unsigned operand, size_t numel)
 {
     const size_t size = host_size(operands->type[operand]);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host versions of the kernels in PyTorch's wheel that loading and initialising a model needs, for the
- * simulated driver (SIMCUDA_FATBIN_KERNELS): found by the mangled name, which also tells types and
- * functors; parameters lie where nvcc put them. Sources: aten/src/ATen/native/cuda of PyTorch 2.15, curand_kernel.h.
+ * Host versions of the kernels in PyTorch's wheel that loading and initialising a model needs, for
+ * the simulated driver (SIMCUDA_FATBIN_KERNELS): found by the mangled name, which also tells types
+ * and functors; parameters lie where nvcc put them. Sources: aten/src/ATen/native/cuda of PyTorch
+ * 2.15, curand_kernel.h.
  */
 #ifndef METASHARD_TESTS_SIMCUDA_TORCH_HOST_H
 #define METASHARD_TESTS_SIMCUDA_TORCH_HOST_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * distribution_elementwise_grid_stride_kernel (DistributionTemplates.h) with cuRAND's generator
- * Philox4x32-10 (Salmon et al., SC 2011): the numbers a device draws, up to rounding in log, sin and cos.
+ * Philox4x32-10 (Salmon et al., SC 2011): the numbers a device draws, up to rounding in log, sin
+ * and cos.
  *
  *     (int64_t numel, PhiloxCudaState, dist, lambda)
  *     lambda of dense operands:   {char *out, int stride, transform}

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* elementwise_kernel_with_index (RangeFactories.cu): torch.arange. (int numel, lambda {start, step}, T *out) */
+/* elementwise_kernel_with_index (RangeFactories.cu): torch.arange. (int numel, lambda {start,
+ * step}, T *out) */
 #include "tests/simcuda/torch/host.h"
 
-/* The innermost lambda of arange_cuda_out computes in int64 or the like for integers, else in float. */
+/* The innermost lambda of arange_cuda_out computes in int64 or the like for integers, else in
+ * float. */
 static enum host_type type_of(const char *name)
 {
     static const struct {

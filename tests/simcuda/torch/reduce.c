@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * reduce_kernel<..., ReduceOp<T, ...>> (Reduce.cuh), for the reductions that loading, initialising and talking to
- * other ranks need: all elements of a dense tensor to one. Of ReduceOp's members only these are read; what
- * stands before them and between them depends on T:
+ * reduce_kernel<..., ReduceOp<T, ...>> (Reduce.cuh), for the reductions that loading, initialising
+ * and talking to other ranks need: all elements of a dense tensor to one. Of ReduceOp's members
+ * only these are read; what stands before them and between them depends on T:
  *
  *     {operation (empty), T identity, ReduceConfig {int element size, inputs, outputs, ...}, calculators,
  *      source, destination[2], four words, bool accumulate, bool final, int outputs}
@@ -20,8 +20,8 @@ struct reduction {
     size_t identity;     /* bytes of T */
 };
 
-/* sum_functor<T, float, T> for types of half the size, which were named before, else sum_functor<T, T, T>; with
- * other types it casts. */
+/* sum_functor<T, float, T> for types of half the size, which were named before, else sum_functor<T,
+ * T, T>; with other types it casts. */
 static bool gives_what_it_reads(const char *name)
 {
     static const char *const same[] = {"Ifff", "Iddd", "Illl", "Iiii", "IS4_fS4_E"};

@@ -12,7 +12,8 @@
 
 static const char name_begin[] = "27transpose_copy_tiled_kernelI";
 
-/* Bytes of an element and elements of a word: "...kernelIjLi2E...". 0 for types that are not known here. */
+/* Bytes of an element and elements of a word: "...kernelIjLi2E...". 0 for types that are not known
+ * here. */
 static size_t read_name(const char *name, size_t *per_word_out)
 {
     const char *at = strstr(name, name_begin);

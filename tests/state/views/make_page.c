@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * make_page FOLDER [NAME...]: a process that keeps a state page in FOLDER: blocks, causes and events under the
- * names, which are anybody's. It lives until standard input ends, and then ends well. Prints "ready".
+ * make_page FOLDER [NAME...]: a process that keeps a state page in FOLDER: blocks, causes and
+ * events under the names, which are anybody's. It lives until standard input ends, and then ends
+ * well. Prints "ready".
  */
 #include <stdio.h>
 #include <stdlib.h>

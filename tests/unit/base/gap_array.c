@@ -8,7 +8,8 @@
 
 #include "tests/simcuda/harness/test.h"
 
-/* The slow, obvious twin: an array that is moved whole. Items have an odd size, so that none lies by luck where it should. */
+/* The slow, obvious twin: an array that is moved whole. Items have an odd size, so that none lies
+ * by luck where it should. */
 enum { MOST = 400, STEPS = 40000 };
 struct item {
     unsigned char bytes[12];

@@ -82,7 +82,8 @@ static bool copy_all(CUresult *result_out)
     return ms_copy_on_device(destination->address, source->address, BYTES, FAKE_STREAM, result_out);
 }
 
-/* Nothing is held for a call that has been made, or was never to be made: what is cached can be taken. */
+/* Nothing is held for a call that has been made, or was never to be made: what is cached can be
+ * taken. */
 static void check_none_held(void)
 {
     int attempts = 0;

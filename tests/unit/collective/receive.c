@@ -181,7 +181,8 @@ static void set_remote_copy(struct ms_content *content)
     content->is_remote_copy = true;
 }
 
-/* The allocation was put together of tensors, of which granules [first, behind) are other ranks'. */
+/* The allocation was put together of tensors, of which granules [first, behind) are other
+ * ranks'. */
 static void start_put_together(size_t first, size_t behind)
 {
     const struct ms_range range = {first * FAKE_GRANULE, behind * FAKE_GRANULE};

@@ -35,7 +35,7 @@ static void check_shortened(const char *text, const char *begin, const char *end
 MS_TEST(a_long_name_is_shortened_between_characters)
 {
     struct ms_fault fault;
-    const struct ms_reading reading = {"plan.json", &fault};
+    const struct ms_fault_context reading = {"plan.json", &fault};
     const struct ms_place list = {NULL, "tensors", 0}, at = {&list, NULL, 7};
     for (size_t i = 0; i < sizeof(characters) / sizeof(characters[0]); i++) {
         for (size_t ahead = 0; ahead < 9; ahead++) {
@@ -70,7 +70,7 @@ MS_TEST(what_fits_is_not_changed)
 MS_TEST(a_long_key_leaves_the_place_whole)
 {
     struct ms_fault fault;
-    const struct ms_reading reading = {"plan.json", &fault};
+    const struct ms_fault_context reading = {"plan.json", &fault};
     for (size_t ahead = 0; ahead < 5; ahead++) {
         char *key = long_name(ahead, "\xf0\x9f\x90\x8d", 300);
         const struct ms_place list = {NULL, "tensors", 0}, entry = {&list, NULL, 3},
@@ -89,7 +89,7 @@ MS_TEST(a_long_path_stays_whole)
 {
     struct ms_fault fault;
     char *path = long_name(4090, "", 0), *name = long_name(1, "\xcf\x80", 900), *wanted;
-    const struct ms_reading reading = {path, &fault};
+    const struct ms_fault_context reading = {path, &fault};
     const struct ms_place at = {NULL, name, 0};
     ms_fault_at(&reading, &at, "tensor %s is not there", name);
     CHECK(strncmp(fault.text, path, 4090) == 0 && fault.text[4090] == ':');
@@ -102,7 +102,7 @@ MS_TEST(a_long_path_stays_whole)
     free(path);
     free(name);
     path = long_name(9000, "", 0);
-    const struct ms_reading longer = {path, &fault};
+    const struct ms_fault_context longer = {path, &fault};
     ms_fault_at(&longer, NULL, "%s", "File name too long");
     check_shortened(fault.text, "xxx", "xxx: File name too long", MS_FAULT_FILE_BYTES + 20);
     free(path);

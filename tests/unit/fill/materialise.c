@@ -22,7 +22,8 @@ static void set(size_t first, size_t end, const struct ms_content *content)
     fake_set(allocation, first * FAKE_GRANULE, end * FAKE_GRANULE, content);
 }
 
-/* 0: a pattern, 1: a byte again and again, 2: a snapshot, 3: in memory; the rest was never written. */
+/* 0: a pattern, 1: a byte again and again, 2: a snapshot, 3: in memory; the rest was never
+ * written. */
 static void start(void)
 {
     fake_start();

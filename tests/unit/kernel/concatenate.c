@@ -173,7 +173,8 @@ MS_TEST(the_result_may_have_gaps_and_not_overlap_itself)
     CHECK(!find(&parameters));
 }
 
-/* 4 and 8 rows of 2 columns, in each of 3 planes: a plane is one dimension, of vectors of 4 elements. */
+/* 4 and 8 rows of 2 columns, in each of 3 planes: a plane is one dimension, of vectors of 4
+ * elements. */
 MS_TEST(vectors_are_elements)
 {
     static const char name[] = "_ZN2at6native30CatArrayBatchedCopy_vectorizedINS1_10OpaqueType"

@@ -7,7 +7,8 @@
 #include "runtime/kernel/call.h"
 #include "tests/simcuda/harness/test.h"
 
-/* A driver with two functions, `three` (int, pointer, int) and `unknown`, and a kernel of one int. */
+/* A driver with two functions, `three` (int, pointer, int) and `unknown`, and a kernel of one
+ * int. */
 enum { THREE = 16, UNKNOWN = 32, KERNEL = 48 };
 static int questions, names;
 static int refused; /* the number of the question that fails, from 1; 0: none */

@@ -39,7 +39,8 @@ static unsigned char *byte_at(size_t granule)
     return (unsigned char *)(uintptr_t)address_of(granule);
 }
 
-/* What it says of itself is what the driver has: chunks alone, or with `under the sink` granules beside them. */
+/* What it says of itself is what the driver has: chunks alone, or with `under the sink` granules
+ * beside them. */
 static void check_sums(size_t sink)
 {
     size_t bytes = 0;

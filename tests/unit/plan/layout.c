@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which entry decides a tensor: the layout's way of finding it against trying one after the other. */
+/* Which entry decides a tensor: the layout's way of finding it against trying one after the
+ * other. */
 #include "runtime/plan/plan.h"
 
 #include <stdio.h>
@@ -34,7 +35,8 @@ static void random_name(uint64_t *seed, char *name)
     strcat(name, ends[below(seed, sizeof(ends) / sizeof(ends[0]))]);
 }
 
-/* A pattern of a name: some characters are exchanged for wildcards, the others spelled or escaped. */
+/* A pattern of a name: some characters are exchanged for wildcards, the others spelled or
+ * escaped. */
 static void random_pattern(uint64_t *seed, const char *name, char *pattern)
 {
     static const char *const sets[] = {"[!~]", "[]a-z]", "[0-9]", "[^1]", "[.[]"};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the plan in force says of an allocation (shard/active_plan.h), and of reads of what is remote. */
+/* What the plan in force says of an allocation (shard/active_plan.h), and of reads of what is
+ * remote. */
 #include "runtime/config/config.h"
 #include "runtime/memory/order.h"
 #include "runtime/shard/active_plan.h"

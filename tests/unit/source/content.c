@@ -37,7 +37,8 @@ static void write_all(const void *bytes, size_t count)
     CHECK_EQ(write(file, bytes, count), count);
 }
 
-/* A safetensors file with this header, and mapped. It is older than a tick of the file system's clock. */
+/* A safetensors file with this header, and mapped. It is older than a tick of the file system's
+ * clock. */
 static void make_file(const char *text)
 {
     const uint64_t length = strlen(text);
@@ -57,7 +58,8 @@ static void make_file(const char *text)
     CHECK(mapped != MAP_FAILED);
 }
 
-/* Where these bytes are found in the data, or -1. They lie in memory of their own, as staged bytes do. */
+/* Where these bytes are found in the data, or -1. They lie in memory of their own, as staged bytes
+ * do. */
 static int64_t find(const unsigned char *bytes, size_t count)
 {
     unsigned char *staged = malloc(count);

@@ -103,7 +103,8 @@ static inline size_t count_cached(const struct test_file *file)
     return count;
 }
 
-/* Out of the page cache, of which the kernel may still use a page for a moment. False where that cannot be had. */
+/* Out of the page cache, of which the kernel may still use a page for a moment. False where that
+ * cannot be had. */
 static inline bool make_cold(const struct test_file *file)
 {
     for (int attempt = 0; attempt < 20; attempt++) {
@@ -116,7 +117,8 @@ static inline bool make_cold(const struct test_file *file)
     return false;
 }
 
-/* Whether the kernel tells what is cached, one way or the other; of a file that is not. Emulators may not. */
+/* Whether the kernel tells what is cached, one way or the other; of a file that is not. Emulators
+ * may not. */
 static inline bool can_tell_cold(const struct test_file *file)
 {
     uint64_t range[2] = {0, 1};
@@ -127,8 +129,8 @@ static inline bool can_tell_cold(const struct test_file *file)
            (preadv2(file->descriptor, &vector, 1, 0, RWF_NOWAIT) < 0 && errno == EAGAIN);
 }
 
-/* Valgrind has descriptors, reads and signal masks of its own; so have emulators, which are for other machines
- * than this one mostly is. */
+/* Valgrind has descriptors, reads and signal masks of its own; so have emulators, which are for
+ * other machines than this one mostly is. */
 static inline bool is_watched(void)
 {
 #ifdef __x86_64__

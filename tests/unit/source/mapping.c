@@ -299,7 +299,8 @@ MS_TEST(a_file_on_an_overlay_is_found)
         rmdir(folder);
 }
 
-/* The mapping goes on showing the lower file; what is opened under its name, device and inode is the upper one. */
+/* The mapping goes on showing the lower file; what is opened under its name, device and inode is
+ * the upper one. */
 MS_TEST(a_file_that_was_copied_up_is_not_what_is_mapped)
 {
     char folder[] = "/tmp/metashard-overlay-XXXXXX";
@@ -323,7 +324,8 @@ MS_TEST(a_file_that_was_copied_up_is_not_what_is_mapped)
         rmdir(folder);
 }
 
-/* --- the two ways to look: asking the kernel for a mapping, and reading its list, which older kernels leave */
+/* --- the two ways to look: asking the kernel for a mapping, and reading its list, which older
+ * kernels leave */
 
 enum { PLACES = 64, FILES = 4, PAGE = 4096, SHOTS = 4000 };
 
@@ -349,7 +351,8 @@ static void add_visit(void *context, const struct ms_mapping *mapping)
         visits->sum = visits->sum * 1099511628211u + (unsigned char)*at;
 }
 
-/* Pages of several files, private and shared, with and without the right to write, some of them written; and of none. */
+/* Pages of several files, private and shared, with and without the right to write, some of them
+ * written; and of none. */
 static unsigned char *make_zoo(const int *files)
 {
     unsigned char *zoo =

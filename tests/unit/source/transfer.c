@@ -16,8 +16,8 @@ enum { BLOCK = 4096, MAX_QUEUED = 1 << 17, MAX_EVENTS = 1024 };
 #define KIB ((size_t)1 << 10)
 
 /*
- * A driver with one stream, which does nothing before somebody waits or asks: so a slot that is filled
- * again too early, or staging that is freed too early, shows. Device memory is host memory.
+ * A driver with one stream, which does nothing before somebody waits or asks: so a slot that is
+ * filled again too early, or staging that is freed too early, shows. Device memory is host memory.
  */
 struct work {
     unsigned char *to;
@@ -383,7 +383,8 @@ static uint64_t count_read_calls(void)
     return calls;
 }
 
-/* Rows of a matrix that lies in one file, into memory with another pitch. Returns how often the kernel was asked. */
+/* Rows of a matrix that lies in one file, into memory with another pitch. Returns how often the
+ * kernel was asked. */
 static uint64_t check_rows(struct test_file *file, size_t rows, size_t bytes, size_t stride,
                            size_t distance)
 {
@@ -709,7 +710,8 @@ MS_TEST(a_long_transfer_says_how_far_it_is)
 
 static int threads_seen;
 
-/* Every thread that reads blocks all that can be blocked. Not looked at when they may be ending: then none is told. */
+/* Every thread that reads blocks all that can be blocked. Not looked at when they may be ending:
+ * then none is told. */
 static void look_at_threads(void)
 {
     if (copies_left-- <= 0)

@@ -100,8 +100,9 @@ MS_TEST(times_of_whole_seconds_must_be_older)
 
 /* --- others at work */
 
-/* NFS without a delegation, and CIFS without an oplock, refuse a lease by the error that means a writer elsewhere; FUSE, Lustre and
- * others grant one and know nothing of the other machines (fs/nfs/nfs4proc.c, fs/smb/client/cifsfs.c, fs/locks.c). */
+/* NFS without a delegation, and CIFS without an oplock, refuse a lease by the error that means a
+ * writer elsewhere; FUSE, Lustre and others grant one and know nothing of the other machines
+ * (fs/nfs/nfs4proc.c, fs/smb/client/cifsfs.c, fs/locks.c). */
 MS_TEST(leases_mean_something_on_local_file_systems_alone)
 {
     const uint32_t local[] = {0xef53, 0x58465342, 0x9123683e, 0x01021994, 0x794c7630, 0x2fc12fc1};

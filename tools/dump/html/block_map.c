@@ -104,13 +104,13 @@ static void describe(FILE *file, const struct ms_state_block *block)
 }
 
 /* A row in the making. */
-struct row {
+struct map_row {
     FILE *file;
     double at;
     bool is_open;
 };
 
-static void row_begin(struct row *row, uint64_t address)
+static void row_begin(struct map_row *row, uint64_t address)
 {
     fprintf(row->file,
             "<div class=\"row\"><code>0x%" PRIx64
@@ -120,7 +120,7 @@ static void row_begin(struct row *row, uint64_t address)
     row->at = 0;
 }
 
-static void row_end(struct row *row)
+static void row_end(struct map_row *row)
 {
     if (row->is_open)
         fputs("</svg></div>\n", row->file);
@@ -128,7 +128,7 @@ static void row_end(struct row *row)
 }
 
 /* Draws the piece of the block that fits in this row. */
-static void draw_piece(const struct html *html, const struct row *row, size_t process,
+static void draw_piece(const struct html *html, const struct map_row *row, size_t process,
                        const struct spot *spot, double width)
 {
     uint64_t shares[SHARES];
@@ -151,7 +151,7 @@ static void draw_piece(const struct html *html, const struct row *row, size_t pr
     fputs("</g>\n", html->file);
 }
 
-static void draw_spot(const struct html *html, struct row *row, size_t process,
+static void draw_spot(const struct html *html, struct map_row *row, size_t process,
                       const struct spot *spot, double width)
 {
     const double whole = width;
@@ -205,7 +205,7 @@ static void draw_device(const struct html *html, size_t process, const struct sp
         "<div class=\"map\" role=\"img\" aria-label=\"%zu blocks by address; the table of blocks "
         "has the same data\">\n",
         count);
-    struct row row = {html->file, 0, false};
+    struct map_row row = {html->file, 0, false};
     for (size_t i = 0; i < count; i++) {
         const double width = (double)spots[i].block->bytes * room / sum;
         draw_spot(html, &row, html->first + process, &spots[i],

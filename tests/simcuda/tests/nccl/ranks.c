@@ -35,7 +35,8 @@ static int most_ranks(void)
     return text != NULL ? atoi(text) : RANKS_MAX;
 }
 
-/* An id works while the process that made it lives. One of its own: ranks must not inherit what NCCL began there. */
+/* An id works while the process that made it lives. One of its own: ranks must not inherit what
+ * NCCL began there. */
 static pid_t make_id(ncclUniqueId *id_out)
 {
     int ends[2];

@@ -17,8 +17,8 @@ struct rank {
 /*
  * Runs body as ranks 0 to n - 1. Each must end with exit status 0; SIGKILL for the rank `killed`.
  *
- * Environment, for machines with a GPU: RANKS_MOST, more ranks than these are not run at all; RANKS_HOSTS,
- * each rank has an NCCL_HOSTID of its own.
+ * Environment, for machines with a GPU: RANKS_MOST, more ranks than these are not run at all;
+ * RANKS_HOSTS, each rank has an NCCL_HOSTID of its own.
  */
 void ranks_run(int n, void (*body)(struct rank *), const void *extra);
 void ranks_run_killed(int n, int killed, void (*body)(struct rank *), const void *extra);

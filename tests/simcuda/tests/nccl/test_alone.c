@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator of one rank: what any machine with one GPU can hold against NCCL itself (tests/gpu/nccl.py). */
+/* A communicator of one rank: what any machine with one GPU can hold against NCCL itself
+ * (tests/gpu/nccl.py). */
 #include "tests/simcuda/tests/nccl/ranks.h"
 
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The binary interface: this program takes the place of public functions, as a preloaded library does,
- * and must see the calls that the library makes to itself.
+ * The binary interface: this program takes the place of public functions, as a preloaded library
+ * does, and must see the calls that the library makes to itself.
  */
 #include "tests/simcuda/tests/nccl/ranks.h"
 
