@@ -90,7 +90,7 @@ CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSi
 }
 
 /* A global variable that the host can write too. Outputs may be NULL. */
-static CUresult noted_global(CUresult result, const CUdeviceptr *address)
+static CUresult has_added_global(CUresult result, const CUdeviceptr *address)
 {
     if (result == CUDA_SUCCESS && address != NULL && ms_is_started() && ms_is_managed(*address))
         ms_host_add_global();
@@ -99,12 +99,12 @@ static CUresult noted_global(CUresult result, const CUdeviceptr *address)
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-    return noted_global(MS_REAL(cuModuleGetGlobal_v2)(dptr, bytes, hmod, name), dptr);
+    return has_added_global(MS_REAL(cuModuleGetGlobal_v2)(dptr, bytes, hmod, name), dptr);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-    return noted_global(MS_REAL(cuLibraryGetGlobal)(dptr, bytes, library, name), dptr);
+    return has_added_global(MS_REAL(cuLibraryGetGlobal)(dptr, bytes, library, name), dptr);
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)

@@ -49,22 +49,22 @@ ALLOCATE(cuMemCreate,
          (handle, size, prop, flags), (void)0)
 
 /* Pools may be of host or managed memory. */
-static void note_pooled(CUresult result, const CUdeviceptr *address, size_t bytes)
+static void add_pooled(CUresult result, const CUdeviceptr *address, size_t bytes)
 {
     if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
         ms_host_add(*address, bytes);
 }
 
 ALLOCATE(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-         (dptr, bytesize, hStream), note_pooled(result, dptr, bytesize))
+         (dptr, bytesize, hStream), add_pooled(result, dptr, bytesize))
 ALLOCATE(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-         (dptr, bytesize, hStream), note_pooled(result, dptr, bytesize))
+         (dptr, bytesize, hStream), add_pooled(result, dptr, bytesize))
 ALLOCATE(cuMemAllocFromPoolAsync,
          (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-         (dptr, bytesize, pool, hStream), note_pooled(result, dptr, bytesize))
+         (dptr, bytesize, pool, hStream), add_pooled(result, dptr, bytesize))
 ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
          (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-         (dptr, bytesize, pool, hStream), note_pooled(result, dptr, bytesize))
+         (dptr, bytesize, pool, hStream), add_pooled(result, dptr, bytesize))
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {

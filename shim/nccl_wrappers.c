@@ -375,8 +375,8 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 
 /* The rank of a child is found on its first use (ask), or here if it blocks: a thread of NCCL
  * writes later to one that does not. */
-static void note_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
-                       const ncclConfig_t *config, ncclComm_t *newcomm)
+static void set_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
+                      const ncclConfig_t *config, ncclComm_t *newcomm)
 {
     struct ms_communicator self, of_parent;
     if (!way->is_ours || result != ncclSuccess || newcomm == NULL || *newcomm == NULL)
@@ -394,7 +394,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 {
     FIND(ncclCommSplit, comm);
     const ncclResult_t result = GO_OUT(ncclCommSplit, (comm, color, key, newcomm, config));
-    note_child(&way, result, comm, config, newcomm);
+    set_child(&way, result, comm, config, newcomm);
     return result;
 }
 
@@ -404,7 +404,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
     FIND(ncclCommShrink, comm);
     const ncclResult_t result = GO_OUT(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
                                                         newcomm, config, shrinkFlags));
-    note_child(&way, result, comm, config, newcomm);
+    set_child(&way, result, comm, config, newcomm);
     return result;
 }
 
@@ -414,7 +414,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqu
     FIND(ncclCommGrow, comm);
     const ncclResult_t result =
         GO_OUT(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
-    note_child(&way, result, comm, config, newcomm);
+    set_child(&way, result, comm, config, newcomm);
     return result;
 }
 

@@ -106,7 +106,7 @@ static bool may_write(unsigned place)
     return (uint32_t)wanted <= MOST_A_SECOND;
 }
 
-static void tell_left_out(unsigned place)
+static void log_left_out(unsigned place)
 {
     const uint32_t count = atomic_exchange(&places[place].left_out, 0);
     if (count > 0)
@@ -124,7 +124,7 @@ void ms_log(enum ms_log_level level, const char *format, ...)
         errno = saved_errno;
         return;
     }
-    tell_left_out(place);
+    log_left_out(place);
     va_list args;
     va_start(args, format);
     write_line(ms_log_level_names[level], format, args);

@@ -20,7 +20,7 @@ static struct ms_allocation *claim(CUdeviceptr address)
     return ms_space_may_hold(address) ? ms_space_claim(address) : NULL;
 }
 
-static void note_change(struct ms_allocation *allocation)
+static void add_change(struct ms_allocation *allocation)
 {
     allocation->changes++;
     /* A graph uses its addresses at each launch, whether or not they are handed out. */
@@ -89,7 +89,7 @@ static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size
 
 static bool take(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    note_change(allocation);
+    add_change(allocation);
     if (allocation->uncarvable || !carve(allocation) || !remove_overlaps(allocation, begin, end) ||
         !ms_space_add_block(allocation, begin, end))
         return false;
@@ -149,7 +149,7 @@ void ms_block_returned(CUdeviceptr address)
     const size_t begin = ms_offset(allocation, address);
     size_t end;
     if (ms_space_remove_block(allocation, begin, &end)) {
-        note_change(allocation);
+        add_change(allocation);
         forget(allocation, begin, end);
     }
     ms_space_release(allocation);

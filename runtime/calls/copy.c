@@ -62,8 +62,8 @@ static bool may_move(const struct copy *copy, const struct ms_content *content)
 
 /* Copies parked bytes straight to the destination, so that they are not in memory three times. The
  * stream was idle, so the wait is short, and the parked memory can be freed then. */
-static CUresult copy_from_store(const struct copy *copy, size_t at, size_t bytes,
-                                const struct ms_content *content)
+static CUresult copy_from_parked(const struct copy *copy, size_t at, size_t bytes,
+                                 const struct ms_content *content)
 {
     CUresult result = back_destination(copy, at, bytes);
     if (result == CUDA_SUCCESS)
@@ -77,7 +77,7 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
                                const struct ms_content *content)
 {
     if (content->kind == MS_PARKED && bytes >= LEAST_FROM_STORE)
-        return copy_from_store(copy, at, bytes, content);
+        return copy_from_parked(copy, at, bytes, content);
     if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_PARKED)
         return copy_resident(copy, at, bytes);
     const size_t from = ms_offset(copy->source, copy->source_address + at);
@@ -194,7 +194,7 @@ static CUresult copy_extents(const struct copy *copy, size_t bytes, bool may_rec
     return result;
 }
 
-static void set_foreign(struct ms_content *content)
+static void set_remote_copy(struct ms_content *content)
 {
     if (content->locality != MS_LOCAL && !ms_content_is_present(content))
         content->is_remote_copy = true;
@@ -217,7 +217,7 @@ static CUresult copy_recorded(const struct copy *copy, size_t bytes)
             remote_parts.list[i].end = remote_parts.list[i].end - start + to;
         }
         if (!ms_lineage_change(&copy->destination->lineage, remote_parts.list, remote_parts.count,
-                               set_foreign))
+                               set_remote_copy))
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     ms_ranges_cleanup(&remote_parts);
@@ -289,7 +289,7 @@ static bool has_deferred_source(const struct copy *copy, size_t bytes)
     return !ms_lineage_is_resident(&copy->source->lineage, begin, begin + bytes);
 }
 
-static void note_use(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes)
+static void add_use(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes)
 {
     if (allocation == NULL)
         return;
@@ -306,8 +306,8 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
-    note_use(copy->source, copy->source_address, bytes);
-    note_use(copy->destination, copy->destination_address, bytes);
+    add_use(copy->source, copy->source_address, bytes);
+    add_use(copy->destination, copy->destination_address, bytes);
     if (copy->destination != NULL) {
         *result_out = ms_bound_lineage(copy->destination);
         if (*result_out != CUDA_SUCCESS)

@@ -99,11 +99,11 @@ static bool find_operands(const struct ms_pointer_scan *reach, enum ms_rule rule
            operands_out->out->context == operands_out->in->context;
 }
 
-static struct ms_recorded_launch *create_step(const struct ms_allocation_facts *block,
-                                              const struct ms_call *call,
-                                              struct ms_param_layout *layout,
-                                              const struct ms_packed *packed,
-                                              const struct ms_pointer_scan *reach)
+static struct ms_recorded_launch *create_recorded(const struct ms_allocation_facts *block,
+                                                  const struct ms_call *call,
+                                                  struct ms_param_layout *layout,
+                                                  const struct ms_packed *packed,
+                                                  const struct ms_pointer_scan *reach)
 {
     const size_t pointers[2] = {reach->hits[0].offset, reach->hits[reach->count - 1].offset};
     struct ms_recorded_launch *recorded = ms_recorded_launch_create();
@@ -235,7 +235,8 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||
         !ms_launch_may_wait(call, layout, operands.out->device) || !ms_may_record(call->stream))
         return false;
-    struct ms_recorded_launch *recorded = create_step(operands.out, call, layout, packed, reach);
+    struct ms_recorded_launch *recorded =
+        create_recorded(operands.out, call, layout, packed, reach);
     if (recorded == NULL)
         return false;
     const bool is_recorded = claim_and_record(&operands, recorded);
@@ -384,7 +385,7 @@ static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
 }
 
 /* Counts what was materialised since `before` as used by a kernel. */
-static void note_used(CUdevice device, uint64_t before)
+static void add_used(CUdevice device, uint64_t before)
 {
     ms_overcommit_set_used(device, ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before);
 }
@@ -397,7 +398,7 @@ static CUresult touch_all(enum ms_reason reason)
     const CUresult result = ms_access_all();
     ms_why_end(why);
     if (ms_driver.ctx_get_device(&device) == CUDA_SUCCESS)
-        note_used(device, before);
+        add_used(device, before);
     return result;
 }
 
@@ -420,7 +421,7 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
                block->address);
         const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
         result = ms_access(block->address, block->bytes, MS_NEED_REACH);
-        note_used(block->device, before);
+        add_used(block->device, before);
     }
     ms_why_end(why);
     return result;

@@ -69,7 +69,7 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
         if (!ms_pointer_scan_is_possible(arguments, hit.offset, word))
             continue;
         hit.pointer = word;
-        if (is_of_blocks(&bounds, word) && ms_space_reach(word, &hit.block)) {
+        if (is_of_blocks(&bounds, word) && ms_space_find_pointed(word, &hit.block)) {
             if (!add_hit(reach_out, &hit))
                 return;
         } else if (is_in(&bounds.ranges[HOST], word) && ms_host_holds(word)) {
@@ -81,7 +81,7 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
 static CUresult expose(uint64_t word)
 {
     struct ms_allocation_facts facts;
-    if (ms_space_reach(word, &facts))
+    if (ms_space_find_pointed(word, &facts))
         return ms_access(facts.address, facts.bytes, MS_NEED_REACH);
     if (ms_host_holds(word))
         atomic_store(&unbounded, true);

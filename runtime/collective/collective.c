@@ -87,11 +87,11 @@ static bool is_in_one_handle(const void *address)
  * same on all ranks (NCCL 2.28.9, NCCL_GRAPH_REGISTER). */
 static void look_at_captured(const struct ms_operation *operation)
 {
-    static _Atomic bool is_told;
+    static _Atomic bool is_given;
     if ((operation->read_bytes == 0 || is_in_one_handle(operation->read)) &&
         (operation->written_bytes == 0 || is_in_one_handle(operation->written)))
         return;
-    if (!atomic_exchange(&is_told, true))
+    if (!atomic_exchange(&is_given, true))
         ms_log(MS_WARN,
                "a captured collective uses memory that was materialised in pieces, which NCCL does "
                "not register: if ranks differ in that, NCCL needs NCCL_GRAPH_REGISTER=0");

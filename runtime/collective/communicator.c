@@ -27,8 +27,8 @@ MS_HOLDS(table.lock) static int find_locked(const void *handle)
     return at;
 }
 
-static void note_and_tell(const void *handle, const struct ms_communicator *communicator,
-                          bool (*tell)(uint32_t ranks, uint32_t rank))
+static void add_and_log(const void *handle, const struct ms_communicator *communicator,
+                        bool (*tell)(uint32_t ranks, uint32_t rank))
 {
     const bool is_first = !ms_shard_is_active();
     ms_communicator_add(handle, communicator);
@@ -39,12 +39,12 @@ static void note_and_tell(const void *handle, const struct ms_communicator *comm
 
 void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)
 {
-    note_and_tell(handle, communicator, ms_shard_set_rank);
+    add_and_log(handle, communicator, ms_shard_set_rank);
 }
 
 void ms_communicator_split_off(const void *handle, const struct ms_communicator *communicator)
 {
-    note_and_tell(handle, communicator, ms_shard_add_group);
+    add_and_log(handle, communicator, ms_shard_add_group);
 }
 
 void ms_communicator_add(const void *handle, const struct ms_communicator *communicator)

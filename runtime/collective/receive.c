@@ -111,8 +111,8 @@ static CUresult set_received(struct ms_allocation *allocation, size_t begin, siz
 }
 
 /* Maps new parked memory under the ranges until the work is done; else they get memory. */
-static CUresult lend_store(struct ms_allocation *allocation, const struct ms_ranges *parkable,
-                           struct ms_receive *receive)
+static CUresult lend_parked(struct ms_allocation *allocation, const struct ms_ranges *parkable,
+                            struct ms_receive *receive)
 {
     struct ms_parked *parked;
     CUresult result = parkable->count > 0
@@ -136,7 +136,7 @@ static CUresult find_memory(struct ms_allocation *allocation, size_t begin, size
                             struct ms_receive *receive)
 {
     struct ms_ranges taken = {0};
-    if (lend_store(allocation, parkable, receive) != CUDA_SUCCESS)
+    if (lend_parked(allocation, parkable, receive) != CUDA_SUCCESS)
         return cover_rest(allocation, begin, end, sinkable);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (ms_ranges_add_all(&taken, sinkable) && ms_ranges_add_all(&taken, parkable)) {
@@ -279,7 +279,7 @@ static void hand_over(const struct ms_receive *receive, const struct ms_sink_map
     ms_space_release(allocation);
 }
 
-static void unsink(const struct ms_receive *receive)
+static void unmap_sink(const struct ms_receive *receive)
 {
     struct ms_allocation *allocation = ms_space_claim(receive->address);
     if (allocation != NULL && allocation->id == receive->allocation_id)
@@ -324,7 +324,7 @@ static CUresult follow(const struct ms_receive *receive, CUstream stream)
     if (result != CUDA_SUCCESS)
         return result;
     if (wait_for(event) && (receive->sink != NULL || receive->lent != NULL))
-        unsink(receive);
+        unmap_sink(receive);
     ms_driver.event_destroy(event);
     return CUDA_SUCCESS;
 }

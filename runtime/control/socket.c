@@ -166,13 +166,13 @@ static bool is_own_user(int descriptor)
 /* Sleeps, because a connection that cannot be accepted stays pending and poll returns at once. */
 static void wait_for_descriptor(void)
 {
-    static bool is_told;
+    static bool is_given;
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)
         return;
-    if (!is_told)
+    if (!is_given)
         ms_log(MS_WARN, "METASHARD_CONTROL: cannot accept a connection, which has to wait: %s",
                strerror(errno));
-    is_told = true;
+    is_given = true;
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
 }
 

@@ -69,7 +69,7 @@ CUresult ms_access_read(CUdeviceptr address, size_t bytes, CUstream stream)
 }
 
 /* Something of the range is remote. */
-static bool meets_away(CUdeviceptr at, CUdeviceptr end)
+static bool meets_remote(CUdeviceptr at, CUdeviceptr end)
 {
     bool found = false;
     struct ms_range part;
@@ -86,7 +86,7 @@ CUresult ms_access_rows(const struct ms_rows *rows)
 {
     const size_t bytes =
         (rows->depth - 1) * rows->slice + (rows->height - 1) * rows->pitch + rows->width;
-    if (!ms_shard_is_active() || !meets_away(rows->begin, rows->begin + bytes))
+    if (!ms_shard_is_active() || !meets_remote(rows->begin, rows->begin + bytes))
         return ms_access(rows->begin, bytes, MS_NEED_READ_WRITE);
     CUresult result = CUDA_SUCCESS;
     for (size_t z = 0; z < rows->depth; z++) {

@@ -190,7 +190,7 @@ static size_t evict_leftover(struct ms_allocation *allocation)
     return uncover(allocation);
 }
 
-static size_t evict_noted(struct ms_allocation *allocation, ms_evictor *evict_)
+static size_t evict_published(struct ms_allocation *allocation, ms_evictor *evict_)
 {
     const size_t freed = evict_(allocation);
     if (freed > 0)
@@ -211,7 +211,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
         if (allocation != NULL && allocation->id == candidates[i].id &&
             allocation->reads == candidates[i].reads &&
             allocation->changes == candidates[i].changes)
-            freed += evict_noted(allocation, way->evict);
+            freed += evict_published(allocation, way->evict);
         ms_space_release(allocation);
     }
     ms_count(MS_COUNT_EVICTED_BYTES, freed);
@@ -257,7 +257,7 @@ static bool may_trim(void)
 
 void ms_pressure_trim(void)
 {
-    /* where the last one was in vain: not again before there is more */
+    /* If the last try freed nothing, the next one waits until there is more. */
     static _Atomic uint64_t enough;
     const uint64_t before = ms_space_leftover_bytes();
     if (before <= ms_config.leftover_bytes || before <= atomic_load(&enough) || !may_trim())

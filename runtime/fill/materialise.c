@@ -93,7 +93,7 @@ static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end
     return result;
 }
 
-static CUresult replay_pieces(struct ms_allocation *allocation, size_t begin, size_t end)
+static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     CUresult result = cover(allocation, begin, end);
     if (result != CUDA_SUCCESS || allocation->lineage.deferred_bytes == 0)
@@ -254,7 +254,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
 
 static CUresult replay_range(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const CUresult result = begin < end ? replay_pieces(allocation, begin, end) : CUDA_SUCCESS;
+    const CUresult result = begin < end ? replay_extents(allocation, begin, end) : CUDA_SUCCESS;
     return result == CUDA_SUCCESS && begin < end ? set_present(allocation, begin, end) : result;
 }
 
@@ -338,7 +338,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     return result;
 }
 
-static bool leaves_away(const struct ms_need_row *need)
+static bool leaves_remote(const struct ms_need_row *need)
 {
     return need->remote == MS_REMOTE_LEFT ||
            (need->remote == MS_REMOTE_FAULTS && ms_shard_enforces());
@@ -349,7 +349,7 @@ static bool is_left_out(const struct ms_content *content, const struct ms_need_r
     return (need->extents == MS_EXTENTS_LIVE && content->kind == MS_DEAD) ||
            (need->extents == MS_EXTENTS_LAUNCHED && content->kind != MS_LAUNCHED) ||
            (need->absent == MS_ABSENT_LEFT && content->kind == MS_ABSENT) ||
-           (content->locality == MS_REMOTE && leaves_away(need));
+           (content->locality == MS_REMOTE && leaves_remote(need));
 }
 
 static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begin, size_t end,
@@ -443,7 +443,7 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
     if (faults) /* such a kernel meets no memory, also not the sink */
         result = ms_backing_sink_wait(&allocation->backing, begin, end);
     ms_shard_query_placement(allocation, begin, end); /* while that can be told */
-    if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_away(row))
+    if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_remote(row))
         result = ms_shard_read_remote(allocation, begin, end);
     if (result == CUDA_SUCCESS)
         result = materialise_chosen(allocation, begin, end, row);

@@ -62,7 +62,7 @@ static bool is_computing(CUdevice device)
 }
 
 /* A program that has freed its model may make the next one. */
-static void note_live(CUdevice device, uint64_t live, size_t total)
+static void set_live(CUdevice device, uint64_t live, size_t total)
 {
     const uint64_t now = live < total ? live : total;
     const uint64_t most = atomic_load(&devices[device].most_bytes);
@@ -167,7 +167,7 @@ bool ms_overcommit_allows(CUdevice device, size_t bytes, bool *is_tight_out)
     const uint64_t live = ms_space_live_bytes(device);
     if (ms_driver.device_total_mem(&total, device) != CUDA_SUCCESS)
         return true;
-    note_live(device, live, total);
+    set_live(device, live, total);
     if (is_overcommitted(device, live, bytes, total))
         return false;
     if (!is_computing(device))

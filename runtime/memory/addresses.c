@@ -15,8 +15,8 @@
 #define FIRST UINT64_C(0x5a5b00000000)
 #define END UINT64_C(0x5e5b00000000)
 
-/* Consecutive wishes that may be in vain: an area may be taken by others. Then the driver honours
- * none. */
+/* After so many hints in a row that were not honoured the shim gives none. A single one may fail
+ * because the area is taken. */
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
 #define STEP (UINT64_C(64) << 30)
 

@@ -322,7 +322,7 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
 
 /* The blocks that a pointer at this offset can mean, as one range; empty when there is none. */
 MS_HOLDS(space.lock)
-static struct ms_range reach_locked(const struct ms_allocation *allocation, int64_t offset)
+static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
 {
     enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
     const struct ms_blocks *blocks = &allocation->blocks;
@@ -455,7 +455,7 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
     return strays;
 }
 
-bool ms_space_reach(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
+bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
 {
     if (is_empty())
         return false;
@@ -465,7 +465,7 @@ bool ms_space_reach(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
         found = NULL;
     struct ms_range range = {0, 0};
     if (found != NULL) {
-        range = reach_locked(found, (int64_t)(pointer - found->address));
+        range = find_pointed_locked(found, (int64_t)(pointer - found->address));
         *facts_out = facts_of(found);
         facts_out->address += range.begin;
         facts_out->bytes = range.end - range.begin;

@@ -157,7 +157,7 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes);
  * allocation, it refers to the whole allocation. False if there is none, or nothing of the
  * allocation is deferred.
  */
-bool ms_space_reach(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
+bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
 
 /* Sets a claimed allocation's leftover_bytes; and the sum over all allocations. */
 void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);

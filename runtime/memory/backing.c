@@ -430,7 +430,7 @@ static size_t round_up(const struct ms_backing *backing, size_t offset)
 }
 
 /* Takes the sink away from the gaps of whole granules. */
-static void unsink_granules(const struct ms_backing *backing, size_t from, size_t stop)
+static void unmap_sink_granules(const struct ms_backing *backing, size_t from, size_t stop)
 {
     size_t begin;
     for (size_t end = from; next_gap(backing, end, stop, &begin, &end);)
@@ -466,7 +466,7 @@ CUresult ms_backing_sink_map(struct ms_backing *backing, size_t begin, size_t en
          result == CUDA_SUCCESS && next_gap(backing, gap_end, stop, &gap, &gap_end);) {
         result = sink_granules(backing, sink, gap, gap_end);
         if (result != CUDA_SUCCESS)
-            unsink_granules(backing, from, gap);
+            unmap_sink_granules(backing, from, gap);
     }
     put_sink(backing->device);
     return result;
@@ -545,7 +545,7 @@ CUresult ms_backing_lend_map_for(struct ms_backing *backing, const struct ms_bac
 
 void ms_backing_sink_unmap(const struct ms_backing *backing, size_t begin, size_t end)
 {
-    unsink_granules(backing, round_down(backing, begin), round_up(backing, end));
+    unmap_sink_granules(backing, round_down(backing, begin), round_up(backing, end));
 }
 
 bool ms_backing_is_one_chunk(const struct ms_backing *backing)

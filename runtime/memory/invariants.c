@@ -216,7 +216,8 @@ static bool refers_to_enough(const struct ms_extent *extent)
 }
 
 /* Of an extent, how many bytes lie in no block. */
-static size_t bytes_outside(const struct ms_allocation *allocation, const struct ms_extent *extent)
+static size_t remote_bytes_of(const struct ms_allocation *allocation,
+                              const struct ms_extent *extent)
 {
     const struct ms_blocks *blocks = &allocation->blocks;
     size_t bytes = extent->end - extent->begin;
@@ -236,7 +237,7 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
     for (size_t i = 0; i < allocation->lineage.count; i++) {
         const struct ms_extent *extent = &allocation->lineage.extents[i];
         const bool is_present = ms_content_is_present(&extent->content);
-        outside += is_present ? bytes_outside(allocation, extent) : 0;
+        outside += is_present ? remote_bytes_of(allocation, extent) : 0;
         if (is_present && !is_backed(&allocation->backing, &chunk, extent->begin, extent->end))
             return extent_violates(violation, "what is present is backed", extent);
         if (!is_placed(allocation, extent))

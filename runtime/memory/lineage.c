@@ -175,7 +175,7 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->remote_bytes += change;
 }
 
-static void note_change(struct ms_lineage *lineage, size_t begin, size_t end)
+static void add_change(struct ms_lineage *lineage, size_t begin, size_t end)
 {
     const bool was_empty = lineage->changed_begin == lineage->changed_end;
     if (was_empty || begin < lineage->changed_begin)
@@ -245,7 +245,7 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
                                             last - first + 1, count);
     memcpy(&lineage->extents[first], pieces, count * sizeof(*pieces));
     lineage->count = lineage->count - (last - first + 1) + count;
-    note_change(lineage, begin, end);
+    add_change(lineage, begin, end);
     return true;
 }
 
@@ -369,7 +369,7 @@ void ms_lineage_drop_caches(struct ms_lineage *lineage)
                                             lineage->count - count, 0);
     lineage->count = count;
     lineage->cached_bytes = 0;
-    note_change(lineage, 0, lineage->bytes);
+    add_change(lineage, 0, lineage->bytes);
 }
 
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,

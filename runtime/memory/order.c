@@ -39,18 +39,18 @@ static CUresult record_context(CUcontext context, CUevent event)
 }
 
 /*
- * CUDA_SUCCESS when what is queued on the stream now, or in the context, is done. An event tells,
- * and a query of the stream does not: it says nothing of the other streams that work on the legacy
- * stream, or on a stream that blocks with it, would wait for.
+ * CUDA_SUCCESS if all work that is queued on the stream, or in the context, is done. This takes an
+ * event, because a query of the stream ignores the other streams that work on the legacy stream, or
+ * on a stream that blocks with it, would wait for.
  *
- * Waits a little for what is busy. It may wait for this very thread, so the wait ends; and when it
- * was in vain, the next one of its kind is short until something was found idle. A context may be
- * busy for long while the stream of a copy is not.
+ * Waits a little for busy work. The work may wait for this very thread, so the wait is limited.
+ * After a wait without success the next one of its kind is short, until something was found idle. A
+ * context may be busy for long while the stream of a copy is not.
  */
 static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
 {
-    static _Atomic bool in_vain_for[2];
-    _Atomic bool *in_vain = &in_vain_for[context != NULL];
+    static _Atomic bool was_busy[2];
+    _Atomic bool *in_vain = &was_busy[context != NULL];
     CUevent event;
     CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
     if (state != CUDA_SUCCESS)

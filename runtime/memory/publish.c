@@ -117,7 +117,7 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
     return block;
 }
 
-static void note_parts(struct ms_allocation *allocation, size_t begin, size_t end)
+static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
     for (size_t i = ms_space_block_behind(allocation, begin);
@@ -169,7 +169,7 @@ void ms_publish_allocation(struct ms_allocation *allocation)
     }
     ms_state_put(&published->place, &block);
     if (is_changed)
-        note_parts(allocation, lineage->changed_begin, lineage->changed_end);
+        publish_parts(allocation, lineage->changed_begin, lineage->changed_end);
     lineage->changed_begin = lineage->changed_end = 0;
     ms_state_sample();
 }

@@ -22,10 +22,10 @@ static bool read_number(const char *name, const char *text, uint32_t *number_out
 bool ms_rank_is_given(const struct ms_plan *plan)
 {
     uint32_t rank;
-    bool is_told = ms_plan_has_rank(plan, &rank);
+    bool is_given = ms_plan_has_rank(plan, &rank);
     for (size_t i = 0; i < MS_LAUNCHERS; i++)
-        is_told |= getenv(ms_launchers[i].rank) != NULL;
-    return is_told;
+        is_given |= getenv(ms_launchers[i].rank) != NULL;
+    return is_given;
 }
 
 bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_fault *fault)

@@ -333,7 +333,7 @@ bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
     return complete;
 }
 
-static void note_extents(const struct ms_allocation *allocation)
+static void set_extents(const struct ms_allocation *allocation)
 {
     for (size_t i = 0; i < allocation->lineage.count; i++) {
         const struct ms_extent *extent = &allocation->lineage.extents[i];
@@ -347,7 +347,7 @@ void ms_shard_catch_up(void)
 {
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_claim_after(allocation)) != NULL)
-        note_extents(allocation);
+        set_extents(allocation);
 }
 
 /* --- names */

@@ -292,7 +292,7 @@ static void begin_again(void)
     known.complete = 0;
 }
 
-static bool note_tensor(void *context, size_t index, const struct ms_tensor *tensor)
+static bool add_tensor_copy(void *context, size_t index, const struct ms_tensor *tensor)
 {
     struct note *note = context;
     if (counts(tensor, note) && known.copied[index] + note->slack > tensor->bytes &&
@@ -315,7 +315,7 @@ bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_
                                   uint64_t end, uint64_t least, uint64_t slack)
 {
     struct note note = {begin, end, least, slack, false};
-    ms_checkpoint_files_visit(file, begin, end, note_tensor, &note);
+    ms_checkpoint_files_visit(file, begin, end, add_tensor_copy, &note);
     if (!note.completed)
         return false;
     for (; known.counted < known.count; known.counted++)

@@ -22,7 +22,7 @@ struct walk {
     struct ms_range range; /* the first one not passed yet, or empty */
 };
 
-struct judging {
+struct query {
     struct walk walk;
     uint64_t begin, end;            /* in the file, or in the tensor */
     uint64_t at;                    /* offset in the allocation of `begin` */
@@ -51,80 +51,79 @@ static void walk_to(struct walk *walk, const struct ms_sheet *sheet, size_t posi
 }
 
 /* Bytes [begin, end) of a tensor lie at offset `at` of the allocation. */
-static void judge_part(struct judging *judging, const struct ms_sheet *sheet, size_t position,
+static void query_part(struct query *query, const struct ms_sheet *sheet, size_t position,
                        struct ms_range part, uint64_t at)
 {
-    struct walk *walk = &judging->walk;
-    bool is_good = ms_ranges_add(&judging->planned, at, at + (part.end - part.begin));
+    struct walk *walk = &query->walk;
+    bool is_good = ms_ranges_add(&query->planned, at, at + (part.end - part.begin));
     walk_to(walk, sheet, position, part.begin);
     while (walk->range.begin < part.end && is_good) {
         const uint64_t begin = walk->range.begin > part.begin ? walk->range.begin : part.begin;
         const uint64_t end = walk->range.end < part.end ? walk->range.end : part.end;
-        is_good = ms_ranges_add(&judging->ours, at + (begin - part.begin), at + (end - part.begin));
+        is_good = ms_ranges_add(&query->ours, at + (begin - part.begin), at + (end - part.begin));
         if (walk->range.end > part.end)
             break;
         next_range(walk);
     }
     if (!is_good)
-        judging->is_out_of_memory = true;
+        query->is_out_of_memory = true;
 }
 
-static bool judge_tensor(void *context, size_t index, const struct ms_tensor *tensor)
+static bool query_tensor(void *context, size_t index, const struct ms_tensor *tensor)
 {
-    struct judging *judging = context;
+    struct query *query = context;
     const uint64_t tensor_end = tensor->offset + tensor->bytes;
-    const uint64_t begin = judging->begin > tensor->offset ? judging->begin : tensor->offset;
-    const uint64_t end = judging->end < tensor_end ? judging->end : tensor_end;
+    const uint64_t begin = query->begin > tensor->offset ? query->begin : tensor->offset;
+    const uint64_t end = query->end < tensor_end ? query->end : tensor_end;
     const struct ms_range part = {begin - tensor->offset, end - tensor->offset};
     if (index >= ms_shard.known_count)
         return true; /* became known just now; asked next time */
     ms_shard.is_seen[index] = true;
-    judge_part(judging, &ms_shard.sheet, ms_shard.sheet.positions[index], part,
-               judging->at + (begin - judging->begin));
-    return !judging->is_out_of_memory;
+    query_part(query, &ms_shard.sheet, ms_shard.sheet.positions[index], part,
+               query->at + (begin - query->begin));
+    return !query->is_out_of_memory;
 }
 
 MS_HOLDS(ms_shard.lock)
-static void judge_file(struct judging *judging, const struct ms_extent *extent)
+static void query_file(struct query *query, const struct ms_extent *extent)
 {
     const struct ms_checkpoint_file *file = ms_checkpoint_files_find(extent->content.source);
     /* That may have added tensors. */
     if (file == NULL || !ms_shard_has_sheet_locked())
         return;
-    judging->begin = extent->content.source_offset;
-    judging->end = judging->begin + (extent->end - extent->begin);
-    judging->at = extent->begin;
-    ms_checkpoint_files_visit(file, judging->begin, judging->end, judge_tensor, judging);
+    query->begin = extent->content.source_offset;
+    query->end = query->begin + (extent->end - extent->begin);
+    query->at = extent->begin;
+    ms_checkpoint_files_visit(file, query->begin, query->end, query_tensor, query);
 }
 
 /* Handles the part of a named range that is in the extent. */
-static bool judge_named(struct judging *judging, const struct ms_sheet *sheet, size_t position,
+static bool query_named(struct query *query, const struct ms_sheet *sheet, size_t position,
                         const struct ms_extent *extent, size_t begin, size_t end)
 {
     const size_t from = extent->begin > begin ? extent->begin : begin;
     const size_t to = extent->end < end ? extent->end : end;
     if (from >= to)
         return false;
-    judge_part(judging, sheet, position, (struct ms_range){from - begin, to - begin}, from);
+    query_part(query, sheet, position, (struct ms_range){from - begin, to - begin}, from);
     return true;
 }
 
-static void judge_by_address(struct judging *judging, uint64_t allocation_id,
+static void query_by_address(struct query *query, uint64_t allocation_id,
                              const struct ms_extent *extent)
 {
     for (size_t i = 0; i < ms_named_tensors_count(); i++) {
         struct ms_named_tensor *named = ms_named_tensors_at(i);
         if (named->allocation_id == allocation_id &&
-            judge_named(judging, &ms_shard.sheet,
-                        ms_shard.sheet.positions[ms_shard.known_count + i], extent, named->begin,
-                        named->end))
+            query_named(query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + i],
+                        extent, named->begin, named->end))
             named->is_seen = true;
     }
     for (size_t i = 0; i < ms_shard.unnamed_count && ms_shard.unnamed_sheet.layout != NULL; i++) {
         struct ms_unnamed_block *block = &ms_shard.unnamed[i];
         if (block->is_selected && block->allocation_id == allocation_id &&
-            judge_named(judging, &ms_shard.unnamed_sheet, ms_shard.unnamed_sheet.positions[i],
-                        extent, block->begin, block->end))
+            query_named(query, &ms_shard.unnamed_sheet, ms_shard.unnamed_sheet.positions[i], extent,
+                        block->begin, block->end))
             block->is_seen = true;
     }
 }
@@ -136,8 +135,8 @@ static bool is_open(const struct ms_content *content)
 }
 
 MS_HOLDS(ms_shard.lock)
-static void judge_locked(struct judging *judging, const struct ms_allocation *allocation,
-                         size_t begin, size_t end)
+static void query_locked(struct query *query, const struct ms_allocation *allocation, size_t begin,
+                         size_t end)
 {
     for (size_t i = ms_lineage_index(&allocation->lineage, begin);
          i < allocation->lineage.count && allocation->lineage.extents[i].begin < end; i++) {
@@ -145,9 +144,9 @@ static void judge_locked(struct judging *judging, const struct ms_allocation *al
         if (!is_open(&extent->content))
             continue;
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
-            judge_file(judging, extent);
+            query_file(query, extent);
         if (ms_shard_has_sheet_locked())
-            judge_by_address(judging, allocation->id, extent);
+            query_by_address(query, allocation->id, extent);
     }
 }
 
@@ -157,21 +156,20 @@ static void set_ours(struct ms_content *content)
     content->is_remote_copy = false;
 }
 
-static void set_away(struct ms_content *content)
+static void set_remote(struct ms_content *content)
 {
     content->locality = MS_REMOTE;
 }
 
 /* Tensors may overlap: what one of them keeps is local, whatever the others say. */
-static void apply(struct judging *judging, struct ms_allocation *allocation)
+static void apply(struct query *query, struct ms_allocation *allocation)
 {
     struct ms_ranges remote = {0};
-    ms_ranges_sort(&judging->ours);
-    ms_ranges_sort(&judging->planned);
-    if (!judging->is_out_of_memory &&
-        ms_ranges_subtract(&judging->planned, &judging->ours, &remote)) {
-        ms_lineage_change(&allocation->lineage, judging->ours.list, judging->ours.count, set_ours);
-        ms_lineage_change(&allocation->lineage, remote.list, remote.count, set_away);
+    ms_ranges_sort(&query->ours);
+    ms_ranges_sort(&query->planned);
+    if (!query->is_out_of_memory && ms_ranges_subtract(&query->planned, &query->ours, &remote)) {
+        ms_lineage_change(&allocation->lineage, query->ours.list, query->ours.count, set_ours);
+        ms_lineage_change(&allocation->lineage, remote.list, remote.count, set_remote);
     }
     ms_ranges_cleanup(&remote);
 }
@@ -190,18 +188,18 @@ void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, si
 {
     if (!ms_shard_is_active() || !has_open(&allocation->lineage, begin, end))
         return;
-    struct judging *judging = ms_heap_zalloc(sizeof(*judging));
-    if (judging == NULL)
+    struct query *query = ms_heap_zalloc(sizeof(*query));
+    if (query == NULL)
         return;
     ms_lock_take(&ms_shard.lock);
     if (ms_shard_has_sheet_locked())
-        judge_locked(judging, allocation, begin, end);
+        query_locked(query, allocation, begin, end);
     ms_lock_drop(&ms_shard.lock);
-    if (judging->planned.count > 0)
-        apply(judging, allocation);
-    ms_ranges_cleanup(&judging->ours);
-    ms_ranges_cleanup(&judging->planned);
-    ms_heap_free(judging);
+    if (query->planned.count > 0)
+        apply(query, allocation);
+    ms_ranges_cleanup(&query->ours);
+    ms_ranges_cleanup(&query->planned);
+    ms_heap_free(query);
 }
 
 bool ms_shard_unname(CUdeviceptr address, size_t bytes, struct ms_fault *fault)
@@ -296,19 +294,19 @@ static size_t find_named_locked(const struct ms_allocation *allocation, size_t b
 bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t begin, size_t end,
                                  struct ms_ranges *remote)
 {
-    struct judging judging = {0};
+    struct query query = {0};
     ms_lock_take(&ms_shard.lock);
     const size_t at = ms_shard_has_sheet_locked() ? find_named_locked(allocation, begin, end)
                                                   : ms_named_tensors_count();
     const bool is_named = at < ms_named_tensors_count();
     if (is_named)
-        judge_part(&judging, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
+        query_part(&query, &ms_shard.sheet, ms_shard.sheet.positions[ms_shard.known_count + at],
                    (struct ms_range){0, end - begin}, begin);
     ms_lock_drop(&ms_shard.lock);
-    if (!judging.is_out_of_memory)
-        ms_ranges_subtract(&judging.planned, &judging.ours, remote);
-    ms_ranges_cleanup(&judging.ours);
-    ms_ranges_cleanup(&judging.planned);
+    if (!query.is_out_of_memory)
+        ms_ranges_subtract(&query.planned, &query.ours, remote);
+    ms_ranges_cleanup(&query.ours);
+    ms_ranges_cleanup(&query.planned);
     return is_named;
 }
 
@@ -356,7 +354,8 @@ static void report_locked(const char *call, const struct reader *reader, uint64_
 
 /* The first remote extent determines the tensor; all of them count. */
 MS_HOLDS(ms_shard.lock)
-static void note_outside_locked(const struct ms_allocation *allocation, size_t begin, size_t end)
+static void publish_remote_reads_locked(const struct ms_allocation *allocation, size_t begin,
+                                        size_t end)
 {
     char call[sizeof(ms_shard.remote_readers[0].call)];
     snprintf(call, sizeof(call), "%s%s%s", ms_caller != NULL ? ms_caller : "a call",
@@ -387,7 +386,7 @@ CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t beg
         return CUDA_SUCCESS;
     ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL)
-        note_outside_locked(allocation, begin, end);
+        publish_remote_reads_locked(allocation, begin, end);
     ms_lock_drop(&ms_shard.lock);
     return ms_shard_enforces() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }

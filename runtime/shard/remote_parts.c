@@ -73,8 +73,8 @@ static bool add_common(const struct ms_ranges *left, const struct ms_ranges *rig
  * and what was copied here from remote bytes. Those may be another tensor's that lay here, so next
  * to the size, only bytes that are remote by both are added.
  */
-static bool add_told(size_t begin, const struct ms_sequence *sequence, struct told *told,
-                     struct ms_ranges *remote_parts)
+static bool add_found(size_t begin, const struct ms_sequence *sequence, struct told *told,
+                      struct ms_ranges *remote_parts)
 {
     const bool is_sized = told->is_open && list_sized(begin, sequence, &told->remote);
     if (is_sized && told->copies.count > 0)
@@ -98,7 +98,7 @@ bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t
         return true;
     bool is_good = look_at(&allocation->lineage, begin, end, &told);
     if (is_good && !told.is_cut)
-        is_good = add_told(begin, sequence != NULL ? sequence : &alone, &told, remote_parts);
+        is_good = add_found(begin, sequence != NULL ? sequence : &alone, &told, remote_parts);
     ms_ranges_cleanup(&told.remote);
     ms_ranges_cleanup(&told.copies);
     return is_good;

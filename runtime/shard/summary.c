@@ -104,7 +104,7 @@ MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
 }
 
 /* True if only the declaration itself, the n-th, matches: its own tensor stands in the layout. */
-MS_HOLDS(ms_shard.lock) static bool is_homeless_locked(size_t entry, size_t n)
+MS_HOLDS(ms_shard.lock) static bool is_unplaced_locked(size_t entry, size_t n)
 {
     return ms_layout_tensor(ms_shard.sheet.layout, n) == ms_plan_entry_tensor(ms_shard.plan, entry);
 }
@@ -128,10 +128,10 @@ void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
     size_t declared = 0;
     for (size_t i = 0; i < count && is_met != NULL; i++) {
         const bool declares = ms_plan_entry_declares(ms_shard.plan, i);
-        const bool is_homeless = declares && is_homeless_locked(i, declared++);
+        const bool is_unplaced = declares && is_unplaced_locked(i, declared++);
         /* A declaration has an exact name: if it has a place, its tensor matches it. */
         if (!is_ambiguous_locked(i) &&
-            (is_homeless || (!declares && !is_met[i] && !is_met_locked(i))))
+            (is_unplaced || (!declares && !is_met[i] && !is_met_locked(i))))
             visit(context, i, ms_plan_entry_name(ms_shard.plan, i));
     }
     ms_heap_free(is_met);

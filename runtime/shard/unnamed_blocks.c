@@ -29,7 +29,7 @@ static bool add_block(struct list *list, const struct ms_allocation *allocation,
 }
 
 /* True if a file identifies bytes of the range: then it is no candidate. */
-static bool is_told(const struct ms_allocation *allocation, size_t begin, size_t end)
+static bool is_given(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
     for (size_t i = ms_lineage_index(lineage, begin);
@@ -45,12 +45,12 @@ static bool add_blocks(struct list *list, const struct ms_allocation *allocation
 {
     const struct ms_blocks *blocks = &allocation->blocks;
     if (!blocks->carved)
-        return is_told(allocation, 0, allocation->bytes) ||
+        return is_given(allocation, 0, allocation->bytes) ||
                add_block(list, allocation, 0, allocation->bytes);
     bool is_good = true;
     for (size_t i = 0; i < blocks->count && is_good; i++) {
         const struct ms_block *block = &blocks->all[i];
-        is_good = is_told(allocation, block->begin, block->end) ||
+        is_good = is_given(allocation, block->begin, block->end) ||
                   add_block(list, allocation, block->begin, block->end);
     }
     return is_good;
@@ -122,7 +122,7 @@ static void match_declared_locked(const struct list *list, const size_t *unplace
 }
 
 /* Lists the entries whose declared tensor has no place: it stands in the layout as declared. */
-MS_HOLDS(ms_shard.lock) static size_t list_homeless_locked(size_t *unplaced)
+MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
 {
     size_t count = 0, declared = 0;
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
@@ -155,7 +155,7 @@ bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order
     return false;
 }
 
-MS_HOLDS(ms_shard.lock) static bool has_nameless_locked(void)
+MS_HOLDS(ms_shard.lock) static bool has_unnamed_locked(void)
 {
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
         if (ms_plan_entry_name(ms_shard.plan, i) == NULL)
@@ -165,7 +165,7 @@ MS_HOLDS(ms_shard.lock) static bool has_nameless_locked(void)
 }
 
 /* The shard takes over the list. */
-MS_HOLDS(ms_shard.lock) static void match_nameless_locked(struct list *list)
+MS_HOLDS(ms_shard.lock) static void match_unnamed_locked(struct list *list)
 {
     ms_heap_free(ms_shard.unnamed);
     ms_shard.unnamed = list->blocks;
@@ -187,10 +187,10 @@ MS_HOLDS(ms_shard.lock) static void match_locked(struct list *list)
     ms_shard.ambiguous_count = 0;
     ms_shard.ambiguous = ms_heap_alloc((ms_plan_count(ms_shard.plan) + 1) * sizeof(*unplaced));
     if (unplaced != NULL && ms_shard.ambiguous != NULL && ms_checkpoint_files_count() == 0)
-        match_declared_locked(list, unplaced, list_homeless_locked(unplaced));
+        match_declared_locked(list, unplaced, list_unplaced_locked(unplaced));
     ms_heap_free(unplaced);
-    if (ms_checkpoint_files_count() == 0 && ms_named_tensors_count() == 0 && has_nameless_locked())
-        match_nameless_locked(list);
+    if (ms_checkpoint_files_count() == 0 && ms_named_tensors_count() == 0 && has_unnamed_locked())
+        match_unnamed_locked(list);
 }
 
 void ms_shard_match_blocks(void)

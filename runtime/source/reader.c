@@ -55,8 +55,8 @@ struct ms_reader {
     size_t done_count;
     CUresult failed; /* CUDA_SUCCESS: no failure */
     struct ms_source_failure failure;
-    bool is_told; /* the failure was logged */
-    bool is_over; /* no more reads */
+    bool is_given; /* the failure was logged */
+    bool is_over;  /* no more reads */
 };
 
 static uint64_t block_down(uint64_t offset)
@@ -473,11 +473,11 @@ static void read_here(void *argument)
 }
 
 /* One line for all failures: later ones usually have the same cause. */
-static void tell_failure(struct ms_reader *reader)
+static void log_failure(struct ms_reader *reader)
 {
-    if (reader->failed == CUDA_ERROR_OPERATING_SYSTEM && !reader->is_told)
+    if (reader->failed == CUDA_ERROR_OPERATING_SYSTEM && !reader->is_given)
         ms_source_log_failure(&reader->failure);
-    reader->is_told = true;
+    reader->is_given = true;
 }
 
 CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out)
@@ -499,7 +499,7 @@ CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_re
         result = CUDA_ERROR_NOT_READY;
     ms_lock_drop(&reader->lock);
     if (result == CUDA_ERROR_OPERATING_SYSTEM)
-        tell_failure(reader);
+        log_failure(reader);
     return result;
 }
 

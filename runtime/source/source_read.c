@@ -23,7 +23,7 @@ static bool is_unchanged(const struct ms_source *file, const struct stat *now)
     return is_same;
 }
 
-static void note_closed_writer(int watch)
+static void add_closed_writer(int watch)
 {
     for (struct ms_source *file = ms_files.first; file != NULL; file = file->next) {
         if (file->hides_stores && (file->watch == watch || watch < 0))
@@ -35,7 +35,7 @@ static void note_closed_writer(int watch)
 static bool could_be_stored_to(const struct ms_source *file)
 {
     ms_lock_take(&ms_files.lock);
-    ms_writers_look(note_closed_writer);
+    ms_writers_look(add_closed_writer);
     const bool was_writable = file->was_writable;
     ms_lock_drop(&ms_files.lock);
     return was_writable || ms_trust_has_writer(file->descriptor);

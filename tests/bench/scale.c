@@ -243,7 +243,7 @@ static void measure_allocations(void)
     end("allocations: look up an address", CALLS);
     begin();
     for (size_t i = 0; i < CALLS; i++)
-        must(ms_space_reach(addresses[random_below(count)] + 4096, &facts), "a block");
+        must(ms_space_find_pointed(addresses[random_below(count)] + 4096, &facts), "a block");
     end("allocations: which one does a pointer mean", CALLS);
     /* One in the middle goes, and its address with it. */
     between = addresses[count / 2];
@@ -306,7 +306,7 @@ static void measure_blocks(void)
     end(take, 0);
     begin();
     for (size_t i = 0; i < CALLS; i++)
-        must(ms_space_reach(segment + random_below(count) * 2 * PIECE, &facts), "a block");
+        must(ms_space_find_pointed(segment + random_below(count) * 2 * PIECE, &facts), "a block");
     end("blocks of one allocation: which one does a pointer mean", CALLS);
     begin();
     for (size_t i = 0; i < count; i++)

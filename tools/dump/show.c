@@ -159,7 +159,7 @@ static enum color event_color(uint32_t kind)
 }
 
 /* What was materialised for a fallback is told by the fallback. */
-static bool is_told(const struct ms_state_cause *cause)
+static bool is_given(const struct ms_state_cause *cause)
 {
     return cause->kind == MS_EVENT_MATERIALISE &&
            ms_reason_is_fallback((enum ms_reason)cause->reason);
@@ -182,7 +182,7 @@ static void show_causes(const struct view *view)
     size_t count, kept = 0;
     struct ms_state_cause *causes = view_causes(view, &count);
     for (size_t i = 0; i < count; i++) {
-        if (!is_told(&causes[i]))
+        if (!is_given(&causes[i]))
             causes[kept++] = causes[i];
     }
     if (count > 0) {

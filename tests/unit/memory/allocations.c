@@ -56,7 +56,7 @@ static void check_place(int place)
     CHECK_EQ(ms_space_look_up(address, &facts), used[place]);
     CHECK(!used[place] || facts.id == (uint64_t)place + 1);
     CHECK_EQ(ms_space_look_up(address + BYTES, &facts), false);
-    CHECK_EQ(ms_space_reach(address + BYTES, &facts), used[place]); /* its guard */
+    CHECK_EQ(ms_space_find_pointed(address + BYTES, &facts), used[place]); /* its guard */
     CHECK(!used[place] || facts.id == (uint64_t)place + 1);
     const int next = next_used(place);
     CHECK_EQ(ms_space_first_behind(address, &facts), next < PLACES);

@@ -57,7 +57,7 @@ static const struct ms_shard_facts *describe(void)
     return &facts;
 }
 
-/* --- judging */
+/* --- query */
 
 MS_TEST(without_a_plan_all_is_open)
 {

@@ -44,11 +44,11 @@ MS_TEST(the_process_and_its_settings_are_there)
     CHECK(strstr(snapshot.process.command, "unit") != NULL);
     CHECK_EQ(snapshot.device_count, 2);
     CHECK(strcmp(snapshot.devices[1].name, "a device") == 0);
-    bool is_told = false;
+    bool is_given = false;
     for (size_t i = 0; i < snapshot.option_count; i++)
-        is_told |= strcmp(snapshot.options[i].name, "METASHARD_STATE_BYTES") == 0 &&
-                   strcmp(snapshot.options[i].value, "1048576") == 0;
-    CHECK(is_told);
+        is_given |= strcmp(snapshot.options[i].name, "METASHARD_STATE_BYTES") == 0 &&
+                    strcmp(snapshot.options[i].value, "1048576") == 0;
+    CHECK(is_given);
     ms_snapshot_cleanup(&snapshot);
     ms_state_end();
     snapshot = page_read(getpid());

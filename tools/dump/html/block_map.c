@@ -14,14 +14,14 @@
 enum { ROW_WIDTH = 1000, ROW_HEIGHT = 24, MOST_ROWS = 10, GAP = 2, LEAST_WIDTH = 3 };
 
 /* From bottom to top. */
-enum share { RESIDENT, CACHED, DEFERRED, AWAY, DEAD, SHARES };
+enum share { RESIDENT, CACHED, DEFERRED, REMOTE, DEAD, SHARES };
 static const struct state {
     const char *name, *meaning;
 } states[SHARES] = {
     [RESIDENT] = {"resident", "in device memory"},
     [CACHED] = {"cached", "in device memory, and can be evicted"},
     [DEFERRED] = {"deferred", "not in device memory"},
-    [AWAY] = {"remote", "not in device memory: other ranks keep it"},
+    [REMOTE] = {"remote", "not in device memory: other ranks keep it"},
     [DEAD] = {"dead", "never written, or not read again"},
 };
 
@@ -38,8 +38,8 @@ static void shares_of(const struct ms_state_block *block, uint64_t shares[SHARES
     shares[CACHED] = least(block->cached_bytes, left);
     left -= shares[CACHED];
     const uint64_t deferred = least(block->deferred_bytes, left);
-    shares[AWAY] = least(block->remote_bytes, deferred);
-    shares[DEFERRED] = deferred - shares[AWAY];
+    shares[REMOTE] = least(block->remote_bytes, deferred);
+    shares[DEFERRED] = deferred - shares[REMOTE];
     shares[DEAD] = left - deferred;
 }
 
