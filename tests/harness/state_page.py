@@ -4,7 +4,7 @@ import json
 import struct
 
 (PROCESS, PLAN, _, FIGURES, FIGURE_NAMES, _, FILES, CAUSES, _, BLOCKS, _) = range(11)
-KINDS = ("undefined", "dead", "fill", "file", "snapshot", "launch", "stored", "absent", "resident")
+KINDS = ("undefined", "dead", "fill", "file", "snapshot", "launch", "parked", "absent", "resident")
 PART, CARVED = 1, 2
 PLAN_KIND, OUTSIDE_KIND, SETTLE_KIND = 9, 10, 12
 UNMATCHED, AMBIGUOUS = 22, 23
