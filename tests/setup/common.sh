@@ -98,7 +98,11 @@ as_root() {
 known_packages() { # PACKAGE...
     local package
     for package in "$@"; do
-        ! apt-cache show --no-all-versions "$package" >/dev/null 2>&1 || printf '%s ' "$package"
+        # One that only others refer to has a page, too, but no candidate.
+        case $(LC_ALL=C apt-cache policy "$package" 2>/dev/null) in
+        '' | *'Candidate: (none)'*) ;;
+        *) printf '%s ' "$package" ;;
+        esac
     done
 }
 
