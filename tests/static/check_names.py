@@ -9,7 +9,6 @@ than WIDTH: clang-format sees to code, and this to comments. Drawings and tables
 import collections
 import os
 import re
-import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -71,12 +70,11 @@ def must_see():
 
 
 def main():
-    listed = subprocess.run(["git", "-C", SOURCE, "ls-files", *PARTS, "tests"], capture_output=True, text=True, check=False)
-    paths = listed.stdout.split() or [os.path.relpath(os.path.join(folder, name), SOURCE) for part in (*PARTS, "tests")
-                                      for folder, _, names in os.walk(os.path.join(SOURCE, part)) for name in names]
+    paths = [os.path.relpath(os.path.join(folder, name), SOURCE) for part in (*PARTS, "tests")
+             for folder, _, names in os.walk(os.path.join(SOURCE, part)) for name in names]
     files = {}
     for path in paths:
-        if os.path.isfile(os.path.join(SOURCE, path)) and path.endswith((".c", ".h", ".def", ".build", ".py", ".sh")):
+        if path.endswith((".c", ".h", ".def", ".build", ".py", ".sh")):
             with open(os.path.join(SOURCE, path), encoding="utf-8") as file:
                 files[path] = file.read()
     faults = find_faults(files)
