@@ -442,7 +442,8 @@ static bool launch_packed(const struct ms_call *call, struct ms_param_layout *la
         *result_out = CUDA_SUCCESS;
         return true;
     }
-    ms_settle_consider();
+    if (ms_window_is_due())
+        ms_settle_now("the program launches work and allocates and loads nothing");
     *result_out = touch_reached(&arguments, &reach);
     return *result_out != CUDA_SUCCESS;
 }

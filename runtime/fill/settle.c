@@ -56,9 +56,3 @@ void ms_settle_now(const char *why)
     if (!ms_shard_is_active())
         ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");
 }
-
-void ms_settle_consider(void)
-{
-    if (ms_window_is_due())
-        ms_settle_now("the program launches work and allocates and loads nothing");
-}

@@ -8,9 +8,6 @@
 #ifndef METASHARD_RUNTIME_FILL_SETTLE_H
 #define METASHARD_RUNTIME_FILL_SETTLE_H
 
-/* The program launched work. May settle. */
-void ms_settle_consider(void);
-
 /* Settles now. `why` is a clause for the log and the state page; it must stay valid. What cannot be
  * materialised stays deferred, and is not tried again until something new is deferred. */
 void ms_settle_now(const char *why);
