@@ -28,12 +28,12 @@ MS_HOLDS(table.lock) static int find_locked(const void *handle)
 }
 
 static void add_and_log(const void *handle, const struct ms_communicator *communicator,
-                        bool (*tell)(uint32_t ranks, uint32_t rank))
+                        bool (*set)(uint32_t ranks, uint32_t rank))
 {
     const bool is_first = !ms_shard_is_active();
     ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
-        tell((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
+        set((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
         ms_prefetch_begin(is_first);
 }
 

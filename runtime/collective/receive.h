@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving: a broadcast brings a whole tensor to a rank that keeps a part of it. The granules with
- * that part get memory, and the sink lies under all others until the broadcast has run. What the
- * sink received is *absent*: only other ranks have it, and reading it fails.
+ * Receiving: a broadcast delivers a whole tensor to a rank that keeps a part of it. The granules
+ * with that part get memory, and the sink lies under all others until the broadcast has run. What
+ * the sink received is *absent*: only other ranks have it, and reading it fails.
  *
  *     block     |   remote    |  local    |        remote         |
  *     granules  | sink | sink |  memory  |  memory  | sink | sink |

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that read, or do what is not modelled: what they reach is materialised first. */
+/* Brings what a call needs into memory, before the call is forwarded. */
 #include "runtime/fill/access.h"
 
 #include "runtime/base/range.h"
@@ -40,7 +40,7 @@ static CUresult access_once(CUdeviceptr at, CUdeviceptr end, enum ms_need need, 
     return result;
 }
 
-/* What can be evicted is held for the call; not while this thread itself waits for memory. */
+/* Holds cached bytes for the call, but not while this thread itself waits for memory. */
 static CUresult access_in(CUdeviceptr address, size_t bytes, enum ms_need need, CUstream stream)
 {
     const CUdeviceptr end = bytes <= UINT64_MAX - address ? address + bytes : UINT64_MAX;
@@ -57,7 +57,7 @@ static CUresult access_in(CUdeviceptr address, size_t bytes, enum ms_need need, 
     return result;
 }
 
-/* A communicator's streams are in the context that is current. */
+/* The streams of a communicator belong to the current context. */
 CUresult ms_access(CUdeviceptr address, size_t bytes, enum ms_need need)
 {
     return access_in(address, bytes, need, CU_STREAM_LEGACY);
@@ -68,7 +68,7 @@ CUresult ms_access_read(CUdeviceptr address, size_t bytes, CUstream stream)
     return access_in(address, bytes, MS_NEED_READ, stream);
 }
 
-/* Something of the range is remote. */
+/* True if some byte of the range is remote. */
 static bool meets_remote(CUdeviceptr at, CUdeviceptr end)
 {
     bool found = false;

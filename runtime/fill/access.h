@@ -27,7 +27,7 @@ CUresult ms_access_all(void);
 
 /*
  * MS_NEED_PIN for the whole allocation that holds address, in one handle if nothing of it was
- * backed before. *one_handle_out tells whether it is in one handle.
+ * backed before. *one_handle_out: it is in one handle.
  */
 CUresult ms_access_export(CUdeviceptr address, bool *one_handle_out);
 

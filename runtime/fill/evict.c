@@ -19,7 +19,7 @@
 
 enum { MAX_CANDIDATES = 256, PATIENCE = 10000 };
 
-/* Reads that were prepared and have perhaps not reached the driver yet. */
+/* Reads that were prepared and may not have reached the driver yet. */
 static _Atomic uint32_t reads_in_call;
 
 void ms_read_begin(void)
@@ -54,7 +54,7 @@ struct candidate {
     CUcontext context;
 };
 
-/* One way to give memory back: of which allocations, after what, and how. */
+/* One way to free memory: of which allocations, after which wait, and how. */
 struct way {
     bool (*applies)(const struct ms_allocation *allocation);
     bool (*wait_for)(CUcontext context);
@@ -99,7 +99,7 @@ static size_t find_candidates(const struct way *way, struct candidate *candidate
     return count;
 }
 
-/* Reads that were prepared before now are queued when this returns true. */
+/* True once all reads that were prepared before now are queued. */
 static bool reads_are_queued(void)
 {
     for (int i = 0; i < PATIENCE; i++) {
@@ -242,9 +242,8 @@ static _Atomic uint64_t trimmed_bytes; /* ever */
 static const struct way trimming = {has_leftover, ms_context_is_idle, evict_leftover};
 
 /*
- * While a model is made, memory that comes and goes saves much. A program that trains would go on
- * like that for ever, and never settle; so it ends when as much was given back as the program has,
- * a few times over.
+ * While a model is made, freeing returned blocks saves much memory. A program that trains would do
+ * so for ever, and never settle. So this ends once a few times the program's memory has been freed.
  */
 static bool may_trim(void)
 {
@@ -293,8 +292,7 @@ static bool relieve(void)
     const size_t freed = ms_pressure_evict(evict);
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)
-        ms_log(MS_DEBUG, "device memory is out: %zu bytes that can be restored were given back",
-               freed);
+        ms_log(MS_DEBUG, "out of device memory: %zu bytes that can be restored were freed", freed);
     return freed > 0 || is_unburied || is_dropped;
 }
 

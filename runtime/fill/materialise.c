@@ -14,7 +14,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Less from files is not worth the staging of a transfer. */
+/* A transfer is not worth its staging for less. */
 static const size_t min_transfer_bytes = (size_t)8 << 20;
 
 static bool is_missing_file(const struct ms_content *content)
@@ -23,8 +23,7 @@ static bool is_missing_file(const struct ms_content *content)
            ms_source_is_file(content->source);
 }
 
-/* The files' extents of [begin, end) that are not present, into runs (NULL: they are counted
- * only). */
+/* Lists the missing file extents of [begin, end) as requests, or only counts them (NULL). */
 static size_t list_files(const struct ms_allocation *allocation, size_t begin, size_t end,
                          struct ms_read_request *runs, size_t *bytes_out)
 {
@@ -46,7 +45,7 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
     return count;
 }
 
-/* All files of [begin, end) in one transfer, when that is worth it: *done_out. */
+/* Fills [begin, end) from all files in one transfer, if that is worth it: *done_out. */
 static CUresult replay_files(const struct ms_allocation *allocation, size_t begin, size_t end,
                              CUstream stream, bool *done_out)
 {
@@ -64,7 +63,7 @@ static CUresult replay_files(const struct ms_allocation *allocation, size_t begi
     return result;
 }
 
-/* Plays what is not present of [begin, end): its files together, the rest piece by piece. */
+/* Replays what is missing of [begin, end): its files together, the rest extent by extent. */
 static CUresult replay_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
                                CUstream stream)
 {
@@ -103,7 +102,7 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
     if (result != CUDA_SUCCESS)
         return result;
     result = replay_missing(allocation, begin, end, stream);
-    /* Also after a failure: queued pieces must not outlive this call. */
+    /* Also after a failure: queued work must not outlive this call. */
     const CUresult waited = ms_driver_wait(stream);
     return result != CUDA_SUCCESS ? result : waited;
 }
@@ -117,8 +116,8 @@ struct in_place {
 };
 
 /*
- * Where the launch wrote is where it writes again: in place is right only while nothing of that is
- * present. Then the part grows to whole granules, as far as the launch writes them.
+ * A replay writes all that the launch wrote. So it runs in place only if nothing of that is
+ * present. The part then grows to whole granules, as far as the launch writes them.
  */
 static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
                              size_t begin, size_t end, struct in_place *run_out)
@@ -157,7 +156,7 @@ static bool find_in_place(const struct ms_allocation *allocation, size_t begin, 
     return false;
 }
 
-/* Everything of the part that the launch does not leave there. */
+/* Replays all of the part that the launch does not write. */
 static CUresult replay_around(const struct ms_allocation *allocation, const struct in_place *run,
                               CUstream stream)
 {
@@ -176,7 +175,8 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
     return result;
 }
 
-/* The launch runs over all it writes: the part in memory, the rest on the sink. */
+/* Runs the launch over all that it writes: the part is in memory, the rest is mapped to the
+ * sink. */
 static CUresult replay_in_place(struct ms_allocation *allocation, const struct in_place *run)
 {
     CUstream stream;
@@ -205,8 +205,8 @@ static CUresult set_resident(struct ms_allocation *allocation, size_t begin, siz
     return CUDA_SUCCESS;
 }
 
-/* Files, fills and launches can be replayed again. A snapshot costs host memory, which is given
- * back. */
+/* Files, fills and launches stay replayable. A snapshot becomes resident, which frees host
+ * memory. */
 static bool can_be_cached(const struct ms_content *content)
 {
     return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
@@ -226,7 +226,7 @@ static void make_present(struct ms_content *content)
     content->is_remote_copy = false;
 }
 
-/* All of [begin, end) is in memory now. */
+/* Sets the lineage after all of [begin, end) came into memory. */
 static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     enum { MANY = 64 }; /* extents for which the lineage is made anew, at once */
@@ -288,9 +288,10 @@ static CUresult play(struct ms_allocation *allocation, size_t begin, size_t end)
     return result;
 }
 
-/* An error that the call will have, and that nobody has told of: not that of a file, of a plan, of
- * memory that is out, nor of a driver that goes down. */
-static void tell(const struct ms_allocation *allocation, size_t begin, size_t end, CUresult result)
+/* Logs an error of the call, unless it was logged before (a file, a plan, out of memory) or the
+ * driver is shutting down. */
+static void log_error(const struct ms_allocation *allocation, size_t begin, size_t end,
+                      CUresult result)
 {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&
         result != CUDA_ERROR_OPERATING_SYSTEM && result != CUDA_ERROR_NOT_PERMITTED &&
@@ -303,7 +304,7 @@ static void tell(const struct ms_allocation *allocation, size_t begin, size_t en
             allocation->address, (int)result);
 }
 
-/* In whatever mode: there is nothing that could be read. */
+/* In every mode, because there is nothing to read. */
 static CUresult refuse_absent(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
     if (!ms_lineage_has_absent(&allocation->lineage, begin, end))
@@ -329,7 +330,7 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         ms_window_extend();
         const struct ms_publish_timer note = ms_publish_begin(allocation);
         result = play(allocation, begin, end);
-        tell(allocation, begin, end, result);
+        log_error(allocation, begin, end, result);
         ms_publish_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && !is_cached &&
@@ -375,7 +376,7 @@ static CUresult materialise_chosen(struct ms_allocation *allocation, size_t begi
     return result;
 }
 
-/* What was left out in granules that have memory. */
+/* Fills what was left out in granules that are backed. */
 static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin, size_t end,
                                   const struct ms_need_row *need)
 {
@@ -398,7 +399,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
                           const struct ms_need_row *need)
 {
     if (ms_is_capturing()) {
-        /* What is captured is written later, or never: until then the bytes are what they were. */
+        /* A captured write runs later, or never: until then the old bytes must be there. */
         const CUresult kept = materialise_chosen(allocation, begin, end, need);
         if (kept != CUDA_SUCCESS)
             return kept;
@@ -412,7 +413,7 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
         result = cover(allocation, begin, end);
         ms_driver_leave(&scope);
     }
-    tell(allocation, begin, end, result);
+    log_error(allocation, begin, end, result);
     if (result != CUDA_SUCCESS)
         return result;
     ms_window_extend();
@@ -442,7 +443,8 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
         allocation->keeps_dead = true;
     if (faults) /* such a kernel meets no memory, also not the sink */
         result = ms_backing_sink_wait(&allocation->backing, begin, end);
-    ms_shard_query_placement(allocation, begin, end); /* while that can be told */
+    /* while the content still identifies the tensor */
+    ms_shard_query_placement(allocation, begin, end);
     if (result == CUDA_SUCCESS && row->remote != MS_REMOTE_ALLOWED && !leaves_remote(row))
         result = ms_shard_read_remote(allocation, begin, end);
     if (result == CUDA_SUCCESS)

@@ -100,7 +100,7 @@ static uint64_t unbacked_bytes(const struct ms_backing *backing, size_t begin, s
     return bytes;
 }
 
-/* Granules that lie in what other ranks keep. */
+/* Bytes of granules whose content is all remote. */
 static uint64_t left_out_bytes(const struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -116,7 +116,7 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
     return bytes + unbacked_bytes(&allocation->backing, begin, allocation->backing.bytes);
 }
 
-/* What is promised and never needed, by the plan. */
+/* Bytes that were allocated and, by the plan, are never needed. */
 static uint64_t unneeded_bytes(CUdevice device)
 {
     uint64_t bytes = 0;
@@ -132,14 +132,14 @@ static uint64_t unneeded_bytes(CUdevice device)
     return bytes;
 }
 
-/* What is replayed may need room beside its place for a while. */
+/* A replay may need scratch memory for a while. */
 static bool is_little(uint64_t left, uint64_t total)
 {
     enum { LITTLE = 8 };
     return left < total / LITTLE && !ms_shard_is_active();
 }
 
-/* With the allocation, all that is promised fits into the device. */
+/* True if everything, with this allocation, fits into the device. */
 static bool fits(CUdevice device, size_t bytes, bool *is_tight_out)
 {
     size_t free, total;

@@ -16,7 +16,7 @@
 #include "runtime/source/transfer.h"
 #include "runtime/state/counters.h"
 
-/* Claims are held while a batch is filled: at most so many, and so many bytes. */
+/* Limits of a batch, whose claims are held while it is filled. */
 enum { MAX_PARTS = 256 };
 static const uint64_t batch_bytes = UINT64_C(1) << 30;
 
@@ -52,7 +52,7 @@ static bool is_wanted(const struct ms_content *content)
            !ms_content_is_nothing(content) && content->kind != MS_PARKED; /* that has its memory */
 }
 
-/* What is ours and missing. */
+/* Lists local bytes that are not present. */
 static bool list_wanted(struct batch *batch, struct part *part)
 {
     const struct ms_lineage *lineage = &part->allocation->lineage;
@@ -94,7 +94,7 @@ static void part_cleanup(struct part *part)
     ms_space_release(part->allocation);
 }
 
-/* Adds a claimed allocation, which the batch then owns. Nothing is left of it when that fails. */
+/* Adds a claimed allocation, which the batch then owns. A failure adds nothing. */
 static CUresult add_allocation(struct batch *batch, struct ms_allocation *allocation)
 {
     struct part part = {.allocation = allocation};
@@ -147,7 +147,7 @@ static CUresult transfer(const struct batch *batch, CUcontext context)
     return result;
 }
 
-/* Fills the parts, and gives up their claims in any case. */
+/* Fills the parts, and ends their claims in any case. */
 static CUresult flush(struct batch *batch)
 {
     CUresult result = CUDA_SUCCESS;
@@ -173,8 +173,8 @@ static bool is_full(const struct batch *batch, const struct ms_allocation *next)
            (batch->part_count > 0 && batch->parts[0].allocation->context != next->context);
 }
 
-/* One batch, from *at on, which is moved behind it when all went well. Claims are taken in the
- * order of addresses. *more_out: it was not the last. */
+/* Fills one batch from *at on, and on success moves *at behind it. Takes claims in the order of
+ * addresses. *more_out: it was not the last batch. */
 static CUresult fill_batch(struct batch *batch, CUdeviceptr *at, bool *more_out)
 {
     CUresult result = CUDA_SUCCESS;
@@ -210,7 +210,7 @@ static bool skip(CUdeviceptr *at)
     return true;
 }
 
-/* After a failure one by one, so that one allocation does not keep the others deferred. */
+/* After a failure fills one by one, so that one allocation does not keep the others deferred. */
 static bool fill(void)
 {
     struct batch *batch = ms_heap_zalloc(sizeof(*batch));
@@ -240,7 +240,7 @@ static bool fill(void)
 
 /* --- another plan than before */
 
-/* A chunk can go when all that it holds can be read again. */
+/* True if all bytes of the chunk can be read again. */
 static bool can_be_given_back(const struct ms_allocation *allocation, const struct ms_chunk *chunk)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
@@ -284,7 +284,7 @@ static size_t give_back(struct ms_allocation *allocation)
     return freed;
 }
 
-/* What the old plan said is forgotten; returns what it has in memory still. */
+/* Forgets what the old plan said; returns the bytes that are still in memory for it. */
 static uint64_t reopen(struct ms_allocation *allocation)
 {
     const struct ms_range all = {0, allocation->bytes};
@@ -314,9 +314,9 @@ static void drop_old_plan(void)
 
 /* --- */
 
-/* One pass at a time. Taken before claims, and held while they are waited for. */
+/* One prefetch at a time. Taken before claims, and held while the thread waits for them. */
 static struct ms_lock turn = MS_LOCK_INIT(prefetch);
-static uint64_t passed MS_GUARDED_BY(turn); /* the generation of the plan of the last pass */
+static uint64_t passed MS_GUARDED_BY(turn); /* the generation of the plan of the last prefetch */
 
 bool ms_prefetch_run(const char *why)
 {

@@ -46,8 +46,8 @@ static CUresult replay_fill(uint32_t pattern, size_t offset, CUdeviceptr address
     return result;
 }
 
-/* One piece, waited for: nothing says that the driver has taken pageable bytes before its
- * asynchronous copy has run, and then they are used otherwise, or go. */
+/* Copies one slot of bytes and waits: an asynchronous copy of pageable bytes may read them late,
+ * and they are reused or freed afterwards. */
 static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, CUstream stream)
 {
     CUresult result = ms_driver.memcpy_htod_async(address, host, bytes, stream);
@@ -82,7 +82,7 @@ static CUresult replay_source(const struct ms_content *content, CUdeviceptr addr
     return result;
 }
 
-/* The parked memory may go when the stream is done: whoever replays one waits for that. */
+/* Parked bytes may be freed when the stream is done, for which the caller waits. */
 static CUresult replay_parked(const struct ms_content *content, CUdeviceptr address, size_t bytes,
                               CUstream stream)
 {
@@ -108,7 +108,7 @@ CUresult ms_replay(const struct ms_content *content, size_t offset, CUdeviceptr 
     }
 }
 
-/* A lineage and where its block was when it was recorded. */
+/* A lineage, and where its block lay when it was recorded. */
 struct placed {
     const struct ms_lineage *lineage;
     uint64_t allocation_id;
@@ -119,7 +119,7 @@ struct placed {
 static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address, size_t begin,
                                 size_t end, CUstream stream);
 
-/* With its input in scratch memory, whole. */
+/* With all of its input in scratch memory. */
 static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                                CUstream stream)
 {
@@ -153,7 +153,7 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
                      : ms_launch_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)
         ms_publish_replay(recorded, begin, end);
-    else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* that is told where it is dealt with */
+    else if (result != CUDA_ERROR_OUT_OF_MEMORY) /* logged where it is handled */
         ms_log(MS_ERROR, "the recorded launch of %s cannot be run again: CUDA error %d",
                ms_launch_name(recorded->launch), (int)result);
     return result;
@@ -194,8 +194,7 @@ release:
     return result;
 }
 
-/* All at once, or, where there is no room for that, in windows, for each of which the launch runs
- * again. */
+/* At once, or, without memory for that, in windows; the launch then runs once a window. */
 static CUresult replay_moved(const struct ms_recorded_launch *recorded, size_t offset,
                              CUdeviceptr address, size_t bytes, CUstream stream)
 {
@@ -222,8 +221,8 @@ CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdevice
     return ms_replay(content, offset, address, bytes, stream);
 }
 
-/* The recorded launch whose result stands in its own place, over all of the block, somewhere in
- * [begin, end); or NULL. */
+/* The recorded launch whose result is in its own place, over all of the block, somewhere in
+ * [begin, end), or NULL. */
 static const struct ms_recorded_launch *find_own_launch(const struct placed *placed, size_t begin,
                                                         size_t end)
 {
@@ -307,8 +306,8 @@ CUresult ms_fill_stream(CUcontext context, CUstream *stream_out)
             streams.entries[streams.count++].stream = created;
         }
         ms_lock_drop(&streams.lock);
-        /* When another thread was faster, or the table is full, this one serves its call; it goes
-         * with its context. */
+        /* Another thread was faster, or the table is full: this stream serves its call, and is
+         * destroyed with its context. */
         stream = created;
     }
     *stream_out = stream;

@@ -15,7 +15,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Block by allocation: one whose bytes are lost does not keep the others deferred. */
+/* Block by block, so that one whose bytes are lost does not keep the others deferred. */
 static bool materialise_all(void)
 {
     bool all = true;
@@ -51,7 +51,7 @@ void ms_settle_now(const char *why)
     ms_overcommit_set_settled();
     if (settle(why))
         return;
-    /* What a plan gives to other ranks stays. */
+    /* Remote bytes stay deferred. */
     ms_window_give_up();
     if (!ms_shard_is_active())
         ms_log(MS_INFO, "not everything could be materialised while settling; it stays deferred");

@@ -20,7 +20,7 @@
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
 #define STEP (UINT64_C(64) << 30)
 
-/* Goes round, so that an address that was freed is not given to the next allocation. */
+/* Cycles, so that the next allocation does not get an address that was just freed. */
 static _Atomic uint64_t next = FIRST;
 static _Atomic unsigned misses;
 
@@ -29,7 +29,7 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
     return (value + unit - 1) / unit * unit;
 }
 
-/* Behind the reservation, guards included, that meets [at, at + bytes); 0: none of ours does. */
+/* The end of the shim's reservation, guards included, that meets [at, at + bytes), or 0. */
 static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
 {
     struct ms_allocation_facts facts;
@@ -43,8 +43,8 @@ static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
     return 0;
 }
 
-/* Where nothing of ours lies; 0: nowhere. Another thread may be told the same: then the driver
- * declines one. */
+/* An address where the shim has nothing, or 0. Two threads may get the same one: the driver then
+ * declines one of them. */
 static uint64_t choose(size_t bytes, size_t granule)
 {
     if (bytes > END - FIRST - granule || atomic_load(&misses) >= MOST_MISSES)

@@ -15,9 +15,9 @@ static struct {
     struct ms_lock lock;
     pthread_cond_t released;
     /*
-     * By address, with a gap of capacity - count pointers at index `gap`, where the last one came
-     * or went: drivers give addresses in a row, upwards or downwards, and then nothing has to be
-     * moved. All guarded by lock.
+     * By address, with a gap of capacity - count pointers at index `gap`, at the last change:
+     * drivers give addresses in a row, upwards or downwards, so nothing has to move. All guarded
+     * by lock.
      */
     struct ms_allocation **allocations;
     size_t count, capacity, gap;
@@ -46,7 +46,7 @@ MS_HOLDS(space.lock) static void move_gap_locked(size_t index)
     space.gap = index;
 }
 
-/* Makes room for one more. False when memory is out. */
+/* Makes room for one more. False if out of memory. */
 MS_HOLDS(space.lock) static bool grow_locked(void)
 {
     if (space.count < space.capacity)
@@ -162,8 +162,7 @@ void ms_space_remove(struct ms_allocation *allocation)
     ms_lock_drop(&space.lock);
 }
 
-/* In a forked child there is nothing here, and a lock may be held by a thread that it does not have
- * (flags.h). */
+/* A forked child owns nothing, and a thread that it does not have may hold the lock (flags.h). */
 static bool is_empty(void)
 {
     return !ms_owns_any();
@@ -320,7 +319,7 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
     ms_lock_drop(&space.lock);
 }
 
-/* The blocks that a pointer at this offset can mean, as one range; empty when there is none. */
+/* The blocks that a pointer at this offset may refer to, as one range, perhaps empty. */
 MS_HOLDS(space.lock)
 static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
 {
@@ -389,8 +388,8 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
 }
 
 /* Copies the facts of what find(address) gives. */
-static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
-                 struct ms_allocation_facts *facts_out)
+static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
+                       struct ms_allocation_facts *facts_out)
 {
     if (is_empty())
         return false;
@@ -404,12 +403,12 @@ static bool tell(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address
 
 bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out)
 {
-    return tell(find_locked, address, facts_out);
+    return copy_facts(find_locked, address, facts_out);
 }
 
 bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out)
 {
-    return tell(next_locked, address, facts_out);
+    return copy_facts(next_locked, address, facts_out);
 }
 
 void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
@@ -431,8 +430,8 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* Whose reservation an address is in. The guards of neighbours do not overlap, so it is at most
- * one. */
+/* The allocation in whose reservation the address lies. Guards of neighbours do not overlap, so
+ * there is at most one. */
 MS_HOLDS(space.lock) static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
 {
     size_t at = lower_bound_locked(address);

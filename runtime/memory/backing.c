@@ -12,7 +12,7 @@
 /* Bit p of peers[d]: device p may reach memory of device d. */
 static _Atomic uint64_t peers[MS_MAX_DEVICES];
 
-/* Device memory that the shim has: under allocations, parked memory and as sinks. */
+/* Device memory that the shim has: for allocations, parked bytes and sinks. */
 static _Atomic int64_t backed[MS_MAX_DEVICES];
 
 uint64_t ms_backing_device_bytes(CUdevice device)
@@ -79,7 +79,7 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
     return CUDA_SUCCESS;
 }
 
-/* What gives something back is called once more when it fails: nobody else will do it later. */
+/* A call that frees something is made once more if it fails: nothing else frees it later. */
 static void unmap(CUdeviceptr address, size_t bytes)
 {
     CUresult result = ms_driver.mem_unmap(address, bytes);
@@ -114,7 +114,7 @@ static void unmap_granules(const struct ms_backing *backing, struct ms_range ran
         unmap(backing->address + at, backing->granule);
 }
 
-/* --- what is under the sink for queued work */
+/* --- sink mappings for queued work */
 
 static bool touches(const struct ms_sink_mapping *mapping, size_t begin, size_t end)
 {
@@ -140,7 +140,7 @@ static CUresult wait_for_work(const struct ms_sink_mapping *mapping)
     return result;
 }
 
-/* Takes it out of the list, which *at is a link of. */
+/* Removes it from the list, of which *at is a link. */
 static void end_mapping(struct ms_backing *backing, struct ms_sink_mapping **at)
 {
     struct ms_sink_mapping *mapping = *at;
@@ -224,7 +224,7 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
     return ms_driver.mem_set_access(address, bytes, access, count);
 }
 
-/* Maps a handle and opens it. Undone whole when a step fails. */
+/* Maps a handle and gives access to it. A failure undoes all of it. */
 static CUresult map_handle(const struct ms_backing *backing, CUmemGenericAllocationHandle handle,
                            CUdeviceptr address, size_t bytes)
 {
@@ -264,7 +264,7 @@ static bool grow(struct ms_backing *backing)
     return true;
 }
 
-/* Maps chunk and files it at position `at`. */
+/* Maps the chunk and inserts it at position `at`. */
 static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
 {
     if (!grow(backing))
@@ -339,9 +339,8 @@ size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
 }
 
 /*
- * One throw-away granule a device, made when it is first needed and kept until memory is short. It
- * is given back only while nobody is about to map it; users is DROPPING for the moment in which
- * that is made sure.
+ * One throw-away granule a device, made at its first use and kept until memory is short. It is
+ * freed only while no thread is about to map it: users is DROPPING while that is checked.
  */
 static struct {
     _Atomic CUmemGenericAllocationHandle handle;
@@ -429,7 +428,7 @@ static size_t round_up(const struct ms_backing *backing, size_t offset)
     return round_down(backing, offset + backing->granule - 1);
 }
 
-/* Takes the sink away from the gaps of whole granules. */
+/* Unmaps the sink from the gaps of whole granules. */
 static void unmap_sink_granules(const struct ms_backing *backing, size_t from, size_t stop)
 {
     size_t begin;
@@ -437,7 +436,7 @@ static void unmap_sink_granules(const struct ms_backing *backing, size_t from, s
         unmap_granules(backing, (struct ms_range){begin, end});
 }
 
-/* The sink under every granule of [begin, end); under none after a failure. */
+/* Maps the sink to every granule of [begin, end), or to none if that fails. */
 static CUresult sink_granules(const struct ms_backing *backing, CUmemGenericAllocationHandle sink,
                               size_t begin, size_t end)
 {

@@ -24,7 +24,7 @@ void ms_allocation_destroy(struct ms_allocation *allocation)
     ms_heap_free(allocation);
 }
 
-/* It counts as owned, so that calls which may unbury it are not passed by. */
+/* It counts as owned, so that calls which may free it still come to the shim. */
 void ms_delay_free(struct ms_allocation *allocation)
 {
     atomic_fetch_add(&ms_hot.owned, 1);
@@ -48,7 +48,7 @@ static struct ms_allocation *take_all(void)
     return first;
 }
 
-/* Of one context, or, with NULL, of all. */
+/* Of one context (NULL: of all). */
 static bool destroy_done(CUcontext context, bool is_gone)
 {
     bool is_any = false;

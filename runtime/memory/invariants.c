@@ -106,7 +106,7 @@ static bool chunks_are_valid(const struct ms_backing *backing, struct ms_violati
            violates(violation, "backed_bytes is the sum of its chunks", 0, backing->bytes);
 }
 
-/* Whether another range that is under the sink overlaps this one. */
+/* True if another range of a sink mapping overlaps this one. */
 static bool is_sunk_twice(const struct ms_backing *backing, const struct ms_range *range)
 {
     for (const struct ms_sink_mapping *sink = backing->sinks; sink != NULL; sink = sink->next) {
@@ -172,7 +172,7 @@ static bool is_backed(const struct ms_backing *backing, size_t *at, size_t begin
     return true;
 }
 
-/* Whether an extent has the place that it needs among the blocks. */
+/* True if the extent lies where its kind may lie among the blocks. */
 static bool is_placed(const struct ms_allocation *allocation, const struct ms_extent *extent)
 {
     const struct ms_blocks *blocks = &allocation->blocks;
@@ -194,7 +194,7 @@ static bool is_missing(const struct ms_lineage *lineage)
     return lineage->resident_bytes + lineage->cached_bytes == 0;
 }
 
-/* What an extent refers to has all of its bytes, and nothing in memory that could go. */
+/* True if what the extent refers to has all of its bytes, and no cached ones. */
 static bool refers_to_enough(const struct ms_extent *extent)
 {
     const struct ms_content *content = &extent->content;
@@ -215,7 +215,7 @@ static bool refers_to_enough(const struct ms_extent *extent)
     }
 }
 
-/* Of an extent, how many bytes lie in no block. */
+/* How many bytes of an extent lie in no block. */
 static size_t remote_bytes_of(const struct ms_allocation *allocation,
                               const struct ms_extent *extent)
 {

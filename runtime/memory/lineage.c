@@ -110,7 +110,7 @@ bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_
     return false;
 }
 
-/* Whether all extents of [begin, end) are present, or none, as wanted. */
+/* True if all extents of [begin, end) are present, or none, as wanted. */
 static bool all_are(const struct ms_lineage *lineage, size_t begin, size_t end, bool wanted)
 {
     for (size_t i = find(lineage, begin); i < lineage->count; i++) {
@@ -185,8 +185,8 @@ static void add_change(struct ms_lineage *lineage, size_t begin, size_t end)
 }
 
 /*
- * The extents first..last are replaced by at most three: what is left of the first before `begin`,
- * the new one, and what is left of the last after `end`. Equal neighbours are joined on the way.
+ * Replaces the extents first..last by at most three: the rest of the first before `begin`, the new
+ * one, and the rest of the last after `end`. Joins equal neighbours.
  */
 bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
                     const struct ms_content *content)
@@ -201,7 +201,7 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 
     size_t first = find(lineage, begin);
     size_t last = find(lineage, end - 1);
-    /* Take one neighbour on each side along, so that joining is one rule for all. */
+    /* Include one neighbour on each side, so that one rule joins all. */
     first -= first > 0;
     last += last + 1 < lineage->count;
 
@@ -277,7 +277,7 @@ bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
     return true;
 }
 
-/* Extents that are being made, one behind the other; equal neighbours are joined. */
+/* A list of extents in the making, in order; equal neighbours are joined. */
 static void append(struct ms_lineage *made, const struct ms_extent *extent)
 {
     if (made->count > 0 && ms_extent_continues(&made->extents[made->count - 1], extent)) {
@@ -351,7 +351,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
     return true;
 }
 
-/* Neighbours that differed in nothing else become one. */
+/* Joins neighbours that differed in nothing else. */
 void ms_lineage_drop_caches(struct ms_lineage *lineage)
 {
     size_t count = 0;

@@ -27,7 +27,7 @@ static CUresult poll(CUevent event, bool patient)
     return state;
 }
 
-/* It would end the captures of other threads: none begins meanwhile (ms_order_set_capture). */
+/* It would end captures of other threads, so none begins meanwhile (ms_order_set_capture). */
 static CUresult record_context(CUcontext context, CUevent event)
 {
     atomic_fetch_add(&ms_hot.marking, 1);
@@ -80,8 +80,7 @@ bool ms_context_is_idle(CUcontext context)
     return is_idle;
 }
 
-/* Not by cuCtxSynchronize, which ends captures that begin meanwhile, if the driver knows another
- * way. */
+/* Avoids cuCtxSynchronize if the driver has another way: it ends captures that begin meanwhile. */
 static CUresult wait_in(CUcontext context)
 {
     CUevent event;
@@ -128,8 +127,8 @@ bool ms_may_record(CUstream stream)
             ms_publish_fallback(MS_REASON_BUSY_STREAM, 0, NULL);
         return state == CUDA_SUCCESS;
     }
-    /* The query also finds handles that are no streams, and errors of earlier work: those calls go
-     * to the driver, which refuses them. */
+    /* The query also fails for handles that are no streams, and for errors of earlier work: those
+     * calls go to the driver, which refuses them. */
     const CUresult state = ms_driver.stream_query(stream);
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
 }

@@ -130,9 +130,9 @@ static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t
 }
 
 /*
- * Something to tell: its memory or its lineage has changed. But not the parts that a caching
- * allocator hands out and takes back while nothing of it is deferred, which a training loop does
- * all the time: what has changed meanwhile is told when something is deferred again.
+ * True if the memory or the lineage of the allocation has changed. Ignores blocks that a caching
+ * allocator hands out and takes back while nothing is deferred, as a training loop does all the
+ * time: those are published when something is deferred again.
  */
 static bool has_news(const struct ms_allocation *allocation, uint64_t deferred)
 {

@@ -189,7 +189,7 @@ static void let_wait(struct ms_plan *plan, const char *name)
     ms_lock_take(&ms_shard.lock);
     drop_waiting_locked();
     ms_shard.waiting = plan;
-    memset(ms_shard.told, 0, sizeof(ms_shard.told));
+    memset(ms_shard.coordinates, 0, sizeof(ms_shard.coordinates));
     snprintf(ms_shard.waiting_name, sizeof(ms_shard.waiting_name), "%s", name);
     ms_lock_drop(&ms_shard.lock);
 }
@@ -261,10 +261,10 @@ static bool is_complete_locked(const struct ms_mesh *mesh, uint32_t *rank_out)
 {
     *rank_out = 0;
     for (unsigned i = 0; i < mesh->dims; i++) {
-        if (mesh->size[i] > 1 && ms_shard.told[i] == 0)
+        if (mesh->size[i] > 1 && ms_shard.coordinates[i] == 0)
             return false;
         if (mesh->size[i] > 1)
-            *rank_out += (ms_shard.told[i] - 1) * mesh->stride[i];
+            *rank_out += (ms_shard.coordinates[i] - 1) * mesh->stride[i];
     }
     return true;
 }
@@ -298,7 +298,7 @@ bool ms_shard_add_group(uint32_t ranks, uint32_t rank)
         const struct ms_mesh *mesh = ms_plan_mesh(plan);
         const unsigned dim = find_dimension(mesh, ranks);
         if (dim < mesh->dims && rank < ranks)
-            ms_shard.told[dim] = rank + 1;
+            ms_shard.coordinates[dim] = rank + 1;
         is_known = is_complete_locked(mesh, &found);
         if (mesh->world == ranks && rank < ranks) {
             is_known = true;

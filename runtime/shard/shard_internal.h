@@ -31,7 +31,7 @@ struct ms_shard {
     struct ms_plan *waiting; /* for a communicator that gives the rank; NULL: none */
     char waiting_name[512];
     /* 1 + the coordinates of the waiting plan, by groups; 0: unknown */
-    uint32_t told[MS_MESH_DIMS_MAX];
+    uint32_t coordinates[MS_MESH_DIMS_MAX];
     bool is_contradicted; /* a communicator gave another rank, which was logged */
     bool has_odd_group;   /* a group along no dimension was logged */
     struct ms_sheet sheet;
@@ -45,7 +45,7 @@ struct ms_shard {
     size_t *ambiguous; /* entries */
     size_t ambiguous_count;
 
-    /* Calls that have read outside, each told once. */
+    /* Calls that have read remote bytes, each logged once. */
     struct {
         char call[96], tensor[128];
     } remote_readers[64];

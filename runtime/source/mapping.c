@@ -80,7 +80,7 @@ static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, 
 }
 
 /* Converts an answer about a mapping. A second query gets the name, which is "" if too long. */
-static void tell(int maps, const struct query *query, struct ms_mapping *mapping_out)
+static void answer_query(int maps, const struct query *query, struct ms_mapping *mapping_out)
 {
     struct query named;
     *mapping_out = (struct ms_mapping){
@@ -107,7 +107,7 @@ static enum answer ask_for_mapping(int maps, uintptr_t begin, uintptr_t end,
         return answer;
     if (query.inode == 0 || end > query.end)
         return NO;
-    tell(maps, &query, mapping_out);
+    answer_query(maps, &query, mapping_out);
     mapping_out->file_offset += begin - query.begin;
     return YES;
 }
@@ -120,7 +120,7 @@ static enum answer ask_for_all(int maps, ms_mapping_visitor *visit, void *contex
         struct ms_mapping mapping;
         if (query.inode == 0 || query.offset != 0)
             continue;
-        tell(maps, &query, &mapping);
+        answer_query(maps, &query, &mapping);
         visit(context, &mapping);
     }
     return answer;

@@ -158,7 +158,7 @@ static enum color event_color(uint32_t kind)
                : PLAIN;
 }
 
-/* What was materialised for a fallback is told by the fallback. */
+/* What was materialised for a fallback is part of the fallback. */
 static bool is_given(const struct ms_state_cause *cause)
 {
     return cause->kind == MS_EVENT_MATERIALISE &&
