@@ -155,10 +155,10 @@ MS_TEST(what_is_in_order_goes_on)
     CHECK(ms_lock_try(&low));
     ms_lock_drop(&high);
     ms_lock_drop(&low);
-    ms_space_release(second);
-    ms_space_release(first);
+    ms_space_unclaim(second);
+    ms_space_unclaim(first);
     first = claim(0);
-    ms_space_release(first);
+    ms_space_unclaim(first);
     ms_lock_drop(&turn);
     ms_lock_take(&turn);
     ms_lock_drop(&turn);

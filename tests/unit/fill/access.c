@@ -174,6 +174,7 @@ static void start(void)
         .memset_d8_async = memset_d8,
     };
     ms_counted_init(&recorded.counted, keep);
+    CHECK(ms_lineage_init(&recorded.before, GRANULE));
     allocation = (struct ms_allocation){
         .address = ADDRESS,
         .bytes = PARTS * GRANULE,
@@ -197,6 +198,7 @@ static void end(void)
     CHECK(ms_space_claim(ADDRESS) == &allocation);
     ms_space_remove(&allocation);
     ms_lineage_cleanup(&allocation.lineage);
+    ms_lineage_cleanup(&recorded.before);
     ms_backing_release(&allocation.backing);
 }
 

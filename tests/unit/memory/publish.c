@@ -130,6 +130,7 @@ MS_TEST(a_record_has_the_bytes_of_each_kind)
     CHECK_EQ(ms_snapshot_figure(&snapshot, "deferred_bytes"), 0);
     CHECK_EQ(ms_snapshot_figure(&snapshot, "live_bytes"), 0);
     ms_snapshot_cleanup(&snapshot);
+    CHECK(ms_space_claim(allocation->address) == allocation);
     ms_space_remove(allocation);
     CHECK(ms_space_add(allocation));
     end();

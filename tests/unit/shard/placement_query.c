@@ -113,6 +113,8 @@ MS_TEST(only_what_is_asked_about_and_has_no_memory_is_judged)
     CHECK_STANDING(3 * FAKE_GRANULE, BYTES, MS_UNKNOWN);
     CHECK(ms_space_claim(allocation->address) == allocation);
     CHECK(ms_lineage_set_dead(&allocation->lineage, 3 * FAKE_GRANULE, HALF, true));
+    CHECK(ms_space_add_block(allocation, 0, 3 * FAKE_GRANULE));
+    CHECK(ms_space_add_block(allocation, HALF, BYTES));
     ms_space_release(allocation);
     judge(0, BYTES);
     CHECK_STANDING(3 * FAKE_GRANULE, HALF, MS_UNKNOWN); /* dead */
