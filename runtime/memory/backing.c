@@ -79,31 +79,37 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
     return CUDA_SUCCESS;
 }
 
-/* A call that frees something is made once more if it fails: nothing else frees it later. */
+/* A call that frees something is made once more if it fails: nothing else frees it later. But a
+ * driver that has shut down, while this thread outlives it, has freed everything. */
+static bool is_failure(CUresult result)
+{
+    return result != CUDA_SUCCESS && result != CUDA_ERROR_DEINITIALIZED;
+}
+
 static void unmap(CUdeviceptr address, size_t bytes)
 {
     CUresult result = ms_driver.mem_unmap(address, bytes);
-    if (result != CUDA_SUCCESS)
+    if (is_failure(result))
         result = ms_driver.mem_unmap(address, bytes);
-    if (result != CUDA_SUCCESS)
+    if (is_failure(result))
         ms_log(MS_WARN, "cannot unmap %zu bytes at 0x%llx: CUDA error %d", bytes, address, result);
 }
 
 static void release(CUmemGenericAllocationHandle handle)
 {
     CUresult result = ms_driver.mem_release(handle);
-    if (result != CUDA_SUCCESS)
+    if (is_failure(result))
         result = ms_driver.mem_release(handle);
-    if (result != CUDA_SUCCESS)
+    if (is_failure(result))
         ms_log(MS_WARN, "cannot give device memory back: CUDA error %d", result);
 }
 
 static void free_addresses(CUdeviceptr address, size_t bytes)
 {
     CUresult result = ms_driver.mem_address_free(address, bytes);
-    if (result != CUDA_SUCCESS)
+    if (is_failure(result))
         result = ms_driver.mem_address_free(address, bytes);
-    if (result != CUDA_SUCCESS)
+    if (is_failure(result))
         ms_log(MS_WARN, "cannot free the addresses at 0x%llx: CUDA error %d", address, result);
 }
 

@@ -418,3 +418,27 @@ MS_TEST(peers_reach_what_is_mapped_now_and_later)
         CHECK_EQ(fake_access_at(address_of(i)), 1);
     release();
 }
+
+/* --- the end of the process */
+
+static CUresult (*real_unmap)(CUdeviceptr address, size_t bytes);
+static unsigned unmaps;
+
+static CUresult unmap_too_late(CUdeviceptr address, size_t bytes)
+{
+    unmaps++;
+    CHECK_EQ(real_unmap(address, bytes), CUDA_SUCCESS);
+    return CUDA_ERROR_DEINITIALIZED;
+}
+
+MS_TEST(a_driver_that_has_shut_down_is_asked_once)
+{
+    reserve(BYTES);
+    CHECK_EQ(cover(0, 1), CUDA_SUCCESS);
+    real_unmap = ms_driver.mem_unmap;
+    ms_driver.mem_unmap = unmap_too_late;
+    CHECK_EQ(ms_backing_uncover(&backing, 0, FAKE_GRANULE), FAKE_GRANULE);
+    CHECK_EQ(unmaps, 1);
+    ms_driver.mem_unmap = real_unmap;
+    release();
+}
