@@ -41,12 +41,6 @@ struct ms_plan {
     struct ms_plan_entry *entries;
 };
 
-/* Indices of entries, sorted by their key; equal ones in the plan's order. */
-struct ms_index {
-    uint32_t *entries;
-    size_t count;
-};
-
 struct ms_unit {
     const char *name;
     unsigned mesh_dim;

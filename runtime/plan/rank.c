@@ -24,7 +24,7 @@ bool ms_rank_is_given(const struct ms_plan *plan)
     uint32_t rank;
     bool is_given = ms_plan_has_rank(plan, &rank);
     for (size_t i = 0; i < MS_LAUNCHERS; i++)
-        is_given |= getenv(ms_launchers[i].rank) != NULL;
+        is_given |= secure_getenv(ms_launchers[i].rank) != NULL;
     return is_given;
 }
 
@@ -34,7 +34,8 @@ bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_faul
     if (ms_plan_has_rank(plan, rank_out))
         return true;
     for (size_t i = 0; i < MS_LAUNCHERS; i++) {
-        const char *rank = getenv(ms_launchers[i].rank), *size = getenv(ms_launchers[i].size);
+        const char *rank = secure_getenv(ms_launchers[i].rank),
+                   *size = secure_getenv(ms_launchers[i].size);
         uint32_t ranks = world, number = 0;
         if (rank == NULL)
             continue;
