@@ -85,7 +85,21 @@ def check_progress():
               f"cannot build {folder}/build" in done.stderr, done.stderr)
 
 
+def check_functions():
+    """Scripts that share tests/setup/common.sh call what there is; those beside these two run seldom."""
+    common = os.path.join(SOURCE, "tests", "setup", "common.sh")
+    with open(common, encoding="utf-8") as file:
+        shared = file.read()
+    for script in ("quickstart", "check", "tests/frameworks/torch/run"):
+        with open(os.path.join(SOURCE, script), encoding="utf-8") as file:
+            text = file.read()
+        there = re.findall(r"^(\w+)\(\) ", shared + text, re.M) + re.findall(r"\b(\w+)=", shared + text)
+        called = re.findall(r"^\s*(?:[A-Za-z_]+=\S+ )*([a-z]+_[a-z_]+)\b", text, re.M)
+        check(f"{script} calls only what there is", set(called) <= set(there), set(called) - set(there))
+
+
 def main():
+    check_functions()
     for script, cases in WRONG.items():
         for arguments in cases:
             check_arguments(script, arguments)
