@@ -5,82 +5,56 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_ROWS = 32, MAX_LETTERS = 8 };
+enum { MAX_ROWS = 32 };
 
 static const char **value_of(struct options *options, const struct row *row)
 {
     return (const char **)(void *)((char *)options + row->value);
 }
 
-static const struct row *find_row(const struct command_line *line, const char *name)
-{
-    for (size_t i = 0; i < line->row_count; i++) {
-        if (strcmp(line->rows[i].name, name) == 0)
-            return &line->rows[i];
-    }
-    return NULL;
-}
-
-static const struct row *short_row(const struct command_line *line, int letter)
-{
-    for (size_t i = 0; i < line->letter_count; i++) {
-        if (line->letters[i].letter == letter)
-            return find_row(line, line->letters[i].name);
-    }
-    return NULL;
-}
-
 /* Fills getopt_long's tables. */
-static void list_options(const struct command_line *line, struct option names[MAX_ROWS + 1],
-                         char letters[2 * MAX_LETTERS + 1])
+static void list_options(const struct row *row, struct option *names, char *letters)
 {
-    for (size_t i = 0; i < line->row_count; i++)
-        names[i] = (struct option){line->rows[i].name, line->rows[i].argument, NULL, 0};
-    names[line->row_count] = (struct option){0};
-    for (size_t i = 0; i < line->letter_count; i++) {
-        *letters++ = line->letters[i].letter;
-        if (find_row(line, line->letters[i].name)->argument == required_argument)
+    for (; row->name != NULL; row++) {
+        *names++ = (struct option){row->name, row->argument, NULL, row->letter};
+        if (row->letter != 0)
+            *letters++ = row->letter;
+        if (row->letter != 0 && row->argument == required_argument)
             *letters++ = ':';
     }
+    *names = (struct option){0};
     *letters = '\0';
 }
 
-/* getopt_long reports what is wrong with an option. */
-static bool parse(const struct command_line *line, int argc, char **argv, struct options *options,
-                  struct words *words)
+/* Finds the command's name, or NULL. getopt_long reports what is wrong with an option. */
+static bool parse(const struct row *rows, int argc, char **argv, struct options *options,
+                  const char **name_out)
 {
     struct option names[MAX_ROWS + 1];
-    char letters[2 * MAX_LETTERS + 1];
+    char letters[2 * MAX_ROWS + 1];
     int index;
-    list_options(line, names, letters);
+    list_options(rows, names, letters);
     for (int found; (found = getopt_long(argc, argv, letters, names, &index)) >= 0;) {
-        const struct row *row = found == 0 ? &line->rows[index] : short_row(line, found);
-        if (row == NULL)
+        const struct row *row = found == 0 ? &rows[index] : rows;
+        while (found != 0 && row->name != NULL && row->letter != found)
+            row++;
+        if (row->name == NULL)
             return false;
         *value_of(options, row) = optarg != NULL ? optarg : row->name;
     }
-    if (optind < argc)
-        words->command = argv[optind++];
-    words->files = (const char **)argv + optind;
-    words->file_count = (size_t)(argc - optind);
+    *name_out = argv[optind];
+    const int first = optind + (optind < argc);
+    *(struct words *)(void *)options =
+        (struct words){(const char *const *)argv + first, (size_t)(argc - first)};
     return true;
-}
-
-static const struct command *find_command(const struct command_line *line, const char *name)
-{
-    for (size_t i = 0; name != NULL && i < line->command_count; i++) {
-        if (strcmp(line->commands[i].name, name) == 0)
-            return &line->commands[i];
-    }
-    return NULL;
 }
 
 /* Reports options that the command does not take. */
 static bool takes(const struct command_line *line, const struct command *command,
-                  struct options *options, const struct words *words)
+                  struct options *options)
 {
-    for (size_t i = 0; i < line->row_count; i++) {
-        const struct row *row = &line->rows[i];
+    const struct words *words = (const struct words *)(const void *)options;
+    for (const struct row *row = line->rows; row->name != NULL; row++) {
         if (*value_of(options, row) != NULL && (row->commands & command->bit) == 0) {
             fprintf(stderr, "%s: %s takes no --%s\n", line->program, command->name, row->name);
             return false;
@@ -91,17 +65,21 @@ static bool takes(const struct command_line *line, const struct command *command
 
 static int run(const struct command_line *line, int argc, char **argv, struct options *options)
 {
-    struct words words = {0};
-    if (!parse(line, argc, argv, options, &words))
-        return line->wrong_usage;
-    if (*value_of(options, find_row(line, "help")) != NULL) {
+    const struct row *help = line->rows;
+    const struct command *command = line->commands;
+    const char *name;
+    if (!parse(line->rows, argc, argv, options, &name))
+        return USAGE;
+    while (strcmp(help->name, "help") != 0)
+        help++;
+    if (*value_of(options, help) != NULL) {
         fputs(line->usage, stdout);
-        return line->good;
+        return GOOD;
     }
-    const struct command *command = find_command(line, words.command);
-    if (command == NULL || !takes(line, command, options, &words))
-        return line->wrong_usage;
-    line->take_words(options, &words);
+    while (name != NULL && command->name != NULL && strcmp(command->name, name) != 0)
+        command++;
+    if (name == NULL || command->name == NULL || !takes(line, command, options))
+        return USAGE;
     return command->run(options);
 }
 
@@ -109,11 +87,11 @@ int command_line_run(const struct command_line *line, int argc, char **argv,
                      struct options *options)
 {
     const int status = run(line, argc, argv, options);
-    if (status == line->wrong_usage)
+    if (status == USAGE)
         fputs(line->usage, stderr);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "%s: the output cannot be written\n", line->program);
-        return line->bad;
+        return BAD;
     }
     return status;
 }

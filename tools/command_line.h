@@ -10,7 +10,17 @@
 #include <getopt.h>
 #include <stddef.h>
 
-/* Defined by each tool. Its members for options are `const char *`, NULL if not given. */
+/* Exit statuses. BAD: an input does not exist or is not valid, or the output cannot be written. */
+enum { GOOD, BAD, USAGE };
+
+/* The words that are not options. */
+struct words {
+    const char *const *files; /* ended by NULL */
+    size_t file_count;
+};
+
+/* Defined by each tool: first its words, then its options, each a `const char *`, NULL if it is not
+ * given. */
 struct options;
 
 struct command {
@@ -26,36 +36,18 @@ struct row {
     size_t value;
     int argument; /* no_argument or required_argument */
     unsigned commands;
+    char letter; /* that stands for it, or 0 */
 };
 #define TO(member) #member, offsetof(struct options, member)
 
-/* A short option for a long one. */
-struct letter {
-    char letter;
-    const char *name;
-};
-
-/* The words that are not options. */
-struct words {
-    const char *command; /* NULL if there is none */
-    const char **files;
-    size_t file_count;
-};
-
 struct command_line {
     const char *program, *usage;
-    const struct command *commands;
-    size_t command_count;
-    const struct row *rows; /* one of them is help */
-    size_t row_count;
-    const struct letter *letters;
-    size_t letter_count;
-    void (*take_words)(struct options *options, const struct words *words);
-    int good, bad, wrong_usage; /* exit statuses */
+    const struct command *commands; /* ended by one without a name, as the rows */
+    const struct row *rows;         /* one of them is help */
 };
 
 /* Fills `options`, which is all zero, and runs the command. Reports errors on stderr; if the output
- * cannot be written, the result is `bad`. */
+ * cannot be written, the result is BAD. */
 int command_line_run(const struct command_line *line, int argc, char **argv,
                      struct options *options);
 

@@ -4,8 +4,7 @@ import os
 import re
 
 COMMAND = re.compile(r'\{"([\w-]+)", (\w+), run_\w+, (\d+), (\w+)\}')
-OPTION = re.compile(r'\{TO\((\w+)\), (no|required|optional)_argument, ([^{}]+)\}')
-SHORT = re.compile(r"\{'(\w)', \"(\w+)\"\}")
+OPTION = re.compile(r"\{TO\((\w+)\), (no|required|optional)_argument, ([^{},]+)(?:, '(\w)')?\}")
 VALUE = r"\w(?:[\w|=,]*\w)?"
 
 
@@ -19,10 +18,9 @@ class Tool:
         self.name = "metashard-" + os.path.basename(os.path.dirname(path))
         self.bits = {bit: name for name, bit, _, _ in self._rows(path, text, "commands", COMMAND, '{"')}
         self.commands = list(self.bits.values())
-        letters = {name: letter for letter, name in SHORT.findall(text)}
         self.options = {}
-        for name, argument, commands in self._rows(path, text, "rows", OPTION, "{TO("):
-            self.options[name] = (argument != "no", self._commands_of(path, commands), letters.get(name))
+        for name, argument, commands, letter in self._rows(path, text, "rows", OPTION, "{TO("):
+            self.options[name] = (argument != "no", self._commands_of(path, commands), letter or None)
         self._read_usage(path, text)
 
     @staticmethod

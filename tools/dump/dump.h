@@ -7,17 +7,12 @@
 #include <stdio.h>
 
 #include "runtime/state/view.h"
-
-/* BAD: a page does not exist, is not valid or has another version; or output cannot be written. */
-enum { GOOD, BAD, USAGE };
+#include "tools/command_line.h"
 
 enum { MAX_FILES = 4096 };
 
-/* Values are NULL if not given; options without an argument have any text. */
 struct options {
-    const char *command;
-    const char **files;
-    size_t file_count;
+    struct words words;
     const char *json, *events, *help, *color, *width, *html, *trace;
 };
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metashard-dump: what MetaShard did in a process, from its state page. */
-#include "tools/command_line.h"
 #include "tools/dump/dump.h"
 
 static const char usage[] =
@@ -17,6 +16,7 @@ static const struct command commands[] = {
     {"list", LIST, run_list, 0, 0},
     {"show", SHOW, run_show, 1, MAX_FILES},
     {"diff", DIFF, run_diff, 2, 2},
+    {0},
 };
 
 static const struct row rows[] = {
@@ -26,34 +26,13 @@ static const struct row rows[] = {
     {TO(trace), required_argument, SHOW},
     {TO(color), required_argument, LIST | SHOW | DIFF},
     {TO(width), required_argument, LIST | SHOW | DIFF},
-    {TO(help), no_argument, LIST | SHOW | DIFF},
+    {TO(help), no_argument, LIST | SHOW | DIFF, 'h'},
+    {0},
 };
-
-static const struct letter letters[] = {{'h', "help"}};
-
-static void take_words(struct options *options, const struct words *words)
-{
-    options->command = words->command;
-    options->files = words->files;
-    options->file_count = words->file_count;
-}
-
-#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
 int main(int argc, char **argv)
 {
-    static const struct command_line line = {.program = "metashard-dump",
-                                             .usage = usage,
-                                             .commands = commands,
-                                             .command_count = COUNT(commands),
-                                             .rows = rows,
-                                             .row_count = COUNT(rows),
-                                             .letters = letters,
-                                             .letter_count = COUNT(letters),
-                                             .take_words = take_words,
-                                             .good = GOOD,
-                                             .bad = BAD,
-                                             .wrong_usage = USAGE};
+    static const struct command_line line = {"metashard-dump", usage, commands, rows};
     struct options options = {0};
     return command_line_run(&line, argc, argv, &options);
 }

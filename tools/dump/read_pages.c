@@ -62,10 +62,10 @@ static int by_rank(const void *a, const void *b)
 
 bool view_open_in_order(struct view *view, const struct options *options)
 {
-    struct ms_snapshot *processes = calloc(options->file_count, sizeof(*processes));
+    struct ms_snapshot *processes = calloc(options->words.file_count, sizeof(*processes));
     *view = (struct view){processes, 0};
-    for (size_t i = 0; i < options->file_count; i++) {
-        if (processes == NULL || !open_one(&processes[i], options->files[i])) {
+    for (size_t i = 0; i < options->words.file_count; i++) {
+        if (processes == NULL || !open_one(&processes[i], options->words.files[i])) {
             view_close(view);
             return false;
         }

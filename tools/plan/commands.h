@@ -4,13 +4,10 @@
 #define METASHARD_TOOLS_PLAN_COMMANDS_H
 
 #include "runtime/plan/plan.h"
+#include "tools/command_line.h"
 
-enum { GOOD, NOT_VALID, USAGE };
-
-/* Values are NULL if not given. */
 struct options {
-    const char *command, *files[2];
-    int file_count;
+    struct words words;
     const char *strategy, *mesh, *rules, *world, *output; /* make; strategy: fit too */
     const char *json;                                     /* any text; check, explain */
     const char *rank;                                     /* explain */

@@ -283,7 +283,7 @@ char *plan_text(const struct options *options, const char *path,
     char *text = NULL;
     *status_out = USAGE;
     if (maker_init(&maker, options)) {
-        *status_out = NOT_VALID;
+        *status_out = BAD;
         if (!ms_checkpoint_open(path, &checkpoint, &fault))
             fprintf(stderr, "%s\n", fault.text);
         else if (rules_init(&rules, options->rules, maker.mesh, checkpoint))
@@ -306,7 +306,7 @@ static int write_text(const char *text, const char *path)
         is_good = fclose(file) == 0 && is_good;
     if (!is_good) {
         fprintf(stderr, "%s: cannot be written\n", path != NULL ? path : "stdout");
-        return NOT_VALID;
+        return BAD;
     }
     return GOOD;
 }
@@ -317,7 +317,7 @@ int run_make(const struct options *options)
     int status;
     if (options->strategy == NULL || (options->mesh == NULL && options->world == NULL))
         return USAGE;
-    char *text = plan_text(options, options->files[0], &checkpoint, &status);
+    char *text = plan_text(options, options->words.files[0], &checkpoint, &status);
     if (text == NULL)
         return status;
     status = write_text(text, options->output);

@@ -158,15 +158,15 @@ int run_check(const struct options *options)
         fputs("--ranks: expected --json beside it\n", stderr);
         return USAGE;
     }
-    if (!opened_open(&opened, options->files[0], options->files[1]))
-        return NOT_VALID;
-    int status = NOT_VALID;
+    if (!opened_open(&opened, options->words.files[0], options->words.files[1]))
+        return BAD;
+    int status = BAD;
     if (ms_census_init(&census, opened.layout)) {
         const size_t unplaced = options->json != NULL
                                     ? report_json(opened.layout, &census, options->ranks != NULL)
                                     : report_text(opened.layout, &census);
         ms_census_cleanup(&census);
-        status = unplaced == 0 ? GOOD : NOT_VALID;
+        status = unplaced == 0 ? GOOD : BAD;
     } else {
         fputs("metashard-plan: out of memory\n", stderr);
     }
@@ -251,12 +251,12 @@ static int explain(const struct options *options, const struct ms_layout *layout
         rank = (uint32_t)number;
     } else if (!ms_rank_find(plan, &rank, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
-        return NOT_VALID;
+        return BAD;
     }
     struct ms_placement *placement = ms_placement_create(layout, rank);
     if (placement == NULL) {
         fputs("metashard-plan: out of memory\n", stderr);
-        return NOT_VALID;
+        return BAD;
     }
     (options->json != NULL ? print_json : print_text)(layout, placement, rank);
     ms_placement_destroy(placement);
@@ -266,8 +266,8 @@ static int explain(const struct options *options, const struct ms_layout *layout
 int run_explain(const struct options *options)
 {
     struct opened opened;
-    if (!opened_open(&opened, options->files[0], options->files[1]))
-        return NOT_VALID;
+    if (!opened_open(&opened, options->words.files[0], options->words.files[1]))
+        return BAD;
     const int status = explain(options, opened.layout);
     opened_close(&opened);
     return status;
@@ -327,7 +327,7 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
     const uint32_t limit = MS_WORLD_MAX / mesh->stride[0];
     if (!ms_plan_resize(opened->plan, 0, 1)) {
         fprintf(stderr, "%s: tensors: expected no ranges, which are for one world only\n", file);
-        return NOT_VALID;
+        return BAD;
     }
     while (high < limit && !fits(opened, high, memory, &most)) {
         low = high;
@@ -340,7 +340,7 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
     if (!fits(opened, high, memory, &most)) {
         printf("does not fit: %" PRIu64 " bytes on rank 0 of %" PRIu32 " ranks\n", most,
                ms_plan_mesh(opened->plan)->world);
-        return NOT_VALID;
+        return BAD;
     }
     printf("world: %" PRIu32 "\nmost: %" PRIu64 " bytes\n", ms_plan_mesh(opened->plan)->world,
            most);
@@ -372,19 +372,19 @@ static bool is_plan(const char *path)
 static int fit_plan(const struct options *options, uint64_t memory)
 {
     struct opened opened;
-    int status = NOT_VALID;
+    int status = BAD;
     if (options->strategy != NULL) {
         fputs("--strategy: expected a checkpoint alone, found a plan\n", stderr);
         return USAGE;
     }
-    if (!opened_open(&opened, options->files[0], options->files[1]))
-        return NOT_VALID;
+    if (!opened_open(&opened, options->words.files[0], options->words.files[1]))
+        return BAD;
     if (opened.checkpoint == NULL && ms_layout_count(opened.layout) == 0)
         fprintf(stderr,
                 "%s: tensors: no entry declares a tensor; expected a checkpoint beside it\n",
-                options->files[0]);
+                options->words.files[0]);
     else
-        status = fit(&opened, memory, options->files[0]);
+        status = fit(&opened, memory, options->words.files[0]);
     opened_close(&opened);
     return status;
 }
@@ -394,12 +394,12 @@ static int fit_checkpoint(const struct options *options, uint64_t memory)
     struct opened opened = {0};
     struct ms_fault fault;
     int status;
-    char *text = plan_text(options, options->files[0], &opened.checkpoint, &status);
+    char *text = plan_text(options, options->words.files[0], &opened.checkpoint, &status);
     if (text == NULL)
         return status;
-    status = NOT_VALID;
+    status = BAD;
     if (ms_plan_parse(text, strlen(text), "plan", &opened.plan, &fault))
-        status = fit(&opened, memory, options->files[0]);
+        status = fit(&opened, memory, options->words.files[0]);
     else
         fprintf(stderr, "%s\n", fault.text);
     free(text);
@@ -414,6 +414,7 @@ int run_fit(const struct options *options)
         fputs("--memory: expected bytes, as 80GiB\n", stderr);
         return USAGE;
     }
-    return options->file_count == 2 || is_plan(options->files[0]) ? fit_plan(options, memory)
-                                                                  : fit_checkpoint(options, memory);
+    return options->words.file_count == 2 || is_plan(options->words.files[0])
+               ? fit_plan(options, memory)
+               : fit_checkpoint(options, memory);
 }

@@ -148,11 +148,11 @@ static int report(const char *path, const char *answer)
 {
     if (!begins(answer, "ok") && !begins(answer, "error")) {
         say(path, "expected ok or error as answer", 0);
-        return NOT_VALID;
+        return BAD;
     }
     put_escaped(stdout, answer, "");
     putchar('\n');
-    return begins(answer, "ok") ? GOOD : NOT_VALID;
+    return begins(answer, "ok") ? GOOD : BAD;
 }
 
 static int send_plan(const char *path, const char *text, size_t bytes)
@@ -161,9 +161,9 @@ static int send_plan(const char *path, const char *text, size_t bytes)
     char *message = message_of(text, bytes, &bytes);
     if (message == NULL) {
         fputs("metashard-plan: out of memory\n", stderr);
-        return NOT_VALID;
+        return BAD;
     }
-    int status = NOT_VALID;
+    int status = BAD;
     const int peer = connect_to(path);
     if (peer >= 0 && exchange(peer, path, message, bytes, answer))
         status = report(path, answer);
@@ -178,9 +178,9 @@ int run_send(const struct options *options)
     size_t bytes;
     if (options->to == NULL)
         return USAGE;
-    char *text = read_plan(options->files[0], &bytes);
+    char *text = read_plan(options->words.files[0], &bytes);
     if (text == NULL)
-        return NOT_VALID;
+        return BAD;
     const int status = send_plan(options->to, text, bytes);
     free(text);
     return status;
