@@ -239,11 +239,11 @@ static bool read_pair(struct page *page, enum ms_state_section section, void *re
         return false;
     const char *second = (const char *)records + size;
     memset(record_out, 0, size);
-    if (count > 0)
+    if (count > 0) {
         memcpy(record_out,
                count > 1 && sequence_of(second) > sequence_of(records) ? second : records, size);
-    if (count > 0)
         page->torn = torn; /* the other record exists for this case */
+    }
     ms_heap_free(records);
     return true;
 }
@@ -290,61 +290,33 @@ static int by_number(const void *a, const void *b)
     return compare(left->sequence, right->sequence);
 }
 
-/* Orders parts behind their allocation: by id first. */
-static int by_id(const void *a, const void *b)
+/* Orders parts behind their allocation, and these by `sequence`: see order_blocks. */
+static int by_size_and_id(const void *a, const void *b)
 {
     const struct ms_state_block *left = a, *right = b;
-    int order = compare(left->id, right->id);
+    int order = compare(right->sequence, left->sequence);
+    if (order == 0)
+        order = compare(left->id, right->id);
     if (order == 0)
         order = compare(left->flags & MS_BLOCK_PART, right->flags & MS_BLOCK_PART);
     return order != 0 ? order : compare(left->address, right->address);
 }
 
-/* An allocation with its parts; `bytes` is the greatest of them. */
-struct group {
-    uint64_t bytes, id;
-    size_t first, count;
-};
-
-static int by_group(const void *a, const void *b)
+/* The sequence of a whole record means nothing any more, so it becomes what its allocation is sorted
+ * by: the bytes of the greatest block with its id. */
+static void order_blocks(struct ms_state_block *blocks, size_t count)
 {
-    const struct group *left = a, *right = b;
-    const int order = compare(right->bytes, left->bytes);
-    return order != 0 ? order : compare(left->id, right->id);
-}
-
-static bool order_blocks(struct ms_snapshot *snapshot)
-{
-    const size_t count = snapshot->block_count;
-    struct group *groups = ms_heap_alloc((count + 1) * sizeof(*groups));
-    struct ms_state_block *ordered = ms_heap_alloc((count + 1) * sizeof(*ordered));
-    const bool is_good = groups != NULL && ordered != NULL;
-    size_t group_count = 0, at = 0;
-    if (is_good && count > 0)
-        qsort(snapshot->blocks, count, sizeof(*snapshot->blocks), by_id);
-    for (size_t i = 0; i < count && is_good; i++) {
-        const struct ms_state_block *block = &snapshot->blocks[i];
-        if (group_count == 0 || groups[group_count - 1].id != block->id)
-            groups[group_count++] = (struct group){0, block->id, i, 0};
-        struct group *group = &groups[group_count - 1];
-        group->count++;
-        group->bytes = block->bytes > group->bytes ? block->bytes : group->bytes;
+    for (size_t i = 0; i < count; i++)
+        blocks[i].sequence = 0;
+    qsort(blocks, count, sizeof(*blocks), by_size_and_id);
+    for (size_t first = 0, end; first < count; first = end) {
+        uint64_t most = 0;
+        for (end = first; end < count && blocks[end].id == blocks[first].id; end++)
+            most = blocks[end].bytes > most ? blocks[end].bytes : most;
+        for (size_t i = first; i < end; i++)
+            blocks[i].sequence = most;
     }
-    if (is_good)
-        qsort(groups, group_count, sizeof(*groups), by_group);
-    for (size_t i = 0; i < group_count && is_good; i++) {
-        memcpy(&ordered[at], &snapshot->blocks[groups[i].first],
-               groups[i].count * sizeof(*ordered));
-        at += groups[i].count;
-    }
-    ms_heap_free(groups);
-    if (!is_good) {
-        ms_heap_free(ordered);
-        return false;
-    }
-    ms_heap_free(snapshot->blocks);
-    snapshot->blocks = ordered;
-    return true;
+    qsort(blocks, count, sizeof(*blocks), by_size_and_id);
 }
 
 /* --- the snapshot */
@@ -377,8 +349,7 @@ static void clean_causes(struct ms_snapshot *snapshot)
             snapshot->causes[kept++] = *cause;
     }
     snapshot->cause_count = kept;
-    if (kept > 0)
-        qsort(snapshot->causes, kept, sizeof(*snapshot->causes), by_bytes);
+    qsort(snapshot->causes, kept, sizeof(*snapshot->causes), by_bytes);
 }
 
 static void clean_events(struct ms_snapshot *snapshot)
@@ -399,8 +370,7 @@ static void order_samples(struct ms_snapshot *snapshot)
 {
     struct ms_state_sample *samples = snapshot->samples;
     size_t kept = 0;
-    if (snapshot->sample_count > 0)
-        qsort(samples, snapshot->sample_count, sizeof(*samples), by_time);
+    qsort(samples, snapshot->sample_count, sizeof(*samples), by_time);
     for (size_t i = 0; i < snapshot->sample_count; i++) {
         if (samples[i].time_ns == 0)
             continue;
@@ -525,8 +495,9 @@ static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
     clean_events(snapshot);
     snapshot->taken_ns = time_of(snapshot);
     snapshot->torn_records = (size_t)page->torn;
-    if (!grow_samples(snapshot) || !order_blocks(snapshot))
+    if (!grow_samples(snapshot))
         return ms_fault_set(page->fault, "%s: out of memory", page->name);
+    order_blocks(snapshot->blocks, snapshot->block_count);
     order_samples(snapshot);
     return true;
 }

@@ -40,7 +40,8 @@ struct ms_snapshot {
     size_t sample_count;
     struct ms_state_sample *samples; /* by time, strictly; the last is at `taken_ns` */
     size_t block_count;
-    struct ms_state_block *blocks; /* allocations by size, each followed by its parts by address */
+    struct ms_state_block *blocks; /* allocations by size, each followed by its parts by address;
+                                      sequences mean nothing */
     size_t event_count;
     struct ms_state_event *events; /* by number, sequence / 2 - 1; by time within a thread */
     uint64_t events_lost;          /* before these, or between them */

@@ -52,9 +52,9 @@ static uint64_t written(size_t block)
 {
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK(block < snapshot.block_count);
-    const uint64_t sequence = snapshot.blocks[block].sequence;
+    const uint64_t changed_ns = snapshot.blocks[block].changed_ns;
     ms_snapshot_cleanup(&snapshot);
-    return sequence;
+    return changed_ns;
 }
 
 static size_t count_records(void)
