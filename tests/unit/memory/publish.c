@@ -47,7 +47,7 @@ static void take_block(size_t first, size_t behind)
     ms_space_release(allocation);
 }
 
-/* The number of a record's last write. */
+/* When a record was written last. */
 static uint64_t written(size_t block)
 {
     struct ms_snapshot snapshot = page_read(getpid());
