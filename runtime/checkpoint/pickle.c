@@ -28,8 +28,9 @@ static bool read_number(struct ms_unpickler *machine, int bytes, uint64_t *numbe
     return true;
 }
 
-static bool read_bytes(struct ms_unpickler *machine, int length_bytes, struct ms_argument *argument)
+static bool read_bytes(struct ms_unpickler *machine, int length_bytes)
 {
+    struct ms_argument *argument = &machine->argument;
     uint64_t length = 0;
     if (!read_number(machine, length_bytes, &length))
         return false;
@@ -52,31 +53,28 @@ static bool read_line(struct ms_unpickler *machine, uint32_t *length_out)
     return true;
 }
 
-static bool read_argument(struct ms_unpickler *machine, enum ms_argument_kind kind,
-                          struct ms_argument *argument)
+static bool read_argument(struct ms_unpickler *machine, enum ms_argument_kind kind)
 {
+    struct ms_argument *argument = &machine->argument;
     switch (kind) {
     case NOTHING:
         return true;
     case NUMBER_8:
-        return read_number(machine, 1, &argument->number);
     case NUMBER_16:
-        return read_number(machine, 2, &argument->number);
     case NUMBER_32:
-        return read_number(machine, 4, &argument->number);
     case NUMBER_64:
-        return read_number(machine, 8, &argument->number);
+        return read_number(machine, 1 << (kind - NUMBER_8), &argument->number);
     case SIGNED_32:
         if (!read_number(machine, 4, &argument->number))
             return false;
         argument->number = (uint64_t)(int64_t)(int32_t)argument->number;
         return true;
     case BYTES_8:
-        return read_bytes(machine, 1, argument);
+        return read_bytes(machine, 1);
     case BYTES_32:
-        return read_bytes(machine, 4, argument);
+        return read_bytes(machine, 4);
     case BYTES_64:
-        return read_bytes(machine, 8, argument);
+        return read_bytes(machine, 8);
     case TWO_LINES:
         argument->at = (uint32_t)machine->next;
         return read_line(machine, &argument->length) && read_line(machine, &argument->second);
@@ -92,11 +90,10 @@ static bool run(struct ms_unpickler *machine)
             return ms_unpickler_fault(machine, "expected STOP before the end");
         const unsigned char code = (unsigned char)machine->pickle.text[machine->next++];
         const struct ms_opcode *opcode = &ms_opcodes[code];
-        struct ms_argument argument = {.opcode = code};
+        machine->argument = (struct ms_argument){.opcode = code};
         if (opcode->run == NULL)
             return unknown_opcode(machine, code);
-        if (!read_argument(machine, opcode->argument, &argument) ||
-            !opcode->run(machine, &argument))
+        if (!read_argument(machine, opcode->argument) || !opcode->run(machine))
             return false;
     }
     return true;

@@ -39,7 +39,8 @@ struct ms_numbers {
 struct ms_unpickler {
     const struct ms_fault_context *reading;
     struct ms_pickle pickle;
-    size_t bytes, opcode, next; /* size of the text; offset of the opcode; end of what was read */
+    size_t bytes, opcode, next;  /* size of the text; offset of the opcode; end of what was read */
+    struct ms_argument argument; /* of the opcode */
     size_t value_capacity, cell_capacity;
     struct ms_numbers stack;
     struct ms_numbers marks; /* heights of the stack */
@@ -52,7 +53,7 @@ struct ms_opcode {
     const char *name; /* NULL: no such opcode */
     enum ms_argument_kind argument;
     /* NULL: torch.save does not write it. */
-    bool (*run)(struct ms_unpickler *, const struct ms_argument *);
+    bool (*run)(struct ms_unpickler *);
 };
 
 extern const struct ms_opcode ms_opcodes[256];

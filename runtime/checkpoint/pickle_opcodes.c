@@ -100,20 +100,20 @@ static bool pop_mark(struct ms_unpickler *machine, const uint32_t **items_out, s
     return true;
 }
 
-static bool run_proto(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_proto(struct ms_unpickler *machine)
 {
-    return argument->number <= 5 || ms_unpickler_fault(machine, "expected a protocol of at most 5");
+    return machine->argument.number <= 5 ||
+           ms_unpickler_fault(machine, "expected a protocol of at most 5");
 }
 
-static bool run_frame(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_frame(struct ms_unpickler *machine)
 {
-    return argument->number <= machine->bytes - machine->next ||
+    return machine->argument.number <= machine->bytes - machine->next ||
            ms_unpickler_fault(machine, "expected a frame that ends in the file");
 }
 
-static bool run_stop(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_stop(struct ms_unpickler *machine)
 {
-    (void)argument;
     if (!has(machine, 1))
         return false;
     machine->pickle.top = pop(machine);
@@ -122,85 +122,88 @@ static bool run_stop(struct ms_unpickler *machine, const struct ms_argument *arg
            ms_unpickler_fault(machine, "expected nothing after STOP");
 }
 
-static bool run_mark(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_mark(struct ms_unpickler *machine)
 {
-    (void)argument;
     return ms_unpickler_add(machine, &machine->marks, (uint32_t)machine->stack.count);
 }
 
-static bool run_pop_mark(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_pop_mark(struct ms_unpickler *machine)
 {
     const uint32_t *items;
     size_t count;
-    (void)argument;
     return pop_mark(machine, &items, &count);
 }
 
 /* Pops a value, or a mark with nothing above it. */
-static bool run_pop(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_pop(struct ms_unpickler *machine)
 {
     if (machine->marks.count > 0 && machine->stack.count == floor_of(machine))
-        return run_pop_mark(machine, argument);
+        return run_pop_mark(machine);
     if (!has(machine, 1))
         return false;
     pop(machine);
     return true;
 }
 
-static bool run_dup(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_dup(struct ms_unpickler *machine)
 {
-    (void)argument;
     return has(machine, 1) && ms_unpickler_add(machine, &machine->stack, top(machine));
 }
 
 /* Value 0 represents all of these. */
-static bool run_other(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_other(struct ms_unpickler *machine)
 {
-    (void)argument;
     return ms_unpickler_add(machine, &machine->stack, 0);
 }
 
-static bool run_number(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool push_number(struct ms_unpickler *machine, uint64_t number)
 {
     struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_INT);
     if (value != NULL)
-        value->number = (int64_t)argument->number;
+        value->number = (int64_t)number;
     return value != NULL;
 }
 
-/* Two's complement, little-endian. */
-static bool run_long(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_number(struct ms_unpickler *machine)
 {
-    if (argument->length > 8)
-        return run_other(machine, argument);
-    const unsigned char *at = (const unsigned char *)machine->pickle.text + argument->at;
-    struct ms_argument number = {.number = 0};
-    if (argument->length > 0 && at[argument->length - 1] >= 0x80)
-        number.number = UINT64_MAX;
-    for (uint32_t i = argument->length; i-- > 0;)
-        number.number = number.number << 8 | at[i];
-    return run_number(machine, &number);
+    return push_number(machine, machine->argument.number);
 }
 
-static bool run_text(struct ms_unpickler *machine, const struct ms_argument *argument)
+/* Two's complement, little-endian. */
+static bool run_long(struct ms_unpickler *machine)
+{
+    const uint32_t length = machine->argument.length;
+    if (length > 8)
+        return run_other(machine);
+    const unsigned char *at = (const unsigned char *)machine->pickle.text + machine->argument.at;
+    uint64_t number = length > 0 && at[length - 1] >= 0x80 ? UINT64_MAX : 0;
+    for (uint32_t i = length; i-- > 0;)
+        number = number << 8 | at[i];
+    return push_number(machine, number);
+}
+
+static bool push_text(struct ms_unpickler *machine, uint32_t at, uint32_t length)
 {
     struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_TEXT);
     if (value == NULL)
         return false;
-    value->text.at = argument->at;
-    value->text.length = argument->length;
+    value->text.at = at;
+    value->text.length = length;
     return true;
 }
 
-static bool run_list(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_text(struct ms_unpickler *machine)
 {
-    (void)argument;
+    return push_text(machine, machine->argument.at, machine->argument.length);
+}
+
+static bool run_list(struct ms_unpickler *machine)
+{
     return ms_unpickler_push(machine, MS_VALUE_LIST) != NULL;
 }
 
-static bool run_dict(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_dict(struct ms_unpickler *machine)
 {
-    (void)argument;
     return ms_unpickler_push(machine, MS_VALUE_DICT) != NULL;
 }
 
@@ -217,18 +220,17 @@ static bool push_tuple(struct ms_unpickler *machine, const uint32_t *items, size
     return ms_unpickler_add(machine, &machine->stack, tuple);
 }
 
-static bool run_tuple(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_tuple(struct ms_unpickler *machine)
 {
     const uint32_t *items;
     size_t count;
-    (void)argument;
     return pop_mark(machine, &items, &count) && push_tuple(machine, items, count);
 }
 
 /* EMPTY_TUPLE, TUPLE1, TUPLE2 and TUPLE3. */
-static bool run_tuple_of(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_tuple_of(struct ms_unpickler *machine)
 {
-    const size_t count = argument->opcode == ')' ? 0 : argument->opcode - 0x84u;
+    const size_t count = machine->argument.opcode == ')' ? 0 : machine->argument.opcode - 0x84u;
     if (!has(machine, count))
         return false;
     machine->stack.count -= count;
@@ -249,20 +251,18 @@ static bool append(struct ms_unpickler *machine, const uint32_t *items, size_t c
     return true;
 }
 
-static bool run_append(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_append(struct ms_unpickler *machine)
 {
-    (void)argument;
     if (!has(machine, 2))
         return false;
     const uint32_t item = pop(machine);
     return append(machine, &item, 1);
 }
 
-static bool run_appends(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_appends(struct ms_unpickler *machine)
 {
     const uint32_t *items;
     size_t count;
-    (void)argument;
     return pop_mark(machine, &items, &count) && has(machine, 1) && append(machine, items, count);
 }
 
@@ -279,9 +279,8 @@ static bool set_items(struct ms_unpickler *machine, const uint32_t *items, size_
     return true;
 }
 
-static bool run_set_item(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_set_item(struct ms_unpickler *machine)
 {
-    (void)argument;
     if (!has(machine, 3))
         return false;
     machine->stack.count -= 2;
@@ -289,27 +288,29 @@ static bool run_set_item(struct ms_unpickler *machine, const struct ms_argument 
     return set_items(machine, items, 2);
 }
 
-static bool run_set_items(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_set_items(struct ms_unpickler *machine)
 {
     const uint32_t *items;
     size_t count;
-    (void)argument;
     return pop_mark(machine, &items, &count) && has(machine, 1) && set_items(machine, items, count);
 }
 
 /* Adds to a set, whose items are ignored. */
-static bool run_add_items(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_add_items(struct ms_unpickler *machine)
 {
-    return run_pop_mark(machine, argument) && has(machine, 1);
+    return run_pop_mark(machine) && has(machine, 1);
 }
 
-static bool run_frozen_set(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_frozen_set(struct ms_unpickler *machine)
 {
-    return run_pop_mark(machine, argument) && run_other(machine, argument);
+    return run_pop_mark(machine) && run_other(machine);
 }
 
-static bool push_global(struct ms_unpickler *machine, uint32_t module, uint32_t name)
+static bool run_stack_global(struct ms_unpickler *machine)
 {
+    if (!has(machine, 2))
+        return false;
+    const uint32_t name = pop(machine), module = pop(machine);
     struct ms_value *value = ms_unpickler_push(machine, MS_VALUE_GLOBAL);
     if (value == NULL)
         return false;
@@ -318,29 +319,17 @@ static bool push_global(struct ms_unpickler *machine, uint32_t module, uint32_t 
     return true;
 }
 
-static bool run_global(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_global(struct ms_unpickler *machine)
 {
-    const struct ms_argument second = {.at = argument->at + argument->length + 1,
-                                       .length = argument->second};
-    if (!run_text(machine, argument) || !run_text(machine, &second))
-        return false;
-    const uint32_t name = pop(machine), module = pop(machine);
-    return push_global(machine, module, name);
-}
-
-static bool run_stack_global(struct ms_unpickler *machine, const struct ms_argument *argument)
-{
-    (void)argument;
-    if (!has(machine, 2))
-        return false;
-    const uint32_t name = pop(machine), module = pop(machine);
-    return push_global(machine, module, name);
+    const struct ms_argument lines = machine->argument;
+    return push_text(machine, lines.at, lines.length) &&
+           push_text(machine, lines.at + lines.length + 1, lines.second) &&
+           run_stack_global(machine);
 }
 
 /* REDUCE and NEWOBJ: a call of a function or a class with arguments. */
-static bool run_call(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_call(struct ms_unpickler *machine)
 {
-    (void)argument;
     if (!has(machine, 2))
         return false;
     const uint32_t arguments = pop(machine), function = pop(machine);
@@ -353,27 +342,25 @@ static bool run_call(struct ms_unpickler *machine, const struct ms_argument *arg
 }
 
 /* With keyword arguments, which are ignored. */
-static bool run_call_named(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_call_named(struct ms_unpickler *machine)
 {
     if (!has(machine, 3))
         return false;
     pop(machine);
-    return run_call(machine, argument);
+    return run_call(machine);
 }
 
 /* Ignores the state of an object: its attributes. */
-static bool run_build(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_build(struct ms_unpickler *machine)
 {
-    (void)argument;
     if (!has(machine, 2))
         return false;
     pop(machine);
     return true;
 }
 
-static bool run_persistent(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_persistent(struct ms_unpickler *machine)
 {
-    (void)argument;
     if (!has(machine, 1))
         return false;
     const uint32_t id = pop(machine);
@@ -383,11 +370,13 @@ static bool run_persistent(struct ms_unpickler *machine, const struct ms_argumen
     return value != NULL;
 }
 
-static bool run_get(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_get(struct ms_unpickler *machine)
 {
-    if (argument->number >= machine->memo.count || machine->memo.number[argument->number] == 0)
+    if (machine->argument.number >= machine->memo.count ||
+        machine->memo.number[machine->argument.number] == 0)
         return ms_unpickler_fault(machine, "expected a memo entry that was set before");
-    return ms_unpickler_add(machine, &machine->stack, machine->memo.number[argument->number] - 1);
+    return ms_unpickler_add(machine, &machine->stack,
+                            machine->memo.number[machine->argument.number] - 1);
 }
 
 /* A writer numbers memo entries from 0, and each takes at least one byte. */
@@ -406,14 +395,13 @@ static bool keep(struct ms_unpickler *machine, uint64_t index)
     return true;
 }
 
-static bool run_put(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_put(struct ms_unpickler *machine)
 {
-    return keep(machine, argument->number);
+    return keep(machine, machine->argument.number);
 }
 
-static bool run_memoize(struct ms_unpickler *machine, const struct ms_argument *argument)
+static bool run_memoize(struct ms_unpickler *machine)
 {
-    (void)argument;
     return keep(machine, machine->memo_filled);
 }
 

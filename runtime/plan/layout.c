@@ -20,7 +20,6 @@ struct matcher {
 struct candidate {
     const struct ms_tensor *tensor;
     size_t order;
-    const struct ms_trigrams *trigrams; /* of its name; NULL: patterns are matched without them */
 };
 
 static enum selector selector_of(const struct ms_plan_entry *entry)
@@ -49,7 +48,7 @@ static int by_key(const void *a, const void *b)
     const struct ms_plan_entry *left = *(const struct ms_plan_entry *const *)a;
     const struct ms_plan_entry *right = *(const struct ms_plan_entry *const *)b;
     const struct ms_tensor tensor = {.name = right->name, .bytes = right->size};
-    const struct candidate key = {&tensor, right->order, NULL};
+    const struct candidate key = {&tensor, right->order};
     const enum selector selector = selector_of(left);
     const int order = selector == BY_PATTERN ? 0 : compare_key(left, selector, &key);
     return order != 0 ? order : left < right ? -1 : left > right;
@@ -89,16 +88,14 @@ static bool is_match(const struct ms_plan_entry *entry, const struct candidate *
         return true;
     if (tensor->tensor->name == NULL)
         return false;
-    if (entry->is_exact)
-        return strcmp(entry->name, tensor->tensor->name) == 0;
-    return (tensor->trigrams == NULL || ms_trigrams_has(tensor->trigrams, &entry->trigrams)) &&
-           ms_pattern_match(entry->name, tensor->tensor->name);
+    return entry->is_exact ? strcmp(entry->name, tensor->tensor->name) == 0
+                           : ms_pattern_match(entry->name, tensor->tensor->name);
 }
 
 bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
                          size_t order)
 {
-    const struct candidate candidate = {tensor, order, NULL};
+    const struct candidate candidate = {tensor, order};
     return is_match(&plan->entries[entry], &candidate);
 }
 
@@ -363,9 +360,7 @@ static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
     bool is_good = true;
     for (size_t i = 0; i < layout->count && is_good; i++) {
         const struct ms_tensor *tensor = layout->tensors[i];
-        const struct ms_trigrams trigrams =
-            tensor->name != NULL ? ms_trigrams_of_text(tensor->name) : (struct ms_trigrams){{0}};
-        const struct candidate candidate = {tensor, i, &trigrams};
+        const struct candidate candidate = {tensor, i};
         const struct ms_plan_entry *entry = first_match(&matcher, &candidate);
         const char *wrong = entry != NULL ? check_bound(entry, tensor, plan->mesh.world) : NULL;
         layout->bound[i].entry = entry;

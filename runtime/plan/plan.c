@@ -28,8 +28,6 @@ static bool parse_name(const struct ms_fault_context *reading, const struct ms_p
     entry->is_exact = ms_pattern_is_exact(name);
     if (entry->is_exact)
         ms_pattern_unescape(name);
-    else
-        entry->trigrams = ms_trigrams_of_pattern(name);
     entry->name = name;
     return true;
 }

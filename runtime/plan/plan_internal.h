@@ -5,7 +5,6 @@
 
 #include "runtime/base/arena.h"
 #include "runtime/document/json.h"
-#include "runtime/plan/pattern.h"
 #include "runtime/plan/placement.h"
 
 enum ms_cut_kind { MS_CUT_SHARD, MS_CUT_ZERO3, MS_CUT_FSDP1 };
@@ -25,9 +24,8 @@ struct ms_plan_entry {
     const char *name; /* NULL: not selected by name */
     bool is_exact, has_size, has_order, has_shape;
     uint64_t size, order;
-    struct ms_trigrams trigrams; /* of a name that is not exact */
-    struct ms_tensor like;       /* has_shape: dtype, shape, elements, bytes */
-    unsigned cut_count;          /* in the order they are applied; flat is the last */
+    struct ms_tensor like; /* has_shape: dtype, shape, elements, bytes */
+    unsigned cut_count;    /* in the order they are applied; flat is the last */
     struct ms_cut *cuts;
     struct ms_range **ranges; /* by rank, and the end; NULL: none */
 };

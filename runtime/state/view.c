@@ -302,8 +302,8 @@ static int by_size_and_id(const void *a, const void *b)
     return order != 0 ? order : compare(left->address, right->address);
 }
 
-/* The sequence of a whole record means nothing any more. So it becomes what its allocation is sorted
- * by: the bytes of the greatest block with its id. */
+/* The sequence of a whole record means nothing any more. So it becomes what its allocation is
+ * sorted by: the bytes of the greatest block with its id. */
 static void order_blocks(struct ms_state_block *blocks, size_t count)
 {
     for (size_t i = 0; i < count; i++)
