@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The bytes that each rank keeps. A cut gives runs of neighbouring ranks the same amount, so a
- * tensor takes a few boxes of the mesh for any number of ranks. They are summed up at the end.
- */
+/* The bytes that each rank keeps. A model repeats its layers, so tensors that are alike are cut
+ * once for each rank. */
 #ifndef METASHARD_RUNTIME_PLAN_CENSUS_H
 #define METASHARD_RUNTIME_PLAN_CENSUS_H
 

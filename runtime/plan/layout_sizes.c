@@ -2,13 +2,9 @@
 #include "runtime/plan/layout_sizes.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/base/heap.h"
-
-struct entry {
-    uint64_t bytes;
-    size_t tensor;
-};
 
 struct member {
     uint64_t bytes;
@@ -19,12 +15,12 @@ struct ms_layout_sizes {
     size_t count;
     struct member *members; /* sorted by unit, then in the order of the list */
     size_t *places;         /* by tensor: its index in `members` */
-    struct entry entries[]; /* sorted by size */
+    struct member entries[]; /* the same, sorted by size */
 };
 
 static int by_size(const void *a, const void *b)
 {
-    const struct entry *left = a, *right = b;
+    const struct member *left = a, *right = b;
     if (left->bytes != right->bytes)
         return left->bytes < right->bytes ? -1 : 1;
     return left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
@@ -63,8 +59,7 @@ struct ms_layout_sizes *ms_layout_sizes_create(const struct ms_layout *layout)
         return NULL;
     }
     list_members(sizes, layout);
-    for (size_t i = 0; i < count; i++)
-        sizes->entries[i] = (struct entry){ms_layout_tensor(layout, i)->bytes, i};
+    memcpy(sizes->entries, sizes->members, count * sizeof(*sizes->entries));
     qsort(sizes->entries, count, sizeof(*sizes->entries), by_size);
     return sizes;
 }
@@ -106,18 +101,6 @@ static bool add_tensor(const struct ms_placement *placement, size_t tensor, stru
     ms_cursor_init(&cursor, placement, tensor);
     while (is_good && ms_cursor_next(&cursor, &range))
         is_good = ms_ranges_add(ours, range.begin, range.end);
-    return is_good;
-}
-
-bool ms_layout_sizes_local(const struct ms_layout_sizes *sizes,
-                           const struct ms_placement *placement, uint64_t bytes,
-                           struct ms_ranges *ours_out)
-{
-    bool is_good = true;
-    for (size_t i = find(sizes, bytes);
-         is_good && i < sizes->count && sizes->entries[i].bytes == bytes; i++)
-        is_good = add_tensor(placement, sizes->entries[i].tensor, ours_out);
-    ms_ranges_sort(ours_out);
     return is_good;
 }
 
@@ -163,4 +146,12 @@ bool ms_layout_sizes_local_in(const struct ms_layout_sizes *sizes,
     }
     ms_ranges_sort(ours_out);
     return is_good;
+}
+
+bool ms_layout_sizes_local(const struct ms_layout_sizes *sizes,
+                           const struct ms_placement *placement, uint64_t bytes,
+                           struct ms_ranges *ours_out)
+{
+    return ms_layout_sizes_local_in(sizes, placement, &(struct ms_sequence){&bytes, 1, 0},
+                                    ours_out);
 }

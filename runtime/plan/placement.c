@@ -70,14 +70,12 @@ static void box_init(struct ms_index_box *box, const struct ms_tensor *tensor)
     }
 }
 
-/* Makes the box that shard cuts leave to the rank; a flat cut does not change the box. */
-static void box_make(struct ms_index_box *box, const struct ms_layout *layout, size_t tensor,
-                     uint32_t rank)
+void ms_index_box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
+                       const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
+                       uint32_t rank)
 {
-    const struct ms_mesh *mesh = &layout->plan->mesh;
-    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
-    box_init(box, layout->tensors[tensor]);
-    for (unsigned i = 0; entry != NULL && i < entry->cut_count; i++) {
+    box_init(box, tensor);
+    for (unsigned i = 0; i < entry->cut_count; i++) {
         const struct ms_cut *cut = &entry->cuts[i];
         const uint32_t ranks = mesh->size[cut->mesh_dim];
         const uint32_t at = ms_mesh_coordinate(mesh, rank, cut->mesh_dim);
@@ -111,7 +109,7 @@ static uint64_t padding_of(const struct ms_placement *placement, const struct ms
     return ms_chunk(elements, mesh->size[cut->mesh_dim]) - (kept.end - kept.begin);
 }
 
-static uint64_t sum_of(const struct ms_plan_entry *entry, uint32_t rank)
+uint64_t ms_listed_bytes(const struct ms_plan_entry *entry, uint32_t rank)
 {
     uint64_t sum = 0;
     for (const struct ms_range *range = entry->ranges[rank]; range < entry->ranges[rank + 1];
@@ -133,10 +131,10 @@ static void share_make(struct ms_placement *placement, size_t tensor, struct ms_
         return;
     }
     if (entry->ranges != NULL) {
-        share->bytes = sum_of(entry, placement->rank);
+        share->bytes = ms_listed_bytes(entry, placement->rank);
         return;
     }
-    box_make(box, layout, tensor, placement->rank);
+    ms_index_box_make(box, &layout->plan->mesh, entry, of, placement->rank);
     const struct ms_cut *last = &entry->cuts[entry->cut_count - 1];
     struct ms_range kept = {0, box->elements};
     if (last->kind == MS_CUT_ZERO3) {
@@ -316,7 +314,8 @@ void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placeme
         cursor->end = share->bytes;
         cursor->element_bytes = 1;
     } else {
-        box_make(&cursor->box, layout, tensor, placement->rank);
+        ms_index_box_make(&cursor->box, &layout->plan->mesh, entry, layout->tensors[tensor],
+                          placement->rank);
         cursor->at = share->begin;
         cursor->end = share->end;
         cursor->element_bytes = element_bytes(layout->tensors[tensor]);

@@ -68,6 +68,14 @@ bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms
 bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
                      json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry);
 
+/* The box that the entry's shard cuts leave to the rank; a flat cut does not change it. */
+void ms_index_box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
+                       const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
+                       uint32_t rank);
+
+/* The bytes of a rank's explicit ranges. */
+uint64_t ms_listed_bytes(const struct ms_plan_entry *entry, uint32_t rank);
+
 /* The chunk rule: `count` elements over `ranks`. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)
 {
