@@ -21,7 +21,7 @@
 #include "runtime/fill/access.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/order.h"
-#include "runtime/plan/tensor_run.h"
+#include "runtime/plan/layout_sizes.h"
 
 /* Allocates in the current context. The allocation is deferred if it is large enough and the device
  * can map memory; *address_out is then its address. */

@@ -8,7 +8,13 @@
 
 #include "runtime/base/range_list.h"
 #include "runtime/plan/placement.h"
-#include "runtime/plan/tensor_run.h"
+
+/* Tensors that are concatenated, as FSDP1 does with those of a unit before it broadcasts them:
+ * their sizes in bytes, and the index of one. Their order identifies those of equal size. */
+struct ms_sequence {
+    const size_t *bytes; /* the caller's */
+    size_t count, at;
+};
 
 /* The layout must outlive it. Returns NULL if out of memory. Immutable. */
 struct ms_layout_sizes *ms_layout_sizes_create(const struct ms_layout *layout);

@@ -9,7 +9,7 @@
 
 #include "runtime/base/range_list.h"
 #include "runtime/memory/allocations.h"
-#include "runtime/plan/tensor_run.h"
+#include "runtime/plan/layout_sizes.h"
 
 /*
  * Adds the parts of [begin, begin + bytes) of a claimed allocation that other ranks keep, sorted

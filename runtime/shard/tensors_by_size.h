@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 #include "runtime/base/range_list.h"
-#include "runtime/plan/tensor_run.h"
+#include "runtime/plan/layout_sizes.h"
 
 /*
  * Appends, in ascending order, the bytes that are remote for the tensor in the sequence's turn,
