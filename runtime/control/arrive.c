@@ -47,6 +47,6 @@ size_t ms_arrive_status(char *text, size_t bytes)
                  ms_config.plan_mode == MS_ENFORCE ? "enforce" : "advise", facts.rank, facts.world,
                  facts.tensors, facts.planned_bytes, facts.owned_bytes,
                  ms_counter_get(MS_COUNT_REMOTE_READS), ms_counter_get(MS_COUNT_REMOTE_READ_BYTES),
-                 ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_backed_bytes());
+                 ms_counter_get(MS_COUNT_REQUESTED_BYTES), ms_gauge_get(MS_GAUGE_BACKED));
     return length > 0 ? (size_t)length : 0;
 }

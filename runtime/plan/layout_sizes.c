@@ -13,8 +13,8 @@ struct member {
 
 struct ms_layout_sizes {
     size_t count;
-    struct member *members; /* sorted by unit, then in the order of the list */
-    size_t *places;         /* by tensor: its index in `members` */
+    struct member *members;  /* sorted by unit, then in the order of the list */
+    size_t *places;          /* by tensor: its index in `members` */
     struct member entries[]; /* the same, sorted by size */
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/plan/rank.h"
-
+/* This process's rank in a plan. */
 #include <stdlib.h>
 
 #include "runtime/base/launcher.h"
+#include "runtime/plan/plan.h"
 
 /* Reads digits only, at most nine. */
 static bool read_number(const char *name, const char *text, uint32_t *number_out,

@@ -10,7 +10,6 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/memory/publish.h"
-#include "runtime/plan/rank.h"
 #include "runtime/shard/checkpoint_files.h"
 #include "runtime/shard/named_tensors.h"
 #include "runtime/shard/shard_internal.h"

@@ -76,13 +76,3 @@ void ms_count_live(int64_t change)
 {
     add_with_peak(MS_GAUGE_LIVE, MS_GAUGE_LIVE_PEAK, change);
 }
-
-uint64_t ms_backed_bytes(void)
-{
-    return ms_gauge_get(MS_GAUGE_BACKED);
-}
-
-uint64_t ms_backed_bytes_peak(void)
-{
-    return ms_gauge_get(MS_GAUGE_BACKED_PEAK);
-}

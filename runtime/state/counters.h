@@ -43,8 +43,6 @@ void ms_count_live(int64_t change);
 void ms_gauge_add(enum ms_gauge gauge, int64_t change);
 void ms_gauge_set(enum ms_gauge gauge, uint64_t value);
 uint64_t ms_gauge_get(enum ms_gauge gauge);
-uint64_t ms_backed_bytes(void);
-uint64_t ms_backed_bytes_peak(void);
 
 /* Moves the figures to these MS_FIGURE_COUNT values, which are 0 and never freed, while
  * ms_hot.recorded is set. In a forked child the values belong to the parent, and it is not set. */

@@ -63,4 +63,15 @@ int run_diff(const struct options *options);
 /* Writes all of the view as one JSON object (docs/state-schema.json). */
 void write_json(FILE *file, const struct view *view);
 
+/* True for "-"; false for NULL. */
+bool is_standard(const char *path);
+
+/* Each writes a file, or standard output for "-". Reports a failure and returns false. */
+bool write_html(const char *path, const struct view *view);
+bool write_trace(const char *path, const struct view *view);
+
+/* Writes what `write` writes, in the same way; `write` returns false if out of memory. */
+bool write_output(const char *path, const struct view *view,
+                  bool (*write)(FILE *file, const struct view *view));
+
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/dump/output_file.h"
-
+/* The files that metashard-dump writes. */
 #include <errno.h>
 #include <string.h>
+
+#include "tools/dump/dump.h"
 
 bool is_standard(const char *path)
 {

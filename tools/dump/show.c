@@ -7,7 +7,6 @@
 #include "runtime/state/explain.h"
 #include "tools/dump/line.h"
 #include "tools/dump/merge.h"
-#include "tools/dump/output_file.h"
 
 enum { SHOWN_BLOCKS = 30, SHOWN_TENSORS = 30, SHOWN_CAUSES = 20, SHOWN_EVENTS = 20 };
 

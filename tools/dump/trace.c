@@ -10,7 +10,6 @@
 
 #include "runtime/state/explain.h"
 #include "tools/dump/merge.h"
-#include "tools/dump/output_file.h"
 #include "tools/json_writer.h"
 
 /* An event or a sample of a process, and its time. */

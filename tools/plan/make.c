@@ -138,6 +138,16 @@ static json_t *declared(const struct ms_tensor *tensor)
                      ms_dtype_names[tensor->dtype], "shape", shape);
 }
 
+bool read_count(const char *text, uint64_t most, uint64_t *count_out)
+{
+    char *end;
+    const unsigned long long count = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || count > most)
+        return false;
+    *count_out = count;
+    return true;
+}
+
 /* Parses sizes by name, separated by commas. Returns NULL if the text is something else. */
 static json_t *parse_mesh(const char *text)
 {

@@ -9,7 +9,6 @@
 
 #include "runtime/plan/census.h"
 #include "runtime/plan/placement.h"
-#include "runtime/plan/rank.h"
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
 

@@ -12,7 +12,6 @@
 
 #include "runtime/state/counters.h"
 #include "tools/dump/line.h"
-#include "tools/dump/output_file.h"
 
 /* For a page of one process, the view of all, and the views of each, which share a total. */
 enum { ROWS_OF_ONE = 5000, ROWS_OF_ALL = 1000, ROWS_OF_EACH = 20000, LEAST_ROWS = 200 };
