@@ -128,13 +128,13 @@ static void row_end(struct map_row *row)
 }
 
 /* Draws the piece of the block that fits in this row. */
-static void draw_piece(const struct html *html, const struct map_row *row, size_t process,
-                       const struct spot *spot, double width)
+static void draw_piece(const struct html *html, const struct map_row *row, const struct spot *spot,
+                       double width)
 {
     uint64_t shares[SHARES];
     double bottom = ROW_HEIGHT;
     shares_of(spot->block, shares);
-    fprintf(html->file, "<g data-block=\"p%zu-b%zu\" data-state=\"%s\" data-name=\"", process,
+    fprintf(html->file, "<g data-block=\"%s-b%zu\" data-state=\"%s\" data-name=\"", html->id,
             spot->number, block_state(spot->block));
     html_text(html->file, spot->block->name);
     fputs("\">", html->file);
@@ -151,8 +151,8 @@ static void draw_piece(const struct html *html, const struct map_row *row, size_
     fputs("</g>\n", html->file);
 }
 
-static void draw_spot(const struct html *html, struct map_row *row, size_t process,
-                      const struct spot *spot, double width)
+static void draw_spot(const struct html *html, struct map_row *row, const struct spot *spot,
+                      double width)
 {
     const double whole = width;
     while (width > 0) {
@@ -160,7 +160,7 @@ static void draw_spot(const struct html *html, struct map_row *row, size_t proce
         if (!row->is_open)
             row_begin(row, (spot->block->address + (uint64_t)done) & ~(uint64_t)0xfff);
         const double piece = width < ROW_WIDTH - row->at ? width : ROW_WIDTH - row->at;
-        draw_piece(html, row, process, spot, piece);
+        draw_piece(html, row, spot, piece);
         row->at += piece + GAP;
         width -= piece;
         if (row->at > ROW_WIDTH - LEAST_WIDTH)
@@ -168,14 +168,11 @@ static void draw_spot(const struct html *html, struct map_row *row, size_t proce
     }
 }
 
-static void map_title(const struct html *html, const struct ms_snapshot *snapshot, uint32_t device,
-                      size_t count, uint64_t bytes)
+static void map_title(const struct html *html, uint32_t device, size_t count, uint64_t bytes)
 {
     FILE *file = html->file;
-    fputs("<p class=\"caption\">", file);
-    if (html->view.count > 1)
-        fprintf(file, "%s, ", html_process_name(snapshot));
-    fprintf(file, "device %" PRIu32, device);
+    const struct ms_snapshot *snapshot = html->view.processes;
+    fprintf(file, "<p class=\"caption\">device %" PRIu32, device);
     if (device < snapshot->device_count && snapshot->devices[device].name[0] != '\0') {
         fputs(" (", file);
         html_text(file, snapshot->devices[device].name);
@@ -185,8 +182,7 @@ static void map_title(const struct html *html, const struct ms_snapshot *snapsho
 }
 
 /* Draws the blocks of one device. */
-static void draw_device(const struct html *html, size_t process, const struct spot *spots,
-                        size_t count)
+static void draw_device(const struct html *html, const struct spot *spots, size_t count)
 {
     uint64_t bytes = 0;
     double sum = 0; /* because in a damaged page, `bytes` may have overflowed */
@@ -194,12 +190,11 @@ static void draw_device(const struct html *html, size_t process, const struct sp
         bytes += spots[i].block->bytes;
         sum += (double)spots[i].block->bytes;
     }
-    /* Few blocks need few rows, and each of many processes gets one row. */
-    const size_t wanted = html->view.count > 1 ? 1 : 1 + count / 12;
+    const size_t wanted = 1 + count / 12; /* few blocks need few rows */
     const size_t rows = wanted < MOST_ROWS ? wanted : MOST_ROWS;
     double room = (double)(rows * ROW_WIDTH) - (double)(count * GAP);
     room = room > ROW_WIDTH / 4.0 ? room : ROW_WIDTH / 4.0;
-    map_title(html, &html->view.processes[process], spots->block->device, count, bytes);
+    map_title(html, spots->block->device, count, bytes);
     fprintf(
         html->file,
         "<div class=\"map\" role=\"img\" aria-label=\"%zu blocks by address; the table of blocks "
@@ -208,26 +203,10 @@ static void draw_device(const struct html *html, size_t process, const struct sp
     struct map_row row = {html->file, 0, false};
     for (size_t i = 0; i < count; i++) {
         const double width = (double)spots[i].block->bytes * room / sum;
-        draw_spot(html, &row, html->first + process, &spots[i],
-                  width > LEAST_WIDTH ? width : LEAST_WIDTH);
+        draw_spot(html, &row, &spots[i], width > LEAST_WIDTH ? width : LEAST_WIDTH);
     }
     row_end(&row);
     fputs("</div>\n", html->file);
-}
-
-static void draw_process(const struct html *html, size_t process)
-{
-    const struct ms_snapshot *snapshot = &html->view.processes[process];
-    size_t count;
-    struct spot *spots = spots_of(snapshot, &count);
-    if (spots == NULL || count == 0)
-        fprintf(html->file, "<p>There are no blocks of %s.</p>\n", html_process_name(snapshot));
-    for (size_t first = 0, end; spots != NULL && first < count; first = end) {
-        for (end = first; end < count && spots[end].block->device == spots[first].block->device;)
-            end++;
-        draw_device(html, process, &spots[first], end - first);
-    }
-    free(spots);
 }
 
 static void draw_legend(FILE *file)
@@ -249,6 +228,14 @@ void html_map(const struct html *html)
         "out. The height of a colour is its share of the block's bytes.</p>\n",
         html->file);
     draw_legend(html->file);
-    for (size_t p = 0; p < html->view.count; p++)
-        draw_process(html, p);
+    size_t count;
+    struct spot *spots = spots_of(html->view.processes, &count);
+    if (count == 0)
+        fputs("<p>There are no blocks.</p>\n", html->file);
+    for (size_t first = 0, end; first < count; first = end) {
+        for (end = first; end < count && spots[end].block->device == spots[first].block->device;)
+            end++;
+        draw_device(html, &spots[first], end - first);
+    }
+    free(spots);
 }

@@ -51,13 +51,3 @@ void html_heading(const struct html *html, const char *text)
 {
     fprintf(html->file, "<%s>%s</%s>\n", html->heading, text, html->heading);
 }
-
-const char *html_process_name(const struct ms_snapshot *snapshot)
-{
-    static char text[48];
-    if (has_rank(snapshot))
-        snprintf(text, sizeof(text), "rank %" PRIu32, snapshot->process.rank);
-    else
-        snprintf(text, sizeof(text), "process %" PRIu64, snapshot->process.pid);
-    return text;
-}

@@ -159,16 +159,6 @@ static void name_process(FILE *file, const struct ms_snapshot *snapshot)
         fprintf(file, " of %" PRIu32, process->world);
 }
 
-static void details(const struct html *html)
-{
-    html_chart(html);
-    html_causes(html);
-    html_map(html);
-    html_tensors(html);
-    html_blocks(html);
-    html_events(html);
-}
-
 static void process_view(const struct html *html)
 {
     const struct ms_snapshot *snapshot = &html->view.processes[0];
@@ -179,7 +169,12 @@ static void process_view(const struct html *html)
     plan(html->file, &snapshot->plan);
     notes(html);
     particulars(html, snapshot);
-    details(html);
+    html_chart(html);
+    html_causes(html);
+    html_map(html);
+    html_tensors(html);
+    html_blocks(html);
+    html_events(html);
     fputs("</section>\n", html->file);
 }
 
@@ -234,16 +229,18 @@ static size_t rows_of_each(size_t count)
 
 static void all_views(FILE *file, const struct view *view)
 {
-    const struct html all = {file, {view->processes, view->count}, "all", 0, ROWS_OF_ALL, "h2"};
+    const struct html all = {file, {view->processes, view->count}, "all", ROWS_OF_ALL, "h2"};
     fprintf(file, "<header><h1>%zu processes</h1></header>\n<main>\n<section id=\"all\">\n",
             view->count);
     figures(&all);
     notes(&all);
     table_of_processes(&all);
-    details(&all);
+    html_chart(&all);
+    html_causes(&all);
+    html_tensors(&all);
     fputs("</section>\n<h2>Each process</h2>\n", file);
     for (size_t p = 0; p < view->count; p++) {
-        struct html one = {file, {&view->processes[p], 1}, "", p, rows_of_each(view->count), "h3"};
+        struct html one = {file, {&view->processes[p], 1}, "", rows_of_each(view->count), "h3"};
         snprintf(one.id, sizeof(one.id), "p%zu", p);
         fputs("<details class=\"process\"><summary><b>", file);
         name_process(file, &view->processes[p]);
@@ -257,7 +254,7 @@ static void all_views(FILE *file, const struct view *view)
 
 static void one_view(FILE *file, const struct view *view)
 {
-    const struct html html = {file, {view->processes, 1}, "p0", 0, ROWS_OF_ONE, "h2"};
+    const struct html html = {file, {view->processes, 1}, "p0", ROWS_OF_ONE, "h2"};
     fputs("<header><h1>", file);
     name_process(file, view->processes);
     fputs("</h1><p>", file);

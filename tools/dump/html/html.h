@@ -10,7 +10,6 @@ struct html {
     FILE *file;
     struct view view;
     char id[24];      /* begins the ids of its elements */
-    size_t first;     /* the number of its first process */
     size_t most_rows; /* of a table, for fast browsing. The data in the page has all */
     char heading[4];  /* "h2" */
 };
@@ -25,15 +24,14 @@ void html_number(FILE *file, const char *figure, uint64_t number);
 
 void html_heading(const struct html *html, const char *text);
 
-/* "rank 3", or "process 1234" for one without a rank. */
-const char *html_process_name(const struct ms_snapshot *snapshot);
-
 /* The sections. */
 void html_chart(const struct html *html);
-void html_map(const struct html *html);
-void html_tensors(const struct html *html);
-void html_blocks(const struct html *html);
 void html_causes(const struct html *html);
+void html_tensors(const struct html *html);
+
+/* Those of one process. */
+void html_map(const struct html *html);
+void html_blocks(const struct html *html);
 void html_events(const struct html *html);
 
 #endif

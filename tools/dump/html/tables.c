@@ -11,17 +11,15 @@ struct column {
     bool is_number;
 };
 
-/* The last column has no name. Tables of several processes begin with the rank, if `has_rank`. */
+/* The last column has no name. */
 static void table_begin(const struct html *html, const char *what, const char *label,
-                        const struct column *columns, bool has_process)
+                        const struct column *columns)
 {
     FILE *file = html->file;
     fprintf(file,
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"%s\">"
             "<table id=\"%s-%s\" class=\"sortable\"><thead><tr>",
             label, html->id, what);
-    if (has_process)
-        fputs("<th scope=\"col\">rank</th>", file);
     for (; columns->name != NULL; columns++)
         fprintf(file, "<th scope=\"col\"%s>%s</th>", columns->is_number ? " class=\"n\"" : "",
                 columns->name);
@@ -72,12 +70,6 @@ static void number_cell(const struct html *html, uint64_t number)
     figure_cell(html, html_number, number);
 }
 
-static void process_cell(const struct html *html, const struct ms_snapshot *snapshot)
-{
-    if (html->view.count > 1)
-        cell(html, html_process_name(snapshot));
-}
-
 /* --- tensors */
 
 void html_tensors(const struct html *html)
@@ -95,7 +87,7 @@ void html_tensors(const struct html *html)
         free(rows);
         return;
     }
-    table_begin(html, "tensors", "Tensors", columns, false);
+    table_begin(html, "tensors", "Tensors", columns);
     for (size_t i = 0; i < shown; i++) {
         fputs("<tr>", html->file);
         long_cell(html, rows[i].name);
@@ -112,45 +104,8 @@ void html_tensors(const struct html *html)
 
 /* --- blocks */
 
-struct place {
-    const struct ms_snapshot *snapshot;
-    const struct ms_state_block *block;
-    size_t process, number;
-};
-
-/* Orders parts behind their allocation, so that the bytes of one are next to each other. */
-static int largest_first(const void *a, const void *b)
+static void source_cell(const struct html *html, const struct ms_state_block *block)
 {
-    const struct place *left = a, *right = b;
-    if (left->block->bytes != right->block->bytes)
-        return left->block->bytes > right->block->bytes ? -1 : 1;
-    if (left->process != right->process)
-        return left->process < right->process ? -1 : 1;
-    return left->number < right->number ? -1 : left->number > right->number;
-}
-
-static struct place *places_of(const struct html *html, size_t *count_out)
-{
-    const struct view *view = &html->view;
-    size_t count = 0;
-    for (size_t p = 0; p < view->count; p++)
-        count += view->processes[p].block_count;
-    struct place *places = calloc(count + 1, sizeof(*places));
-    count = 0;
-    for (size_t p = 0; p < view->count && places != NULL; p++) {
-        const struct ms_snapshot *snapshot = &view->processes[p];
-        for (size_t i = 0; i < snapshot->block_count; i++)
-            places[count++] = (struct place){snapshot, &snapshot->blocks[i], html->first + p, i};
-    }
-    if (places != NULL)
-        qsort(places, count, sizeof(*places), largest_first);
-    *count_out = count;
-    return places;
-}
-
-static void source_cell(const struct html *html, const struct place *place)
-{
-    const struct ms_state_block *block = place->block;
     bool is_first = true;
     fputs("<td class=\"t\">", html->file);
     for (int i = 0; i < MS_BYTES_KIND_COUNT; i++) {
@@ -165,7 +120,7 @@ static void source_cell(const struct html *html, const struct place *place)
     }
     if (block->file > 0) {
         fputs(" <span class=\"dim\">", html->file);
-        html_text(html->file, place->snapshot->files[block->file - 1].path);
+        html_text(html->file, html->view.processes->files[block->file - 1].path);
         fprintf(html->file, " from %" PRIu64 "</span>", block->file_offset);
     }
     fputs("</td>", html->file);
@@ -183,15 +138,11 @@ static void backed_cell(const struct html *html, const struct ms_state_block *bl
     fputs("</td>", html->file);
 }
 
-static void block_row(const struct html *html, const struct place *place)
+static void block_row(const struct html *html, size_t number)
 {
-    const struct ms_state_block *block = place->block;
+    const struct ms_state_block *block = &html->view.processes->blocks[number];
     const bool is_part = (block->flags & MS_BLOCK_PART) != 0;
-    if (html->view.count > 1)
-        fputs("<tr>", html->file);
-    else
-        fprintf(html->file, "<tr id=\"p%zu-b%zu\" tabindex=\"-1\">", place->process, place->number);
-    process_cell(html, place->snapshot);
+    fprintf(html->file, "<tr id=\"%s-b%zu\" tabindex=\"-1\">", html->id, number);
     number_cell(html, block->id);
     cell(html, is_part ? "part" : (block->flags & MS_BLOCK_CARVED) != 0 ? "carved" : "allocation");
     fprintf(html->file, "<td><code>0x%" PRIx64 "</code></td>", block->address);
@@ -205,7 +156,7 @@ static void block_row(const struct html *html, const struct place *place)
     fprintf(html->file, "<td><span class=\"state %s\">%s</span></td>", block_state(block),
             block_state(block));
     long_cell(html, block->name);
-    source_cell(html, place);
+    source_cell(html, block);
     backed_cell(html, block);
     fputs("</tr>\n", html->file);
 }
@@ -216,28 +167,24 @@ void html_blocks(const struct html *html)
         {"block", true},   {"kind", false},        {"address", false},    {"device", true},
         {"bytes", true},   {"backed", true},       {"deferred", true},    {"state", false},
         {"tensor", false}, {"what it has", false}, {"backed for", false}, {NULL, false}};
-    size_t count;
-    struct place *places = places_of(html, &count);
+    const struct ms_snapshot *snapshot = html->view.processes;
+    const size_t count = snapshot->block_count;
     const size_t shown = count < html->most_rows ? count : html->most_rows;
+    const uint64_t left_out = ms_snapshot_figure(snapshot, "blocks_left_out");
     html_heading(html, "Blocks by size");
-    if (places == NULL || count == 0) {
+    if (count == 0) {
         fputs("<p>There are none.</p>\n", html->file);
-        free(places);
         return;
     }
-    table_begin(html, "blocks", "Blocks", columns, html->view.count > 1);
+    table_begin(html, "blocks", "Blocks", columns);
     for (size_t i = 0; i < shown; i++)
-        block_row(html, &places[i]);
+        block_row(html, i);
     table_end(html, shown, count);
-    uint64_t left_out = 0;
-    for (size_t p = 0; p < html->view.count; p++)
-        left_out += ms_snapshot_figure(&html->view.processes[p], "blocks_left_out");
     if (left_out > 0)
         fprintf(html->file,
                 "<p class=\"dim\">%" PRIu64
                 " smaller blocks do not fit in the state page (METASHARD_STATE_BYTES).</p>\n",
                 left_out);
-    free(places);
 }
 
 /* --- causes */
@@ -281,7 +228,7 @@ void html_causes(const struct html *html)
         free(causes);
         return;
     }
-    table_begin(html, "causes", "Causes", columns, false);
+    table_begin(html, "causes", "Causes", columns);
     for (size_t i = 0; i < count; i++)
         cause_row(html, &causes[i], causes[0].bytes);
     table_end(html, count, count);
@@ -290,52 +237,14 @@ void html_causes(const struct html *html)
 
 /* --- events */
 
-struct happening {
-    const struct ms_snapshot *snapshot;
-    const struct ms_state_event *event;
-    uint64_t time_ns;
-};
-
-static int by_time(const void *a, const void *b)
+static void event_row(const struct html *html, const struct ms_state_event *event)
 {
-    const struct happening *left = a, *right = b;
-    if (left->time_ns != right->time_ns)
-        return left->time_ns < right->time_ns ? -1 : 1;
-    return left->event < right->event ? -1 : left->event > right->event;
-}
-
-static struct happening *happenings_of(const struct html *html, size_t *count_out)
-{
-    const struct view *view = &html->view;
-    size_t count = 0;
-    for (size_t p = 0; p < view->count; p++)
-        count += view->processes[p].event_count;
-    struct happening *list = calloc(count + 1, sizeof(*list));
-    count = 0;
-    for (size_t p = 0; p < view->count && list != NULL; p++) {
-        const struct ms_snapshot *snapshot = &view->processes[p];
-        for (size_t i = 0; i < snapshot->event_count; i++) {
-            const struct ms_state_event *event = &snapshot->events[i];
-            list[count++] =
-                (struct happening){snapshot, event, event->time_ns + view_shift_ns(view, snapshot)};
-        }
-    }
-    if (list != NULL)
-        qsort(list, count, sizeof(*list), by_time);
-    *count_out = count;
-    return list;
-}
-
-static void event_row(const struct html *html, const struct happening *happening)
-{
-    const struct ms_state_event *event = happening->event;
     const bool is_alarming = event->kind == MS_EVENT_FAIL || event->kind == MS_EVENT_FALLBACK ||
                              event->kind == MS_EVENT_REMOTE_READ ||
                              event->kind == MS_EVENT_PRESSURE;
     fputs(is_alarming ? "<tr class=\"alarm\">" : "<tr>", html->file);
-    process_cell(html, happening->snapshot);
     fprintf(html->file, "<td class=\"n\"><data value=\"%" PRIu64 "\">%.6f</data></td>",
-            happening->time_ns, (double)happening->time_ns / 1e9);
+            event->time_ns, (double)event->time_ns / 1e9);
     cell(html, ms_event_kind_name(event->kind));
     bytes_cell(html, event->bytes);
     figure_cell(html, html_time, event->duration_ns);
@@ -359,26 +268,21 @@ void html_events(const struct html *html)
                                             {"why", false},
                                             {"thread", true},
                                             {NULL, false}};
-    size_t count;
-    struct happening *list = happenings_of(html, &count);
+    const struct ms_snapshot *snapshot = html->view.processes;
+    const size_t count = snapshot->event_count;
     const size_t first = count > html->most_rows ? count - html->most_rows : 0;
-    uint64_t lost = 0;
-    for (size_t p = 0; p < html->view.count; p++)
-        lost += html->view.processes[p].events_lost;
     html_heading(html, first > 0 ? "The last events" : "Events");
-    if (list == NULL || count == 0) {
+    if (count == 0) {
         fputs("<p>There are no events.</p>\n", html->file);
-        free(list);
         return;
     }
-    if (lost > 0)
+    if (snapshot->events_lost > 0)
         fprintf(html->file,
                 "<p class=\"dim\">%" PRIu64
                 " others do not fit in the state page (METASHARD_STATE_BYTES).</p>\n",
-                lost);
-    table_begin(html, "events", "Events", columns, html->view.count > 1);
+                snapshot->events_lost);
+    table_begin(html, "events", "Events", columns);
     for (size_t i = first; i < count; i++)
-        event_row(html, &list[i]);
+        event_row(html, &snapshot->events[i]);
     table_end(html, count - first, count);
-    free(list);
 }
