@@ -34,12 +34,26 @@ void view_close(struct view *view);
 void name_blocks(struct ms_snapshot *snapshot);
 
 /* Sums, and values derived from the figures. */
-struct totals {
-    uint64_t requested, live, live_peak, deferred, backed, backed_peak, h2d;
-    uint64_t saved;   /* the peak that there would have been, less the peak that was */
-    uint64_t skipped; /* written by the program, noted only, and never copied to the device */
-    uint64_t materialise_ns;
+enum total {
+    TOTAL_REQUESTED,
+    TOTAL_LIVE_PEAK,
+    TOTAL_LIVE,
+    TOTAL_DEFERRED,
+    TOTAL_BACKED,
+    TOTAL_BACKED_PEAK,
+    TOTAL_SAVED,   /* the peak that there would have been, less the peak that was */
+    TOTAL_SKIPPED, /* written by the program, noted only, and never copied to the device */
+    TOTAL_COPIED,
+    TOTAL_TIME,
+    TOTAL_COUNT
 };
+struct totals {
+    uint64_t of[TOTAL_COUNT];
+};
+extern const struct total_name {
+    const char *figure; /* in the JSON */
+    const char *term, *meaning;
+} total_names[TOTAL_COUNT];
 struct totals totals_of(const struct ms_snapshot *snapshot);
 
 /* "running", "ended", "killed" (without having ended by exit) or "unknown". */

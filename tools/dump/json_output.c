@@ -186,8 +186,8 @@ static void put_figures(struct writer *object, const struct ms_snapshot *snapsho
     const struct totals totals = totals_of(snapshot);
     for (int i = 0; i < MS_FIGURE_COUNT; i++)
         put_number(object, ms_counter_names[i], ms_snapshot_figure(snapshot, ms_counter_names[i]));
-    put_number(object, "saved_bytes", totals.saved);
-    put_number(object, "skipped_bytes", totals.skipped);
+    put_number(object, "saved_bytes", totals.of[TOTAL_SAVED]);
+    put_number(object, "skipped_bytes", totals.of[TOTAL_SKIPPED]);
 }
 
 static void put_process(struct writer *object, const struct ms_snapshot *snapshot)
@@ -216,16 +216,8 @@ static void put_processes(struct writer *object, const struct view *view)
     const struct totals sum = view_totals(view);
     put_null(object, "pid");
     put_null(object, "rank");
-    put_number(object, "requested_bytes", sum.requested);
-    put_number(object, "live_bytes", sum.live);
-    put_number(object, "live_bytes_peak", sum.live_peak);
-    put_number(object, "deferred_bytes", sum.deferred);
-    put_number(object, "backed_bytes", sum.backed);
-    put_number(object, "backed_bytes_peak", sum.backed_peak);
-    put_number(object, "h2d_bytes", sum.h2d);
-    put_number(object, "materialise_ns", sum.materialise_ns);
-    put_number(object, "saved_bytes", sum.saved);
-    put_number(object, "skipped_bytes", sum.skipped);
+    for (int i = 0; i < TOTAL_COUNT; i++)
+        put_number(object, total_names[i].figure, sum.of[i]);
     struct writer list = json_begin(object, "processes", '[', false);
     for (size_t i = 0; i < view->count; i++) {
         struct writer process = json_begin(&list, NULL, '{', false);

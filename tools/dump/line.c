@@ -160,3 +160,8 @@ const char *time_text(uint64_t ns)
         snprintf(text, 32, "%.1f us", (double)ns / 1e3);
     return text;
 }
+
+const char *total_text(const struct totals *totals, enum total which)
+{
+    return (which == TOTAL_TIME ? time_text : bytes_text)(totals->of[which]);
+}

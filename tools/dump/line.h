@@ -26,5 +26,6 @@ void paragraph(enum color color, unsigned indent, const char *text);
 /* "12.0 MiB"; a time as "1.234 s", "12.3 ms" or "12.3 us". Results are a few buffers in turn. */
 const char *bytes_text(uint64_t bytes);
 const char *time_text(uint64_t ns);
+const char *total_text(const struct totals *totals, enum total which);
 
 #endif

@@ -78,8 +78,9 @@ static void show_row(const struct ms_snapshot *snapshot)
     const struct totals totals = totals_of(snapshot);
     line(life_color(snapshot, PLAIN), "%9" PRIu64 " %5s %-8s %10s %11s %11s %11s %11s  %s",
          snapshot->process.pid, rank_text(snapshot, ""), life_name(snapshot),
-         time_text(snapshot->taken_ns), bytes_text(totals.requested), bytes_text(totals.deferred),
-         bytes_text(totals.backed), bytes_text(totals.backed_peak), snapshot->process.command);
+         time_text(snapshot->taken_ns), total_text(&totals, TOTAL_REQUESTED),
+         total_text(&totals, TOTAL_DEFERRED), total_text(&totals, TOTAL_BACKED),
+         total_text(&totals, TOTAL_BACKED_PEAK), snapshot->process.command);
 }
 
 static void show_rows(struct ms_snapshot *snapshots, size_t count)

@@ -22,18 +22,10 @@ uint64_t view_shift_ns(const struct view *view, const struct ms_snapshot *snapsh
 struct totals view_totals(const struct view *view)
 {
     struct totals sum = {0};
-    for (size_t i = 0; i < view->count; i++) {
-        const struct totals own = totals_of(&view->processes[i]);
-        sum.requested += own.requested;
-        sum.live += own.live;
-        sum.live_peak += own.live_peak;
-        sum.deferred += own.deferred;
-        sum.backed += own.backed;
-        sum.backed_peak += own.backed_peak;
-        sum.h2d += own.h2d;
-        sum.saved += own.saved;
-        sum.skipped += own.skipped;
-        sum.materialise_ns += own.materialise_ns;
+    for (size_t p = 0; p < view->count; p++) {
+        const struct totals own = totals_of(&view->processes[p]);
+        for (int i = 0; i < TOTAL_COUNT; i++)
+            sum.of[i] += own.of[i];
     }
     return sum;
 }

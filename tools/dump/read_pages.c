@@ -100,22 +100,28 @@ static uint64_t less(uint64_t whole, uint64_t part)
     return whole > part ? whole - part : 0;
 }
 
+const struct total_name total_names[TOTAL_COUNT] = {
+    [TOTAL_REQUESTED] = {"requested_bytes", "requested", "by all allocations, one after the other"},
+    [TOTAL_LIVE_PEAK] = {"live_bytes_peak", "at most", "requested at the same time"},
+    [TOTAL_LIVE] = {"live_bytes", "now", "requested, and not freed"},
+    [TOTAL_DEFERRED] = {"deferred_bytes", "deferred", "now: not in device memory"},
+    [TOTAL_BACKED] = {"backed_bytes", "backed", "now: device memory behind it"},
+    [TOTAL_BACKED_PEAK] = {"backed_bytes_peak", "backed at most", "device memory behind it"},
+    [TOTAL_SAVED] = {"saved_bytes", "saved", "less device memory at the peak than requested"},
+    [TOTAL_SKIPPED] = {"skipped_bytes", "skipped", "written, and never copied to the device"},
+    [TOTAL_COPIED] = {"h2d_bytes", "copied", "to the device, by the shim"},
+    [TOTAL_TIME] = {"materialise_ns", "time", "spent on materialising bytes"},
+};
+
 struct totals totals_of(const struct ms_snapshot *snapshot)
 {
-    struct totals totals = {
-        .requested = ms_snapshot_figure(snapshot, "requested_bytes"),
-        .live = ms_snapshot_figure(snapshot, "live_bytes"),
-        .live_peak = ms_snapshot_figure(snapshot, "live_bytes_peak"),
-        .deferred = ms_snapshot_figure(snapshot, "deferred_bytes"),
-        .backed = ms_snapshot_figure(snapshot, "backed_bytes"),
-        .backed_peak = ms_snapshot_figure(snapshot, "backed_bytes_peak"),
-        .h2d = ms_snapshot_figure(snapshot, "h2d_bytes"),
-        .materialise_ns = ms_snapshot_figure(snapshot, "materialise_ns"),
-    };
-    totals.saved = less(totals.live_peak, totals.backed_peak);
-    totals.skipped = less(ms_snapshot_figure(snapshot, "recorded_file_bytes") +
-                              ms_snapshot_figure(snapshot, "recorded_snapshot_bytes"),
-                          totals.h2d);
+    struct totals totals;
+    for (int i = 0; i < TOTAL_COUNT; i++)
+        totals.of[i] = ms_snapshot_figure(snapshot, total_names[i].figure);
+    totals.of[TOTAL_SAVED] = less(totals.of[TOTAL_LIVE_PEAK], totals.of[TOTAL_BACKED_PEAK]);
+    totals.of[TOTAL_SKIPPED] = less(ms_snapshot_figure(snapshot, "recorded_file_bytes") +
+                                        ms_snapshot_figure(snapshot, "recorded_snapshot_bytes"),
+                                    totals.of[TOTAL_COPIED]);
     return totals;
 }
 

@@ -27,27 +27,21 @@ static void show_title(const struct ms_snapshot *snapshot)
     line(DIM, "  in %s on %s, MetaShard %s", process->folder, process->host, process->version);
 }
 
-static void show_figure(const char *name, const char *value, const char *meaning)
-{
-    line(PLAIN, "  %-10s %12s   %s", name, value, meaning);
-}
-
 static void show_totals(const struct totals *totals, uint64_t allocations)
 {
-    char text[160];
-    snprintf(text, sizeof(text), "in %" PRIu64 " allocations; at most %s at a time, now %s",
-             allocations, bytes_text(totals->live_peak), bytes_text(totals->live));
-    show_figure("requested", bytes_text(totals->requested), text);
-    show_figure("deferred", bytes_text(totals->deferred), "now: not in device memory");
-    snprintf(text, sizeof(text), "now: device memory behind it; at most %s",
-             bytes_text(totals->backed_peak));
-    show_figure("backed", bytes_text(totals->backed), text);
-    show_figure("saved", bytes_text(totals->saved),
-                "less device memory at the peak than requested");
-    show_figure("skipped", bytes_text(totals->skipped),
-                "written by the program and never copied to the device");
-    show_figure("copied", bytes_text(totals->h2d), "to the device, by the shim");
-    show_figure("time", time_text(totals->materialise_ns), "spent on materialising bytes");
+    for (enum total i = 0; i < TOTAL_COUNT; i++) {
+        char text[160];
+        snprintf(text, sizeof(text), "%s", total_names[i].meaning);
+        if (i == TOTAL_REQUESTED)
+            snprintf(text, sizeof(text), "in %" PRIu64 " allocations; at most %s at a time, now %s",
+                     allocations, total_text(totals, TOTAL_LIVE_PEAK),
+                     total_text(totals, TOTAL_LIVE));
+        if (i == TOTAL_BACKED)
+            snprintf(text, sizeof(text), "%s; at most %s", total_names[i].meaning,
+                     total_text(totals, TOTAL_BACKED_PEAK));
+        if (i != TOTAL_LIVE && i != TOTAL_LIVE_PEAK && i != TOTAL_BACKED_PEAK)
+            line(PLAIN, "  %-10s %12s   %s", total_names[i].term, total_text(totals, i), text);
+    }
 }
 
 static void show_plan(const struct ms_state_plan *plan)
@@ -249,28 +243,36 @@ static void show_one(const struct view *view)
     show_tensors(view);
 }
 
-static void show_rank(const struct ms_snapshot *snapshot)
+/* A row of bytes of each kind, or their names if there are none. */
+static void show_rank(enum color color, const char *rank, const char *pid, const char *state,
+                      const struct totals *totals)
 {
-    const struct totals totals = totals_of(snapshot);
-    line(life_color(snapshot, PLAIN) == RED ? RED : PLAIN,
-         "  %5s %9" PRIu64 " %-8s %11s %11s %11s %11s %11s %11s %11s", rank_text(snapshot, "?"),
-         snapshot->process.pid, life_name(snapshot), bytes_text(totals.requested),
-         bytes_text(totals.deferred), bytes_text(totals.backed), bytes_text(totals.backed_peak),
-         bytes_text(totals.saved), bytes_text(totals.skipped), bytes_text(totals.h2d));
+    char text[256];
+    int used = snprintf(text, sizeof(text), "  %5s %9s %-8s", rank, pid, state);
+    for (enum total i = 0; i < TOTAL_TIME; i++) {
+        const char *term = total_names[i].term;
+        if (i != TOTAL_LIVE && i != TOTAL_LIVE_PEAK)
+            used += snprintf(text + used, sizeof(text) - (size_t)used, " %*s",
+                             strlen(term) > 11 ? (int)strlen(term) : 11,
+                             totals != NULL ? total_text(totals, i) : term);
+    }
+    line(color, "%s", text);
 }
 
 static void show_ranks(const struct view *view)
 {
     const struct totals sum = view_totals(view);
+    char pid[32];
     line(BOLD, "%zu processes", view->count);
-    line(DIM, "  %5s %9s %-8s %11s %11s %11s %11s %11s %11s %11s", "rank", "pid", "state",
-         "requested", "deferred", "backed", "at most", "saved", "skipped", "copied");
-    for (size_t i = 0; i < view->count; i++)
-        show_rank(&view->processes[i]);
-    line(BOLD, "  %5s %9s %-8s %11s %11s %11s %11s %11s %11s %11s", "all", "", "",
-         bytes_text(sum.requested), bytes_text(sum.deferred), bytes_text(sum.backed),
-         bytes_text(sum.backed_peak), bytes_text(sum.saved), bytes_text(sum.skipped),
-         bytes_text(sum.h2d));
+    show_rank(DIM, "rank", "pid", "state", NULL);
+    for (size_t i = 0; i < view->count; i++) {
+        const struct ms_snapshot *snapshot = &view->processes[i];
+        const struct totals totals = totals_of(snapshot);
+        snprintf(pid, sizeof(pid), "%" PRIu64, snapshot->process.pid);
+        show_rank(life_color(snapshot, PLAIN) == RED ? RED : PLAIN, rank_text(snapshot, "?"), pid,
+                  life_name(snapshot), &totals);
+    }
+    show_rank(BOLD, "all", "", "", &sum);
 }
 
 static void show_text(const struct view *view, const struct options *options)

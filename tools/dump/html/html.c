@@ -21,22 +21,20 @@ extern const char dump_page_style[], dump_page_script[], dump_page_script_hash[]
 
 /* --- summary */
 
-static void figure(FILE *file, const char *term, const char *name, uint64_t value, bool is_time,
-                   const char *meaning)
+static void put_total(FILE *file, const struct totals *totals, enum total which)
 {
-    fprintf(file, "<div><dt>%s</dt><dd>", term);
-    (is_time ? html_time : html_bytes)(file, name, value);
-    fprintf(file, "<span>%s</span></dd></div>\n", meaning);
+    (which == TOTAL_TIME ? html_time : html_bytes)(file, total_names[which].figure,
+                                                   totals->of[which]);
 }
 
 /* Writes the result in one sentence. */
 static void verdict(FILE *file, const struct totals *totals)
 {
     fprintf(file, "<p class=\"verdict\">At most <b>%s</b> of device memory stood behind <b>%s</b>",
-            bytes_text(totals->backed_peak), bytes_text(totals->live_peak));
-    if (totals->live_peak > 0 && totals->saved > 0)
-        fprintf(file, ": <b>%s</b>, %.0f %%, were saved", bytes_text(totals->saved),
-                100.0 * (double)totals->saved / (double)totals->live_peak);
+            total_text(totals, TOTAL_BACKED_PEAK), total_text(totals, TOTAL_LIVE_PEAK));
+    if (totals->of[TOTAL_LIVE_PEAK] > 0 && totals->of[TOTAL_SAVED] > 0)
+        fprintf(file, ": <b>%s</b>, %.0f %%, were saved", total_text(totals, TOTAL_SAVED),
+                100.0 * (double)totals->of[TOTAL_SAVED] / (double)totals->of[TOTAL_LIVE_PEAK]);
     fputs(".</p>\n", file);
 }
 
@@ -46,22 +44,11 @@ static void figures(const struct html *html)
     const struct totals totals = view_totals(&html->view);
     verdict(file, &totals);
     fputs("<dl class=\"figures\">\n", file);
-    figure(file, "requested", "requested_bytes", totals.requested, false,
-           "by all allocations, one after the other");
-    figure(file, "at most", "live_bytes_peak", totals.live_peak, false,
-           "requested at the same time");
-    figure(file, "now", "live_bytes", totals.live, false, "requested, and not freed");
-    figure(file, "deferred", "deferred_bytes", totals.deferred, false, "now: not in device memory");
-    figure(file, "backed", "backed_bytes", totals.backed, false, "now: device memory behind it");
-    figure(file, "backed at most", "backed_bytes_peak", totals.backed_peak, false,
-           "device memory behind it");
-    figure(file, "saved", "saved_bytes", totals.saved, false,
-           "less device memory at the peak than requested");
-    figure(file, "skipped", "skipped_bytes", totals.skipped, false,
-           "written, and never copied to the device");
-    figure(file, "copied", "h2d_bytes", totals.h2d, false, "to the device, by the shim");
-    figure(file, "time", "materialise_ns", totals.materialise_ns, true,
-           "spent on materialising bytes");
+    for (enum total i = 0; i < TOTAL_COUNT; i++) {
+        fprintf(file, "<div><dt>%s</dt><dd>", total_names[i].term);
+        put_total(file, &totals, i);
+        fprintf(file, "<span>%s</span></dd></div>\n", total_names[i].meaning);
+    }
     fputs("</dl>\n", file);
 }
 
@@ -187,10 +174,10 @@ static void table_of_processes(const struct html *html)
             "id=\"%s-processes\" class=\"sortable\"><thead><tr><th scope=\"col\">process</th><th "
             "scope=\"col\">state</th>",
             html->id);
-    static const char *const columns[] = {"requested", "deferred", "backed", "backed at most",
-                                          "saved",     "skipped",  "copied", "time"};
-    for (size_t i = 0; i < sizeof(columns) / sizeof(columns[0]); i++)
-        fprintf(file, "<th scope=\"col\" class=\"n\">%s</th>", columns[i]);
+    for (enum total i = 0; i < TOTAL_COUNT; i++) {
+        if (i != TOTAL_LIVE && i != TOTAL_LIVE_PEAK)
+            fprintf(file, "<th scope=\"col\" class=\"n\">%s</th>", total_names[i].term);
+    }
     fputs("</tr></thead><tbody>\n", file);
     for (size_t p = 0; p < html->view.count; p++) {
         const struct ms_snapshot *snapshot = &html->view.processes[p];
@@ -200,22 +187,12 @@ static void table_of_processes(const struct html *html)
         name_process(file, snapshot);
         fputs("</a></td><td>", file);
         describe_life(file, snapshot);
-        const struct {
-            const char *name;
-            uint64_t value;
-        } all[] = {{"requested_bytes", totals.requested},
-                   {"deferred_bytes", totals.deferred},
-                   {"backed_bytes", totals.backed},
-                   {"backed_bytes_peak", totals.backed_peak},
-                   {"saved_bytes", totals.saved},
-                   {"skipped_bytes", totals.skipped},
-                   {"h2d_bytes", totals.h2d}};
-        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        for (enum total i = 0; i < TOTAL_COUNT; i++) {
+            if (i == TOTAL_LIVE || i == TOTAL_LIVE_PEAK)
+                continue;
             fputs("</td><td class=\"n\">", file);
-            html_bytes(file, all[i].name, all[i].value);
+            put_total(file, &totals, i);
         }
-        fputs("</td><td class=\"n\">", file);
-        html_time(file, "materialise_ns", totals.materialise_ns);
         fputs("</td></tr>\n", file);
     }
     fputs("</tbody></table></div>\n", file);
