@@ -22,7 +22,7 @@ struct ms_checkpoint {
     struct ms_arena arena;
     struct ms_tensor *tensors;
     size_t count, capacity;
-    struct ms_skipped skipped;
+    size_t skipped;
 };
 
 /* File names, sorted by bytes. */
@@ -61,23 +61,13 @@ static bool parse_tensor(const struct ms_fault_context *reading, const char *nam
                        tensor->bytes, end - tensor->offset);
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const struct ms_tensor *left = a, *right = b;
-    if (left->offset != right->offset)
-        return left->offset < right->offset ? -1 : 1;
-    if ((left->bytes == 0) != (right->bytes == 0))
-        return left->bytes == 0 ? -1 : 1;
-    return strcmp(left->name, right->name);
-}
-
 /* Checks that the data is the tensors without gaps. Makes offsets relative to the file. */
 static bool check_places(const struct ms_fault_context *reading, struct ms_tensor *tensors,
                          size_t count, uint64_t data_offset, uint64_t data_bytes)
 {
     uint64_t end = 0;
     if (count > 0)
-        qsort(tensors, count, sizeof(*tensors), by_place);
+        qsort(tensors, count, sizeof(*tensors), ms_tensor_by_place);
     for (size_t i = 0; i < count; i++) {
         const struct ms_place at = {NULL, tensors[i].name, 0};
         if (tensors[i].offset != end)
@@ -173,9 +163,7 @@ static bool read_torch_file(const struct ms_fault_context *reading, int file, ui
         if (is_good)
             *tensor = torch.tensors[i];
     }
-    checkpoint->skipped.strided += torch.skipped.strided;
-    checkpoint->skipped.dtype += torch.skipped.dtype;
-    checkpoint->skipped.other += torch.skipped.other;
+    checkpoint->skipped += torch.skipped;
     ms_heap_free(torch.tensors);
     return is_good;
 }
@@ -265,9 +253,7 @@ static bool check_index(const struct ms_fault_context *reading, json_t *map,
                                ms_fault_name(name, tensor->name), name_in_folder(tensor));
     }
     /* Names are unique, so equal counts mean equal sets. Tensors that are skipped may be listed. */
-    const struct ms_skipped *skipped = &checkpoint->skipped;
-    const size_t more = json_object_size(map) - checkpoint->count;
-    return more <= skipped->strided + skipped->dtype + skipped->other ||
+    return json_object_size(map) - checkpoint->count <= checkpoint->skipped ||
            ms_fault_at(reading, &at, "expected the %zu tensors of the files, found %zu",
                        checkpoint->count, json_object_size(map));
 }
@@ -444,22 +430,6 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
     return true;
 }
 
-bool ms_checkpoint_parse(const char *file, const void *header, size_t header_bytes,
-                         uint64_t data_bytes, struct ms_checkpoint **checkpoint_out,
-                         struct ms_fault *fault)
-{
-    const struct ms_fault_context reading = {file, fault};
-    struct ms_checkpoint *checkpoint = ms_heap_zalloc(sizeof(*checkpoint));
-    if (checkpoint == NULL)
-        return ms_fault_at(&reading, NULL, "out of memory");
-    if (!parse_header(&reading, header, header_bytes, data_bytes, checkpoint)) {
-        ms_checkpoint_close(checkpoint);
-        return false;
-    }
-    *checkpoint_out = checkpoint;
-    return true;
-}
-
 void ms_checkpoint_close(struct ms_checkpoint *checkpoint)
 {
     if (checkpoint == NULL)
@@ -479,7 +449,7 @@ const struct ms_tensor *ms_checkpoint_tensors(const struct ms_checkpoint *checkp
     return checkpoint->tensors;
 }
 
-struct ms_skipped ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint)
+size_t ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint)
 {
     return checkpoint->skipped;
 }

@@ -59,3 +59,13 @@ bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b)
     return a->dtype == b->dtype && a->dims == b->dims &&
            memcmp(a->shape, b->shape, a->dims * sizeof(a->shape[0])) == 0;
 }
+
+int ms_tensor_by_place(const void *a, const void *b)
+{
+    const struct ms_tensor *left = a, *right = b;
+    if (left->offset != right->offset)
+        return left->offset < right->offset ? -1 : 1;
+    if (left->bytes != right->bytes)
+        return left->bytes < right->bytes ? -1 : 1;
+    return strcmp(left->name, right->name);
+}

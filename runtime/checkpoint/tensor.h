@@ -61,6 +61,9 @@ bool ms_dtype_find(const char *name, enum ms_dtype *dtype_out);
 /* Sets elements and bytes from dtype and shape. Returns NULL, or why the shape is invalid. */
 const char *ms_tensor_measure(struct ms_tensor *tensor);
 
+/* For qsort: by offset, then an empty one first, then by name. */
+int ms_tensor_by_place(const void *a, const void *b);
+
 bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b); /* dtype and shape */
 
 #endif

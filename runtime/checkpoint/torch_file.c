@@ -106,16 +106,6 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct ms_tensor *)a)->name, ((const struct ms_tensor *)b)->name);
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const struct ms_tensor *left = a, *right = b;
-    if (left->offset != right->offset)
-        return left->offset < right->offset ? -1 : 1;
-    if (left->bytes != right->bytes)
-        return left->bytes < right->bytes ? -1 : 1;
-    return strcmp(left->name, right->name);
-}
-
 static bool sort_tensors(const struct ms_fault_context *reading, struct ms_tensor *tensors,
                          size_t count)
 {
@@ -127,7 +117,7 @@ static bool sort_tensors(const struct ms_fault_context *reading, struct ms_tenso
             return ms_fault_at(reading, &place, "expected one tensor of this name");
     }
     if (count > 0)
-        qsort(tensors, count, sizeof(*tensors), by_place);
+        qsort(tensors, count, sizeof(*tensors), ms_tensor_by_place);
     return true;
 }
 

@@ -13,7 +13,7 @@
 struct ms_torch_tensors {
     struct ms_tensor *tensors;
     size_t count;
-    struct ms_skipped skipped;
+    size_t skipped;
 };
 
 /* True if torch.save wrote a file that begins with these bytes, as a zip file or before 1.6. Wants

@@ -337,31 +337,28 @@ static bool read_place(struct walk *walk, const struct rebuild *rebuild, struct 
            fault_at(walk, "expected a tensor that ends in its storage");
 }
 
-/* Returns false on a fault, with *counter NULL, or to skip a tensor, with the counter to raise. */
+/* Returns false on a fault, or to skip a tensor. */
 static bool read_view(struct walk *walk, enum made made, uint32_t arguments,
-                      struct ms_torch_view *view, size_t **counter)
+                      struct ms_torch_view *view, bool *is_skipped_out)
 {
     struct rebuild rebuild = {.made = made};
     struct ms_tensor *tensor = &view->tensor;
-    struct ms_skipped *skipped = &walk->state.skipped;
-    *counter = NULL;
+    *is_skipped_out = false;
     if (!read_arguments(walk, arguments, &rebuild) || !read_storage(walk, &rebuild, view) ||
         !read_shape(walk, &rebuild, tensor))
         return false;
-    if (made == A_QUANTIZED || rebuild.held == TYPE_COUNT || rebuild.type == TYPE_COUNT)
-        *counter = &skipped->dtype;
-    else if (rebuild.dims > MS_TENSOR_DIMS_MAX || rebuild.is_changed)
-        *counter = &skipped->other;
-    if (*counter != NULL)
+    *is_skipped_out = made == A_QUANTIZED || rebuild.held == TYPE_COUNT ||
+                      rebuild.type == TYPE_COUNT || rebuild.dims > MS_TENSOR_DIMS_MAX ||
+                      rebuild.is_changed;
+    if (*is_skipped_out)
         return false;
     tensor->dims = (unsigned)rebuild.dims;
     tensor->dtype = types[rebuild.type].dtype;
     const char *wrong = ms_tensor_measure(tensor);
     if (wrong != NULL)
         return fault_at(walk, wrong);
-    if (!is_contiguous(tensor, rebuild.strides))
-        *counter = &skipped->strided;
-    return *counter == NULL && read_place(walk, &rebuild, view);
+    *is_skipped_out = !is_contiguous(tensor, rebuild.strides);
+    return !*is_skipped_out && read_place(walk, &rebuild, view);
 }
 
 static struct ms_torch_view *add_view(struct ms_torch_state *state)
@@ -375,7 +372,7 @@ static struct ms_torch_view *add_view(struct ms_torch_state *state)
 
 static bool visit_tensor(struct walk *walk, uint32_t value, uint32_t arguments, enum made made)
 {
-    size_t *counter;
+    bool is_skipped;
     walk->pickle.values[value].is_marked = true;
     walk->has_roots |= walk->root != 0 && walk->root != walk->top_item;
     walk->root = walk->top_item;
@@ -384,11 +381,10 @@ static bool visit_tensor(struct walk *walk, uint32_t value, uint32_t arguments, 
         return fault_at(walk, "out of memory");
     if (!spend(walk, sizeof(*view) + walk->path_bytes))
         return false;
-    if (!read_view(walk, made, arguments, view, &counter)) {
+    if (!read_view(walk, made, arguments, view, &is_skipped)) {
         walk->state.count--;
-        if (counter != NULL)
-            ++*counter;
-        return counter != NULL;
+        walk->state.skipped += is_skipped;
+        return is_skipped;
     }
     view->tensor.name = ms_arena_string(walk->arena, walk->path, walk->path_bytes);
     return view->tensor.name != NULL || fault_at(walk, "out of memory");
@@ -484,7 +480,7 @@ static void count_unnamed(struct walk *walk)
     uint32_t arguments;
     for (uint32_t i = 0; i < walk->pickle.value_count; i++) {
         if (!walk->pickle.values[i].is_marked && is_tensor(made_of(&walk->pickle, i, &arguments)))
-            walk->state.skipped.other++;
+            walk->state.skipped++;
     }
 }
 

@@ -19,8 +19,7 @@ struct ms_torch_view {
 /* Views in the order of the pickle; two may have the same bytes, or the same name. */
 struct ms_torch_state {
     struct ms_torch_view *views; /* ms_heap_free */
-    size_t count, capacity;
-    struct ms_skipped skipped;
+    size_t count, capacity, skipped;
 };
 
 /* Strings are in the arena, which may have some even if this returns false. */

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "runtime/plan/census.h"
 #include "runtime/plan/placement.h"
@@ -115,4 +117,19 @@ void check_layout(const struct ms_layout *layout)
     }
     if (has_census)
         ms_census_cleanup(&census);
+}
+
+bool open_header(const void *header, size_t bytes, uint64_t data_bytes,
+                 struct ms_checkpoint **checkpoint_out, struct ms_fault *fault)
+{
+    const uint64_t length = bytes;
+    char path[64];
+    const int file = memfd_create("header", MFD_CLOEXEC);
+    MUST(file >= 0 && write(file, &length, 8) == 8 &&
+         write(file, header, bytes) == (ssize_t)bytes &&
+         ftruncate(file, (off_t)(8 + bytes + data_bytes)) == 0);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    const bool is_good = ms_checkpoint_open(path, checkpoint_out, fault);
+    close(file);
+    return is_good;
 }

@@ -12,4 +12,8 @@ void check_fault(const struct ms_fault *fault);
 /* Ranges of some ranks, and the census if the world is small. */
 void check_layout(const struct ms_layout *layout);
 
+/* Opens a safetensors file of this header and so many bytes of data. */
+bool open_header(const void *header, size_t bytes, uint64_t data_bytes,
+                 struct ms_checkpoint **checkpoint_out, struct ms_fault *fault);
+
 #endif

@@ -59,8 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     for (int i = 7; i >= 0; i--)
         data_bytes = data_bytes << 8 | data[i];
-    data_bytes &= INT64_MAX; /* no file is larger */
-    if (!ms_checkpoint_parse("file", data + 8, size - 8, data_bytes, &checkpoint, &fault)) {
+    data_bytes &= INT64_MAX / 2; /* no file is larger */
+    if (!open_header(data + 8, size - 8, data_bytes, &checkpoint, &fault)) {
         check_fault(&fault);
         return 0;
     }

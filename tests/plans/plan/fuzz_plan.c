@@ -33,8 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static struct ms_checkpoint *checkpoint;
     struct ms_fault fault;
     struct ms_plan *plan;
-    if (checkpoint == NULL &&
-        !ms_checkpoint_parse("header", header, strlen(header), 372, &checkpoint, &fault))
+    if (checkpoint == NULL && !open_header(header, strlen(header), 372, &checkpoint, &fault))
         abort();
     if (!ms_plan_parse((const char *)data, size, "plan", &plan, &fault)) {
         check_fault(&fault);
