@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/state/explain.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT] = {"undefined", "dead",     "fill",
@@ -146,47 +147,25 @@ bool ms_reason_is_fallback(enum ms_reason reason)
     return reason < MS_REASON_COUNT && reasons[reason].sentence != NULL;
 }
 
-/* A sentence in the making; what does not fit is cut. */
-struct sentence {
-    char *text;
-    size_t used, bytes;
-};
-
-static void add(struct sentence *sentence, const char *text, size_t length)
-{
-    const size_t gaps = sentence->bytes - 1 - sentence->used;
-    const size_t now = length < gaps ? length : gaps;
-    memcpy(sentence->text + sentence->used, text, now);
-    sentence->used += now;
-    sentence->text[sentence->used] = '\0';
-}
-
 /* Cuts a mangled name, which may be longer than a sentence. */
-static void add_name(struct sentence *sentence, const char *name)
-{
-    enum { MOST = 140 };
-    const size_t length = strlen(name);
-    add(sentence, name, length < MOST ? length : MOST);
-    if (length > MOST)
-        add(sentence, "...", 3);
-}
-
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes)
 {
-    if (reason >= MS_REASON_COUNT || reasons[reason].sentence == NULL || bytes == 0)
+    enum { MOST = 140 };
+    if (reason >= MS_REASON_COUNT || reasons[reason].sentence == NULL)
         return false;
-    struct sentence sentence = {sentence_out, 0, bytes};
-    const char *name = text != NULL && text[0] != '\0' ? text : "whose name is not known";
-    for (const char *at = reasons[reason].sentence; *at != '\0'; at++) {
-        if (at[0] != '%') {
-            add(&sentence, at, 1);
-            continue;
-        }
-        if (*++at == 'c')
-            add_name(&sentence, call != NULL && call[0] != '\0' ? call : "a call");
-        else
-            add_name(&sentence, name);
+    if (call == NULL || call[0] == '\0')
+        call = "a call";
+    if (text == NULL || text[0] == '\0')
+        text = "whose name is not known";
+    size_t used = 0;
+    for (const char *at = reasons[reason].sentence; *at != '\0' && used < bytes;) {
+        const char *name = at[0] != '%' ? NULL : at[1] == 'c' ? call : text;
+        const int length = name != NULL ? MOST : (int)strcspn(at, "%");
+        used += (size_t)snprintf(sentence_out + used, bytes - used, "%.*s%s", length,
+                                 name != NULL ? name : at,
+                                 name != NULL && strlen(name) > MOST ? "..." : "");
+        at += name != NULL ? 2 : length;
     }
     return true;
 }

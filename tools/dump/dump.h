@@ -56,10 +56,9 @@ extern const struct total_name {
 } total_names[TOTAL_COUNT];
 struct totals totals_of(const struct ms_snapshot *snapshot);
 
-/* "running", "ended", "killed" (without having ended by exit) or "unknown". */
+/* "running", "ended", "killed" (without having ended by exit) or "unknown"; and the same before a
+ * time: "running for". */
 const char *life_name(const struct ms_snapshot *snapshot);
-
-/* The same before a time: "running for". */
 const char *life_words(const struct ms_snapshot *snapshot);
 
 /* "deferred", "partly", "cached", "resident", or "dead". */

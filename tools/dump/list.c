@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,59 +12,58 @@
 #include "runtime/state/page.h"
 #include "tools/dump/line.h"
 
-/* Paths of pages, which the list owns. */
-struct paths {
-    char **list;
+struct found {
+    struct ms_snapshot *snapshots;
     size_t count;
+    bool is_good; /* what could not be read was reported */
 };
 
-static bool add_path(struct paths *paths, const char *folder, const char *name)
+/* Ignores a page that was removed meanwhile. */
+static void add_page(struct found *found, const char *folder, const char *name)
 {
-    char **grown = realloc(paths->list, (paths->count + 1) * sizeof(*grown));
-    if (grown == NULL)
-        return false;
-    paths->list = grown;
-    return asprintf(&grown[paths->count], "%s/%s", folder, name) >= 0 && ++paths->count > 0;
+    char path[MS_PATH_BYTES + NAME_MAX + 2];
+    struct ms_fault fault;
+    struct ms_snapshot *grown = realloc(found->snapshots, (found->count + 1) * sizeof(*grown));
+    if (grown == NULL) {
+        found->is_good = false;
+        return;
+    }
+    found->snapshots = grown;
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    if (ms_snapshot_read(path, &grown[found->count], &fault)) {
+        found->count++;
+    } else if (access(path, F_OK) == 0) {
+        fprintf(stderr, "%s\n", fault.text);
+        found->is_good = false;
+    }
 }
 
 /* A folder that does not exist has no pages. */
-static bool add_folder(struct paths *paths, const char *folder)
+static void add_folder(struct found *found, const char *folder)
 {
     DIR *entries = opendir(folder);
-    if (entries == NULL && (errno == ENOENT || errno == ENOTDIR))
-        return true;
-    if (entries == NULL) {
+    if (entries == NULL && errno != ENOENT && errno != ENOTDIR) {
         fprintf(stderr, "metashard-dump: %s: %s\n", folder, strerror(errno));
-        return false;
+        found->is_good = false;
     }
-    bool is_good = true;
-    for (const struct dirent *entry; is_good && (entry = readdir(entries)) != NULL;) {
+    for (const struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
         if (ms_state_is_page(entry->d_name))
-            is_good = add_path(paths, folder, entry->d_name);
+            add_page(found, folder, entry->d_name);
     }
-    closedir(entries);
-    return is_good;
+    if (entries != NULL)
+        closedir(entries);
 }
 
-static bool find_all(struct paths *paths)
+static void find_all(struct found *found)
 {
     struct ms_config config;
     char folder[MS_PATH_BYTES], last[MS_PATH_BYTES] = "";
-    bool is_good = true;
     ms_config_read_quietly(&config, environ);
     for (unsigned i = 0; ms_state_folder(&config, i, folder); i++) {
         if (strcmp(folder, last) != 0)
-            is_good = add_folder(paths, folder) && is_good;
+            add_folder(found, folder);
         strcpy(last, folder);
     }
-    return is_good;
-}
-
-static void close_paths(struct paths *paths)
-{
-    for (size_t i = 0; i < paths->count; i++)
-        free(paths->list[i]);
-    free(paths->list);
 }
 
 static int newest_first(const void *a, const void *b)
@@ -96,30 +96,16 @@ static void show_rows(struct ms_snapshot *snapshots, size_t count)
         show_row(&snapshots[i]);
 }
 
-/* Ignores pages removed meanwhile. Reports those that cannot be read, and shows the others. */
+/* Reports pages that cannot be read, and shows the others. */
 int run_list(const struct options *options)
 {
-    struct paths paths = {0};
-    struct ms_fault fault;
+    struct found found = {.is_good = true};
     if (!line_setup(options))
         return USAGE;
-    bool is_good = find_all(&paths);
-    struct ms_snapshot *snapshots = calloc(paths.count + 1, sizeof(*snapshots));
-    size_t count = 0;
-    for (size_t i = 0; i < paths.count && snapshots != NULL; i++) {
-        if (ms_snapshot_read(paths.list[i], &snapshots[count], &fault)) {
-            count++;
-        } else if (access(paths.list[i], F_OK) == 0) {
-            fprintf(stderr, "%s\n", fault.text);
-            is_good = false;
-        }
-    }
-    if (snapshots != NULL)
-        show_rows(snapshots, count);
-    for (size_t i = 0; i < count; i++)
-        ms_snapshot_cleanup(&snapshots[i]);
-    is_good = is_good && snapshots != NULL;
-    free(snapshots);
-    close_paths(&paths);
-    return is_good ? GOOD : BAD;
+    find_all(&found);
+    show_rows(found.snapshots, found.count);
+    for (size_t i = 0; i < found.count; i++)
+        ms_snapshot_cleanup(&found.snapshots[i]);
+    free(found.snapshots);
+    return found.is_good ? GOOD : BAD;
 }

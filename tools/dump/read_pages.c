@@ -125,22 +125,20 @@ struct totals totals_of(const struct ms_snapshot *snapshot)
     return totals;
 }
 
+static const char *const lives[][2] = {
+    [MS_LIFE_ALIVE] = {"running", "running for"},
+    [MS_LIFE_GONE] = {"killed", "killed after"},
+    [MS_LIFE_UNKNOWN] = {"unknown", "perhaps running, last seen after"},
+};
+
 const char *life_name(const struct ms_snapshot *snapshot)
 {
-    if (snapshot->process.ended_ns > 0)
-        return "ended";
-    return snapshot->life == MS_LIFE_ALIVE  ? "running"
-           : snapshot->life == MS_LIFE_GONE ? "killed"
-                                            : "unknown";
+    return snapshot->process.ended_ns > 0 ? "ended" : lives[snapshot->life][0];
 }
 
 const char *life_words(const struct ms_snapshot *snapshot)
 {
-    if (snapshot->process.ended_ns > 0)
-        return "ended after";
-    return snapshot->life == MS_LIFE_ALIVE  ? "running for"
-           : snapshot->life == MS_LIFE_GONE ? "killed after"
-                                            : "perhaps running, last seen after";
+    return snapshot->process.ended_ns > 0 ? "ended after" : lives[snapshot->life][1];
 }
 
 const char *block_state(const struct ms_state_block *block)

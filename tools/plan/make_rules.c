@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/plan/make_rules.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/heap.h"
+#include "runtime/document/json.h"
 #include "runtime/plan/pattern.h"
+
+enum { RULES_MAX_BYTES = 256 << 20 };
 
 json_t *plan_document(json_t *mesh, json_t *entries)
 {
@@ -53,20 +56,17 @@ static json_t *load_rules(const char *path)
     struct ms_fault fault;
     const struct ms_fault_context reading = {path, &fault};
     json_error_t error;
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
-        fprintf(stderr, "%s\n", fault.text);
-        return NULL;
+    char *text = NULL;
+    size_t bytes;
+    json_t *entries = NULL;
+    if (ms_file_read(path, RULES_MAX_BYTES, &text, &bytes, &fault)) {
+        entries = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+        if (entries == NULL)
+            ms_fault_at_line(&reading, error.line, error.column, error.text);
+        else if (!json_is_array(entries))
+            ms_fault_at(&reading, NULL, "expected a list of entries");
     }
-    json_t *entries = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    if (entries == NULL && ferror(file))
-        ms_fault_at(&reading, NULL, "cannot be read: %s", strerror(errno));
-    else if (entries == NULL)
-        ms_fault_at_line(&reading, error.line, error.column, error.text);
-    else if (!json_is_array(entries))
-        ms_fault_at(&reading, NULL, "expected a list of entries");
-    fclose(file);
+    ms_heap_free(text);
     if (json_is_array(entries))
         return entries;
     fprintf(stderr, "%s\n", fault.text);

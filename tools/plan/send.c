@@ -3,12 +3,13 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "runtime/base/heap.h"
+#include "runtime/document/json.h"
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
 
@@ -24,63 +25,32 @@ static bool say(const char *file, const char *what, int error)
     return false;
 }
 
-/* Reads a file, up to one byte over the limit; free(). Returns NULL and sets errno on failure. */
-static char *read_all(FILE *file, size_t *bytes_out)
-{
-    char *text = NULL;
-    size_t bytes = 0, capacity = 0;
-    while (bytes == capacity && bytes <= PLAN_MAX_BYTES) {
-        capacity = capacity * 2 + (1 << 16);
-        char *grown = realloc(text, capacity);
-        if (grown == NULL) {
-            free(text);
-            return NULL;
-        }
-        text = grown;
-        bytes += fread(text + bytes, 1, capacity - bytes, file);
-    }
-    if (ferror(file)) {
-        free(text);
-        return NULL;
-    }
-    *bytes_out = bytes;
-    return text;
-}
-
-/* Checks the same bytes that are sent, because the file may change meanwhile. */
-static char *read_plan(const char *path, size_t *bytes_out)
+/* Reads the plan as "plan BYTES\n" and its text; ms_heap_free(). Checks the same bytes that are
+ * sent, because the file may change meanwhile. */
+static char *read_message(const char *path, size_t *bytes_out)
 {
     struct ms_plan *plan;
     struct ms_fault fault;
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        say(path, "cannot be opened", errno);
-        return NULL;
-    }
-    char *text = read_all(file, bytes_out);
-    if (text == NULL)
-        say(path, "cannot be read", errno);
-    fclose(file);
-    if (text == NULL)
-        return NULL;
-    if (!ms_plan_parse(text, *bytes_out, path, &plan, &fault)) {
+    char *text, *message;
+    size_t bytes;
+    if (!ms_file_read(path, PLAN_MAX_BYTES, &text, &bytes, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
-        free(text);
         return NULL;
     }
-    ms_plan_destroy(plan);
-    return text;
-}
-
-/* "plan BYTES\n" and the text; free(). */
-static char *message_of(const char *text, size_t bytes, size_t *bytes_out)
-{
-    char *message = malloc(bytes + 32);
-    if (message != NULL) {
+    message = ms_heap_alloc(bytes + 32);
+    if (message == NULL) {
+        fputs("metashard-plan: out of memory\n", stderr);
+    } else if (!ms_plan_parse(text, bytes, path, &plan, &fault)) {
+        fprintf(stderr, "%s\n", fault.text);
+        ms_heap_free(message);
+        message = NULL;
+    } else {
         const size_t head = (size_t)sprintf(message, "plan %zu\n", bytes);
         memcpy(message + head, text, bytes);
         *bytes_out = head + bytes;
+        ms_plan_destroy(plan);
     }
+    ms_heap_free(text);
     return message;
 }
 
@@ -155,33 +125,19 @@ static int report(const char *path, const char *answer)
     return begins(answer, "ok") ? GOOD : BAD;
 }
 
-static int send_plan(const char *path, const char *text, size_t bytes)
-{
-    static char answer[ANSWER_MAX_BYTES];
-    char *message = message_of(text, bytes, &bytes);
-    if (message == NULL) {
-        fputs("metashard-plan: out of memory\n", stderr);
-        return BAD;
-    }
-    int status = BAD;
-    const int peer = connect_to(path);
-    if (peer >= 0 && exchange(peer, path, message, bytes, answer))
-        status = report(path, answer);
-    if (peer >= 0)
-        close(peer);
-    free(message);
-    return status;
-}
-
 int run_send(const struct options *options)
 {
+    static char answer[ANSWER_MAX_BYTES];
     size_t bytes;
+    int status = BAD;
     if (options->to == NULL)
         return USAGE;
-    char *text = read_plan(options->words.files[0], &bytes);
-    if (text == NULL)
-        return BAD;
-    const int status = send_plan(options->to, text, bytes);
-    free(text);
+    char *message = read_message(options->words.files[0], &bytes);
+    const int peer = message != NULL ? connect_to(options->to) : -1;
+    if (peer >= 0 && exchange(peer, options->to, message, bytes, answer))
+        status = report(options->to, answer);
+    if (peer >= 0)
+        close(peer);
+    ms_heap_free(message);
     return status;
 }

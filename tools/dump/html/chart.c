@@ -58,51 +58,22 @@ static struct scale scale_of(const struct moment *moments, size_t count)
     return scale;
 }
 
-/* Labels with round numbers, all in the unit that suits the greatest. */
-static void label(FILE *file, uint64_t value, uint64_t greatest, const double *units,
-                  const char *const *names)
-{
-    size_t unit = 0;
-    while (names[unit + 1] != NULL && (double)greatest >= units[unit + 1])
-        unit++;
-    if (value == 0)
-        putc('0', file);
-    else
-        fprintf(file, "%.4g %s", (double)value / units[unit], names[unit]);
-}
-
-static void label_bytes(FILE *file, uint64_t bytes, uint64_t greatest)
-{
-    static const double units[] = {1, 0x1p10, 0x1p20, 0x1p30, 0x1p40, 0x1p50, 0x1p60};
-    static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", NULL};
-    label(file, bytes, greatest, units, names);
-}
-
-static void label_time(FILE *file, uint64_t ns, uint64_t greatest)
-{
-    static const double units[] = {1, 1e3, 1e6, 1e9};
-    static const char *const names[] = {"ns", "us", "ms", "s", NULL};
-    label(file, ns, greatest, units, names);
-}
-
 static void draw_grid(FILE *file, const struct scale *scale)
 {
     for (uint64_t bytes = 0; bytes <= scale->most_bytes; bytes += scale->step_bytes) {
         const double y = y_of(scale, bytes);
         fprintf(file, "<path class=\"%s\" d=\"M%d %.1fH%d\"/>", bytes == 0 ? "axis" : "grid", LEFT,
                 y, WIDTH - RIGHT);
-        fprintf(file, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 8, y + 4);
-        label_bytes(file, bytes, scale->most_bytes);
-        fputs("</text>\n", file);
+        fprintf(file, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 8, y + 4,
+                bytes_text(bytes));
         if (bytes > UINT64_MAX - scale->step_bytes)
             break;
     }
     for (uint64_t ns = 0; ns <= scale->end_ns; ns += scale->step_ns) {
         const double x = x_of(scale, ns);
         fprintf(file, "<path class=\"axis\" d=\"M%.1f %dv5\"/>", x, HEIGHT - BOTTOM);
-        fprintf(file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", x, HEIGHT - BOTTOM + 19);
-        label_time(file, ns, scale->end_ns);
-        fputs("</text>\n", file);
+        fprintf(file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", x,
+                HEIGHT - BOTTOM + 19, time_text(ns));
         if (ns > UINT64_MAX - scale->step_ns)
             break;
     }
