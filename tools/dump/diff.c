@@ -82,126 +82,95 @@ static size_t show_figures(const struct ms_snapshot *a, const struct ms_snapshot
     return changes;
 }
 
+/* What is compared of a list. */
+struct item {
+    char key[512], value[64];
+};
+struct items {
+    struct item *list; /* NULL if out of memory; then nothing is compared */
+    size_t count;
+};
+
+static struct items make_items(size_t most)
+{
+    return (struct items){calloc(most + 1, sizeof(struct item)), 0};
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const struct item *)a)->key, ((const struct item *)b)->key);
+}
+
+/* Frees the items. */
+static size_t show_items(struct items a, struct items b, const char *none)
+{
+    size_t changes = 0;
+    const bool is_good = a.list != NULL && b.list != NULL;
+    if (is_good) {
+        qsort(a.list, a.count, sizeof(*a.list), by_key);
+        qsort(b.list, b.count, sizeof(*b.list), by_key);
+    }
+    for (size_t i = 0, k = 0; is_good && (i < a.count || k < b.count);) {
+        const int order = i == a.count ? 1 : k == b.count ? -1 : by_key(&a.list[i], &b.list[k]);
+        const char *before = order <= 0 ? a.list[i].value : none;
+        const char *after = order >= 0 ? b.list[k].value : none;
+        if (strcmp(before, after) != 0) {
+            line(PLAIN, "  %s: %s; %s", order <= 0 ? a.list[i].key : b.list[k].key, before, after);
+            changes++;
+        }
+        i += order <= 0;
+        k += order >= 0;
+    }
+    free(a.list);
+    free(b.list);
+    return changes;
+}
+
 /* Blocks of different processes do not correspond; tensors are compared instead. */
-static const struct ms_state_block *find_block(const struct ms_snapshot *snapshot,
-                                               const struct ms_state_block *wanted)
+static struct items block_items(const struct ms_snapshot *snapshot)
 {
-    for (size_t i = 0; i < snapshot->block_count; i++) {
+    struct items items = make_items(snapshot->block_count);
+    for (size_t i = 0; i < snapshot->block_count && items.list != NULL; i++) {
         const struct ms_state_block *block = &snapshot->blocks[i];
-        if (block->id == wanted->id && block->address == wanted->address &&
-            (block->flags & MS_BLOCK_PART) == (wanted->flags & MS_BLOCK_PART))
-            return block;
+        struct item *item = &items.list[items.count++];
+        snprintf(item->key, sizeof(item->key), "%s %" PRIu64 " at 0x%" PRIx64 ", %s%s%s",
+                 (block->flags & MS_BLOCK_PART) != 0 ? "part of block" : "block", block->id,
+                 block->address, bytes_text(block->bytes), block->name[0] != '\0' ? ", " : "",
+                 block->name);
+        snprintf(item->value, sizeof(item->value), "%s", block_state(block));
     }
-    return NULL;
+    return items;
 }
 
-static void show_block(const char *what, const struct ms_state_block *block)
+static struct items tensor_items(const struct ms_snapshot *snapshot)
 {
-    line(PLAIN, "  %-9s block %" PRIu64 " at 0x%" PRIx64 ", %s, %s%s%s", what, block->id,
-         block->address, bytes_text(block->bytes), block_state(block),
-         block->name[0] != '\0' ? ": " : "", block->name);
+    size_t count;
+    struct tensor_row *rows = view_tensors(&(struct view){snapshot, 1}, &count);
+    struct items items = make_items(count);
+    for (size_t i = 0; i < count && items.list != NULL && rows != NULL; i++) {
+        struct item *item = &items.list[items.count++];
+        snprintf(item->key, sizeof(item->key), "%s", rows[i].name);
+        snprintf(item->value, sizeof(item->value), "%s, %s in memory", bytes_text(rows[i].bytes),
+                 bytes_text(rows[i].present_bytes));
+    }
+    free(rows);
+    return items;
 }
 
-static size_t show_blocks(const struct ms_snapshot *a, const struct ms_snapshot *b)
+static struct items cause_items(const struct ms_snapshot *snapshot)
 {
-    size_t changes = 0;
-    for (size_t i = 0; i < a->block_count; i++) {
-        const struct ms_state_block *after = find_block(b, &a->blocks[i]);
-        if (after != NULL && strcmp(block_state(after), block_state(&a->blocks[i])) == 0)
-            continue;
-        if (after == NULL)
-            show_block("gone", &a->blocks[i]);
-        else
-            show_block("is now", after);
-        changes++;
-    }
-    for (size_t i = 0; i < b->block_count; i++) {
-        if (find_block(a, &b->blocks[i]) != NULL)
-            continue;
-        show_block("new", &b->blocks[i]);
-        changes++;
-    }
-    return changes;
-}
-
-static const struct tensor_row *find_tensor(const struct tensor_row *rows, size_t count,
-                                            const char *name)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (strcmp(rows[i].name, name) == 0)
-            return &rows[i];
-    }
-    return NULL;
-}
-
-static size_t show_tensors(const struct ms_snapshot *a, const struct ms_snapshot *b)
-{
-    size_t a_count, b_count, changes = 0;
-    struct tensor_row *a_rows = view_tensors(&(struct view){a, 1}, &a_count);
-    struct tensor_row *b_rows = view_tensors(&(struct view){b, 1}, &b_count);
-    const bool is_good = a_rows != NULL && b_rows != NULL;
-    for (size_t i = 0; is_good && i < a_count; i++) {
-        const struct tensor_row *after = find_tensor(b_rows, b_count, a_rows[i].name);
-        if (after != NULL && after->bytes == a_rows[i].bytes &&
-            after->present_bytes == a_rows[i].present_bytes)
-            continue;
-        line(PLAIN, "  %s: %s, %s in memory; %s, %s in memory", a_rows[i].name,
-             bytes_text(a_rows[i].bytes), bytes_text(a_rows[i].present_bytes),
-             bytes_text(after != NULL ? after->bytes : 0),
-             bytes_text(after != NULL ? after->present_bytes : 0));
-        changes++;
-    }
-    for (size_t i = 0; is_good && i < b_count; i++) {
-        if (find_tensor(a_rows, a_count, b_rows[i].name) != NULL)
-            continue;
-        line(PLAIN, "  %s: none; %s, %s in memory", b_rows[i].name, bytes_text(b_rows[i].bytes),
-             bytes_text(b_rows[i].present_bytes));
-        changes++;
-    }
-    free(a_rows);
-    free(b_rows);
-    return changes;
-}
-
-static const struct ms_state_cause *find_cause(const struct ms_snapshot *snapshot,
-                                               const struct ms_state_cause *wanted)
-{
-    for (size_t i = 0; i < snapshot->cause_count; i++) {
+    struct items items = make_items(snapshot->cause_count);
+    for (size_t i = 0; i < snapshot->cause_count && items.list != NULL; i++) {
         const struct ms_state_cause *cause = &snapshot->causes[i];
-        if (cause->kind == wanted->kind && cause->reason == wanted->reason &&
-            strcmp(cause->call, wanted->call) == 0 && strcmp(cause->text, wanted->text) == 0)
-            return cause;
+        const char *reason = ms_event_reason_text(cause->kind, cause->reason);
+        struct item *item = &items.list[items.count++];
+        snprintf(item->key, sizeof(item->key), "%s%s%s, %s%s%s", ms_event_kind_name(cause->kind),
+                 reason[0] != '\0' ? " for " : "", reason, cause->call,
+                 cause->text[0] != '\0' ? " of " : "", cause->text);
+        snprintf(item->value, sizeof(item->value), "%" PRIu64 " times, %s", cause->count,
+                 bytes_text(cause->bytes));
     }
-    return NULL;
-}
-
-static void show_cause(const struct ms_state_cause *cause, const struct ms_state_cause *before,
-                       const struct ms_state_cause *after)
-{
-    line(PLAIN, "  %s, %s%s%s: %" PRIu64 " times, %s; %" PRIu64 " times, %s",
-         ms_event_kind_name(cause->kind), cause->call, cause->text[0] != '\0' ? " of " : "",
-         cause->text, before != NULL ? before->count : 0,
-         bytes_text(before != NULL ? before->bytes : 0), after != NULL ? after->count : 0,
-         bytes_text(after != NULL ? after->bytes : 0));
-}
-
-static size_t show_causes(const struct ms_snapshot *a, const struct ms_snapshot *b)
-{
-    size_t changes = 0;
-    for (size_t i = 0; i < a->cause_count; i++) {
-        const struct ms_state_cause *before = &a->causes[i], *after = find_cause(b, before);
-        if (after != NULL && after->count == before->count && after->bytes == before->bytes)
-            continue;
-        show_cause(before, before, after);
-        changes++;
-    }
-    for (size_t i = 0; i < b->cause_count; i++) {
-        if (find_cause(a, &b->causes[i]) != NULL)
-            continue;
-        show_cause(&b->causes[i], NULL, &b->causes[i]);
-        changes++;
-    }
-    return changes;
+    return items;
 }
 
 int run_diff(const struct options *options)
@@ -214,8 +183,9 @@ int run_diff(const struct options *options)
     const struct ms_snapshot *a = &view.processes[0], *b = &view.processes[1];
     show_title(&view);
     size_t changes = show_options(a, b) + show_figures(a, b);
-    changes += is_same_process(a, b) ? show_blocks(a, b) : show_tensors(a, b);
-    changes += show_causes(a, b);
+    changes += is_same_process(a, b) ? show_items(block_items(a), block_items(b), "none")
+                                     : show_items(tensor_items(a), tensor_items(b), "none");
+    changes += show_items(cause_items(a), cause_items(b), "0 times, 0 B");
     if (changes == 0)
         line(PLAIN, "  nothing differs");
     view_close(&view);
