@@ -199,22 +199,13 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static bool add_name(struct names *names, const char *name)
+static bool add_name(struct ms_checkpoint *checkpoint, struct names *names, const char *name)
 {
-    char *copy = ms_heap_alloc(strlen(name) + 1);
-    if (copy == NULL || !MS_ARRAY_GROW(names->name, names->count, names->capacity)) {
-        ms_heap_free(copy);
+    char *copy = ms_arena_string(&checkpoint->arena, name, strlen(name));
+    if (copy == NULL || !MS_ARRAY_GROW(names->name, names->count, names->capacity))
         return false;
-    }
-    names->name[names->count++] = strcpy(copy, name);
+    names->name[names->count++] = copy;
     return true;
-}
-
-static void names_cleanup(struct names *names)
-{
-    for (size_t i = 0; i < names->count; i++)
-        ms_heap_free(names->name[i]);
-    ms_heap_free(names->name);
 }
 
 static bool read_files(const char *folder, const struct names *names,
@@ -288,7 +279,7 @@ static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_f
 }
 
 static bool collect_indexed(const struct ms_fault_context *reading, json_t *map,
-                            struct names *names)
+                            struct ms_checkpoint *checkpoint, struct names *names)
 {
     const struct ms_place place = {NULL, "weight_map", 0};
     if (!json_is_object(map))
@@ -306,7 +297,7 @@ static bool collect_indexed(const struct ms_fault_context *reading, json_t *map,
         if (strcmp(last, file) == 0) /* an index repeats each file many times in a row */
             continue;
         strcpy(last, file);
-        if (!add_name(names, file))
+        if (!add_name(checkpoint, names, file))
             return ms_fault_at(reading, &at, "out of memory");
     }
     if (names->count > 0)
@@ -331,10 +322,11 @@ static bool read_index(const char *path, struct ms_checkpoint *checkpoint, struc
              slash != NULL ? path : ".");
     json_t *map = json_object_get(index, "weight_map");
     struct names names = {0};
-    const bool is_good =
-        collect_indexed(&reading, map, &names) && read_files(folder, &names, checkpoint, fault) &&
-        check_duplicates(checkpoint, fault) && check_index(&reading, map, checkpoint);
-    names_cleanup(&names);
+    const bool is_good = collect_indexed(&reading, map, checkpoint, &names) &&
+                         read_files(folder, &names, checkpoint, fault) &&
+                         check_duplicates(checkpoint, fault) &&
+                         check_index(&reading, map, checkpoint);
+    ms_heap_free(names.name);
     json_decref(index);
     return is_good;
 }
@@ -355,11 +347,13 @@ static bool is_safetensors_name(const char *name)
     return ends_with(name, ".safetensors");
 }
 
-static bool collect_folder(DIR *folder, bool (*is_wanted)(const char *), struct names *names)
+static bool collect_folder(DIR *folder, bool (*is_wanted)(const char *),
+                           struct ms_checkpoint *checkpoint, struct names *names)
 {
     rewinddir(folder);
     for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        if (entry->d_name[0] != '.' && is_wanted(entry->d_name) && !add_name(names, entry->d_name))
+        if (entry->d_name[0] != '.' && is_wanted(entry->d_name) &&
+            !add_name(checkpoint, names, entry->d_name))
             return false;
     }
     if (names->count > 0)
@@ -384,12 +378,12 @@ static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, stru
     if (folder == NULL)
         return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     struct names names = {0};
-    bool is_good = collect_folder(folder, is_safetensors_name, &names);
+    bool is_good = collect_folder(folder, is_safetensors_name, checkpoint, &names);
     /* Files of torch.save beside safetensors have the same tensors, or none of the model. */
     const bool is_indexed =
         names.count == 0 && has_index(path, "pytorch_model.bin.index.json", index);
     if (is_good && names.count == 0 && !is_indexed)
-        is_good = collect_folder(folder, is_torch_name, &names);
+        is_good = collect_folder(folder, is_torch_name, checkpoint, &names);
     closedir(folder);
     if (!is_good)
         ms_fault_at(&reading, NULL, "out of memory");
@@ -401,7 +395,7 @@ static bool read_folder(const char *path, struct ms_checkpoint *checkpoint, stru
     else
         is_good =
             read_files(path, &names, checkpoint, fault) && check_duplicates(checkpoint, fault);
-    names_cleanup(&names);
+    ms_heap_free(names.name);
     return is_good;
 }
 

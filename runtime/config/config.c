@@ -191,39 +191,37 @@ static void read_runtime_dir(struct ms_config *config, char **environment)
 }
 
 /* A few lines for each option. NOLINTNEXTLINE(readability-function-size) */
+static void read_variables(struct ms_config *config, char **environment, bool is_logged)
+{
+#define MS_OPTION(type, field, variable, default_, unit, description)                              \
+    parse_##type(default_, &config->field);                                                        \
+    const char *text_##field = ms_environment_find(environment, #variable);                        \
+    const char *expected_##field =                                                                 \
+        text_##field == NULL ? NULL : parse_##type(text_##field, &config->field);                  \
+    if (expected_##field != NULL && is_logged)                                                     \
+        ms_log(MS_WARN, "%s=%s is not understood: expected %s; using %s", #variable, text_##field, \
+               expected_##field, default_);
+#include "runtime/config/options.def"
+#undef MS_OPTION
+}
+
 void ms_config_read_quietly(struct ms_config *config, char **environment)
 {
     if (getauxval(AT_SECURE) != 0)
         environment = NULL;
     *config = (struct ms_config){0};
     read_runtime_dir(config, environment);
-#define MS_OPTION(type, field, variable, default_, unit, description)       \
-    parse_##type(default_, &config->field);                                 \
-    const char *text_##field = ms_environment_find(environment, #variable); \
-    if (text_##field != NULL)                                               \
-        parse_##type(text_##field, &config->field);
-#include "runtime/config/options.def"
-#undef MS_OPTION
+    read_variables(config, environment, false);
 }
 
-/* Parses again, to log warnings: the log was not open before.
- * NOLINTNEXTLINE(readability-function-size) */
+/* Reads again, to log warnings: the log was not open before. */
 void ms_config_read(struct ms_config *config, char **environment)
 {
     ms_config_read_quietly(config, environment);
     ms_log_open(config->log.level, config->log.path[0] != '\0' ? config->log.path : NULL);
     if (getauxval(AT_SECURE) != 0)
         return;
-#define MS_OPTION(type, field, variable, default_, unit, description)                              \
-    ms_type_##type ignored_##field;                                                                \
-    const char *text_##field = ms_environment_find(environment, #variable);                        \
-    const char *expected_##field =                                                                 \
-        text_##field == NULL ? NULL : parse_##type(text_##field, &ignored_##field);                \
-    if (expected_##field != NULL)                                                                  \
-        ms_log(MS_WARN, "%s=%s is not understood: expected %s; using %s", #variable, text_##field, \
-               expected_##field, default_);
-#include "runtime/config/options.def"
-#undef MS_OPTION
+    read_variables(config, environment, true);
     warn_about_unknown_names(environment);
 }
 

@@ -80,38 +80,11 @@ static void name_process(struct trace *trace, size_t number)
         snprintf(name, sizeof(name), "process %" PRIu64 ", %s", process->pid, life_name(snapshot));
     put_name(trace, number, id, "process_name", "name", name);
     put_name(trace, number, id, "process_labels", "labels", process->command);
+    put_name(trace, number, process->pid, "thread_name", "name", "main thread");
     struct writer entry = begin_entry(trace, "M", 0, number, id, "process_sort_index");
     struct writer arguments = json_begin(&entry, "args", '{', true);
     put_number(&arguments, "sort_index", number);
     end_entry(&entry, &arguments);
-}
-
-static int by_number(const void *a, const void *b)
-{
-    const uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
-    return left < right ? -1 : left > right;
-}
-
-/* The thread with the process's number is its first one. */
-static bool name_threads(struct trace *trace, size_t number)
-{
-    const struct ms_snapshot *snapshot = &trace->view.processes[number];
-    char name[32];
-    uint32_t *threads = calloc(snapshot->event_count + 1, sizeof(*threads));
-    if (threads == NULL)
-        return false;
-    for (size_t i = 0; i < snapshot->event_count; i++)
-        threads[i] = snapshot->events[i].thread;
-    qsort(threads, snapshot->event_count, sizeof(*threads), by_number);
-    for (size_t i = 0; i < snapshot->event_count; i++) {
-        if (i > 0 && threads[i] == threads[i - 1])
-            continue;
-        snprintf(name, sizeof(name), "%s %" PRIu32,
-                 threads[i] == snapshot->process.pid ? "main thread" : "thread", threads[i]);
-        put_name(trace, number, threads[i], "thread_name", "name", name);
-    }
-    free(threads);
-    return true;
 }
 
 /* --- what happened */
@@ -241,21 +214,18 @@ static bool write_events(FILE *file, const struct view *view)
     struct entry *entries = entries_of(view, &count);
     if (entries == NULL)
         return false;
-    bool is_good = true;
     struct writer object = json_document(file);
     put_string(&object, "displayTimeUnit", "ms");
     struct trace trace = {json_begin(&object, "traceEvents", '[', false), *view, ids_differ(view)};
-    for (size_t p = 0; p < view->count && is_good; p++) {
+    for (size_t p = 0; p < view->count; p++)
         name_process(&trace, p);
-        is_good = name_threads(&trace, p);
-    }
     for (size_t i = 0; i < count; i++)
         (entries[i].event != NULL ? put_event : put_sample)(&trace, &entries[i]);
     json_end(&trace.list, ']');
     put_data(&object, view);
     json_document_end(&object);
     free(entries);
-    return is_good;
+    return true;
 }
 
 bool write_trace(const char *path, const struct view *view)

@@ -102,9 +102,9 @@ def check_trace(tool, name, paths, folder):
         label = names[pid]
         check(f"{name}: its rank and number are in it", f"process {process['pid']}" in label and
               (process["rank"] is None or f"rank {process['rank']}" in label), label)
-    threads = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
-    same(f"{name}: each thread has a name", {(event["pid"], event["tid"]) for event in events
-                                             if event["ph"] in "Xi"}, threads)
+    threads = [(event["pid"], event["tid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"]
+    same(f"{name}: the main threads have names", threads,
+         [(pid, process["pid"], "main thread") for pid, process in zip(names, group)])
     wanted_events, wanted_counters = expected_of(group, list(names))
     same(f"{name}: the events of the page", sorted(
         (ns_of(event, "ts"), ns_of(event, "dur") if event["ph"] == "X" else 0, event["pid"], event["tid"],
