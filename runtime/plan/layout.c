@@ -7,138 +7,44 @@
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
-/* BY_NAME is the first, because tensors without a name skip it. */
-enum selector { BY_NAME, BY_ORDER, BY_SIZE, BY_PATTERN, SELECTOR_COUNT };
-
-/* Entries by the key that finds them fastest. Equal keys are in the plan's order. */
-struct matcher {
-    const struct ms_plan_entry **lists[SELECTOR_COUNT];
-    size_t count[SELECTOR_COUNT];
-};
-
-/* A tensor in the list, to compare entries with. */
-struct candidate {
-    const struct ms_tensor *tensor;
-    size_t order;
-};
-
-static enum selector selector_of(const struct ms_plan_entry *entry)
+static bool is_match(const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
+                     size_t order)
 {
-    if (entry->is_exact)
-        return BY_NAME;
-    return entry->has_order ? BY_ORDER : entry->has_size ? BY_SIZE : BY_PATTERN;
-}
-
-static int compare_numbers(uint64_t a, uint64_t b)
-{
-    return a < b ? -1 : a > b;
-}
-
-static int compare_key(const struct ms_plan_entry *entry, enum selector selector,
-                       const struct candidate *tensor)
-{
-    if (selector == BY_NAME)
-        return strcmp(entry->name, tensor->tensor->name);
-    return selector == BY_ORDER ? compare_numbers(entry->order, tensor->order)
-                                : compare_numbers(entry->size, tensor->tensor->bytes);
-}
-
-static int by_key(const void *a, const void *b)
-{
-    const struct ms_plan_entry *left = *(const struct ms_plan_entry *const *)a;
-    const struct ms_plan_entry *right = *(const struct ms_plan_entry *const *)b;
-    const struct ms_tensor tensor = {.name = right->name, .bytes = right->size};
-    const struct candidate key = {&tensor, right->order};
-    const enum selector selector = selector_of(left);
-    const int order = selector == BY_PATTERN ? 0 : compare_key(left, selector, &key);
-    return order != 0 ? order : left < right ? -1 : left > right;
-}
-
-static void matcher_cleanup(struct matcher *matcher)
-{
-    for (int i = 0; i < SELECTOR_COUNT; i++)
-        ms_heap_free(matcher->lists[i]);
-}
-
-static bool matcher_init(struct matcher *matcher, const struct ms_plan *plan)
-{
-    *matcher = (struct matcher){0};
-    for (int i = 0; i < SELECTOR_COUNT; i++) {
-        matcher->lists[i] = ms_heap_alloc((plan->count + 1) * sizeof(struct ms_plan_entry *));
-        if (matcher->lists[i] == NULL) {
-            matcher_cleanup(matcher);
-            return false;
-        }
-    }
-    for (size_t i = 0; i < plan->count; i++) {
-        const enum selector selector = selector_of(&plan->entries[i]);
-        matcher->lists[selector][matcher->count[selector]++] = &plan->entries[i];
-    }
-    for (int i = 0; i < SELECTOR_COUNT; i++)
-        qsort(matcher->lists[i], matcher->count[i], sizeof(struct ms_plan_entry *), by_key);
-    return true;
-}
-
-static bool is_match(const struct ms_plan_entry *entry, const struct candidate *tensor)
-{
-    if ((entry->has_size && entry->size != tensor->tensor->bytes) ||
-        (entry->has_order && entry->order != tensor->order))
+    if ((entry->has_size && entry->size != tensor->bytes) ||
+        (entry->has_order && entry->order != order))
         return false;
     if (entry->name == NULL)
         return true;
-    if (tensor->tensor->name == NULL)
-        return false;
-    return entry->is_exact ? strcmp(entry->name, tensor->tensor->name) == 0
-                           : ms_pattern_match(entry->name, tensor->tensor->name);
+    return tensor->name != NULL && (entry->is_exact ? strcmp(entry->name, tensor->name) == 0
+                                                    : ms_pattern_match(entry->name, tensor->name));
 }
 
 bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
                          size_t order)
 {
-    const struct candidate candidate = {tensor, order};
-    return is_match(&plan->entries[entry], &candidate);
+    return is_match(&plan->entries[entry], tensor, order);
 }
 
-/* Returns the first of the list whose key is the tensor's. */
-static size_t lower_bound(const struct matcher *matcher, enum selector selector,
-                          const struct candidate *tensor)
+static int compare_name(const void *tensor, const void *entry)
 {
-    size_t low = 0, high = selector == BY_PATTERN ? 0 : matcher->count[selector];
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (compare_key(matcher->lists[selector][middle], selector, tensor) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return strcmp(((const struct ms_tensor *)tensor)->name,
+                  (*(const struct ms_plan_entry *const *)entry)->name);
 }
 
-static const struct ms_plan_entry *first_match(const struct matcher *matcher,
-                                               const struct candidate *tensor)
+static const struct ms_plan_entry *first_match(const struct ms_plan *plan,
+                                               const struct ms_tensor *tensor, size_t order)
 {
-    const struct ms_plan_entry *best = NULL;
-    const bool has_name = tensor->tensor->name != NULL;
-    for (enum selector selector = has_name ? BY_NAME : BY_ORDER; selector < SELECTOR_COUNT;
-         selector++) {
-        size_t i = lower_bound(matcher, selector, tensor);
-        for (; i < matcher->count[selector]; i++) {
-            const struct ms_plan_entry *entry = matcher->lists[selector][i];
-            if ((best != NULL && best < entry) ||
-                (selector != BY_PATTERN && compare_key(entry, selector, tensor) != 0))
-                break;
-            if (is_match(entry, tensor)) {
-                best = entry;
-                break;
-            }
-        }
+    const struct ms_plan_entry *const *named =
+        tensor->name != NULL ? bsearch(tensor, plan->exact, plan->exact_count,
+                                       sizeof(struct ms_plan_entry *), compare_name)
+                             : NULL;
+    const struct ms_plan_entry *best =
+        named != NULL && is_match(*named, tensor, order) ? *named : NULL;
+    for (size_t i = 0; i < plan->other_count && (best == NULL || plan->others[i] < best); i++) {
+        if (is_match(plan->others[i], tensor, order))
+            best = plan->others[i];
     }
     return best;
-}
-
-static bool is_declaration(const struct ms_plan_entry *entry)
-{
-    return entry->is_exact && entry->has_shape;
 }
 
 /* A given tensor, to be sorted by name, and its index in the source. */
@@ -191,7 +97,7 @@ static bool list_declared(struct ms_layout *layout, const struct ms_layout_sourc
     const struct ms_plan *plan = layout->plan;
     for (size_t i = 0; i < plan->count; i++) {
         const struct ms_tensor *tensor = &plan->entries[i].like;
-        if (!is_declaration(&plan->entries[i]))
+        if (!ms_plan_entry_declares(plan, i))
             continue;
         const struct given *found = find_given(sorted, source->count, tensor);
         if (found == NULL && source->is_complete)
@@ -307,7 +213,7 @@ static int by_unit(const void *a, const void *b)
 {
     const struct member *left = a, *right = b;
     const int order = strcmp(left->unit, right->unit);
-    return order != 0 ? order : compare_numbers(left->tensor, right->tensor);
+    return order != 0 ? order : left->tensor < right->tensor ? -1 : left->tensor > right->tensor;
 }
 
 static bool add_member(struct ms_layout *layout, const struct member *member, bool is_first,
@@ -353,15 +259,13 @@ static bool make_units(struct ms_layout *layout, struct ms_fault *fault)
 static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
 {
     const struct ms_plan *plan = layout->plan;
-    struct matcher matcher;
     layout->bound = ms_arena_take(&layout->arena, layout->count, sizeof(*layout->bound));
-    if (layout->bound == NULL || !matcher_init(&matcher, plan))
+    if (layout->bound == NULL)
         return ms_fault_set(fault, "out of memory");
     bool is_good = true;
     for (size_t i = 0; i < layout->count && is_good; i++) {
         const struct ms_tensor *tensor = layout->tensors[i];
-        const struct candidate candidate = {tensor, i};
-        const struct ms_plan_entry *entry = first_match(&matcher, &candidate);
+        const struct ms_plan_entry *entry = first_match(plan, tensor, i);
         const char *wrong = entry != NULL ? check_bound(entry, tensor, plan->mesh.world) : NULL;
         layout->bound[i].entry = entry;
         if (wrong != NULL)
@@ -372,7 +276,6 @@ static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
         if (layout->bytes > INT64_MAX)
             is_good = ms_fault_set(fault, "tensors: expected less than 2^63 bytes in all");
     }
-    matcher_cleanup(&matcher);
     return is_good;
 }
 

@@ -99,30 +99,30 @@ static int by_exact_name(const void *a, const void *b)
     return order != 0 ? order : left < right ? -1 : left > right;
 }
 
-static bool check_names(const struct ms_fault_context *reading, const struct ms_plan *plan)
+/* Lists the entries for layouts. No two have the same exact name. */
+static bool list_entries(const struct ms_fault_context *reading, struct ms_plan *plan)
 {
-    const struct ms_plan_entry **exact =
-        ms_heap_alloc((plan->count + 1) * sizeof(struct ms_plan_entry *));
-    if (exact == NULL)
+    const struct ms_place list = {NULL, "tensors", 0};
+    const struct ms_plan_entry **exact = ms_arena_take(&plan->arena, plan->count, sizeof(*exact));
+    const struct ms_plan_entry **others = ms_arena_take(&plan->arena, plan->count, sizeof(*others));
+    if (exact == NULL || others == NULL)
         return ms_fault_at(reading, NULL, "out of memory");
-    size_t count = 0;
     for (size_t i = 0; i < plan->count; i++) {
         if (plan->entries[i].is_exact)
-            exact[count++] = &plan->entries[i];
+            exact[plan->exact_count++] = &plan->entries[i];
+        else
+            others[plan->other_count++] = &plan->entries[i];
     }
-    qsort(exact, count, sizeof(struct ms_plan_entry *), by_exact_name);
-    size_t i = 1;
-    while (i < count && strcmp(exact[i - 1]->name, exact[i]->name) != 0)
-        i++;
-    const struct ms_place list = {NULL, "tensors", 0};
-    bool is_good = true;
-    if (i < count) {
+    plan->exact = exact;
+    plan->others = others;
+    qsort(exact, plan->exact_count, sizeof(*exact), by_exact_name);
+    for (size_t i = 1; i < plan->exact_count; i++) {
         const struct ms_place at = {&list, NULL, (size_t)(exact[i] - plan->entries)};
-        is_good = ms_fault_at(reading, &at, "name %s is already that of tensors[%zu]",
-                              exact[i]->name, (size_t)(exact[i - 1] - plan->entries));
+        if (strcmp(exact[i - 1]->name, exact[i]->name) == 0)
+            return ms_fault_at(reading, &at, "name %s is already that of tensors[%zu]",
+                               exact[i]->name, (size_t)(exact[i - 1] - plan->entries));
     }
-    ms_heap_free(exact);
-    return is_good;
+    return true;
 }
 
 static bool parse_document(const struct ms_fault_context *reading, json_t *document,
@@ -151,7 +151,7 @@ static bool parse_document(const struct ms_fault_context *reading, json_t *docum
         if (!parse_entry(reading, &at, json_array_get(list, i), plan, &plan->entries[i]))
             return false;
     }
-    return check_names(reading, plan);
+    return list_entries(reading, plan);
 }
 
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,

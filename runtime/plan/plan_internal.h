@@ -37,6 +37,9 @@ struct ms_plan {
     uint32_t rank;
     size_t count;
     struct ms_plan_entry *entries;
+    size_t exact_count, other_count;
+    const struct ms_plan_entry **exact;  /* with an exact name, sorted by it */
+    const struct ms_plan_entry **others; /* in their order */
 };
 
 struct ms_unit {
