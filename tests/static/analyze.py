@@ -32,7 +32,7 @@ GCC_OFF = {
     # Nothing is looked for in a list of none.
     "runtime/plan/layout.c": ["-Wno-analyzer-null-argument"],
     # There are three values on the stack, so there is a stack.
-    "runtime/checkpoint/pickle_opcodes.c": ["-Wno-analyzer-null-dereference"],
+    "runtime/checkpoint/pickle.c": ["-Wno-analyzer-null-dereference"],
     # Each letter is that of a row, which tests/static/check_manuals.py holds; getopt_long gives no others.
     "tools/command_line.c": ["-Wno-analyzer-null-dereference"],
     # There are as many moments as it is told, more than two.
