@@ -91,11 +91,6 @@ void put_string(struct writer *writer, const char *key, const char *text)
     put_text(writer->file, text);
 }
 
-void put_null(struct writer *writer, const char *key)
-{
-    put_value(writer, key, "null");
-}
-
 void put_value(struct writer *writer, const char *key, const char *format, ...)
 {
     va_list args;

@@ -24,7 +24,6 @@ void json_end(const struct writer *writer, char bracket);
 
 void put_number(struct writer *writer, const char *key, uint64_t value);
 void put_string(struct writer *writer, const char *key, const char *text);
-void put_null(struct writer *writer, const char *key);
 
 /* A value as the format makes it. */
 void put_value(struct writer *writer, const char *key, const char *format, ...)

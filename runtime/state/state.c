@@ -19,6 +19,10 @@
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
 
+_Thread_local const char *ms_caller = NULL;
+_Thread_local const char *ms_caller_kernel = NULL;
+_Thread_local uint32_t ms_caller_reason = 0;
+
 /* Records of any type are copied by these. */
 typedef uint64_t __attribute__((may_alias)) word;
 

@@ -178,7 +178,7 @@ int run_diff(const struct options *options)
     struct view view;
     if (!line_setup(options))
         return USAGE;
-    if (!view_open_in_order(&view, options))
+    if (!view_open(&view, options, false))
         return BAD;
     const struct ms_snapshot *a = &view.processes[0], *b = &view.processes[1];
     show_title(&view);

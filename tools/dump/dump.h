@@ -16,17 +16,15 @@ struct options {
     const char *json, *events, *help, *color, *width, *html, *trace;
 };
 
-/* Snapshots of one or more processes, by rank and then in the order given. */
+/* Snapshots of one or more processes. */
 struct view {
     const struct ms_snapshot *processes;
     size_t count;
 };
 
-/* Opens the process ids and files of the command line. Reports a failure and returns false. */
-bool view_open(struct view *view, const struct options *options);
-
-/* The same, in the order of the command line. */
-bool view_open_in_order(struct view *view, const struct options *options);
+/* Opens the process ids and files of the command line, and sorts them by rank or leaves them in
+ * order. Reports a failure and returns false. */
+bool view_open(struct view *view, const struct options *options, bool is_by_rank);
 void view_close(struct view *view);
 
 /* Gives blocks without a name that of their tensor, if their checkpoint still exists and has one.

@@ -13,7 +13,7 @@
 static void put_rank(struct writer *writer, const char *key, uint32_t value)
 {
     if (value == MS_STATE_NO_RANK)
-        put_null(writer, key);
+        put_value(writer, key, "null");
     else
         put_number(writer, key, value);
 }
@@ -135,7 +135,7 @@ static void put_tensors(struct writer *object, const struct ms_snapshot *snapsho
 static void put_plan(struct writer *object, const struct ms_state_plan *record)
 {
     if (record->generation == 0) {
-        put_null(object, "plan");
+        put_value(object, "plan", "null");
         return;
     }
     struct writer plan = json_begin(object, "plan", '{', true);
@@ -214,8 +214,8 @@ static void put_process(struct writer *object, const struct ms_snapshot *snapsho
 static void put_processes(struct writer *object, const struct view *view)
 {
     const struct totals sum = view_totals(view);
-    put_null(object, "pid");
-    put_null(object, "rank");
+    put_value(object, "pid", "null");
+    put_value(object, "rank", "null");
     for (int i = 0; i < TOTAL_COUNT; i++)
         put_number(object, total_names[i].figure, sum.of[i]);
     struct writer list = json_begin(object, "processes", '[', false);

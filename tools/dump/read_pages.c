@@ -60,7 +60,7 @@ static int by_rank(const void *a, const void *b)
     return left->pid < right->pid ? -1 : left->pid > right->pid;
 }
 
-bool view_open_in_order(struct view *view, const struct options *options)
+bool view_open(struct view *view, const struct options *options, bool is_by_rank)
 {
     struct ms_snapshot *processes = calloc(options->words.file_count, sizeof(*processes));
     *view = (struct view){processes, 0};
@@ -71,16 +71,8 @@ bool view_open_in_order(struct view *view, const struct options *options)
         }
         view->count++;
     }
-    return true;
-}
-
-bool view_open(struct view *view, const struct options *options)
-{
-    if (!view_open_in_order(view, options))
-        return false;
-    if (view->count > 1)
-        qsort((struct ms_snapshot *)view->processes, view->count, sizeof(*view->processes),
-              by_rank);
+    if (is_by_rank)
+        qsort(processes, view->count, sizeof(*processes), by_rank);
     return true;
 }
 

@@ -289,12 +289,6 @@ static void show_text(const struct view *view, const struct options *options)
     show_events(view, view->count == 1 ? SHOWN_EVENTS : SHOWN_EVENTS / 4);
 }
 
-/* True if --html or --trace is given. */
-static bool has_outputs(const struct options *options)
-{
-    return options->html != NULL || options->trace != NULL;
-}
-
 static int run_outputs(const struct options *options, const struct view *view)
 {
     const bool is_text = options->json != NULL || options->events != NULL;
@@ -314,12 +308,13 @@ int run_show(const struct options *options)
     struct view view;
     if (!line_setup(options))
         return USAGE;
-    if (!view_open(&view, options))
+    if (!view_open(&view, options, true))
         return BAD;
     const int status = run_outputs(options, &view);
     if (status == GOOD && options->json != NULL)
         write_json(stdout, &view);
-    else if (status == GOOD && (options->events != NULL || !has_outputs(options)))
+    else if (status == GOOD &&
+             (options->events != NULL || (options->html == NULL && options->trace == NULL)))
         show_text(&view, options);
     view_close(&view);
     return status;
