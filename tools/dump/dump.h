@@ -64,6 +64,9 @@ const char *block_state(const struct ms_state_block *block);
 
 bool has_rank(const struct ms_snapshot *snapshot);
 
+/* "process 4711, rank 3 of 8". The buffer is one for all. */
+const char *process_name(const struct ms_snapshot *snapshot);
+
 /* The rank as a text, or `unknown`. The buffer is one for all. */
 const char *rank_text(const struct ms_snapshot *snapshot, const char *unknown);
 

@@ -154,3 +154,15 @@ const char *rank_text(const struct ms_snapshot *snapshot, const char *unknown)
     snprintf(text, sizeof(text), "%" PRIu32, snapshot->process.rank);
     return has_rank(snapshot) ? text : unknown;
 }
+
+const char *process_name(const struct ms_snapshot *snapshot)
+{
+    static char text[96];
+    const struct ms_state_process *process = &snapshot->process;
+    int used = snprintf(text, sizeof(text), "process %" PRIu64, process->pid);
+    if (has_rank(snapshot))
+        used += snprintf(text + used, 32, ", rank %" PRIu32, process->rank);
+    if (has_rank(snapshot) && process->world != MS_STATE_NO_RANK)
+        snprintf(text + used, 32, " of %" PRIu32, process->world);
+    return text;
+}

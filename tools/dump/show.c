@@ -15,14 +15,8 @@ enum { SHOWN_BLOCKS = 30, SHOWN_TENSORS = 30, SHOWN_CAUSES = 20, SHOWN_EVENTS = 
 static void show_title(const struct ms_snapshot *snapshot)
 {
     const struct ms_state_process *process = &snapshot->process;
-    char rank[64] = "";
-    if (has_rank(snapshot) && process->world != MS_STATE_NO_RANK)
-        snprintf(rank, sizeof(rank), ", rank %" PRIu32 " of %" PRIu32, process->rank,
-                 process->world);
-    else if (has_rank(snapshot))
-        snprintf(rank, sizeof(rank), ", rank %" PRIu32, process->rank);
-    line(life_color(snapshot, BOLD), "process %" PRIu64 "%s: %s %s", process->pid, rank,
-         life_words(snapshot), time_text(snapshot->taken_ns));
+    line(life_color(snapshot, BOLD), "%s: %s %s", process_name(snapshot), life_words(snapshot),
+         time_text(snapshot->taken_ns));
     line(PLAIN, "  %s", process->command);
     line(DIM, "  in %s on %s, MetaShard %s", process->folder, process->host, process->version);
 }

@@ -86,12 +86,8 @@ static struct spot *spots_of(const struct ms_snapshot *snapshot, size_t *count_o
 
 static void describe(FILE *file, const struct ms_state_block *block)
 {
-    fputs("<title>", file);
-    if (block->name[0] != '\0') {
-        html_text(file, block->name);
-        putc('\n', file);
-    }
-    fprintf(file, "block %" PRIu64 "%s at 0x%" PRIx64 ", %s: %s", block->id,
+    fprintf(file, "<title>%s%sblock %" PRIu64 "%s at 0x%" PRIx64 ", %s: %s", html_text(block->name),
+            block->name[0] != '\0' ? "\n" : "", block->id,
             (block->flags & MS_BLOCK_PART) != 0 ? " (part)" : "", block->address,
             bytes_text(block->bytes), block_state(block));
     for (int i = 0; i < MS_BYTES_KIND_COUNT; i++) {
@@ -134,10 +130,8 @@ static void draw_piece(const struct html *html, const struct map_row *row, const
     uint64_t shares[SHARES];
     double bottom = ROW_HEIGHT;
     shares_of(spot->block, shares);
-    fprintf(html->file, "<g data-block=\"%s-b%zu\" data-state=\"%s\" data-name=\"", html->id,
-            spot->number, block_state(spot->block));
-    html_text(html->file, spot->block->name);
-    fputs("\">", html->file);
+    fprintf(html->file, "<g data-block=\"%s-b%zu\" data-state=\"%s\" data-name=\"%s\">", html->id,
+            spot->number, block_state(spot->block), html_text(spot->block->name));
     describe(html->file, spot->block);
     for (int i = 0; i < SHARES; i++) {
         const double height = (double)shares[i] * ROW_HEIGHT / (double)spot->block->bytes;
@@ -168,19 +162,6 @@ static void draw_spot(const struct html *html, struct map_row *row, const struct
     }
 }
 
-static void map_title(const struct html *html, uint32_t device, size_t count, uint64_t bytes)
-{
-    FILE *file = html->file;
-    const struct ms_snapshot *snapshot = html->view.processes;
-    fprintf(file, "<p class=\"caption\">device %" PRIu32, device);
-    if (device < snapshot->device_count && snapshot->devices[device].name[0] != '\0') {
-        fputs(" (", file);
-        html_text(file, snapshot->devices[device].name);
-        fputs(")", file);
-    }
-    fprintf(file, ": %zu blocks, %s</p>\n", count, bytes_text(bytes));
-}
-
 /* Draws the blocks of one device. */
 static void draw_device(const struct html *html, const struct spot *spots, size_t count)
 {
@@ -194,12 +175,15 @@ static void draw_device(const struct html *html, const struct spot *spots, size_
     const size_t rows = wanted < MOST_ROWS ? wanted : MOST_ROWS;
     double room = (double)(rows * ROW_WIDTH) - (double)(count * GAP);
     room = room > ROW_WIDTH / 4.0 ? room : ROW_WIDTH / 4.0;
-    map_title(html, spots->block->device, count, bytes);
-    fprintf(
-        html->file,
-        "<div class=\"map\" role=\"img\" aria-label=\"%zu blocks by address; the table of blocks "
-        "has the same data\">\n",
-        count);
+    const uint32_t device = spots->block->device;
+    const bool is_known = device < html->view.processes->device_count;
+    fprintf(html->file,
+            "<p class=\"caption\">device %" PRIu32
+            " (%s): %zu blocks, %s</p>\n<div class=\"map\" role=\"img\" aria-label=\"%zu blocks by "
+            "address; the table of blocks "
+            "has the same data\">\n",
+            device, is_known ? html_text(html->view.processes->devices[device].name) : "", count,
+            bytes_text(bytes), count);
     struct map_row row = {html->file, 0, false};
     for (size_t i = 0; i < count; i++) {
         const double width = (double)spots[i].block->bytes * room / sum;

@@ -163,15 +163,13 @@ static void write_table(const struct html *html, const struct moment *moments, s
         "<th scope=\"col\" class=\"n\">requested</th><th scope=\"col\" class=\"n\">deferred</th>"
         "<th scope=\"col\" class=\"n\">backed</th></tr></thead><tbody>\n",
         count, html->id);
-    for (size_t i = 0; i < count; i++) {
-        fputs("<tr><td class=\"n\">", file);
-        html_time(file, NULL, moments[i].time_ns);
-        for (int s = 0; s < SERIES; s++) {
-            fputs("</td><td class=\"n\">", file);
-            html_bytes(file, NULL, value_of(&moments[i], all_series[s].offset));
-        }
-        fputs("</td></tr>\n", file);
-    }
+    for (size_t i = 0; i < count; i++)
+        fprintf(file,
+                "<tr><td class=\"n\">%s</td><td class=\"n\">%s</td><td class=\"n\">%s</td>"
+                "<td class=\"n\">%s</td></tr>\n",
+                html_time(NULL, moments[i].time_ns), html_bytes(NULL, moments[i].live_bytes),
+                html_bytes(NULL, moments[i].deferred_bytes),
+                html_bytes(NULL, moments[i].backed_bytes));
     fputs("</tbody></table></div></details>\n", file);
 }
 

@@ -21,10 +21,10 @@ extern const char dump_page_style[], dump_page_script[], dump_page_script_hash[]
 
 /* --- summary */
 
-static void put_total(FILE *file, const struct totals *totals, enum total which)
+static const char *html_total(const struct totals *totals, enum total which)
 {
-    (which == TOTAL_TIME ? html_time : html_bytes)(file, total_names[which].figure,
-                                                   totals->of[which]);
+    return (which == TOTAL_TIME ? html_time : html_bytes)(total_names[which].figure,
+                                                          totals->of[which]);
 }
 
 /* Writes the result in one sentence. */
@@ -44,11 +44,9 @@ static void figures(const struct html *html)
     const struct totals totals = view_totals(&html->view);
     verdict(file, &totals);
     fputs("<dl class=\"figures\">\n", file);
-    for (enum total i = 0; i < TOTAL_COUNT; i++) {
-        fprintf(file, "<div><dt>%s</dt><dd>", total_names[i].term);
-        put_total(file, &totals, i);
-        fprintf(file, "<span>%s</span></dd></div>\n", total_names[i].meaning);
-    }
+    for (enum total i = 0; i < TOTAL_COUNT; i++)
+        fprintf(file, "<div><dt>%s</dt><dd>%s<span>%s</span></dd></div>\n", total_names[i].term,
+                html_total(&totals, i), total_names[i].meaning);
     fputs("</dl>\n", file);
 }
 
@@ -56,13 +54,9 @@ static void plan(FILE *file, const struct ms_state_plan *plan)
 {
     if (plan->generation == 0)
         return;
-    fputs("<p>Plan ", file);
-    html_text(file, plan->name);
-    fprintf(file, ": rank %" PRIu32 " of %" PRIu32 " keeps ", plan->rank, plan->world);
-    html_bytes(file, NULL, plan->owned_bytes);
-    fputs(" of ", file);
-    html_bytes(file, NULL, plan->planned_bytes);
-    fprintf(file, ", %s.</p>\n", plan->enforced != 0 ? "enforced" : "as advice");
+    fprintf(file, "<p>Plan %s: rank %" PRIu32 " of %" PRIu32 " keeps %s of %s, %s.</p>\n",
+            html_text(plan->name), plan->rank, plan->world, html_bytes(NULL, plan->owned_bytes),
+            html_bytes(NULL, plan->planned_bytes), plan->enforced != 0 ? "enforced" : "as advice");
 }
 
 static void note(FILE *file, uint64_t count, const char *text)
@@ -88,15 +82,11 @@ static void notes(const struct html *html)
 
 static void where(FILE *file, const struct ms_state_process *process)
 {
-    fputs("<p class=\"command\"><code>", file);
-    html_text(file, process->command);
-    fputs("</code></p>\n<p class=\"dim\">in ", file);
-    html_text(file, process->folder);
-    fputs(" on ", file);
-    html_text(file, process->host);
-    fputs(", MetaShard ", file);
-    html_text(file, process->version);
-    fputs("</p>\n", file);
+    fprintf(file,
+            "<p class=\"command\"><code>%s</code></p>\n<p class=\"dim\">in %s on %s, MetaShard "
+            "%s</p>\n",
+            html_text(process->command), html_text(process->folder), html_text(process->host),
+            html_text(process->version));
 }
 
 /* Writes all figures, and the configuration. */
@@ -107,23 +97,18 @@ static void particulars(const struct html *html, const struct ms_snapshot *snaps
             "<details class=\"table\"><summary>All counters</summary><table id=\"%s-counters\" "
             "class=\"pairs\"><tbody>\n",
             html->id);
-    for (int i = 0; i < MS_FIGURE_COUNT; i++) {
-        const char *name = ms_counter_names[i];
-        fprintf(file, "<tr><th scope=\"row\">%s</th><td class=\"n\">", name);
-        html_number(file, name, ms_snapshot_figure(snapshot, name));
-        fputs("</td></tr>\n", file);
-    }
+    for (int i = 0; i < MS_FIGURE_COUNT; i++)
+        fprintf(file, "<tr><th scope=\"row\">%s</th><td class=\"n\">%s</td></tr>\n",
+                ms_counter_names[i],
+                html_number(ms_counter_names[i],
+                            ms_snapshot_figure(snapshot, ms_counter_names[i])));
     fprintf(file,
             "</tbody></table></details>\n<details class=\"table\"><summary>Configuration</summary>"
             "<table id=\"%s-options\" class=\"pairs\"><tbody>\n",
             html->id);
-    for (size_t i = 0; i < snapshot->option_count; i++) {
-        fputs("<tr><th scope=\"row\">", file);
-        html_text(file, snapshot->options[i].name);
-        fputs("</th><td>", file);
-        html_text(file, snapshot->options[i].value);
-        fputs("</td></tr>\n", file);
-    }
+    for (size_t i = 0; i < snapshot->option_count; i++)
+        fprintf(file, "<tr><th scope=\"row\">%s</th><td>%s</td></tr>\n",
+                html_text(snapshot->options[i].name), html_text(snapshot->options[i].value));
     fputs("</tbody></table></details>\n", file);
 }
 
@@ -131,19 +116,8 @@ static void particulars(const struct html *html, const struct ms_snapshot *snaps
 
 static void describe_life(FILE *file, const struct ms_snapshot *snapshot)
 {
-    fprintf(file, "<span class=\"life %s\">%s ", life_name(snapshot), life_words(snapshot));
-    html_time(file, NULL, snapshot->taken_ns);
-    fputs("</span>", file);
-}
-
-static void name_process(FILE *file, const struct ms_snapshot *snapshot)
-{
-    const struct ms_state_process *process = &snapshot->process;
-    fprintf(file, "process %" PRIu64, process->pid);
-    if (has_rank(snapshot))
-        fprintf(file, ", rank %" PRIu32, process->rank);
-    if (has_rank(snapshot) && process->world != MS_STATE_NO_RANK)
-        fprintf(file, " of %" PRIu32, process->world);
+    fprintf(file, "<span class=\"life %s\">%s %s</span>", life_name(snapshot), life_words(snapshot),
+            html_time(NULL, snapshot->taken_ns));
 }
 
 static void process_view(const struct html *html)
@@ -182,16 +156,12 @@ static void table_of_processes(const struct html *html)
     for (size_t p = 0; p < html->view.count; p++) {
         const struct ms_snapshot *snapshot = &html->view.processes[p];
         const struct totals totals = totals_of(snapshot);
-        fprintf(file, "<tr data-pid=\"%" PRIu64 "\"><td><a href=\"#p%zu\">", snapshot->process.pid,
-                p);
-        name_process(file, snapshot);
-        fputs("</a></td><td>", file);
+        fprintf(file, "<tr data-pid=\"%" PRIu64 "\"><td><a href=\"#p%zu\">%s</a></td><td>",
+                snapshot->process.pid, p, process_name(snapshot));
         describe_life(file, snapshot);
         for (enum total i = 0; i < TOTAL_COUNT; i++) {
-            if (i == TOTAL_LIVE || i == TOTAL_LIVE_PEAK)
-                continue;
-            fputs("</td><td class=\"n\">", file);
-            put_total(file, &totals, i);
+            if (i != TOTAL_LIVE && i != TOTAL_LIVE_PEAK)
+                fprintf(file, "</td><td class=\"n\">%s", html_total(&totals, i));
         }
         fputs("</td></tr>\n", file);
     }
@@ -219,9 +189,8 @@ static void all_views(FILE *file, const struct view *view)
     for (size_t p = 0; p < view->count; p++) {
         struct html one = {file, {&view->processes[p], 1}, "", rows_of_each(view->count), "h3"};
         snprintf(one.id, sizeof(one.id), "p%zu", p);
-        fputs("<details class=\"process\"><summary><b>", file);
-        name_process(file, &view->processes[p]);
-        fputs("</b> ", file);
+        fprintf(file, "<details class=\"process\"><summary><b>%s</b> ",
+                process_name(&view->processes[p]));
         describe_life(file, &view->processes[p]);
         fputs("</summary>\n", file);
         process_view(&one);
@@ -232,9 +201,7 @@ static void all_views(FILE *file, const struct view *view)
 static void one_view(FILE *file, const struct view *view)
 {
     const struct html html = {file, {view->processes, 1}, "p0", ROWS_OF_ONE, "h2"};
-    fputs("<header><h1>", file);
-    name_process(file, view->processes);
-    fputs("</h1><p>", file);
+    fprintf(file, "<header><h1>%s</h1><p>", process_name(view->processes));
     describe_life(file, view->processes);
     fputs("</p></header>\n<main>\n", file);
     process_view(&html);
@@ -254,7 +221,7 @@ static void head(FILE *file, const struct view *view)
         "<link rel=\"icon\" href=\"data:,\">\n<title>MetaShard: ",
         dump_page_script_hash);
     if (view->count == 1)
-        name_process(file, view->processes);
+        fputs(process_name(view->processes), file);
     else
         fprintf(file, "%zu processes", view->count);
     fprintf(file, "</title>\n<style>\n%s</style>\n</head>\n<body>\n", dump_page_style);

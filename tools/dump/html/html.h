@@ -14,13 +14,14 @@ struct html {
     char heading[4];  /* "h2" */
 };
 
-/* Writes the text escaped: in an element, or in an attribute between double quotes. */
-void html_text(FILE *file, const char *text);
+/* The text escaped: for an element, or an attribute between double quotes. The results of this and
+ * of those below are a few buffers in turn. */
+const char *html_text(const char *text);
 
-/* Writes <data>, with the number for programs. `figure`: its name in the JSON, or NULL. */
-void html_bytes(FILE *file, const char *figure, uint64_t bytes);
-void html_time(FILE *file, const char *figure, uint64_t ns);
-void html_number(FILE *file, const char *figure, uint64_t number);
+/* <data>, with the number for programs. `figure`: its name in the JSON, or NULL. */
+const char *html_bytes(const char *figure, uint64_t bytes);
+const char *html_time(const char *figure, uint64_t ns);
+const char *html_number(const char *figure, uint64_t number);
 
 void html_heading(const struct html *html, const char *text);
 
