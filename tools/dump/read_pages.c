@@ -71,7 +71,7 @@ bool view_open(struct view *view, const struct options *options, bool is_by_rank
         }
         view->count++;
     }
-    if (is_by_rank)
+    if (is_by_rank && view->count > 1)
         qsort(processes, view->count, sizeof(*processes), by_rank);
     return true;
 }
