@@ -243,30 +243,28 @@ static json_t *add_placement(const struct maker *maker, const struct rules *rule
 }
 
 /* Writes what the rules decide into the declarations. These are in the order of the checkpoint, so
- * that order and units are the same with and without a rule for a name. Reports a failure and
- * returns NULL. */
-static json_t *make_entries(const struct maker *maker, struct rules *rules,
+ * that order and units are the same with and without a rule for a name. Returns NULL if out of
+ * memory, which was said. */
+static json_t *make_entries(const struct maker *maker, const struct rules *rules,
                             const struct ms_checkpoint *checkpoint)
 {
     const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
     json_t *entries = json_array();
-    bool has_memory = entries != NULL, good = has_memory;
+    bool good = entries != NULL;
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint) && good; i++) {
         json_t *entry = declared(&tensors[i]);
-        has_memory = entry != NULL && json_array_append_new(entries, entry) == 0 &&
-                     add_placement(maker, rules, &tensors[i], i, entry) != NULL;
-        good = has_memory && rules_check(rules, tensors[i].name, entry);
+        good = entry != NULL && json_array_append_new(entries, entry) == 0 &&
+               add_placement(maker, rules, &tensors[i], i, entry) != NULL;
     }
-    if (!has_memory)
-        fputs("metashard-plan: out of memory\n", stderr);
-    if (good && rules_check_seen(rules))
+    if (good)
         return entries;
+    fputs("metashard-plan: out of memory\n", stderr);
     json_decref(entries);
     return NULL;
 }
 
 /* Checks the plan against the checkpoint. Reports a failure and returns NULL. */
-static char *make_text(const struct maker *maker, struct rules *rules,
+static char *make_text(const struct maker *maker, const struct rules *rules,
                        const struct ms_checkpoint *checkpoint)
 {
     json_t *entries = make_entries(maker, rules, checkpoint);

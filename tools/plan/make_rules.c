@@ -74,43 +74,41 @@ static json_t *load_rules(const char *path)
     return NULL;
 }
 
-/* The entries are valid, so each name is unique. */
-static bool index_rules(struct rules *rules)
+/*
+ * A copy of the rules, in which those of an exact name do not declare its tensor. That would change
+ * the tensors' order, on which others may depend. Or a copy with nothing but these declarations.
+ */
+static json_t *copy_rules(json_t *entries, bool has_declarations)
 {
-    const size_t count = json_array_size(rules->entries);
-    rules->exact = json_object();
-    rules->seen = calloc(count + 1, sizeof(*rules->seen));
-    if (rules->exact == NULL || rules->seen == NULL)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        const char *pattern =
-            json_string_value(json_object_get(json_array_get(rules->entries, i), "name"));
-        if (pattern == NULL || !ms_pattern_is_exact(pattern))
-            continue;
-        char *name = strdup(pattern);
-        if (name == NULL)
-            return false;
-        ms_pattern_unescape(name);
-        const int error = json_object_set_new(rules->exact, name, json_integer((json_int_t)i));
-        free(name);
-        if (error != 0)
-            return false;
-    }
-    return true;
-}
-
-/* A declaration among the rules would change the tensors' order, on which others may depend. */
-static json_t *without_declarations(const struct rules *rules)
-{
-    json_t *copy = json_deep_copy(rules->entries), *index;
-    const char *name;
-    json_object_foreach(rules->exact, name, index)
-    {
-        json_t *rule = json_array_get(copy, (size_t)json_integer_value(index));
-        json_object_del(rule, "dtype");
-        json_object_del(rule, "shape");
+    json_t *copy = json_deep_copy(entries);
+    for (size_t i = 0; i < json_array_size(copy); i++) {
+        json_t *rule = json_array_get(copy, i), *shape = json_object_get(rule, "shape");
+        const char *name = json_string_value(json_object_get(rule, "name"));
+        const bool is_exact = name != NULL && ms_pattern_is_exact(name);
+        if (is_exact && !has_declarations) {
+            json_object_del(rule, "dtype");
+            json_object_del(rule, "shape");
+        } else if (has_declarations) {
+            json_t *bare = is_exact && shape != NULL
+                               ? json_pack("{s:O,s:O,s:O}", "name", json_object_get(rule, "name"),
+                                           "dtype", json_object_get(rule, "dtype"), "shape", shape)
+                               : json_pack("{s:s}", "name", "*");
+            json_array_set_new(copy, i, bare);
+        }
     }
     return copy;
+}
+
+/* Lays out the rules, or a copy of them that is given back. */
+static bool lay_out_rules(const struct rules *rules, json_t *mesh, json_t *copy,
+                          const struct ms_checkpoint *checkpoint, struct ms_plan **plan_out,
+                          struct ms_layout **layout_out)
+{
+    char *text = copy != NULL ? text_of(mesh, copy) : NULL;
+    const bool good = lay_out(text, rules->path, checkpoint, plan_out, layout_out);
+    free(text);
+    json_decref(copy);
+    return good;
 }
 
 bool rules_init(struct rules *rules, const char *path, json_t *mesh,
@@ -122,24 +120,23 @@ bool rules_init(struct rules *rules, const char *path, json_t *mesh,
     rules->entries = load_rules(path);
     if (rules->entries == NULL)
         return false;
-    char *text = text_of(mesh, rules->entries);
-    bool good = plan_is_good(text, path, NULL);
-    free(text);
-    if (!good)
-        return false;
-    json_t *placing = index_rules(rules) ? without_declarations(rules) : NULL;
-    text = placing != NULL ? text_of(mesh, placing) : NULL;
-    good = lay_out(text, path, checkpoint, &rules->plan, &rules->layout);
-    free(text);
-    json_decref(placing);
+    struct ms_plan *plan[2] = {0};
+    struct ms_layout *layout = NULL;
+    const bool good =
+        lay_out_rules(rules, mesh, json_incref(rules->entries), NULL, &plan[0], NULL) &&
+        lay_out_rules(rules, mesh, copy_rules(rules->entries, true), checkpoint, &plan[1],
+                      &layout) &&
+        lay_out_rules(rules, mesh, copy_rules(rules->entries, false), checkpoint, &rules->plan,
+                      &rules->layout);
+    ms_layout_destroy(layout);
+    ms_plan_destroy(plan[0]);
+    ms_plan_destroy(plan[1]);
     return good;
 }
 
 void rules_cleanup(struct rules *rules)
 {
     json_decref(rules->entries);
-    json_decref(rules->exact);
-    free(rules->seen);
     ms_layout_destroy(rules->layout);
     ms_plan_destroy(rules->plan);
 }
@@ -148,43 +145,4 @@ json_t *rules_find(const struct rules *rules, size_t order)
 {
     const size_t entry = rules->layout != NULL ? ms_layout_entry(rules->layout, order) : SIZE_MAX;
     return entry != SIZE_MAX ? json_array_get(rules->entries, entry) : NULL;
-}
-
-/* Reports a fault in the rule with this index; returns false. */
-static bool say(const struct rules *rules, size_t index, const char *name, const char *what)
-{
-    struct ms_fault fault;
-    const struct ms_fault_context reading = {rules->path, &fault};
-    const struct ms_place list = {NULL, "tensors", 0}, at = {&list, NULL, index};
-    ms_fault_at(&reading, &at, "tensor %s %s", name, what);
-    fprintf(stderr, "%s\n", fault.text);
-    return false;
-}
-
-bool rules_check(struct rules *rules, const char *name, json_t *entry)
-{
-    json_t *index = json_object_get(rules->exact, name);
-    if (index == NULL)
-        return true;
-    const size_t i = (size_t)json_integer_value(index);
-    json_t *rule = json_array_get(rules->entries, i);
-    json_t *dtype = json_object_get(rule, "dtype"), *shape = json_object_get(rule, "shape");
-    rules->seen[i] = true;
-    return dtype == NULL ||
-           (json_equal(dtype, json_object_get(entry, "dtype")) &&
-            json_equal(shape, json_object_get(entry, "shape"))) ||
-           say(rules, i, name, "has another dtype or shape in the checkpoint");
-}
-
-bool rules_check_seen(const struct rules *rules)
-{
-    const char *name;
-    json_t *index;
-    json_object_foreach(rules->exact, name, index)
-    {
-        const size_t i = (size_t)json_integer_value(index);
-        if (!rules->seen[i] && json_object_get(json_array_get(rules->entries, i), "shape") != NULL)
-            return say(rules, i, name, "is not in the checkpoint");
-    }
-    return true;
 }

@@ -15,24 +15,19 @@
 struct rules {
     const char *path; /* NULL if there are none */
     json_t *entries;
-    json_t *exact; /* from the unescaped name to the index in entries */
-    bool *seen;    /* by index: the tensor of an exact name exists */
     struct ms_plan *plan;
     struct ms_layout *layout; /* tensors are in the order of the checkpoint */
 };
 
-/* path may be NULL. Call rules_cleanup() in any case, before the checkpoint is closed. */
+/* path may be NULL. A rule may say what a tensor of its exact name is: checks that there is such a
+ * tensor, of this dtype and shape. Call rules_cleanup() in any case, before the checkpoint is
+ * closed. */
 bool rules_init(struct rules *rules, const char *path, json_t *mesh,
                 const struct ms_checkpoint *checkpoint);
 void rules_cleanup(struct rules *rules);
 
 /* The first rule that matches the `order`-th tensor of the checkpoint, borrowed, or NULL. */
 json_t *rules_find(const struct rules *rules, size_t order);
-
-/* A rule may say what a tensor of its exact name is: checks that dtype and shape are those of the
- * tensor's entry, and, after all tensors, that each such rule met its tensor. */
-bool rules_check(struct rules *rules, const char *name, json_t *entry);
-bool rules_check_seen(const struct rules *rules);
 
 /* A plan with these entries, as a new reference, or NULL if out of memory. */
 json_t *plan_document(json_t *mesh, json_t *entries);
