@@ -50,18 +50,17 @@ def extents(lineage):
     return [lineage["extents"][index] for index in range(int(lineage["count"]))]
 
 
-class Extent:
+class Printer:
     def __init__(self, value):
         self.value = value
 
+
+class Extent(Printer):
     def to_string(self):
         return extent_text(self.value)
 
 
-class Lineage:
-    def __init__(self, value):
-        self.value = value
-
+class Lineage(Printer):
     def to_string(self):
         value = self.value
         return (f"lineage of {size_text(value['bytes'])}, {int(value['count'])} extents: "
@@ -81,10 +80,7 @@ def allocation_text(value):
             f"{size_text(value['backing']['backed_bytes'])} backed{', claimed' if value['claimed'] else ''}")
 
 
-class Allocation:
-    def __init__(self, value):
-        self.value = value
-
+class Allocation(Printer):
     def to_string(self):
         return allocation_text(self.value)
 
@@ -92,10 +88,7 @@ class Allocation:
         yield "lineage", self.value["lineage"]
 
 
-class RecordedLaunch:
-    def __init__(self, value):
-        self.value = value
-
+class RecordedLaunch(Printer):
     def to_string(self):
         value = self.value
         return (f"recorded launch of {value['launch']}, allocation {int(value['allocation_id'])}, block at "

@@ -210,23 +210,16 @@ static void lay_out(const struct ms_config *config)
     state.header.total_bytes = bytes;
 }
 
-static bool make_page(const struct ms_config *config, struct ms_state_page *page, char text[256])
-{
-    const uint64_t bytes = state.header.total_bytes;
-    char folder[MS_PATH_BYTES];
-    bool is_made = false;
-    for (unsigned i = 0; !is_made && ms_state_folder(config, i, folder); i++)
-        is_made = ms_state_page_make(page, folder, bytes, &state.header, text);
-    return is_made;
-}
-
 /* Makes the page as a file, filled. Returns false with the reason in `text`. */
 static bool start_file(const struct ms_config *config, char text[256])
 {
-    struct ms_state_page page;
-    if (!make_page(config, &page, text))
-        return false;
+    struct ms_state_page page = {0};
+    char folder[MS_PATH_BYTES];
+    for (unsigned i = 0; page.bytes == NULL && ms_state_folder(config, i, folder); i++)
+        ms_state_page_make(&page, folder, state.header.total_bytes, &state.header, text);
     state.page = page.bytes;
+    if (page.bytes == NULL)
+        return false;
     if (!make_tables()) {
         ms_state_page_drop(&page);
         return false;
@@ -253,13 +246,6 @@ static bool start_in_memory(const struct ms_config *config)
     return true;
 }
 
-static void log_missing(const struct ms_config *config, const char *text)
-{
-    const bool is_wanted = strcmp(config->state_dir, "auto") != 0;
-    ms_log(is_wanted ? MS_WARN : MS_INFO, "no state page is kept: %s",
-           text[0] != '\0' ? text : "out of memory");
-}
-
 void ms_state_start(const struct ms_config *config)
 {
     char text[256] = "";
@@ -268,7 +254,8 @@ void ms_state_start(const struct ms_config *config)
     lay_out(config);
     bool is_good = is_wanted && start_file(config, text);
     if (is_wanted && !is_good)
-        log_missing(config, text);
+        ms_log(strcmp(config->state_dir, "auto") != 0 ? MS_WARN : MS_INFO,
+               "no state page is kept: %s", text[0] != '\0' ? text : "out of memory");
     if (!is_good && (config->explain || config->dump_path[0] != '\0'))
         is_good = start_in_memory(config);
     if (!is_good)
