@@ -18,8 +18,7 @@
 /* A file in the middle of reading. */
 struct page {
     int file;
-    const char *name;
-    struct ms_fault *fault;
+    struct ms_fault_context reading;
     struct ms_state_header header;
     uint64_t torn;
     /* How often records may be read again in all: a process writes a few at a time, and a page
@@ -43,13 +42,13 @@ static bool read_at(struct page *page, uint64_t offset, void *to, size_t bytes)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return ms_fault_set(page->fault, "%s: byte %" PRIu64 ": cannot read: %s", page->name,
-                                offset + done, strerror(errno));
+            return ms_fault_at(&page->reading, NULL, "byte %" PRIu64 ": cannot read: %s",
+                               offset + done, strerror(errno));
         if (got == 0)
-            return ms_fault_set(page->fault,
-                                "%s: byte %" PRIu64
-                                ": expected %zu more bytes, found the end of the file",
-                                page->name, offset + done, bytes - done);
+            return ms_fault_at(&page->reading, NULL,
+                               "byte %" PRIu64
+                               ": expected %zu more bytes, found the end of the file",
+                               offset + done, bytes - done);
         done += (size_t)got;
     }
     return true;
@@ -63,21 +62,19 @@ static bool check_span(struct page *page, int section)
     const uint64_t record = ms_state_record_bytes((enum ms_state_section)section);
     const uint64_t total = page->header.total_bytes;
     if (span->record_bytes != record)
-        return ms_fault_set(page->fault,
-                            "%s: byte %" PRIu64 ": %s: expected records of %" PRIu64
-                            " bytes, found %" PRIu64,
-                            page->name, at + 16, section_names[section], record,
-                            span->record_bytes);
+        return ms_fault_at(&page->reading, NULL,
+                           "byte %" PRIu64 ": %s: expected records of %" PRIu64
+                           " bytes, found %" PRIu64,
+                           at + 16, section_names[section], record, span->record_bytes);
     const struct ms_state_span *before = section > 0 ? span - 1 : NULL;
     const uint64_t least = before != NULL ? before->offset + before->count * before->record_bytes
                                           : sizeof(struct ms_state_header);
     if (span->offset % 8 != 0 || span->offset < least || span->offset > total ||
         span->count > (total - span->offset) / record)
-        return ms_fault_set(page->fault,
-                            "%s: byte %" PRIu64 ": %s: expected a place in order within %" PRIu64
-                            " bytes, found %" PRIu64 " records at byte %" PRIu64,
-                            page->name, at, section_names[section], total, span->count,
-                            span->offset);
+        return ms_fault_at(&page->reading, NULL,
+                           "byte %" PRIu64 ": %s: expected a place in order within %" PRIu64
+                           " bytes, found %" PRIu64 " records at byte %" PRIu64,
+                           at, section_names[section], total, span->count, span->offset);
     return true;
 }
 
@@ -85,27 +82,26 @@ static bool check_header(struct page *page, uint64_t file_bytes)
 {
     const struct ms_state_header *header = &page->header;
     if (memcmp(header->magic, MS_STATE_MAGIC, sizeof(header->magic)) != 0)
-        return ms_fault_set(page->fault,
-                            "%s: byte 0: expected \"" MS_STATE_MAGIC
-                            "\", found something else: not a state page",
-                            page->name);
+        return ms_fault_at(&page->reading, NULL,
+                           "byte 0: expected \"" MS_STATE_MAGIC
+                           "\", found something else: not a state page");
     if (header->mark != MS_STATE_MARK)
-        return ms_fault_set(page->fault,
-                            "%s: byte 12: expected 0x%08x, found 0x%08" PRIx32
-                            ": a page of a machine with another byte order, or damaged",
-                            page->name, MS_STATE_MARK, header->mark);
+        return ms_fault_at(&page->reading, NULL,
+                           "byte 12: expected 0x%08x, found 0x%08" PRIx32
+                           ": a page of a machine with another byte order, or damaged",
+                           MS_STATE_MARK, header->mark);
     if (header->version != MS_STATE_VERSION)
-        return ms_fault_set(
-            page->fault, "%s: byte 8: expected a state page of version %d, found version %" PRIu32,
-            page->name, MS_STATE_VERSION, header->version);
+        return ms_fault_at(&page->reading, NULL,
+                           "byte 8: expected a state page of version %d, found version %" PRIu32,
+                           MS_STATE_VERSION, header->version);
     if (header->total_bytes != file_bytes)
-        return ms_fault_set(page->fault,
-                            "%s: byte 16: expected the size of the file, %" PRIu64
-                            ", found %" PRIu64 ": the file was cut",
-                            page->name, file_bytes, header->total_bytes);
+        return ms_fault_at(&page->reading, NULL,
+                           "byte 16: expected the size of the file, %" PRIu64 ", found %" PRIu64
+                           ": the file was cut",
+                           file_bytes, header->total_bytes);
     if (header->section_count != MS_SECTION_COUNT)
-        return ms_fault_set(page->fault, "%s: byte 24: expected %d sections, found %" PRIu64,
-                            page->name, MS_SECTION_COUNT, header->section_count);
+        return ms_fault_at(&page->reading, NULL, "byte 24: expected %d sections, found %" PRIu64,
+                           MS_SECTION_COUNT, header->section_count);
     for (int i = 0; i < MS_SECTION_COUNT; i++) {
         if (!check_span(page, i))
             return false;
@@ -113,14 +109,14 @@ static bool check_header(struct page *page, uint64_t file_bytes)
     const struct ms_state_span *sections = header->sections;
     for (int i = MS_SECTION_PROCESS; i <= MS_SECTION_PLAN; i++) {
         if (sections[i].count != 2)
-            return ms_fault_set(page->fault, "%s: %s: expected 2 records, found %" PRIu64,
-                                page->name, section_names[i], sections[i].count);
+            return ms_fault_at(&page->reading, NULL, "%s: expected 2 records, found %" PRIu64,
+                               section_names[i], sections[i].count);
     }
     if (sections[MS_SECTION_FIGURES].count != sections[MS_SECTION_FIGURE_NAMES].count)
-        return ms_fault_set(page->fault,
-                            "%s: expected as many figures as names, found %" PRIu64 " and %" PRIu64,
-                            page->name, sections[MS_SECTION_FIGURES].count,
-                            sections[MS_SECTION_FIGURE_NAMES].count);
+        return ms_fault_at(&page->reading, NULL,
+                           "expected as many figures as names, found %" PRIu64 " and %" PRIu64,
+                           sections[MS_SECTION_FIGURES].count,
+                           sections[MS_SECTION_FIGURE_NAMES].count);
     return true;
 }
 
@@ -128,12 +124,12 @@ static bool open_page(struct page *page)
 {
     struct stat stat;
     if (fstat(page->file, &stat) != 0)
-        return ms_fault_set(page->fault, "%s: %s", page->name, strerror(errno));
+        return ms_fault_at(&page->reading, NULL, "%s", strerror(errno));
     if (!S_ISREG(stat.st_mode))
-        return ms_fault_set(page->fault, "%s: expected a file, found something else", page->name);
+        return ms_fault_at(&page->reading, NULL, "expected a file, found something else");
     if ((uint64_t)stat.st_size > MS_STATE_MOST_BYTES)
-        return ms_fault_set(page->fault, "%s: expected at most %d bytes, found %" PRIu64,
-                            page->name, (int)MS_STATE_MOST_BYTES, (uint64_t)stat.st_size);
+        return ms_fault_at(&page->reading, NULL, "expected at most %d bytes, found %" PRIu64,
+                           (int)MS_STATE_MOST_BYTES, (uint64_t)stat.st_size);
     return read_at(page, 0, &page->header, sizeof(page->header)) &&
            check_header(page, (uint64_t)stat.st_size);
 }
@@ -158,7 +154,7 @@ static bool read_section(struct page *page, enum ms_state_section section, void 
     const size_t bytes = (size_t)(span->count * span->record_bytes);
     char *records = ms_heap_alloc(bytes + 1);
     if (records == NULL)
-        return ms_fault_set(page->fault, "%s: out of memory", page->name);
+        return ms_fault_at(&page->reading, NULL, "out of memory");
     if (!read_at(page, span->offset, records, bytes)) {
         ms_heap_free(records);
         return false;
@@ -482,10 +478,9 @@ static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
         !read_pair(page, MS_SECTION_PLAN, &snapshot->plan))
         return false;
     if (snapshot->process.sequence == 0)
-        return ms_fault_set(page->fault,
-                            "%s: byte %" PRIu64
-                            ": expected a process, found a record that is not whole",
-                            page->name, page->header.sections[MS_SECTION_PROCESS].offset);
+        return ms_fault_at(&page->reading, NULL,
+                           "byte %" PRIu64 ": expected a process, found a record that is not whole",
+                           page->header.sections[MS_SECTION_PROCESS].offset);
     if (!read_devices(page, snapshot) || !read_all(page, snapshot))
         return false;
     clean_process(snapshot);
@@ -496,7 +491,7 @@ static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
     snapshot->taken_ns = time_of(snapshot);
     snapshot->torn_records = (size_t)page->torn;
     if (!grow_samples(snapshot))
-        return ms_fault_set(page->fault, "%s: out of memory", page->name);
+        return ms_fault_at(&page->reading, NULL, "out of memory");
     order_blocks(snapshot->blocks, snapshot->block_count);
     order_samples(snapshot);
     return true;
@@ -505,8 +500,7 @@ static bool read_snapshot(struct page *page, struct ms_snapshot *snapshot)
 bool ms_snapshot_read_file(int file, const char *name, struct ms_snapshot *snapshot_out,
                            struct ms_fault *fault)
 {
-    struct page page = {
-        .file = file, .name = name, .fault = fault, .patience = PATIENCE_FOR_A_PAGE};
+    struct page page = {.file = file, .reading = {name, fault}, .patience = PATIENCE_FOR_A_PAGE};
     *snapshot_out = (struct ms_snapshot){.path = name};
     if (open_page(&page) && read_snapshot(&page, snapshot_out))
         return true;
