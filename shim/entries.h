@@ -58,14 +58,15 @@ static inline void *ms_real_fast(enum ms_entry entry)
 
 /*
  * An entry that jumps to the driver when nothing is deferred (a copy or set: when the shim owns
- * nothing). Otherwise it goes inside (cancellation.h), to the body that MS_SLOW defines before it.
- * The body is a separate function so that the fast path needs no frame.
+ * nothing). Otherwise it goes inside (cancellation.h), to the body that follows the macro. The body
+ * is a separate function so that the fast path needs no frame.
  */
 #define MS_QUICK(symbol, parameters, arguments) \
     MS_QUICK_WHEN(ms_is_quiet(), symbol, parameters, arguments)
 #define MS_QUICK_COPY(symbol, parameters, arguments) \
     MS_QUICK_WHEN(ms_is_quiet_for_copies(), symbol, parameters, arguments)
 #define MS_QUICK_WHEN(is_quiet, symbol, parameters, arguments)                                   \
+    static CUresult inside_##symbol parameters;                                                  \
     static __attribute__((noinline)) CUresult slow_##symbol parameters                           \
     {                                                                                            \
         MS_ENTER(#symbol);                                                                       \
@@ -80,8 +81,8 @@ static inline void *ms_real_fast(enum ms_entry entry)
         if (__builtin_expect(real != NULL, 1))                                                   \
             return real arguments;                                                               \
         return slow_##symbol arguments;                                                          \
-    }
-#define MS_SLOW(symbol, parameters) static CUresult inside_##symbol parameters
+    }                                                                                            \
+    static CUresult inside_##symbol parameters
 
 /* The null address. For a copy or set that strays (ms_strays), the driver is called with this
  * address, so that it checks its other arguments first and then refuses the call. */
