@@ -303,25 +303,11 @@ ncclResult_t ncclGroupEnd(void)
 
 /* --- communicators: which copy of NCCL made them, their size and rank */
 
-static void note(const struct way *way, ncclComm_t comm, const struct ms_communicator *self)
-{
-    if (comm == NULL)
-        return;
-    ms_nccl_add_comm(comm, way->nccl);
-    ms_communicator_made(comm, self);
-}
-
 /* The member exists since 2.14; values other than 0 and 1 mean the default, which is 1. */
 static bool is_blocking(const ncclConfig_t *config)
 {
     return config == NULL || config->size < offsetof(ncclConfig_t, blocking) + sizeof(int) ||
            config->blocking != 0;
-}
-
-static void forget(ncclComm_t comm)
-{
-    ms_communicator_forget(comm);
-    ms_nccl_forget_comm(comm);
 }
 
 /* NCCL sets the handle before the communicator is complete, also in a group. */
@@ -330,26 +316,29 @@ static bool is_made(const struct way *way, ncclResult_t result)
     return way->is_ours && (result == ncclSuccess || result == ncclInProgress);
 }
 
+static ncclResult_t made(const struct way *way, ncclResult_t result, const ncclComm_t *comm,
+                         struct ms_communicator self)
+{
+    if (is_made(way, result) && *comm != NULL) {
+        ms_nccl_add_comm(*comm, way->nccl);
+        ms_communicator_made(*comm, &self);
+    }
+    return result;
+}
+
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
 {
     FIND(ncclCommInitRank, NULL);
     const ncclResult_t result = GO_OUT(ncclCommInitRank, (comm, nranks, commId, rank));
-    const struct ms_communicator self = {nranks, rank, .is_blocking = result == ncclSuccess};
-    if (is_made(&way, result))
-        note(&way, *comm, &self);
-    return result;
+    return made(&way, result, comm, (struct ms_communicator){nranks, rank, result == ncclSuccess});
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t *config)
 {
     FIND(ncclCommInitRankConfig, NULL);
-    const ncclResult_t result =
-        GO_OUT(ncclCommInitRankConfig, (comm, nranks, commId, rank, config));
-    const struct ms_communicator self = {nranks, rank, is_blocking(config)};
-    if (is_made(&way, result))
-        note(&way, *comm, &self);
-    return result;
+    return made(&way, GO_OUT(ncclCommInitRankConfig, (comm, nranks, commId, rank, config)), comm,
+                (struct ms_communicator){nranks, rank, is_blocking(config)});
 }
 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
@@ -358,9 +347,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
     FIND(ncclCommInitRankScalable, NULL);
     const ncclResult_t result =
         GO_OUT(ncclCommInitRankScalable, (newcomm, nranks, myrank, nId, commIds, config));
-    if (is_made(&way, result))
-        note(&way, *newcomm, &(struct ms_communicator){nranks, myrank, is_blocking(config)});
-    return result;
+    return made(&way, result, newcomm,
+                (struct ms_communicator){nranks, myrank, is_blocking(config)});
 }
 
 /* All ranks are in this process: none of them is the rank of a plan. */
@@ -375,27 +363,27 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 
 /* The rank of a child is found on its first use (ask), or here if it blocks: a thread of NCCL
  * writes later to one that does not. */
-static void set_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
-                      const ncclConfig_t *config, ncclComm_t *newcomm)
+static ncclResult_t set_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
+                              const ncclConfig_t *config, ncclComm_t *newcomm)
 {
     struct ms_communicator self, of_parent;
     if (!way->is_ours || result != ncclSuccess || newcomm == NULL || *newcomm == NULL)
-        return;
+        return result;
     ms_nccl_add_comm(*newcomm, way->nccl);
     if (is_blocking(config) && ms_communicator_find(parent, &of_parent) && of_parent.is_blocking &&
         query(way, *newcomm, &self)) {
         self.is_blocking = true;
         ms_communicator_split_off(*newcomm, &self);
     }
+    return result;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
     FIND(ncclCommSplit, comm);
-    const ncclResult_t result = GO_OUT(ncclCommSplit, (comm, color, key, newcomm, config));
-    set_child(&way, result, comm, config, newcomm);
-    return result;
+    return set_child(&way, GO_OUT(ncclCommSplit, (comm, color, key, newcomm, config)), comm, config,
+                     newcomm);
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
@@ -404,8 +392,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
     FIND(ncclCommShrink, comm);
     const ncclResult_t result = GO_OUT(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
                                                         newcomm, config, shrinkFlags));
-    set_child(&way, result, comm, config, newcomm);
-    return result;
+    return set_child(&way, result, comm, config, newcomm);
 }
 
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
@@ -414,8 +401,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqu
     FIND(ncclCommGrow, comm);
     const ncclResult_t result =
         GO_OUT(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
-    set_child(&way, result, comm, config, newcomm);
-    return result;
+    return set_child(&way, result, comm, config, newcomm);
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
@@ -425,13 +411,15 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 }
 
 /* Forgets the communicator first, because the next one may get the same handle at once. */
-#define END(name)                      \
-    ncclResult_t name(ncclComm_t comm) \
-    {                                  \
-        FIND(name, comm);              \
-        if (way.is_ours)               \
-            forget(comm);              \
-        return GO_OUT(name, (comm));   \
+#define END(name)                         \
+    ncclResult_t name(ncclComm_t comm)    \
+    {                                     \
+        FIND(name, comm);                 \
+        if (way.is_ours) {                \
+            ms_communicator_forget(comm); \
+            ms_nccl_forget_comm(comm);    \
+        }                                 \
+        return GO_OUT(name, (comm));      \
     }
 END(ncclCommDestroy)
 END(ncclCommAbort)
