@@ -41,16 +41,9 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
     return is_good;
 }
 
-/* True if tensors were concatenated to the range, and will be copied back from it. */
-static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
+static bool is_remote_copy(const struct ms_content *content)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
-    for (size_t i = ms_lineage_index(lineage, begin);
-         i < lineage->count && lineage->extents[i].begin < end; i++) {
-        if (lineage->extents[i].content.is_remote_copy)
-            return true;
-    }
-    return false;
+    return content->is_remote_copy;
 }
 
 /* Lists the granules of [begin, end), neither sinkable nor backed, where parked memory can lie. */
@@ -192,9 +185,9 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
     ms_space_add_use(allocation, begin, end);
-    /* In its own place, what arrives in granules with local bytes may stay; copied on from there,
-     * it would take memory again. */
-    const bool passes = is_passing(allocation, begin, end);
+    /* Remote copies: tensors were concatenated there, and will be copied back. In its own place, what
+     * arrives in granules with local bytes may stay; copied on, it would take memory again. */
+    const bool passes = ms_lineage_any(&allocation->lineage, begin, end, is_remote_copy);
     if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))

@@ -100,19 +100,18 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
                                    .bytes = end - begin,
                                    .device = (uint32_t)allocation->device,
                                    .flags = MS_BLOCK_PART};
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        block.kind_bytes[kind_of(&extent.content)] += stop - at;
+    struct ms_extent extent;
+    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        const size_t bytes = extent.end - extent.begin;
+        block.kind_bytes[kind_of(&extent.content)] += bytes;
         if (extent.content.cached)
-            block.cached_bytes += stop - at;
+            block.cached_bytes += bytes;
         else if (extent.content.kind != MS_RESIDENT && extent.content.kind != MS_DEAD)
-            block.deferred_bytes += stop - at;
+            block.deferred_bytes += bytes;
         if (extent.content.locality == MS_REMOTE)
-            block.remote_bytes += stop - at;
+            block.remote_bytes += bytes;
         if (block.file == 0)
             add_file(&block, &extent.content);
-        at = stop;
     }
     return block;
 }

@@ -174,19 +174,9 @@ static void apply(struct query *query, struct ms_allocation *allocation)
     ms_ranges_cleanup(&remote);
 }
 
-static bool has_open(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    for (size_t i = ms_lineage_index(lineage, begin);
-         i < lineage->count && lineage->extents[i].begin < end; i++) {
-        if (is_open(&lineage->extents[i].content))
-            return true;
-    }
-    return false;
-}
-
 void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_shard_is_active() || !has_open(&allocation->lineage, begin, end))
+    if (!ms_shard_is_active() || !ms_lineage_any(&allocation->lineage, begin, end, is_open))
         return;
     struct query *query = ms_heap_zalloc(sizeof(*query));
     if (query == NULL)
@@ -364,11 +354,8 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
     struct reader reader = {"a block", 0, 0};
     bool is_found = false;
     uint64_t bytes = 0;
-    for (size_t at = begin; at < end;) {
-        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        if (extent.end > end)
-            extent.end = end;
-        at = extent.end;
+    struct ms_extent extent;
+    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
         if (extent.content.locality != MS_REMOTE)
             continue;
         bytes += extent.end - extent.begin;
