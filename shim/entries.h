@@ -4,8 +4,7 @@
  * slots follow the table's entries: when a program looks up a function of a newer driver that the
  * table does not have, one of their thunks seals it.
  */
-#ifndef METASHARD_SHIM_ENTRIES_H
-#define METASHARD_SHIM_ENTRIES_H
+#pragma once
 
 enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 
@@ -87,5 +86,3 @@ static inline void *ms_real_fast(enum ms_entry entry)
 /* The null address. For a copy or set that strays (ms_strays), the driver is called with this
  * address, so that it checks its other arguments first and then refuses the call. */
 #define MS_NOWHERE ((CUdeviceptr)0)
-
-#endif

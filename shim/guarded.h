@@ -3,8 +3,7 @@
  * Entries with arguments on the stack. The exported symbol is a thunk in assembly. While nothing is
  * deferred it jumps to the driver, otherwise here, with the program's arguments untouched.
  */
-#ifndef METASHARD_SHIM_GUARDED_H
-#define METASHARD_SHIM_GUARDED_H
+#pragma once
 
 #include "shim/entries.h"
 
@@ -12,5 +11,3 @@ extern __typeof__(cuLaunchKernel) ms_guarded_cuLaunchKernel;
 extern __typeof__(cuLaunchKernel_ptsz) ms_guarded_cuLaunchKernel_ptsz;
 extern __typeof__(cuLaunchCooperativeKernel) ms_guarded_cuLaunchCooperativeKernel;
 extern __typeof__(cuLaunchCooperativeKernel_ptsz) ms_guarded_cuLaunchCooperativeKernel_ptsz;
-
-#endif

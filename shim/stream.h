@@ -3,8 +3,7 @@
  * The two kinds of entries, SYNC and ASYNC: an asynchronous one has a stream as its last parameter.
  * `kind##_STREAM` is its stream by an explicit handle: 0 means another one in the per-thread twins.
  */
-#ifndef METASHARD_SHIM_STREAM_H
-#define METASHARD_SHIM_STREAM_H
+#pragma once
 
 #include "shim/entries.h"
 
@@ -22,5 +21,3 @@ static inline CUstream ms_stream(CUstream stream, CUstream default_stream)
 #define ASYNC_ARGUMENTS(...) (__VA_ARGS__, hStream)
 #define ASYNC_STREAM(default_stream) ms_stream(hStream, default_stream)
 #define ASYNC_WAITS false
-
-#endif

@@ -5,8 +5,7 @@
  * The page is wiped in a forked child (MADV_WIPEONFORK): the driver is unusable there anyway, and
  * all zeroes make the shim inert, however the child was created.
  */
-#ifndef METASHARD_RUNTIME_DRIVER_FLAGS_H
-#define METASHARD_RUNTIME_DRIVER_FLAGS_H
+#pragma once
 
 /* Offsets for the assembly thunks; checked in flags.c. */
 #define MS_HOT_DEFERRED 0
@@ -92,6 +91,4 @@ static inline bool ms_defers_any(void)
 {
     return atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) != 0;
 }
-#endif
-
 #endif

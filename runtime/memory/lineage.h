@@ -16,8 +16,7 @@
  * Not thread-safe: guarded by the claim on the allocation. Owns references to its sources, recorded
  * launches and parked bytes. A function that fails (out of memory) leaves the lineage unchanged.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_LINEAGE_H
-#define METASHARD_RUNTIME_MEMORY_LINEAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -177,5 +176,3 @@ void ms_extents_free(struct ms_extent *extents, size_t count);
 
 /* The pattern of a fill after its bytes moved from one offset to another. */
 uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a write may be recorded instead of run, and waiting for queued work. */
-#ifndef METASHARD_RUNTIME_MEMORY_ORDER_H
-#define METASHARD_RUNTIME_MEMORY_ORDER_H
+#pragma once
 
 #include "runtime/memory/allocations.h"
 
@@ -75,5 +74,3 @@ static inline bool ms_fits(const struct ms_allocation *allocation, CUdeviceptr a
 {
     return bytes <= allocation->bytes - ms_offset(allocation, address);
 }
-
-#endif

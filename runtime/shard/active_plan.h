@@ -11,8 +11,7 @@
  * shard.lock guards all of it. No claim is taken and no driver function called while it is held.
  * Functions that take an allocation require its claim.
  */
-#ifndef METASHARD_RUNTIME_SHARD_ACTIVE_PLAN_H
-#define METASHARD_RUNTIME_SHARD_ACTIVE_PLAN_H
+#pragma once
 
 #include "runtime/base/range_list.h"
 #include "runtime/memory/allocations.h"
@@ -115,5 +114,3 @@ void ms_shard_publish(const char *what, uint64_t began);
 typedef void ms_shard_visitor(void *context, size_t index, const char *name);
 void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context);
 void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Guarded by the lock of active_plan.c. Reads headers of files; calls no driver function.
  */
-#ifndef METASHARD_RUNTIME_SHARD_CHECKPOINT_FILES_H
-#define METASHARD_RUNTIME_SHARD_CHECKPOINT_FILES_H
+#pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/source/source.h"
@@ -35,5 +34,3 @@ bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t b
  */
 bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_t begin,
                                   uint64_t end, uint64_t least, uint64_t slack);
-
-#endif

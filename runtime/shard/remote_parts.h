@@ -4,8 +4,7 @@
  * not be kept whole (receive.h), and a copy of it can be marked alike (calls/copy.c): PyTorch
  * concatenates tensors, broadcasts the result, and copies the parts back.
  */
-#ifndef METASHARD_RUNTIME_SHARD_REMOTE_PARTS_H
-#define METASHARD_RUNTIME_SHARD_REMOTE_PARTS_H
+#pragma once
 
 #include "runtime/base/range_list.h"
 #include "runtime/memory/allocations.h"
@@ -20,5 +19,3 @@
  */
 bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t bytes,
                           const struct ms_sequence *sequence, struct ms_ranges *remote_parts);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What active_plan.c and placement_query.c share about the active plan. */
-#ifndef METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
-#define METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
+#pragma once
 
 #include "runtime/base/lock.h"
 #include "runtime/plan/placement.h"
@@ -74,5 +73,3 @@ MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);
 MS_HOLDS(ms_shard.lock)
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
                           const struct ms_tensor *like);
-
-#endif

@@ -4,8 +4,7 @@
  * the plan declares, or that an entry without a name and an order selects. Programs that get their
  * tensors from another rank have no file that would identify them.
  */
-#ifndef METASHARD_RUNTIME_SHARD_TENSORS_BY_SIZE_H
-#define METASHARD_RUNTIME_SHARD_TENSORS_BY_SIZE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -19,5 +18,3 @@
  * out of memory.
  */
 bool ms_sized_remote_parts(const struct ms_sequence *sequence, struct ms_ranges *remote);
-
-#endif

@@ -4,8 +4,7 @@
  * source_find.c (the file of an address), source_read.c (reading, and checking for changes),
  * source_close.c (files that are about to change, and their leases).
  */
-#ifndef METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
-#define METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -54,5 +53,3 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
 
 /* Returns a snapshot whose bytes are not set yet, or NULL if beyond the limit or out of memory. */
 struct ms_source *ms_source_create_snapshot(size_t bytes);
-
-#endif
