@@ -10,7 +10,6 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

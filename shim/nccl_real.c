@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

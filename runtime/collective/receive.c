@@ -185,8 +185,8 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
     ms_space_add_use(allocation, begin, end);
-    /* Remote copies: tensors were concatenated there, and will be copied back. In its own place, what
-     * arrives in granules with local bytes may stay; copied on, it would take memory again. */
+    /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
+     * in granules with local bytes may stay; copied on from there, it would take memory again. */
     const bool passes = ms_lineage_any(&allocation->lineage, begin, end, is_remote_copy);
     if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||

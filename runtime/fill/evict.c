@@ -3,7 +3,6 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"

@@ -2,7 +2,6 @@
 #include "runtime/memory/parked.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/heap.h"

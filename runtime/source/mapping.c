@@ -237,8 +237,8 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     return answer != UNKNOWN;
 }
 
-/* Finds the mapping of a file that has all of [begin, end). *may_be_stored_to_out: perhaps that file
- * is mapped shared and writable. */
+/* Finds the mapping of a file that has all of [begin, end). *may_be_stored_to_out: the file may be
+ * mapped shared and writable. */
 static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out,
                  bool *may_be_stored_to_out)
 {
