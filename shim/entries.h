@@ -17,8 +17,6 @@ enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 #include "runtime/state/caller.h"
 #include "shim/cancellation.h"
 
-enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_FORWARD };
-
 enum ms_entry {
 #define MS_ENTRY(class_, symbol, base, version, per_thread, reason) MS_ENTRY_##symbol,
 #include "shim/entries.def"
@@ -31,7 +29,6 @@ struct ms_entry_facts {
     const char *base;
     uint16_t version;
     uint8_t per_thread;
-    uint8_t class_;
 };
 
 extern const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT];

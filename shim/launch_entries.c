@@ -6,7 +6,6 @@
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
 #include "shim/entries.h"
-#include "shim/guarded.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/stream.h"
 
@@ -22,9 +21,10 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
     return ms_launch(call, result_out);
 }
 
-/* A cooperative launch has no `extra`. */
+/* What the thunk jumps to. A cooperative launch has no `extra`. */
 #define UNPACK(...) __VA_ARGS__
 #define LAUNCH(symbol, default_stream, more_parameters, more, ...)                               \
+    extern __typeof__(symbol) ms_guarded_##symbol;                                               \
     CUresult ms_guarded_##symbol(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,     \
                                  unsigned int gridDimZ, unsigned int blockDimX,                  \
                                  unsigned int blockDimY, unsigned int blockDimZ,                 \

@@ -25,8 +25,8 @@
  * The functions dlsym and seal_common, to which thunks jump, and the macros
  *
  *     thunk name      one thunk: puts ms_index in a scratch register and jumps to seal_common
- *     guard symbol    an entry with arguments on the stack (guarded.h): jumps to the driver while
- *                     nothing is deferred
+ *     guard symbol    an entry with arguments on the stack: jumps to the driver while nothing is
+ *                     deferred, else to ms_guarded_symbol (launch_entries.c)
  */
 #ifdef __x86_64__
 #include "shim/trampoline_x86_64.S"

@@ -36,6 +36,9 @@ struct ms_driver_scope {
 CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
 void ms_driver_leave(const struct ms_driver_scope *scope);
 
+/* Waits for an event of a context, which need not be current. */
+CUresult ms_driver_wait_for(CUcontext context, CUevent event);
+
 /*
  * Waits for a stream of ours, before what its work uses is freed or reused. A failed wait says
  * nothing about the work, unless the context is lost: it is repeated, and the second result counts.

@@ -45,8 +45,8 @@ struct ms_shard {
     size_t ambiguous_count;
 
     /* Calls that have read remote bytes, each logged once. */
-    struct {
-        char call[96], tensor[128];
+    struct ms_remote_reader {
+        char call[96], tensor[128]; /* cut */
     } remote_readers[64];
     size_t remote_reader_count;
 };
