@@ -245,19 +245,19 @@ static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out,
     struct walk walk;
     struct found found;
     enum answer answer;
-    bool is_found = false;
+    ino_t inode = 0; /* none */
     walk_begin(&walk, OF_FILES, begin);
     do {
         answer = walk_next(&walk, &found);
         if (answer == YES && found.begin <= begin && end <= found.end) {
             convert(&walk, &found, mapping_out);
             mapping_out->file_offset += begin - found.begin;
-            is_found = true;
+            inode = found.inode;
         }
     } while (answer == YES && walk.is_by_line);
     walk_end(&walk);
-    *may_be_stored_to_out = !walk.is_by_line || (walk.stored_to & hash(mapping_out->inode)) != 0;
-    return is_found && answer != UNKNOWN;
+    *may_be_stored_to_out = !walk.is_by_line || (walk.stored_to & hash(inode)) != 0;
+    return inode != 0 && answer != UNKNOWN;
 }
 
 /* False if a private page was written or swapped out: it is no longer the file's. */
