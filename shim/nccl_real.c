@@ -61,15 +61,11 @@ const struct ms_nccl *ms_nccl_at(const void *address)
     return NULL;
 }
 
-struct extent {
-    const void *inside;
-    const void *begin, *end;
-};
-
+/* Of the copy's mapping, from a function that was found there. */
 static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
                        void *context)
 {
-    struct extent *extent = context;
+    struct ms_nccl *nccl = context;
     uintptr_t begin = UINTPTR_MAX, end = 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -79,11 +75,9 @@ static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t
         begin = at < begin ? at : begin;
         end = at + segment->p_memsz > end ? at + segment->p_memsz : end;
     }
-    if ((uintptr_t)extent->inside < begin || (uintptr_t)extent->inside >= end)
-        return 0;
-    extent->begin = (const void *)begin;
-    extent->end = (const void *)end;
-    return 1;
+    nccl->begin = (const void *)begin;
+    nccl->end = (const void *)end;
+    return holds(nccl, nccl->functions[MS_NCCL_ncclGroupStart]);
 }
 
 /* The copy that a function found through the handle belongs to. The handle stays open, because
@@ -94,13 +88,13 @@ static const struct ms_nccl *add_copy(void *handle)
     const struct ms_nccl *added = start != NULL ? ms_nccl_at(start) : NULL;
     if (start == NULL || added != NULL)
         return added;
-    struct extent extent = {.inside = start};
-    dl_iterate_phdr(find_extent, &extent);
-    struct ms_nccl found = {.begin = extent.begin, .end = extent.end};
+    struct ms_nccl found = {0};
     for (int i = 0; i < MS_NCCL_COUNT; i++)
         found.functions[i] = find(handle, ms_nccl_names[i]);
     found.comm_count = find(handle, "ncclCommCount");
     found.comm_user_rank = find(handle, "ncclCommUserRank");
+    if (dl_iterate_phdr(find_extent, &found) == 0)
+        found.begin = found.end = NULL;
 
     ms_lock_take(&lock);
     const int count = atomic_load(&copy_count);
