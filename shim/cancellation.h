@@ -9,8 +9,7 @@
  * from beginning to end, including the driver's call, because a read is held until that returns.
  * Entries that go straight to the driver are never inside.
  */
-#ifndef METASHARD_SHIM_CANCELLATION_H
-#define METASHARD_SHIM_CANCELLATION_H
+#pragma once
 
 #include <pthread.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ static inline void ms_cancellation_restore(const int *before)
 #define MS_ENTER(call)  \
     ms_caller = (call); \
     MS_INSIDE
-
-#endif

@@ -25,16 +25,12 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
     return result;
 }
 
-CUresult cuModuleUnload(CUmodule hmod)
-{
-    MS_ENTER("cuModuleUnload");
-    const CUresult result = ms_is_started() ? ms_access_unload(NULL) : CUDA_SUCCESS;
-    return result != CUDA_SUCCESS ? result : MS_REAL(cuModuleUnload)(hmod);
-}
-
-CUresult cuLibraryUnload(CUlibrary library)
-{
-    MS_ENTER("cuLibraryUnload");
-    const CUresult result = ms_is_started() ? ms_access_unload(library) : CUDA_SUCCESS;
-    return result != CUDA_SUCCESS ? result : MS_REAL(cuLibraryUnload)(library);
-}
+#define UNLOAD(symbol, type, library)                                                       \
+    CUresult symbol(type code)                                                              \
+    {                                                                                       \
+        MS_ENTER(#symbol);                                                                  \
+        const CUresult result = ms_is_started() ? ms_access_unload(library) : CUDA_SUCCESS; \
+        return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(code);                     \
+    }
+UNLOAD(cuModuleUnload, CUmodule, NULL)
+UNLOAD(cuLibraryUnload, CUlibrary, code)

@@ -81,25 +81,24 @@ static bool device_of(CUcontext context, CUdevice *device_out)
     return result == CUDA_SUCCESS;
 }
 
-static CUresult follow_peer(CUcontext owner, bool enabled)
+static CUresult follow_peer(CUresult result, CUcontext owner, bool enabled)
 {
     CUdevice device, peer;
-    if (!ms_is_started() || MS_REAL(cuCtxGetDevice)(&peer) != CUDA_SUCCESS ||
-        !device_of(owner, &device) || device == peer)
-        return CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS || !ms_is_started() ||
+        MS_REAL(cuCtxGetDevice)(&peer) != CUDA_SUCCESS || !device_of(owner, &device) ||
+        device == peer)
+        return result;
     return ms_peer_access(device, peer, enabled);
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)
 {
     MS_INSIDE;
-    const CUresult result = MS_REAL(cuCtxEnablePeerAccess)(peerContext, Flags);
-    return result != CUDA_SUCCESS ? result : follow_peer(peerContext, true);
+    return follow_peer(MS_REAL(cuCtxEnablePeerAccess)(peerContext, Flags), peerContext, true);
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peerContext)
 {
     MS_INSIDE;
-    const CUresult result = MS_REAL(cuCtxDisablePeerAccess)(peerContext);
-    return result != CUDA_SUCCESS ? result : follow_peer(peerContext, false);
+    return follow_peer(MS_REAL(cuCtxDisablePeerAccess)(peerContext), peerContext, false);
 }

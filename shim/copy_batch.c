@@ -52,9 +52,11 @@ static CUresult bound(const struct batch *batch, CUdeviceptr **bounded_out)
 /* For entries with and without failIdx. */
 #define UNPACK(...) __VA_ARGS__
 #define BATCH(symbol, more_parameters, more)                                                      \
-    MS_SLOW(symbol, (CUdeviceptr * dsts, CUdeviceptr * srcs, size_t * sizes, size_t count,        \
-                     CUmemcpyAttributes * attrs, size_t * attrsIdxs, size_t numAttrs,             \
-                     UNPACK more_parameters))                                                     \
+    MS_QUICK_COPY(symbol,                                                                         \
+                  (CUdeviceptr * dsts, CUdeviceptr * srcs, size_t * sizes, size_t count,          \
+                   CUmemcpyAttributes * attrs, size_t * attrsIdxs, size_t numAttrs,               \
+                   UNPACK more_parameters),                                                       \
+                  (dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, UNPACK more))            \
     {                                                                                             \
         CUdeviceptr *bounded;                                                                     \
         const struct batch batch = {dsts, srcs, sizes, count};                                    \
@@ -66,12 +68,7 @@ static CUresult bound(const struct batch *batch, CUdeviceptr **bounded_out)
                                      attrsIdxs, numAttrs, UNPACK more);                           \
         ms_heap_free(bounded);                                                                    \
         return result;                                                                            \
-    }                                                                                             \
-    MS_QUICK_COPY(symbol,                                                                         \
-                  (CUdeviceptr * dsts, CUdeviceptr * srcs, size_t * sizes, size_t count,          \
-                   CUmemcpyAttributes * attrs, size_t * attrsIdxs, size_t numAttrs,               \
-                   UNPACK more_parameters),                                                       \
-                  (dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, UNPACK more))
+    }
 BATCH(cuMemcpyBatchAsync, (size_t * failIdx, CUstream hStream), (failIdx, hStream))
 BATCH(cuMemcpyBatchAsync_ptsz, (size_t * failIdx, CUstream hStream), (failIdx, hStream))
 BATCH(cuMemcpyBatchAsync_v2, (CUstream hStream), (hStream))
@@ -116,7 +113,9 @@ static CUresult bound_3d(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count,
 }
 
 #define BATCH_3D(symbol, more_parameters, more)                                                \
-    MS_SLOW(symbol, (size_t numOps, CUDA_MEMCPY3D_BATCH_OP * opList, UNPACK more_parameters))  \
+    MS_QUICK_COPY(symbol,                                                                      \
+                  (size_t numOps, CUDA_MEMCPY3D_BATCH_OP * opList, UNPACK more_parameters),    \
+                  (numOps, opList, UNPACK more))                                               \
     {                                                                                          \
         CUDA_MEMCPY3D_BATCH_OP *bounded;                                                       \
         CUresult result = bound_3d(opList, numOps, &bounded);                                  \
@@ -126,10 +125,7 @@ static CUresult bound_3d(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count,
             result = MS_REAL(symbol)(numOps, bounded != NULL ? bounded : opList, UNPACK more); \
         ms_heap_free(bounded);                                                                 \
         return result;                                                                         \
-    }                                                                                          \
-    MS_QUICK_COPY(symbol,                                                                      \
-                  (size_t numOps, CUDA_MEMCPY3D_BATCH_OP * opList, UNPACK more_parameters),    \
-                  (numOps, opList, UNPACK more))
+    }
 BATCH_3D(cuMemcpy3DBatchAsync, (size_t * failIdx, unsigned long long flags, CUstream hStream),
          (failIdx, flags, hStream))
 BATCH_3D(cuMemcpy3DBatchAsync_ptsz, (size_t * failIdx, unsigned long long flags, CUstream hStream),

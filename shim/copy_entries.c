@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Linear copies. The runtime takes those to and within the device; those from the device
- * materialise what they read. Each macro is one entry point; its per-thread twin has the other
- * default stream.
+ * materialise what they read. Each macro is one entry point of either kind (stream.h); its
+ * per-thread twin has the other default stream.
  *
  * A range that strays (ms_strays) is refused by the driver, which gets MS_NOWHERE for it; the other
  * address then does not matter.
@@ -17,88 +17,49 @@
 #include "shim/entries.h"
 #include "shim/stream.h"
 
-#define FROM_HOST(symbol, default_stream)                                                    \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount))          \
-    {                                                                                        \
-        CUresult result;                                                                     \
-        if (ms_strays(dstDevice, ByteCount))                                                 \
-            return MS_REAL(symbol)(MS_NOWHERE, srcHost, ByteCount);                          \
-        if (ms_defers_any() &&                                                               \
-            ms_copy_from_host(dstDevice, srcHost, ByteCount, default_stream, true, &result)) \
-            return result;                                                                   \
-        ms_order_add_gate();                                                                 \
-        return MS_REAL(symbol)(dstDevice, srcHost, ByteCount);                               \
-    }                                                                                        \
-    MS_QUICK_COPY(symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),    \
-                  (dstDevice, srcHost, ByteCount))
-FROM_HOST(cuMemcpyHtoD_v2, CU_STREAM_LEGACY)
-FROM_HOST(cuMemcpyHtoD_v2_ptds, CU_STREAM_PER_THREAD)
-
-#define FROM_HOST_ASYNC(symbol, default_stream)                                                   \
-    MS_SLOW(symbol,                                                                               \
-            (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream))     \
-    {                                                                                             \
-        CUresult result;                                                                          \
-        if (ms_strays(dstDevice, ByteCount))                                                      \
-            return MS_REAL(symbol)(MS_NOWHERE, srcHost, ByteCount, hStream);                      \
-        if (ms_defers_any() &&                                                                    \
-            ms_copy_from_host(dstDevice, srcHost, ByteCount, ms_stream(hStream, default_stream),  \
-                              false, &result))                                                    \
-            return result;                                                                        \
-        ms_order_add_gate();                                                                      \
-        return MS_REAL(symbol)(dstDevice, srcHost, ByteCount, hStream);                           \
-    }                                                                                             \
-    MS_QUICK_COPY(                                                                                \
-        symbol, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream), \
-        (dstDevice, srcHost, ByteCount, hStream))
-FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2, CU_STREAM_LEGACY)
-FROM_HOST_ASYNC(cuMemcpyHtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
+#define FROM_HOST(symbol, kind, default_stream)                                                    \
+    MS_QUICK_COPY(symbol,                                                                          \
+                  kind##_PARAMETERS(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount), \
+                  kind##_ARGUMENTS(dstDevice, srcHost, ByteCount))                                 \
+    {                                                                                              \
+        CUresult result;                                                                           \
+        if (ms_strays(dstDevice, ByteCount))                                                       \
+            return MS_REAL(symbol) kind##_ARGUMENTS(MS_NOWHERE, srcHost, ByteCount);               \
+        if (ms_defers_any() &&                                                                     \
+            ms_copy_from_host(dstDevice, srcHost, ByteCount, kind##_STREAM(default_stream),        \
+                              kind##_WAITS, &result))                                              \
+            return result;                                                                         \
+        ms_order_add_gate();                                                                       \
+        return MS_REAL(symbol) kind##_ARGUMENTS(dstDevice, srcHost, ByteCount);                    \
+    }
+FROM_HOST(cuMemcpyHtoD_v2, SYNC, CU_STREAM_LEGACY)
+FROM_HOST(cuMemcpyHtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+FROM_HOST(cuMemcpyHtoDAsync_v2, ASYNC, CU_STREAM_LEGACY)
+FROM_HOST(cuMemcpyHtoDAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
 
 /* What a copy within the device reads is held until the driver has the copy. */
-#define ON_DEVICE(symbol, default_stream)                                                   \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount))       \
-    {                                                                                       \
-        CUresult result;                                                                    \
-        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))             \
-            return MS_REAL(symbol)(MS_NOWHERE, srcDevice, ByteCount);                       \
-        const bool is_looked_at = ms_defers_any();                                          \
-        if (is_looked_at &&                                                                 \
-            ms_copy_on_device(dstDevice, srcDevice, ByteCount, default_stream, &result))    \
-            return result;                                                                  \
-        ms_order_add_gate();                                                                \
-        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount);                          \
-        if (is_looked_at)                                                                   \
-            ms_read_end();                                                                  \
-        return result;                                                                      \
-    }                                                                                       \
-    MS_QUICK_COPY(symbol, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), \
-                  (dstDevice, srcDevice, ByteCount))
-ON_DEVICE(cuMemcpyDtoD_v2, CU_STREAM_LEGACY)
-ON_DEVICE(cuMemcpyDtoD_v2_ptds, CU_STREAM_PER_THREAD)
-
-#define ON_DEVICE_ASYNC(symbol, default_stream)                                                 \
-    MS_SLOW(symbol,                                                                             \
-            (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)) \
-    {                                                                                           \
-        CUresult result;                                                                        \
-        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))                 \
-            return MS_REAL(symbol)(MS_NOWHERE, srcDevice, ByteCount, hStream);                  \
-        const bool is_looked_at = ms_defers_any();                                              \
-        if (is_looked_at && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                  \
-                                              ms_stream(hStream, default_stream), &result))     \
-            return result;                                                                      \
-        ms_order_add_gate();                                                                    \
-        result = MS_REAL(symbol)(dstDevice, srcDevice, ByteCount, hStream);                     \
-        if (is_looked_at)                                                                       \
-            ms_read_end();                                                                      \
-        return result;                                                                          \
-    }                                                                                           \
-    MS_QUICK_COPY(symbol,                                                                       \
-                  (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,              \
-                   CUstream hStream),                                                           \
-                  (dstDevice, srcDevice, ByteCount, hStream))
-ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2, CU_STREAM_LEGACY)
-ON_DEVICE_ASYNC(cuMemcpyDtoDAsync_v2_ptsz, CU_STREAM_PER_THREAD)
+#define ON_DEVICE(symbol, kind, default_stream)                                                    \
+    MS_QUICK_COPY(                                                                                 \
+        symbol, kind##_PARAMETERS(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), \
+        kind##_ARGUMENTS(dstDevice, srcDevice, ByteCount))                                         \
+    {                                                                                              \
+        CUresult result;                                                                           \
+        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))                    \
+            return MS_REAL(symbol) kind##_ARGUMENTS(MS_NOWHERE, srcDevice, ByteCount);             \
+        const bool is_looked_at = ms_defers_any();                                                 \
+        if (is_looked_at && ms_copy_on_device(dstDevice, srcDevice, ByteCount,                     \
+                                              kind##_STREAM(default_stream), &result))             \
+            return result;                                                                         \
+        ms_order_add_gate();                                                                       \
+        result = MS_REAL(symbol) kind##_ARGUMENTS(dstDevice, srcDevice, ByteCount);                \
+        if (is_looked_at)                                                                          \
+            ms_read_end();                                                                         \
+        return result;                                                                             \
+    }
+ON_DEVICE(cuMemcpyDtoD_v2, SYNC, CU_STREAM_LEGACY)
+ON_DEVICE(cuMemcpyDtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+ON_DEVICE(cuMemcpyDtoDAsync_v2, ASYNC, CU_STREAM_LEGACY)
+ON_DEVICE(cuMemcpyDtoDAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
 
 /* Prepares a host destination that is in an allocation: the driver decides if that is allowed. */
 static CUresult prepare_host(const void *destination, size_t bytes)
@@ -107,50 +68,29 @@ static CUresult prepare_host(const void *destination, size_t bytes)
     return ms_is_owned(address) ? ms_access(address, bytes, MS_NEED_READ_WRITE) : CUDA_SUCCESS;
 }
 
-#define TO_HOST(symbol, default_stream)                                             \
-    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount))       \
-    {                                                                               \
-        ms_order_add_gate();                                                        \
-        if (ms_strays(srcDevice, ByteCount))                                        \
-            return MS_REAL(symbol)(dstHost, MS_NOWHERE, ByteCount);                 \
-        if (!ms_defers_any())                                                       \
-            return MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                  \
-        CUresult result = prepare_host(dstHost, ByteCount);                         \
-        if (result == CUDA_SUCCESS)                                                 \
-            result = ms_access_read(srcDevice, ByteCount, default_stream);          \
-        if (result == CUDA_SUCCESS) {                                               \
-            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount);                \
-            ms_read_end();                                                          \
-        }                                                                           \
-        return result;                                                              \
-    }                                                                               \
-    MS_QUICK_COPY(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
-                  (dstHost, srcDevice, ByteCount))
-TO_HOST(cuMemcpyDtoH_v2, CU_STREAM_LEGACY)
-TO_HOST(cuMemcpyDtoH_v2_ptds, CU_STREAM_PER_THREAD)
-
-#define TO_HOST_ASYNC(symbol, default_stream)                                                   \
-    MS_SLOW(symbol, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream)) \
-    {                                                                                           \
-        ms_order_add_gate();                                                                    \
-        if (ms_strays(srcDevice, ByteCount))                                                    \
-            return MS_REAL(symbol)(dstHost, MS_NOWHERE, ByteCount, hStream);                    \
-        if (!ms_defers_any())                                                                   \
-            return MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                     \
-        CUresult result = prepare_host(dstHost, ByteCount);                                     \
-        if (result == CUDA_SUCCESS)                                                             \
-            result = ms_access_read(srcDevice, ByteCount, ms_stream(hStream, default_stream));  \
-        if (result == CUDA_SUCCESS) {                                                           \
-            result = MS_REAL(symbol)(dstHost, srcDevice, ByteCount, hStream);                   \
-            ms_read_end();                                                                      \
-        }                                                                                       \
-        return result;                                                                          \
-    }                                                                                           \
-    MS_QUICK_COPY(symbol,                                                                       \
-                  (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),   \
-                  (dstHost, srcDevice, ByteCount, hStream))
-TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2, CU_STREAM_LEGACY)
-TO_HOST_ASYNC(cuMemcpyDtoHAsync_v2_ptsz, CU_STREAM_PER_THREAD)
+#define TO_HOST(symbol, kind, default_stream)                                                \
+    MS_QUICK_COPY(symbol,                                                                    \
+                  kind##_PARAMETERS(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
+                  kind##_ARGUMENTS(dstHost, srcDevice, ByteCount))                           \
+    {                                                                                        \
+        ms_order_add_gate();                                                                 \
+        if (ms_strays(srcDevice, ByteCount))                                                 \
+            return MS_REAL(symbol) kind##_ARGUMENTS(dstHost, MS_NOWHERE, ByteCount);         \
+        if (!ms_defers_any())                                                                \
+            return MS_REAL(symbol) kind##_ARGUMENTS(dstHost, srcDevice, ByteCount);          \
+        CUresult result = prepare_host(dstHost, ByteCount);                                  \
+        if (result == CUDA_SUCCESS)                                                          \
+            result = ms_access_read(srcDevice, ByteCount, kind##_STREAM(default_stream));    \
+        if (result == CUDA_SUCCESS) {                                                        \
+            result = MS_REAL(symbol) kind##_ARGUMENTS(dstHost, srcDevice, ByteCount);        \
+            ms_read_end();                                                                   \
+        }                                                                                    \
+        return result;                                                                       \
+    }
+TO_HOST(cuMemcpyDtoH_v2, SYNC, CU_STREAM_LEGACY)
+TO_HOST(cuMemcpyDtoH_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+TO_HOST(cuMemcpyDtoHAsync_v2, ASYNC, CU_STREAM_LEGACY)
+TO_HOST(cuMemcpyDtoHAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
 
 /* cuMemcpy derives the kind of copy from the addresses; so must the shim. */
 static bool reads_block(CUdeviceptr destination, CUdeviceptr source)
@@ -192,43 +132,24 @@ static bool prepare_any(CUdeviceptr destination, CUdeviceptr source, size_t byte
     return !*is_held_out;
 }
 
-#define ANY(symbol, default_stream)                                                    \
-    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount))              \
-    {                                                                                  \
-        CUresult result;                                                               \
-        bool is_held;                                                                  \
-        if (ms_strays(dst, ByteCount) || ms_strays(src, ByteCount))                    \
-            return MS_REAL(symbol)(MS_NOWHERE, src, ByteCount);                        \
-        if (prepare_any(dst, src, ByteCount, default_stream, true, &is_held, &result)) \
-            return result;                                                             \
-        ms_order_add_gate();                                                           \
-        result = MS_REAL(symbol)(dst, src, ByteCount);                                 \
-        if (is_held)                                                                   \
-            ms_read_end();                                                             \
-        return result;                                                                 \
-    }                                                                                  \
-    MS_QUICK_COPY(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount),        \
-                  (dst, src, ByteCount))
-ANY(cuMemcpy, CU_STREAM_LEGACY)
-ANY(cuMemcpy_ptds, CU_STREAM_PER_THREAD)
-
-#define ANY_ASYNC(symbol, default_stream)                                                         \
-    MS_SLOW(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream))       \
-    {                                                                                             \
-        CUresult result;                                                                          \
-        bool is_held;                                                                             \
-        if (ms_strays(dst, ByteCount) || ms_strays(src, ByteCount))                               \
-            return MS_REAL(symbol)(MS_NOWHERE, src, ByteCount, hStream);                          \
-        if (prepare_any(dst, src, ByteCount, ms_stream(hStream, default_stream), false, &is_held, \
-                        &result))                                                                 \
-            return result;                                                                        \
-        ms_order_add_gate();                                                                      \
-        result = MS_REAL(symbol)(dst, src, ByteCount, hStream);                                   \
-        if (is_held)                                                                              \
-            ms_read_end();                                                                        \
-        return result;                                                                            \
-    }                                                                                             \
-    MS_QUICK_COPY(symbol, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), \
-                  (dst, src, ByteCount, hStream))
-ANY_ASYNC(cuMemcpyAsync, CU_STREAM_LEGACY)
-ANY_ASYNC(cuMemcpyAsync_ptsz, CU_STREAM_PER_THREAD)
+#define ANY(symbol, kind, default_stream)                                                        \
+    MS_QUICK_COPY(symbol, kind##_PARAMETERS(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), \
+                  kind##_ARGUMENTS(dst, src, ByteCount))                                         \
+    {                                                                                            \
+        CUresult result;                                                                         \
+        bool is_held;                                                                            \
+        if (ms_strays(dst, ByteCount) || ms_strays(src, ByteCount))                              \
+            return MS_REAL(symbol) kind##_ARGUMENTS(MS_NOWHERE, src, ByteCount);                 \
+        if (prepare_any(dst, src, ByteCount, kind##_STREAM(default_stream), kind##_WAITS,        \
+                        &is_held, &result))                                                      \
+            return result;                                                                       \
+        ms_order_add_gate();                                                                     \
+        result = MS_REAL(symbol) kind##_ARGUMENTS(dst, src, ByteCount);                          \
+        if (is_held)                                                                             \
+            ms_read_end();                                                                       \
+        return result;                                                                           \
+    }
+ANY(cuMemcpy, SYNC, CU_STREAM_LEGACY)
+ANY(cuMemcpy_ptds, SYNC, CU_STREAM_PER_THREAD)
+ANY(cuMemcpyAsync, ASYNC, CU_STREAM_LEGACY)
+ANY(cuMemcpyAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)

@@ -217,63 +217,40 @@ static CUresult prepare_peer(const CUDA_MEMCPY3D_PEER *copy, CUstream stream, bo
     return ms_defers_any() ? ms_access_all() : CUDA_SUCCESS;
 }
 
-/* Defines `nowhere`, the same copy with MS_NOWHERE as its destination. */
-#define TO_NOWHERE(type, pCopy)                   \
-    type nowhere = *(pCopy);                      \
-    nowhere.dstMemoryType = CU_MEMORYTYPE_DEVICE; \
-    nowhere.dstDevice = MS_NOWHERE;               \
-    nowhere.dstXInBytes = nowhere.dstY = 0
-
-#define SHAPED(symbol, shape, type, default_stream)                               \
-    MS_SLOW(symbol, (const type *pCopy))                                          \
-    {                                                                             \
-        bool is_done;                                                             \
-        if (pCopy == NULL)                                                        \
-            return MS_REAL(symbol)(pCopy);                                        \
-        if (strays_##shape(pCopy)) {                                              \
-            TO_NOWHERE(type, pCopy);                                              \
-            return MS_REAL(symbol)(&nowhere);                                     \
-        }                                                                         \
-        const CUresult result = prepare_##shape(pCopy, default_stream, &is_done); \
-        if (is_done || result != CUDA_SUCCESS)                                    \
-            return result;                                                        \
-        ms_order_add_gate();                                                      \
-        return MS_REAL(symbol)(pCopy);                                            \
-    }                                                                             \
-    MS_QUICK_COPY(symbol, (const type *pCopy), (pCopy))
-SHAPED(cuMemcpy2D_v2, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
-SHAPED(cuMemcpy2D_v2_ptds, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
-SHAPED(cuMemcpy2DUnaligned_v2, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
-SHAPED(cuMemcpy2DUnaligned_v2_ptds, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
-SHAPED(cuMemcpy3D_v2, 3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
-SHAPED(cuMemcpy3D_v2_ptds, 3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
-SHAPED(cuMemcpy3DPeer, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_LEGACY)
-SHAPED(cuMemcpy3DPeer_ptds, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_PER_THREAD)
-
-#define SHAPED_ASYNC(symbol, shape, type, default_stream)                         \
-    MS_SLOW(symbol, (const type *pCopy, CUstream hStream))                        \
-    {                                                                             \
-        bool is_done;                                                             \
-        if (pCopy == NULL)                                                        \
-            return MS_REAL(symbol)(pCopy, hStream);                               \
-        if (strays_##shape(pCopy)) {                                              \
-            TO_NOWHERE(type, pCopy);                                              \
-            return MS_REAL(symbol)(&nowhere, hStream);                            \
-        }                                                                         \
-        const CUresult result =                                                   \
-            prepare_##shape(pCopy, ms_stream(hStream, default_stream), &is_done); \
-        if (is_done || result != CUDA_SUCCESS)                                    \
-            return result;                                                        \
-        ms_order_add_gate();                                                      \
-        return MS_REAL(symbol)(pCopy, hStream);                                   \
-    }                                                                             \
-    MS_QUICK_COPY(symbol, (const type *pCopy, CUstream hStream), (pCopy, hStream))
-SHAPED_ASYNC(cuMemcpy2DAsync_v2, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
-SHAPED_ASYNC(cuMemcpy2DAsync_v2_ptsz, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
-SHAPED_ASYNC(cuMemcpy3DAsync_v2, 3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
-SHAPED_ASYNC(cuMemcpy3DAsync_v2_ptsz, 3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
-SHAPED_ASYNC(cuMemcpy3DPeerAsync, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_LEGACY)
-SHAPED_ASYNC(cuMemcpy3DPeerAsync_ptsz, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_PER_THREAD)
+/* A copy that strays gets MS_NOWHERE as its destination. */
+#define SHAPED(symbol, kind, shape, type, default_stream)                                        \
+    MS_QUICK_COPY(symbol, kind##_PARAMETERS(const type *pCopy), kind##_ARGUMENTS(pCopy))         \
+    {                                                                                            \
+        bool is_done;                                                                            \
+        if (pCopy == NULL)                                                                       \
+            return MS_REAL(symbol) kind##_ARGUMENTS(pCopy);                                      \
+        if (strays_##shape(pCopy)) {                                                             \
+            type nowhere = *pCopy;                                                               \
+            nowhere.dstMemoryType = CU_MEMORYTYPE_DEVICE;                                        \
+            nowhere.dstDevice = MS_NOWHERE;                                                      \
+            nowhere.dstXInBytes = nowhere.dstY = 0;                                              \
+            return MS_REAL(symbol) kind##_ARGUMENTS(&nowhere);                                   \
+        }                                                                                        \
+        const CUresult result = prepare_##shape(pCopy, kind##_STREAM(default_stream), &is_done); \
+        if (is_done || result != CUDA_SUCCESS)                                                   \
+            return result;                                                                       \
+        ms_order_add_gate();                                                                     \
+        return MS_REAL(symbol) kind##_ARGUMENTS(pCopy);                                          \
+    }
+SHAPED(cuMemcpy2D_v2, SYNC, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy2D_v2_ptds, SYNC, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy2DUnaligned_v2, SYNC, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy2DUnaligned_v2_ptds, SYNC, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy3D_v2, SYNC, 3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy3D_v2_ptds, SYNC, 3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy3DPeer, SYNC, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy3DPeer_ptds, SYNC, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy2DAsync_v2, ASYNC, 2d, CUDA_MEMCPY2D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy2DAsync_v2_ptsz, ASYNC, 2d, CUDA_MEMCPY2D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy3DAsync_v2, ASYNC, 3d, CUDA_MEMCPY3D, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy3DAsync_v2_ptsz, ASYNC, 3d, CUDA_MEMCPY3D, CU_STREAM_PER_THREAD)
+SHAPED(cuMemcpy3DPeerAsync, ASYNC, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_LEGACY)
+SHAPED(cuMemcpy3DPeerAsync_ptsz, ASYNC, peer, CUDA_MEMCPY3D_PEER, CU_STREAM_PER_THREAD)
 
 /* Two linear ranges. */
 static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t bytes)
@@ -285,113 +262,79 @@ static CUresult prepare_both(CUdeviceptr destination, CUdeviceptr source, size_t
     return result != CUDA_SUCCESS ? result : ms_access(destination, bytes, MS_NEED_READ_WRITE);
 }
 
-#define PEER(symbol)                                                                           \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,       \
-                     CUcontext srcContext, size_t ByteCount))                                  \
+#define PEER(symbol, kind)                                                                     \
+    MS_QUICK_COPY(symbol,                                                                      \
+                  kind##_PARAMETERS(CUdeviceptr dstDevice, CUcontext dstContext,               \
+                                    CUdeviceptr srcDevice, CUcontext srcContext,               \
+                                    size_t ByteCount),                                         \
+                  kind##_ARGUMENTS(dstDevice, dstContext, srcDevice, srcContext, ByteCount))   \
     {                                                                                          \
         ms_order_add_gate();                                                                   \
         if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))                \
-            return MS_REAL(symbol)(MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount);  \
+            return MS_REAL(symbol)                                                             \
+                kind##_ARGUMENTS(MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount);    \
         const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);                 \
-        return result != CUDA_SUCCESS                                                          \
-                   ? result                                                                    \
-                   : MS_REAL(symbol)(dstDevice, dstContext, srcDevice, srcContext, ByteCount); \
-    }                                                                                          \
-    MS_QUICK_COPY(symbol,                                                                      \
-                  (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,         \
-                   CUcontext srcContext, size_t ByteCount),                                    \
-                  (dstDevice, dstContext, srcDevice, srcContext, ByteCount))
-PEER(cuMemcpyPeer)
-PEER(cuMemcpyPeer_ptds)
+        return result != CUDA_SUCCESS ? result                                                 \
+                                      : MS_REAL(symbol)                                        \
+                                            kind##_ARGUMENTS(dstDevice, dstContext, srcDevice, \
+                                                             srcContext, ByteCount);           \
+    }
+PEER(cuMemcpyPeer, SYNC)
+PEER(cuMemcpyPeer_ptds, SYNC)
+PEER(cuMemcpyPeerAsync, ASYNC)
+PEER(cuMemcpyPeerAsync_ptsz, ASYNC)
 
-#define PEER_ASYNC(symbol)                                                                   \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,     \
-                     CUcontext srcContext, size_t ByteCount, CUstream hStream))              \
-    {                                                                                        \
-        ms_order_add_gate();                                                                 \
-        if (ms_strays(dstDevice, ByteCount) || ms_strays(srcDevice, ByteCount))              \
-            return MS_REAL(symbol)(MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount, \
-                                   hStream);                                                 \
-        const CUresult result = prepare_both(dstDevice, srcDevice, ByteCount);               \
-        return result != CUDA_SUCCESS ? result                                               \
-                                      : MS_REAL(symbol)(dstDevice, dstContext, srcDevice,    \
-                                                        srcContext, ByteCount, hStream);     \
-    }                                                                                        \
-    MS_QUICK_COPY(symbol,                                                                    \
-                  (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,       \
-                   CUcontext srcContext, size_t ByteCount, CUstream hStream),                \
-                  (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream))
-PEER_ASYNC(cuMemcpyPeerAsync)
-PEER_ASYNC(cuMemcpyPeerAsync_ptsz)
-
-#define TO_ARRAY(symbol)                                                                           \
-    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)) \
-    {                                                                                              \
-        ms_order_add_gate();                                                                       \
-        if (ms_strays(srcDevice, ByteCount))                                                       \
-            return MS_REAL(symbol)(dstArray, dstOffset, MS_NOWHERE, ByteCount);                    \
-        const CUresult result = prepare_both(srcDevice, srcDevice, ByteCount);                     \
-        return result != CUDA_SUCCESS                                                              \
-                   ? result                                                                        \
-                   : MS_REAL(symbol)(dstArray, dstOffset, srcDevice, ByteCount);                   \
-    }                                                                                              \
-    MS_QUICK_COPY(symbol,                                                                          \
-                  (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount),   \
-                  (dstArray, dstOffset, srcDevice, ByteCount))
+#define TO_ARRAY(symbol)                                                                         \
+    MS_QUICK_COPY(symbol,                                                                        \
+                  (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount), \
+                  (dstArray, dstOffset, srcDevice, ByteCount))                                   \
+    {                                                                                            \
+        ms_order_add_gate();                                                                     \
+        if (ms_strays(srcDevice, ByteCount))                                                     \
+            return MS_REAL(symbol)(dstArray, dstOffset, MS_NOWHERE, ByteCount);                  \
+        const CUresult result = prepare_both(srcDevice, srcDevice, ByteCount);                   \
+        return result != CUDA_SUCCESS                                                            \
+                   ? result                                                                      \
+                   : MS_REAL(symbol)(dstArray, dstOffset, srcDevice, ByteCount);                 \
+    }
 TO_ARRAY(cuMemcpyDtoA_v2)
 TO_ARRAY(cuMemcpyDtoA_v2_ptds)
 
-#define FROM_ARRAY(symbol)                                                                         \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)) \
-    {                                                                                              \
-        ms_order_add_gate();                                                                       \
-        if (ms_strays(dstDevice, ByteCount))                                                       \
-            return MS_REAL(symbol)(MS_NOWHERE, srcArray, srcOffset, ByteCount);                    \
-        const CUresult result = prepare_both(dstDevice, dstDevice, ByteCount);                     \
-        return result != CUDA_SUCCESS                                                              \
-                   ? result                                                                        \
-                   : MS_REAL(symbol)(dstDevice, srcArray, srcOffset, ByteCount);                   \
-    }                                                                                              \
-    MS_QUICK_COPY(symbol,                                                                          \
-                  (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount),   \
-                  (dstDevice, srcArray, srcOffset, ByteCount))
+#define FROM_ARRAY(symbol)                                                                       \
+    MS_QUICK_COPY(symbol,                                                                        \
+                  (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount), \
+                  (dstDevice, srcArray, srcOffset, ByteCount))                                   \
+    {                                                                                            \
+        ms_order_add_gate();                                                                     \
+        if (ms_strays(dstDevice, ByteCount))                                                     \
+            return MS_REAL(symbol)(MS_NOWHERE, srcArray, srcOffset, ByteCount);                  \
+        const CUresult result = prepare_both(dstDevice, dstDevice, ByteCount);                   \
+        return result != CUDA_SUCCESS                                                            \
+                   ? result                                                                      \
+                   : MS_REAL(symbol)(dstDevice, srcArray, srcOffset, ByteCount);                 \
+    }
 FROM_ARRAY(cuMemcpyAtoD_v2)
 FROM_ARRAY(cuMemcpyAtoD_v2_ptds)
 
-#define HOST_TO_ARRAY(symbol, default_stream)                                                      \
-    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount))   \
-    {                                                                                              \
-        ms_order_add_gate();                                                                       \
-        const CUresult result = ms_defers_any()                                                    \
-                                    ? ms_access_payload_linear(srcHost, ByteCount, default_stream) \
-                                    : CUDA_SUCCESS;                                                \
-        return result != CUDA_SUCCESS ? result                                                     \
-                                      : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount);  \
-    }                                                                                              \
-    MS_QUICK(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),  \
-             (dstArray, dstOffset, srcHost, ByteCount))
-HOST_TO_ARRAY(cuMemcpyHtoA_v2, CU_STREAM_LEGACY)
-HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, CU_STREAM_PER_THREAD)
-
-#define HOST_TO_ARRAY_ASYNC(symbol, default_stream)                                                \
-    MS_SLOW(symbol, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,    \
-                     CUstream hStream))                                                            \
-    {                                                                                              \
-        ms_order_add_gate();                                                                       \
-        const CUresult result =                                                                    \
-            ms_defers_any()                                                                        \
-                ? ms_access_payload_linear(srcHost, ByteCount, ms_stream(hStream, default_stream)) \
-                : CUDA_SUCCESS;                                                                    \
-        return result != CUDA_SUCCESS                                                              \
-                   ? result                                                                        \
-                   : MS_REAL(symbol)(dstArray, dstOffset, srcHost, ByteCount, hStream);            \
-    }                                                                                              \
-    MS_QUICK(symbol,                                                                               \
-             (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,           \
-              CUstream hStream),                                                                   \
-             (dstArray, dstOffset, srcHost, ByteCount, hStream))
-HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2, CU_STREAM_LEGACY)
-HOST_TO_ARRAY_ASYNC(cuMemcpyHtoAAsync_v2_ptsz, CU_STREAM_PER_THREAD)
+#define HOST_TO_ARRAY(symbol, kind, default_stream)                                             \
+    MS_QUICK(symbol,                                                                            \
+             kind##_PARAMETERS(CUarray dstArray, size_t dstOffset, const void *srcHost,         \
+                               size_t ByteCount),                                               \
+             kind##_ARGUMENTS(dstArray, dstOffset, srcHost, ByteCount))                         \
+    {                                                                                           \
+        ms_order_add_gate();                                                                    \
+        const CUresult result =                                                                 \
+            ms_defers_any()                                                                     \
+                ? ms_access_payload_linear(srcHost, ByteCount, kind##_STREAM(default_stream))   \
+                : CUDA_SUCCESS;                                                                 \
+        return result != CUDA_SUCCESS                                                           \
+                   ? result                                                                     \
+                   : MS_REAL(symbol) kind##_ARGUMENTS(dstArray, dstOffset, srcHost, ByteCount); \
+    }
+HOST_TO_ARRAY(cuMemcpyHtoA_v2, SYNC, CU_STREAM_LEGACY)
+HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+HOST_TO_ARRAY(cuMemcpyHtoAAsync_v2, ASYNC, CU_STREAM_LEGACY)
+HOST_TO_ARRAY(cuMemcpyHtoAAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
 
 /* A pitched memset of `height` rows. */
 static struct ms_rows rows_of(CUdeviceptr address, size_t pitch, unsigned width, size_t count,
@@ -412,49 +355,30 @@ static CUresult prepare_rows(const struct ms_rows *rows, uint32_t value, unsigne
     return result != CUDA_SUCCESS ? result : ms_access_rows(rows);
 }
 
-#define SET_ROWS(symbol, type)                                                                     \
-    MS_SLOW(symbol,                                                                                \
-            (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height))     \
-    {                                                                                              \
-        const struct ms_rows rows = rows_of(dstDevice, dstPitch, sizeof(type), Width, Height);     \
-        ms_order_add_gate();                                                                       \
-        if (ms_rows_stray(&rows))                                                                  \
-            return MS_REAL(symbol)(MS_NOWHERE, dstPitch, value, Width, Height);                    \
-        const CUresult result = prepare_rows(&rows, value, sizeof(type));                          \
-        return result != CUDA_SUCCESS                                                              \
-                   ? result                                                                        \
-                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height);                   \
-    }                                                                                              \
-    MS_QUICK_COPY(                                                                                 \
-        symbol, (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width, size_t Height), \
-        (dstDevice, dstPitch, value, Width, Height))
-SET_ROWS(cuMemsetD2D8_v2, unsigned char)
-SET_ROWS(cuMemsetD2D8_v2_ptds, unsigned char)
-SET_ROWS(cuMemsetD2D16_v2, unsigned short)
-SET_ROWS(cuMemsetD2D16_v2_ptds, unsigned short)
-SET_ROWS(cuMemsetD2D32_v2, unsigned int)
-SET_ROWS(cuMemsetD2D32_v2_ptds, unsigned int)
-
-#define SET_ROWS_ASYNC(symbol, type)                                                           \
-    MS_SLOW(symbol, (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,         \
-                     size_t Height, CUstream hStream))                                         \
-    {                                                                                          \
-        const struct ms_rows rows = rows_of(dstDevice, dstPitch, sizeof(type), Width, Height); \
-        ms_order_add_gate();                                                                   \
-        if (ms_rows_stray(&rows))                                                              \
-            return MS_REAL(symbol)(MS_NOWHERE, dstPitch, value, Width, Height, hStream);       \
-        const CUresult result = prepare_rows(&rows, value, sizeof(type));                      \
-        return result != CUDA_SUCCESS                                                          \
-                   ? result                                                                    \
-                   : MS_REAL(symbol)(dstDevice, dstPitch, value, Width, Height, hStream);      \
-    }                                                                                          \
-    MS_QUICK_COPY(symbol,                                                                      \
-                  (CUdeviceptr dstDevice, size_t dstPitch, type value, size_t Width,           \
-                   size_t Height, CUstream hStream),                                           \
-                  (dstDevice, dstPitch, value, Width, Height, hStream))
-SET_ROWS_ASYNC(cuMemsetD2D8Async, unsigned char)
-SET_ROWS_ASYNC(cuMemsetD2D8Async_ptsz, unsigned char)
-SET_ROWS_ASYNC(cuMemsetD2D16Async, unsigned short)
-SET_ROWS_ASYNC(cuMemsetD2D16Async_ptsz, unsigned short)
-SET_ROWS_ASYNC(cuMemsetD2D32Async, unsigned int)
-SET_ROWS_ASYNC(cuMemsetD2D32Async_ptsz, unsigned int)
+#define SET_ROWS(symbol, kind, type)                                                              \
+    MS_QUICK_COPY(symbol,                                                                         \
+                  kind##_PARAMETERS(CUdeviceptr dstDevice, size_t dstPitch, type value,           \
+                                    size_t Width, size_t Height),                                 \
+                  kind##_ARGUMENTS(dstDevice, dstPitch, value, Width, Height))                    \
+    {                                                                                             \
+        const struct ms_rows rows = rows_of(dstDevice, dstPitch, sizeof(type), Width, Height);    \
+        ms_order_add_gate();                                                                      \
+        if (ms_rows_stray(&rows))                                                                 \
+            return MS_REAL(symbol) kind##_ARGUMENTS(MS_NOWHERE, dstPitch, value, Width, Height);  \
+        const CUresult result = prepare_rows(&rows, value, sizeof(type));                         \
+        return result != CUDA_SUCCESS                                                             \
+                   ? result                                                                       \
+                   : MS_REAL(symbol) kind##_ARGUMENTS(dstDevice, dstPitch, value, Width, Height); \
+    }
+SET_ROWS(cuMemsetD2D8_v2, SYNC, unsigned char)
+SET_ROWS(cuMemsetD2D8_v2_ptds, SYNC, unsigned char)
+SET_ROWS(cuMemsetD2D16_v2, SYNC, unsigned short)
+SET_ROWS(cuMemsetD2D16_v2_ptds, SYNC, unsigned short)
+SET_ROWS(cuMemsetD2D32_v2, SYNC, unsigned int)
+SET_ROWS(cuMemsetD2D32_v2_ptds, SYNC, unsigned int)
+SET_ROWS(cuMemsetD2D8Async, ASYNC, unsigned char)
+SET_ROWS(cuMemsetD2D8Async_ptsz, ASYNC, unsigned char)
+SET_ROWS(cuMemsetD2D16Async, ASYNC, unsigned short)
+SET_ROWS(cuMemsetD2D16Async_ptsz, ASYNC, unsigned short)
+SET_ROWS(cuMemsetD2D32Async, ASYNC, unsigned int)
+SET_ROWS(cuMemsetD2D32Async_ptsz, ASYNC, unsigned int)

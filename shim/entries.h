@@ -4,22 +4,18 @@
  * slots follow the table's entries: when a program looks up a function of a newer driver that the
  * table does not have, one of their thunks seals it.
  */
-#ifndef METASHARD_SHIM_ENTRIES_H
-#define METASHARD_SHIM_ENTRIES_H
+#pragma once
 
 enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "runtime/driver/flags.h"
 #include "runtime/state/caller.h"
 #include "shim/cancellation.h"
-
-enum ms_class { MS_CLASS_OWN, MS_CLASS_OBSERVE, MS_CLASS_SEAL, MS_CLASS_FORWARD };
 
 enum ms_entry {
 #define MS_ENTRY(class_, symbol, base, version, per_thread, reason) MS_ENTRY_##symbol,
@@ -33,7 +29,6 @@ struct ms_entry_facts {
     const char *base;
     uint16_t version;
     uint8_t per_thread;
-    uint8_t class_;
 };
 
 extern const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT];
@@ -58,14 +53,15 @@ static inline void *ms_real_fast(enum ms_entry entry)
 
 /*
  * An entry that jumps to the driver when nothing is deferred (a copy or set: when the shim owns
- * nothing). Otherwise it goes inside (cancellation.h), to the body that MS_SLOW defines before it.
- * The body is a separate function so that the fast path needs no frame.
+ * nothing). Otherwise it goes inside (cancellation.h), to the body that follows the macro. The body
+ * is a separate function so that the fast path needs no frame.
  */
 #define MS_QUICK(symbol, parameters, arguments) \
     MS_QUICK_WHEN(ms_is_quiet(), symbol, parameters, arguments)
 #define MS_QUICK_COPY(symbol, parameters, arguments) \
     MS_QUICK_WHEN(ms_is_quiet_for_copies(), symbol, parameters, arguments)
 #define MS_QUICK_WHEN(is_quiet, symbol, parameters, arguments)                                   \
+    static CUresult inside_##symbol parameters;                                                  \
     static __attribute__((noinline)) CUresult slow_##symbol parameters                           \
     {                                                                                            \
         MS_ENTER(#symbol);                                                                       \
@@ -80,11 +76,9 @@ static inline void *ms_real_fast(enum ms_entry entry)
         if (__builtin_expect(real != NULL, 1))                                                   \
             return real arguments;                                                               \
         return slow_##symbol arguments;                                                          \
-    }
-#define MS_SLOW(symbol, parameters) static CUresult inside_##symbol parameters
+    }                                                                                            \
+    static CUresult inside_##symbol parameters
 
 /* The null address. For a copy or set that strays (ms_strays), the driver is called with this
  * address, so that it checks its other arguments first and then refuses the call. */
 #define MS_NOWHERE ((CUdeviceptr)0)
-
-#endif

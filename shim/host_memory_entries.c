@@ -18,46 +18,30 @@ static CUresult published(CUresult result, void *const *address, size_t bytes)
     return result;
 }
 
-CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
-{
-    return published(MS_REAL(cuMemAllocHost)(pp, bytesize), pp, bytesize);
-}
+#define PUBLISHED(symbol, address, parameters, arguments)               \
+    CUresult symbol parameters                                          \
+    {                                                                   \
+        return published(MS_REAL(symbol) arguments, address, bytesize); \
+    }
+PUBLISHED(cuMemAllocHost, pp, (void **pp, unsigned int bytesize), (pp, bytesize))
+PUBLISHED(cuMemAllocHost_v2, pp, (void **pp, size_t bytesize), (pp, bytesize))
+PUBLISHED(cuMemHostAlloc, pp, (void **pp, size_t bytesize, unsigned int Flags),
+          (pp, bytesize, Flags))
+PUBLISHED(cuMemHostRegister, &p, (void *p, size_t bytesize, unsigned int Flags),
+          (p, bytesize, Flags))
+PUBLISHED(cuMemHostRegister_v2, &p, (void *p, size_t bytesize, unsigned int Flags),
+          (p, bytesize, Flags))
 
-CUresult cuMemAllocHost_v2(void **pp, size_t bytesize)
-{
-    return published(MS_REAL(cuMemAllocHost_v2)(pp, bytesize), pp, bytesize);
-}
-
-CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
-{
-    return published(MS_REAL(cuMemHostAlloc)(pp, bytesize, Flags), pp, bytesize);
-}
-
-CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
-{
-    return published(MS_REAL(cuMemHostRegister)(p, bytesize, Flags), &p, bytesize);
-}
-
-CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
-{
-    return published(MS_REAL(cuMemHostRegister_v2)(p, bytesize, Flags), &p, bytesize);
-}
-
-CUresult cuMemFreeHost(void *p)
-{
-    const CUresult result = MS_REAL(cuMemFreeHost)(p);
-    if (result == CUDA_SUCCESS)
-        ms_host_forget((uintptr_t)p);
-    return result;
-}
-
-CUresult cuMemHostUnregister(void *p)
-{
-    const CUresult result = MS_REAL(cuMemHostUnregister)(p);
-    if (result == CUDA_SUCCESS)
-        ms_host_forget((uintptr_t)p);
-    return result;
-}
+#define FORGET(symbol)                              \
+    CUresult symbol(void *p)                        \
+    {                                               \
+        const CUresult result = MS_REAL(symbol)(p); \
+        if (result == CUDA_SUCCESS)                 \
+            ms_host_forget((uintptr_t)p);           \
+        return result;                              \
+    }
+FORGET(cuMemFreeHost)
+FORGET(cuMemHostUnregister)
 
 /* Freed by cuMemFree. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)

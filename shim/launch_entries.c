@@ -6,7 +6,6 @@
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
 #include "shim/entries.h"
-#include "shim/guarded.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/stream.h"
 
@@ -22,12 +21,15 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
     return ms_launch(call, result_out);
 }
 
-#define LAUNCH(symbol, default_stream)                                                           \
+/* What the thunk jumps to. A cooperative launch has no `extra`. */
+#define UNPACK(...) __VA_ARGS__
+#define LAUNCH(symbol, default_stream, more_parameters, more, ...)                               \
+    extern __typeof__(symbol) ms_guarded_##symbol;                                               \
     CUresult ms_guarded_##symbol(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,     \
                                  unsigned int gridDimZ, unsigned int blockDimX,                  \
                                  unsigned int blockDimY, unsigned int blockDimZ,                 \
                                  unsigned int sharedMemBytes, CUstream hStream,                  \
-                                 void **kernelParams, void **extra)                              \
+                                 UNPACK more_parameters)                                         \
     {                                                                                            \
         CUresult result;                                                                         \
         MS_ENTER(#symbol);                                                                       \
@@ -37,36 +39,19 @@ static bool launch(struct ms_call *call, CUstream default_stream, CUresult *resu
                                .shared_bytes = sharedMemBytes,                                   \
                                .stream = hStream,                                                \
                                .params = kernelParams,                                           \
-                               .extra = extra};                                                  \
+                               __VA_ARGS__};                                                     \
         if (launch(&call, default_stream, &result))                                              \
             return result;                                                                       \
         return MS_REAL(symbol)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, \
-                               sharedMemBytes, hStream, kernelParams, extra);                    \
+                               sharedMemBytes, hStream, UNPACK more);                            \
     }
-LAUNCH(cuLaunchKernel, CU_STREAM_LEGACY)
-LAUNCH(cuLaunchKernel_ptsz, CU_STREAM_PER_THREAD)
-
-#define LAUNCH_COOPERATIVE(symbol, default_stream)                                               \
-    CUresult ms_guarded_##symbol(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,     \
-                                 unsigned int gridDimZ, unsigned int blockDimX,                  \
-                                 unsigned int blockDimY, unsigned int blockDimZ,                 \
-                                 unsigned int sharedMemBytes, CUstream hStream,                  \
-                                 void **kernelParams)                                            \
-    {                                                                                            \
-        CUresult result;                                                                         \
-        MS_ENTER(#symbol);                                                                       \
-        struct ms_call call = {.function = f,                                                    \
-                               .grid = {gridDimX, gridDimY, gridDimZ},                           \
-                               .block = {blockDimX, blockDimY, blockDimZ},                       \
-                               .shared_bytes = sharedMemBytes,                                   \
-                               .stream = hStream,                                                \
-                               .cooperative = true,                                              \
-                               .params = kernelParams};                                          \
-        if (launch(&call, default_stream, &result))                                              \
-            return result;                                                                       \
-        return MS_REAL(symbol)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, \
-                               sharedMemBytes, hStream, kernelParams);                           \
-    }
+#define LAUNCH_ONE(symbol, default_stream)                                                     \
+    LAUNCH(symbol, default_stream, (void **kernelParams, void **extra), (kernelParams, extra), \
+           .extra = extra)
+#define LAUNCH_COOPERATIVE(symbol, default_stream) \
+    LAUNCH(symbol, default_stream, (void **kernelParams), (kernelParams), .cooperative = true)
+LAUNCH_ONE(cuLaunchKernel, CU_STREAM_LEGACY)
+LAUNCH_ONE(cuLaunchKernel_ptsz, CU_STREAM_PER_THREAD)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel, CU_STREAM_LEGACY)
 LAUNCH_COOPERATIVE(cuLaunchCooperativeKernel_ptsz, CU_STREAM_PER_THREAD)
 
@@ -88,16 +73,14 @@ static bool launch_ex(const CUlaunchConfig *config, CUfunction f, void **params,
 }
 
 #define LAUNCH_EX(symbol, default_stream)                                                     \
-    MS_SLOW(symbol,                                                                           \
-            (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra))  \
+    MS_QUICK(symbol,                                                                          \
+             (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra), \
+             (config, f, kernelParams, extra))                                                \
     {                                                                                         \
         CUresult result;                                                                      \
         if (launch_ex(config, f, kernelParams, extra, default_stream, &result))               \
             return result;                                                                    \
         return MS_REAL(symbol)(config, f, kernelParams, extra);                               \
-    }                                                                                         \
-    MS_QUICK(symbol,                                                                          \
-             (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra), \
-             (config, f, kernelParams, extra))
+    }
 LAUNCH_EX(cuLaunchKernelEx, CU_STREAM_LEGACY)
 LAUNCH_EX(cuLaunchKernelEx_ptsz, CU_STREAM_PER_THREAD)

@@ -14,6 +14,8 @@
 #include "shim/real.h"
 #include "shim/substitute.h"
 
+static const struct ms_answer ask_libc = {.given = false};
+
 static void *substitute(void *real, const char *base, int version, bool per_thread)
 {
     if (ms_is_off())
@@ -39,7 +41,6 @@ static struct ms_answer answer_for_own_export(void *own, const char *name)
 
 static struct ms_answer answer_driver_name(void *handle, const char *name)
 {
-    static const struct ms_answer ask_libc = {.given = false};
     ms_count(MS_COUNT_LOOKUPS, 1);
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL)
@@ -55,7 +56,6 @@ static struct ms_answer answer_driver_name(void *handle, const char *name)
 /* RTLD_DEFAULT finds the shim's export even without NCCL. */
 static struct ms_answer answer_nccl_name(void *handle, const char *name)
 {
-    static const struct ms_answer ask_libc = {.given = false};
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL || ms_is_off())
         return ask_libc;
@@ -74,28 +74,29 @@ MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
         return answer_driver_name(handle, name);
     if (name != NULL && strncmp(name, "nccl", 4) == 0 && handle != RTLD_NEXT)
         return answer_nccl_name(handle, name);
-    const struct ms_answer ask_libc = {.given = false};
     return ask_libc;
+}
+
+static CUresult published(CUresult result, const char *symbol, void **pfn, int version,
+                          cuuint64_t flags)
+{
+    if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
+        *pfn = substitute(*pfn, symbol, version,
+                          (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
+    return result;
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
     ms_count(MS_COUNT_LOOKUPS, 1);
-    const CUresult result = MS_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags);
-    if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
-        *pfn = substitute(*pfn, symbol, cudaVersion,
-                          (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
-    return result;
+    return published(MS_REAL(cuGetProcAddress)(symbol, pfn, cudaVersion, flags), symbol, pfn,
+                     cudaVersion, flags);
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                              CUdriverProcAddressQueryResult *symbolStatus)
 {
     ms_count(MS_COUNT_LOOKUPS, 1);
-    const CUresult result =
-        MS_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus);
-    if (result == CUDA_SUCCESS && pfn != NULL && *pfn != NULL)
-        *pfn = substitute(*pfn, symbol, cudaVersion,
-                          (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0);
-    return result;
+    return published(MS_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus),
+                     symbol, pfn, cudaVersion, flags);
 }

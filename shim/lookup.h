@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answers that the dlsym trampoline (assembly) asks for. */
-#ifndef METASHARD_SHIM_LOOKUP_H
-#define METASHARD_SHIM_LOOKUP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ struct ms_answer ms_answer_dlsym(void *handle, const char *name);
 
 /* libc's dlsym; set before ms_answer_dlsym returns. */
 extern void *ms_libc_dlsym_address;
-
-#endif

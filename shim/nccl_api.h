@@ -4,8 +4,7 @@
  * 2.30), so that building needs no NCCL. A test compares them with a real nccl.h if there is one.
  * https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html
  */
-#ifndef METASHARD_SHIM_NCCL_API_H
-#define METASHARD_SHIM_NCCL_API_H
+#pragma once
 
 #define __CUDA_API_VERSION_INTERNAL /* as in entries.h */
 #include <cuda.h>
@@ -49,5 +48,3 @@ typedef struct {
     {                                      \
         1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1 \
     }
-
-#endif

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,18 +13,20 @@
 #include "shim/nccl_wrappers.h"
 #include "shim/real.h"
 
-enum { MAX_COPIES = 8, MAX_COMMS = 1024, MAX_PATH = 512 };
+enum { MAX_COPIES = 8, MAX_KNOWN = 1280, MAX_PATH = 512 };
 
 /* Copies are added under the lock and never change; the count is read without it. */
-static struct ms_lock lock = MS_LOCK_INIT(nccl); /* guards adding, and the communicators */
+static struct ms_lock lock = MS_LOCK_INIT(nccl); /* guards adding, and what is known */
 static struct ms_nccl copies[MAX_COPIES];
 static _Atomic int copy_count;
 
+/* The copies of communicators; and of callers, so that each keeps its answer as a bound symbol
+ * would. When it is full, the loader is asked each time. */
 static struct {
-    ncclComm_t comm;
+    const void *key; /* the handle, or the return address */
     const struct ms_nccl *nccl;
-} comms[MAX_COMMS] MS_GUARDED_BY(lock);
-static int comm_count MS_GUARDED_BY(lock);
+} known[MAX_KNOWN] MS_GUARDED_BY(lock);
+static int known_count MS_GUARDED_BY(lock);
 
 const char *const ms_nccl_names[MS_NCCL_COUNT] = {
 #define MS_NCCL(name, parameters, arguments) #name,
@@ -60,15 +61,11 @@ const struct ms_nccl *ms_nccl_at(const void *address)
     return NULL;
 }
 
-struct extent {
-    const void *inside;
-    const void *begin, *end;
-};
-
+/* Of the copy's mapping, from a function that was found there. */
 static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
                        void *context)
 {
-    struct extent *extent = context;
+    struct ms_nccl *nccl = context;
     uintptr_t begin = UINTPTR_MAX, end = 0;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
@@ -78,11 +75,9 @@ static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t
         begin = at < begin ? at : begin;
         end = at + segment->p_memsz > end ? at + segment->p_memsz : end;
     }
-    if ((uintptr_t)extent->inside < begin || (uintptr_t)extent->inside >= end)
-        return 0;
-    extent->begin = (const void *)begin;
-    extent->end = (const void *)end;
-    return 1;
+    nccl->begin = (const void *)begin;
+    nccl->end = (const void *)end;
+    return holds(nccl, nccl->functions[MS_NCCL_ncclGroupStart]);
 }
 
 /* The copy that a function found through the handle belongs to. The handle stays open, because
@@ -90,18 +85,17 @@ static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t
 static const struct ms_nccl *add_copy(void *handle)
 {
     void *start = find(handle, "ncclGroupStart");
-    const struct ms_nccl *known = start != NULL ? ms_nccl_at(start) : NULL;
-    if (start == NULL || known != NULL)
-        return known;
-    struct extent extent = {.inside = start};
-    dl_iterate_phdr(find_extent, &extent);
-    struct ms_nccl found = {.begin = extent.begin, .end = extent.end};
+    const struct ms_nccl *added = start != NULL ? ms_nccl_at(start) : NULL;
+    if (start == NULL || added != NULL)
+        return added;
+    struct ms_nccl found = {0};
     for (int i = 0; i < MS_NCCL_COUNT; i++)
         found.functions[i] = find(handle, ms_nccl_names[i]);
     found.comm_count = find(handle, "ncclCommCount");
     found.comm_user_rank = find(handle, "ncclCommUserRank");
+    if (dl_iterate_phdr(find_extent, &found) == 0)
+        found.begin = found.end = NULL;
 
-    const struct ms_nccl *added = NULL;
     ms_lock_take(&lock);
     const int count = atomic_load(&copy_count);
     if (ms_nccl_at(start) == NULL && count < MAX_COPIES) {
@@ -113,29 +107,30 @@ static const struct ms_nccl *add_copy(void *handle)
     return added;
 }
 
-struct library {
-    char path[MAX_PATH];
-};
-
 static int find_library(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
                         void *context)
 {
-    struct library *library = context;
     const char *slash = strrchr(info->dlpi_name, '/');
     if (strncmp(slash != NULL ? slash + 1 : info->dlpi_name, "libnccl.so", 10) != 0)
         return 0;
-    snprintf(library->path, sizeof(library->path), "%s", info->dlpi_name);
+    snprintf(context, MAX_PATH, "%s", info->dlpi_name);
     return 1;
+}
+
+/* The same for a library that is loaded. */
+static const struct ms_nccl *add_loaded(const char *path)
+{
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    return library != NULL ? add_copy(library) : NULL;
 }
 
 const struct ms_nccl *ms_nccl_detect(const void *function)
 {
     Dl_info info;
-    const struct ms_nccl *known = ms_nccl_at(function);
-    if (known != NULL || dladdr(function, &info) == 0 || info.dli_fname == NULL)
-        return known;
-    void *library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-    return library != NULL ? add_copy(library) : NULL;
+    const struct ms_nccl *found = ms_nccl_at(function);
+    if (found != NULL || dladdr(function, &info) == 0 || info.dli_fname == NULL)
+        return found;
+    return add_loaded(info.dli_fname);
 }
 
 bool ms_nccl_is_first(const struct ms_nccl *nccl)
@@ -150,26 +145,22 @@ static const struct ms_nccl *find_for(const void *return_address)
     Dl_info info;
     struct link_map *map = NULL;
     const struct ms_nccl *found = NULL;
+    char path[MAX_PATH];
     if (dladdr1(return_address, &info, (void **)&map, RTLD_DL_LINKMAP) != 0 && map != NULL &&
-        map->l_name[0] != '\0') {
-        void *caller = dlopen(map->l_name, RTLD_LAZY | RTLD_NOLOAD);
-        found = caller != NULL ? add_copy(caller) : NULL;
-    }
+        map->l_name[0] != '\0')
+        found = add_loaded(map->l_name);
     if (found == NULL)
         found = add_copy(RTLD_NEXT);
     if (found == NULL && atomic_load(&copy_count) > 0)
         found = &copies[0]; /* by dlsym: only this copy's functions are replaced */
-    struct library library = {""};
-    if (found == NULL && dl_iterate_phdr(find_library, &library) != 0) {
-        void *loaded = dlopen(library.path, RTLD_LAZY | RTLD_NOLOAD);
-        found = loaded != NULL ? add_copy(loaded) : NULL;
-    }
+    if (found == NULL && dl_iterate_phdr(find_library, path) != 0)
+        found = add_loaded(path);
     return found;
 }
 
 void ms_nccl_prepare_detection(void)
 {
-    struct library library;
+    char path[MAX_PATH];
     void *torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (torch == NULL)
         return;
@@ -177,79 +168,63 @@ void ms_nccl_prepare_detection(void)
     const bool has_nccl =
         ms_libc_dlsym()(torch, "_ZN4c10d16ProcessGroupNCCL10groupStartEv") != NULL;
     dlclose(torch);
-    if (has_nccl && dl_iterate_phdr(find_library, &library) == 0)
+    if (has_nccl && dl_iterate_phdr(find_library, path) == 0)
         ms_log(MS_WARN, "this PyTorch has NCCL linked into it: its collectives are not seen, and "
                         "materialise whatever their kernels could reach");
 }
 
-/* Answers for known callers, so that each keeps its answer as a bound symbol would. Guarded by
- * lock. When it is full, the loader is asked each time. */
-enum { MAX_CALLERS = 256 };
-static struct {
-    const void *address;
-    const struct ms_nccl *nccl;
-} callers[MAX_CALLERS] MS_GUARDED_BY(lock);
-static int caller_count MS_GUARDED_BY(lock);
-
-static const struct ms_nccl *find_caller(const void *return_address)
+MS_HOLDS(lock) static int find_known_locked(const void *key)
 {
-    const struct ms_nccl *found = NULL;
+    int at = 0;
+    while (at < known_count && known[at].key != key)
+        at++;
+    return at;
+}
+
+static const struct ms_nccl *find_known(const void *key)
+{
     ms_lock_take(&lock);
-    for (int i = 0; i < caller_count && found == NULL; i++) {
-        if (callers[i].address == return_address)
-            found = callers[i].nccl;
-    }
-    ms_lock_drop(&lock);
-    if (found != NULL)
-        return found;
-    found = find_for(return_address);
-    ms_lock_take(&lock);
-    if (found != NULL && caller_count < MAX_CALLERS) {
-        callers[caller_count].address = return_address;
-        callers[caller_count++].nccl = found;
-    }
+    const int at = find_known_locked(key);
+    const struct ms_nccl *found = at < known_count ? known[at].nccl : NULL;
     ms_lock_drop(&lock);
     return found;
 }
 
-static const struct ms_nccl *find_comm(ncclComm_t comm)
+static void add_known(const void *key, const struct ms_nccl *nccl)
 {
-    const struct ms_nccl *found = NULL;
     ms_lock_take(&lock);
-    for (int i = 0; i < comm_count && found == NULL; i++) {
-        if (comms[i].comm == comm)
-            found = comms[i].nccl;
+    const int at = find_known_locked(key);
+    if (at < MAX_KNOWN) {
+        known[at].key = key;
+        known[at].nccl = nccl;
+        known_count += at == known_count;
     }
     ms_lock_drop(&lock);
-    return found;
 }
 
 const struct ms_nccl *ms_nccl_of(ncclComm_t comm, const void *return_address)
 {
-    const struct ms_nccl *found = comm != NULL ? find_comm(comm) : NULL;
-    return found != NULL ? found : find_caller(return_address);
+    const struct ms_nccl *found = comm != NULL ? find_known(comm) : NULL;
+    if (found == NULL)
+        found = find_known(return_address);
+    if (found != NULL)
+        return found;
+    found = find_for(return_address);
+    if (found != NULL)
+        add_known(return_address, found);
+    return found;
 }
 
 void ms_nccl_add_comm(ncclComm_t comm, const struct ms_nccl *nccl)
 {
-    ms_lock_take(&lock);
-    int at = 0;
-    while (at < comm_count && comms[at].comm != comm)
-        at++;
-    if (at < MAX_COMMS) {
-        comms[at].comm = comm;
-        comms[at].nccl = nccl;
-        comm_count = at == comm_count ? at + 1 : comm_count;
-    }
-    ms_lock_drop(&lock);
+    add_known(comm, nccl);
 }
 
 void ms_nccl_forget_comm(ncclComm_t comm)
 {
     ms_lock_take(&lock);
-    for (int i = 0; i < comm_count; i++) {
-        if (comms[i].comm == comm)
-            comms[i--] = comms[--comm_count];
-    }
+    const int at = find_known_locked(comm);
+    if (at < known_count)
+        known[at] = known[--known_count];
     ms_lock_drop(&lock);
 }

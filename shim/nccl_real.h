@@ -3,8 +3,7 @@
  * The real NCCL. A process may have several copies. A communicator belongs to the copy that made
  * it; a call without a communicator goes to the copy that its caller would have found.
  */
-#ifndef METASHARD_SHIM_NCCL_REAL_H
-#define METASHARD_SHIM_NCCL_REAL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -41,5 +40,3 @@ bool ms_nccl_is_first(const struct ms_nccl *nccl);
 
 void ms_nccl_add_comm(ncclComm_t comm, const struct ms_nccl *nccl);
 void ms_nccl_forget_comm(ncclComm_t comm);
-
-#endif

@@ -69,6 +69,9 @@ static struct way find_way(enum ms_nccl_id id, ncclComm_t comm, const void *retu
     return ncclSystemError
 #define GO_ON(name, arguments) (depth++, go_on(((__typeof__(&name))way.real)arguments))
 
+#define GO_ON_IF(prepared, name, arguments) \
+    ((prepared) != ncclSuccess ? (prepared) : GO_ON(name, arguments))
+
 static ncclResult_t go_on(ncclResult_t result)
 {
     depth--;
@@ -147,29 +150,14 @@ static ncclResult_t prepare_everything(void)
     return prepare(&(struct ms_operation){.read_bytes = SIZE_MAX});
 }
 
-/* What one rank does: how many times `count` elements it reads and writes. */
-struct shape {
-    const void *send;
-    void *receive;
-    size_t count;
-    ncclDataType_t type;
-    size_t reads, writes;
-    bool sends, receives, is_late;
-    int ranks;
-};
-
-static ncclResult_t prepare_shape(const struct shape *shape)
+/* Of an operation that reads and writes `count` elements so many times each. */
+static ncclResult_t prepare_times(const struct way *way, struct ms_operation operation,
+                                  size_t count, ncclDataType_t type, size_t reads, size_t writes)
 {
-    struct ms_operation operation = {.read = shape->send,
-                                     .written = shape->receive,
-                                     .sends = shape->sends,
-                                     .receives = shape->receives,
-                                     .ranks = shape->ranks,
-                                     .is_late = shape->is_late};
-    if (!ms_collective_matters() || shape->count == 0)
+    if (!way->is_ours || !ms_collective_matters() || count == 0)
         return ncclSuccess;
-    if (!find_bytes(shape->count, shape->type, shape->reads, &operation.read_bytes) ||
-        !find_bytes(shape->count, shape->type, shape->writes, &operation.written_bytes))
+    if (!find_bytes(count, type, reads, &operation.read_bytes) ||
+        !find_bytes(count, type, writes, &operation.written_bytes))
         return prepare_everything();
     return prepare(&operation);
 }
@@ -200,39 +188,39 @@ static size_t times(unsigned char how_often, int ranks)
 /* --- collectives */
 
 static ncclResult_t prepare_collective(const struct way *way, enum ms_nccl_id id, ncclComm_t comm,
-                                       int root, struct shape shape)
+                                       int root, struct ms_operation operation, size_t count,
+                                       ncclDataType_t type)
 {
     struct ms_communicator self;
+    const struct kind *kind = &kinds[id];
     if (!way->is_ours || !ms_collective_matters())
         return ncclSuccess;
     if (!ask(way, comm, &self))
         return prepare_everything();
     /* A single rank in place broadcasts nothing. */
-    if (self.ranks == 1 && kinds[id].receives && shape.send == shape.receive)
+    if (self.ranks == 1 && kind->receives && operation.read == operation.written)
         return ncclSuccess;
-    const struct kind *kind = &kinds[id];
     const bool is_root = self.rank == root;
-    shape.reads = times(is_root ? kind->root_reads : kind->others_read, self.ranks);
-    shape.writes = times(is_root ? kind->root_writes : kind->others_write, self.ranks);
-    shape.sends = kind->sends;
-    shape.receives = kind->receives;
-    shape.ranks = self.ranks;
-    shape.is_late = !self.is_blocking;
-    return prepare_shape(&shape);
+    operation.sends = kind->sends;
+    operation.receives = kind->receives;
+    operation.ranks = self.ranks;
+    operation.is_late = !self.is_blocking;
+    return prepare_times(way, operation, count, type,
+                         times(is_root ? kind->root_reads : kind->others_read, self.ranks),
+                         times(is_root ? kind->root_writes : kind->others_write, self.ranks));
 }
 
 enum { NO_ROOT = -1 };
 
 #define MS_NCCL(name, parameters, arguments)
-#define MS_NCCL_COLLECTIVE(name, parameters, arguments, send_, receive_, count_, root_)           \
-    ncclResult_t name parameters                                                                  \
-    {                                                                                             \
-        FIND(name, comm);                                                                         \
-        const struct shape shape = {                                                              \
-            .send = send_, .receive = receive_, .count = count_, .type = datatype};               \
-        const ncclResult_t prepared =                                                             \
-            prepare_collective(&way, MS_NCCL_##name, comm, root_, shape);                         \
-        return called(&way, stream, prepared != ncclSuccess ? prepared : GO_ON(name, arguments)); \
+#define MS_NCCL_COLLECTIVE(name, parameters, arguments, send_, receive_, count_, root_)         \
+    ncclResult_t name parameters                                                                \
+    {                                                                                           \
+        FIND(name, comm);                                                                       \
+        const struct ms_operation operation = {.read = send_, .written = receive_};             \
+        const ncclResult_t prepared =                                                           \
+            prepare_collective(&way, MS_NCCL_##name, comm, root_, operation, count_, datatype); \
+        return called(&way, stream, GO_ON_IF(prepared, name, arguments));                       \
     }
 #include "shim/nccl.def"
 #undef MS_NCCL
@@ -242,29 +230,22 @@ ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatyp
 {
     FIND(ncclSend, comm);
     struct ms_communicator self;
-    const struct shape shape = {.send = sendbuff,
-                                .count = count,
-                                .type = datatype,
-                                .reads = 1,
-                                .sends = true,
-                                .is_late = ms_defers_any() && (!ms_communicator_find(comm, &self) ||
-                                                               !self.is_blocking)};
-    const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
+    const struct ms_operation operation = {
+        .read = sendbuff,
+        .sends = true,
+        .is_late = ms_defers_any() && (!ms_communicator_find(comm, &self) || !self.is_blocking)};
+    const ncclResult_t prepared = prepare_times(&way, operation, count, datatype, 1, 0);
     return called(&way, stream,
-                  prepared != ncclSuccess
-                      ? prepared
-                      : GO_ON(ncclSend, (sendbuff, count, datatype, peer, comm, stream)));
+                  GO_ON_IF(prepared, ncclSend, (sendbuff, count, datatype, peer, comm, stream)));
 }
 
 ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream)
 {
     FIND(ncclRecv, comm);
-    const struct shape shape = {.receive = recvbuff, .count = count, .type = datatype, .writes = 1};
-    const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
-    return prepared != ncclSuccess
-               ? prepared
-               : GO_ON(ncclRecv, (recvbuff, count, datatype, peer, comm, stream));
+    const struct ms_operation operation = {.written = recvbuff};
+    const ncclResult_t prepared = prepare_times(&way, operation, count, datatype, 0, 1);
+    return GO_ON_IF(prepared, ncclRecv, (recvbuff, count, datatype, peer, comm, stream));
 }
 
 /* The peer's window was brought into memory when it was registered. */
@@ -273,12 +254,11 @@ ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t d
                            unsigned int flags, ncclComm_t comm, cudaStream_t stream)
 {
     FIND(ncclPutSignal, comm);
-    const struct shape shape = {.send = localbuff, .count = count, .type = datatype, .reads = 1};
-    const ncclResult_t prepared = way.is_ours ? prepare_shape(&shape) : ncclSuccess;
-    return prepared != ncclSuccess
-               ? prepared
-               : GO_ON(ncclPutSignal, (localbuff, count, datatype, peer, peerWin, peerWinOffset,
-                                       sigIdx, ctx, flags, comm, stream));
+    const struct ms_operation operation = {.read = localbuff};
+    const ncclResult_t prepared = prepare_times(&way, operation, count, datatype, 1, 0);
+    return GO_ON_IF(prepared, ncclPutSignal,
+                    (localbuff, count, datatype, peer, peerWin, peerWinOffset, sigIdx, ctx, flags,
+                     comm, stream));
 }
 
 /* --- groups */
@@ -303,25 +283,11 @@ ncclResult_t ncclGroupEnd(void)
 
 /* --- communicators: which copy of NCCL made them, their size and rank */
 
-static void note(const struct way *way, ncclComm_t comm, const struct ms_communicator *self)
-{
-    if (comm == NULL)
-        return;
-    ms_nccl_add_comm(comm, way->nccl);
-    ms_communicator_made(comm, self);
-}
-
 /* The member exists since 2.14; values other than 0 and 1 mean the default, which is 1. */
 static bool is_blocking(const ncclConfig_t *config)
 {
     return config == NULL || config->size < offsetof(ncclConfig_t, blocking) + sizeof(int) ||
            config->blocking != 0;
-}
-
-static void forget(ncclComm_t comm)
-{
-    ms_communicator_forget(comm);
-    ms_nccl_forget_comm(comm);
 }
 
 /* NCCL sets the handle before the communicator is complete, also in a group. */
@@ -330,26 +296,29 @@ static bool is_made(const struct way *way, ncclResult_t result)
     return way->is_ours && (result == ncclSuccess || result == ncclInProgress);
 }
 
+static ncclResult_t made(const struct way *way, ncclResult_t result, const ncclComm_t *comm,
+                         struct ms_communicator self)
+{
+    if (is_made(way, result) && *comm != NULL) {
+        ms_nccl_add_comm(*comm, way->nccl);
+        ms_communicator_made(*comm, &self);
+    }
+    return result;
+}
+
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
 {
     FIND(ncclCommInitRank, NULL);
     const ncclResult_t result = GO_OUT(ncclCommInitRank, (comm, nranks, commId, rank));
-    const struct ms_communicator self = {nranks, rank, .is_blocking = result == ncclSuccess};
-    if (is_made(&way, result))
-        note(&way, *comm, &self);
-    return result;
+    return made(&way, result, comm, (struct ms_communicator){nranks, rank, result == ncclSuccess});
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t *config)
 {
     FIND(ncclCommInitRankConfig, NULL);
-    const ncclResult_t result =
-        GO_OUT(ncclCommInitRankConfig, (comm, nranks, commId, rank, config));
-    const struct ms_communicator self = {nranks, rank, is_blocking(config)};
-    if (is_made(&way, result))
-        note(&way, *comm, &self);
-    return result;
+    return made(&way, GO_OUT(ncclCommInitRankConfig, (comm, nranks, commId, rank, config)), comm,
+                (struct ms_communicator){nranks, rank, is_blocking(config)});
 }
 
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId,
@@ -358,9 +327,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
     FIND(ncclCommInitRankScalable, NULL);
     const ncclResult_t result =
         GO_OUT(ncclCommInitRankScalable, (newcomm, nranks, myrank, nId, commIds, config));
-    if (is_made(&way, result))
-        note(&way, *newcomm, &(struct ms_communicator){nranks, myrank, is_blocking(config)});
-    return result;
+    return made(&way, result, newcomm,
+                (struct ms_communicator){nranks, myrank, is_blocking(config)});
 }
 
 /* All ranks are in this process: none of them is the rank of a plan. */
@@ -375,27 +343,27 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 
 /* The rank of a child is found on its first use (ask), or here if it blocks: a thread of NCCL
  * writes later to one that does not. */
-static void set_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
-                      const ncclConfig_t *config, ncclComm_t *newcomm)
+static ncclResult_t set_child(const struct way *way, ncclResult_t result, ncclComm_t parent,
+                              const ncclConfig_t *config, ncclComm_t *newcomm)
 {
     struct ms_communicator self, of_parent;
     if (!way->is_ours || result != ncclSuccess || newcomm == NULL || *newcomm == NULL)
-        return;
+        return result;
     ms_nccl_add_comm(*newcomm, way->nccl);
     if (is_blocking(config) && ms_communicator_find(parent, &of_parent) && of_parent.is_blocking &&
         query(way, *newcomm, &self)) {
         self.is_blocking = true;
         ms_communicator_split_off(*newcomm, &self);
     }
+    return result;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
                            ncclConfig_t *config)
 {
     FIND(ncclCommSplit, comm);
-    const ncclResult_t result = GO_OUT(ncclCommSplit, (comm, color, key, newcomm, config));
-    set_child(&way, result, comm, config, newcomm);
-    return result;
+    return set_child(&way, GO_OUT(ncclCommSplit, (comm, color, key, newcomm, config)), comm, config,
+                     newcomm);
 }
 
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
@@ -404,8 +372,7 @@ ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeR
     FIND(ncclCommShrink, comm);
     const ncclResult_t result = GO_OUT(ncclCommShrink, (comm, excludeRanksList, excludeRanksCount,
                                                         newcomm, config, shrinkFlags));
-    set_child(&way, result, comm, config, newcomm);
-    return result;
+    return set_child(&way, result, comm, config, newcomm);
 }
 
 ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
@@ -414,8 +381,7 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqu
     FIND(ncclCommGrow, comm);
     const ncclResult_t result =
         GO_OUT(ncclCommGrow, (comm, nRanks, uniqueId, rank, newcomm, config));
-    set_child(&way, result, comm, config, newcomm);
-    return result;
+    return set_child(&way, result, comm, config, newcomm);
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
@@ -425,13 +391,15 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 }
 
 /* Forgets the communicator first, because the next one may get the same handle at once. */
-#define END(name)                      \
-    ncclResult_t name(ncclComm_t comm) \
-    {                                  \
-        FIND(name, comm);              \
-        if (way.is_ours)               \
-            forget(comm);              \
-        return GO_OUT(name, (comm));   \
+#define END(name)                         \
+    ncclResult_t name(ncclComm_t comm)    \
+    {                                     \
+        FIND(name, comm);                 \
+        if (way.is_ours) {                \
+            ms_communicator_forget(comm); \
+            ms_nccl_forget_comm(comm);    \
+        }                                 \
+        return GO_OUT(name, (comm));      \
     }
 END(ncclCommDestroy)
 END(ncclCommAbort)
@@ -471,7 +439,7 @@ ncclResult_t ncclCommRegister(ncclComm_t comm, void *buff, size_t size, void **h
         return ncclSuccess;
     }
     const ncclResult_t pinned = pin(&way, buff, size);
-    return pinned != ncclSuccess ? pinned : GO_ON(ncclCommRegister, (comm, buff, size, handle));
+    return GO_ON_IF(pinned, ncclCommRegister, (comm, buff, size, handle));
 }
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
@@ -479,8 +447,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 {
     FIND(ncclCommWindowRegister, comm);
     const ncclResult_t pinned = pin(&way, buff, size);
-    return pinned != ncclSuccess ? pinned
-                                 : GO_ON(ncclCommWindowRegister, (comm, buff, size, win, winFlags));
+    return GO_ON_IF(pinned, ncclCommWindowRegister, (comm, buff, size, win, winFlags));
 }
 
 /* The scalar is read when the collective runs. */
@@ -488,12 +455,10 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
                                       ncclScalarResidence_t residence, ncclComm_t comm)
 {
     FIND(ncclRedOpCreatePreMulSum, comm);
-    const struct shape shape = {.send = scalar, .count = 1, .type = datatype, .reads = 1};
+    const struct ms_operation operation = {.read = scalar};
     const ncclResult_t prepared =
-        way.is_ours && residence == NCCL_SCALAR_DEVICE ? prepare_shape(&shape) : ncclSuccess;
-    return prepared != ncclSuccess
-               ? prepared
-               : GO_ON(ncclRedOpCreatePreMulSum, (op, scalar, datatype, residence, comm));
+        prepare_times(&way, operation, residence == NCCL_SCALAR_DEVICE, datatype, 1, 0);
+    return GO_ON_IF(prepared, ncclRedOpCreatePreMulSum, (op, scalar, datatype, residence, comm));
 }
 
 /* --- looking up */

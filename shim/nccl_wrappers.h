@@ -7,8 +7,7 @@
  * NCCL calls its own functions through the PLT and so arrives here again. A call made inside one of
  * its calls, or by its code, goes straight on (nccl tag v2.28.9-1, src/include/core.h, NCCL_API).
  */
-#ifndef METASHARD_SHIM_NCCL_WRAPPERS_H
-#define METASHARD_SHIM_NCCL_WRAPPERS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -24,5 +23,3 @@ void *ms_nccl_substitute(void *found, const char *name);
 
 /* A program defers memory. Warns if its NCCL cannot be hooked, because PyTorch links it in. */
 void ms_nccl_prepare_detection(void);
-
-#endif

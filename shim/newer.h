@@ -4,8 +4,7 @@
  * functions need only their name: their thunks (trampoline_*.S) pass on any parameters. Functions
  * with a body need their prototype and its types.
  */
-#ifndef METASHARD_SHIM_NEWER_H
-#define METASHARD_SHIM_NEWER_H
+#pragma once
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -75,5 +74,3 @@ MS_BATCH_3D(cuMemcpy3DBatchAsync_v2_ptsz, unsigned long long flags, CUstream hSt
 
 #undef MS_BATCH_3D
 #undef MS_BATCH
-
-#endif

@@ -7,6 +7,13 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 
+const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT] = {
+#define MS_ENTRY(class, symbol, base, version, per_thread, reason) \
+    {#symbol, #base, version, per_thread},
+#include "shim/entries.def"
+#undef MS_ENTRY
+};
+
 void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
 /* dlsym moved to libc.so in glibc 2.34; its first version differs by architecture. dlvsym, because

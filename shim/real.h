@@ -6,8 +6,7 @@
  * namespace) is left alone. Nothing here calls the driver; all of it works before cuInit and under
  * the loader's lock.
  */
-#ifndef METASHARD_SHIM_REAL_H
-#define METASHARD_SHIM_REAL_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -31,5 +30,3 @@ bool ms_is_driver(const void *address);
 
 /* True for an address in this library, for example an answer of a lookup. */
 bool ms_is_own(const void *address);
-
-#endif

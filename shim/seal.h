@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the seal thunks (assembly) call. */
-#ifndef METASHARD_SHIM_SEAL_H
-#define METASHARD_SHIM_SEAL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -14,5 +13,3 @@ struct ms_sealed {
 
 /* The thunk of an entry or spare slot calls it if bytes are deferred or `real` is not known. */
 struct ms_sealed ms_seal_enter(uint32_t entry);
-
-#endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The default stream by its explicit handle: 0 means another stream in the per-thread twins. */
-#ifndef METASHARD_SHIM_STREAM_H
-#define METASHARD_SHIM_STREAM_H
+/*
+ * The two kinds of entries, SYNC and ASYNC: an asynchronous one has a stream as its last parameter.
+ * `kind##_STREAM` is its stream by an explicit handle: 0 means another one in the per-thread twins.
+ */
+#pragma once
 
 #include "shim/entries.h"
 
@@ -10,4 +12,12 @@ static inline CUstream ms_stream(CUstream stream, CUstream default_stream)
     return stream != NULL ? stream : default_stream;
 }
 
-#endif
+#define SYNC_PARAMETERS(...) (__VA_ARGS__)
+#define SYNC_ARGUMENTS(...) (__VA_ARGS__)
+#define SYNC_STREAM(default_stream) default_stream
+#define SYNC_WAITS true
+
+#define ASYNC_PARAMETERS(...) (__VA_ARGS__, CUstream hStream)
+#define ASYNC_ARGUMENTS(...) (__VA_ARGS__, hStream)
+#define ASYNC_STREAM(default_stream) ms_stream(hStream, default_stream)
+#define ASYNC_WAITS false

@@ -5,57 +5,30 @@
 #include "shim/entries.h"
 
 /* Captured work runs again unseen by the shim, so deferral ends before the capture. */
-static void prepare_capture(void)
-{
-    ms_settle_now("a capture begins");
-    ms_order_set_capture(true);
-}
-
-static CUresult published(CUresult begun)
-{
-    if (begun != CUDA_SUCCESS)
-        ms_order_set_capture(false);
-    return begun;
-}
-
-CUresult cuStreamBeginCapture(CUstream hStream)
-{
-    MS_ENTER("cuStreamBeginCapture");
-    prepare_capture();
-    return published(MS_REAL(cuStreamBeginCapture)(hStream));
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
-{
-    MS_ENTER("cuStreamBeginCapture");
-    prepare_capture();
-    return published(MS_REAL(cuStreamBeginCapture_ptsz)(hStream));
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
-{
-    MS_ENTER("cuStreamBeginCapture");
-    prepare_capture();
-    return published(MS_REAL(cuStreamBeginCapture_v2)(hStream, mode));
-}
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
-{
-    MS_ENTER("cuStreamBeginCapture");
-    prepare_capture();
-    return published(MS_REAL(cuStreamBeginCapture_v2_ptsz)(hStream, mode));
-}
-
-#define BEGIN_TO_GRAPH(symbol)                                                          \
-    CUresult symbol(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,  \
-                    const CUgraphEdgeData *dependencyData, size_t numDependencies,      \
-                    CUstreamCaptureMode mode)                                           \
-    {                                                                                   \
-        MS_ENTER("cuStreamBeginCapture");                                               \
-        prepare_capture();                                                              \
-        return published(MS_REAL(symbol)(hStream, hGraph, dependencies, dependencyData, \
-                                         numDependencies, mode));                       \
+#define BEGIN_CAPTURE(symbol, parameters, arguments)       \
+    CUresult symbol parameters                             \
+    {                                                      \
+        MS_ENTER("cuStreamBeginCapture");                  \
+        ms_settle_now("a capture begins");                 \
+        ms_order_set_capture(true);                        \
+        const CUresult result = MS_REAL(symbol) arguments; \
+        if (result != CUDA_SUCCESS)                        \
+            ms_order_set_capture(false);                   \
+        return result;                                     \
     }
+BEGIN_CAPTURE(cuStreamBeginCapture, (CUstream hStream), (hStream))
+BEGIN_CAPTURE(cuStreamBeginCapture_ptsz, (CUstream hStream), (hStream))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2, (CUstream hStream, CUstreamCaptureMode mode),
+              (hStream, mode))
+BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream hStream, CUstreamCaptureMode mode),
+              (hStream, mode))
+
+#define BEGIN_TO_GRAPH(symbol)                                                        \
+    BEGIN_CAPTURE(symbol,                                                             \
+                  (CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, \
+                   const CUgraphEdgeData *dependencyData, size_t numDependencies,     \
+                   CUstreamCaptureMode mode),                                         \
+                  (hStream, hGraph, dependencies, dependencyData, numDependencies, mode))
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
 
@@ -76,39 +49,30 @@ BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
 END_CAPTURE(cuStreamEndCapture, cuStreamIsCapturing)
 END_CAPTURE(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz)
 
-#define HOST_FUNCTION(symbol)                                      \
-    CUresult symbol(CUstream hStream, CUhostFn fn, void *userData) \
-    {                                                              \
-        ms_order_add_gate();                                       \
-        return MS_REAL(symbol)(hStream, fn, userData);             \
+/* Work that may block its stream. */
+#define GATE(symbol, parameters, arguments) \
+    CUresult symbol parameters              \
+    {                                       \
+        ms_order_add_gate();                \
+        return MS_REAL(symbol) arguments;   \
     }
-HOST_FUNCTION(cuLaunchHostFunc)
-HOST_FUNCTION(cuLaunchHostFunc_ptsz)
-
-#define CALLBACK(symbol)                                                         \
-    CUresult symbol(CUstream hStream, CUstreamCallback callback, void *userData, \
-                    unsigned int flags)                                          \
-    {                                                                            \
-        ms_order_add_gate();                                                     \
-        return MS_REAL(symbol)(hStream, callback, userData, flags);              \
-    }
-CALLBACK(cuStreamAddCallback)
-CALLBACK(cuStreamAddCallback_ptsz)
-
-#define EXTERNAL_WAIT(symbol)                                                 \
-    CUresult symbol(const CUexternalSemaphore *extSemArray,                   \
-                    const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray,   \
-                    unsigned int numExtSems, CUstream stream)                 \
-    {                                                                         \
-        ms_order_add_gate();                                                  \
-        return MS_REAL(symbol)(extSemArray, paramsArray, numExtSems, stream); \
-    }
+GATE(cuLaunchHostFunc, (CUstream hStream, CUhostFn fn, void *userData), (hStream, fn, userData))
+GATE(cuLaunchHostFunc_ptsz, (CUstream hStream, CUhostFn fn, void *userData),
+     (hStream, fn, userData))
+GATE(cuStreamAddCallback,
+     (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
+     (hStream, callback, userData, flags))
+GATE(cuStreamAddCallback_ptsz,
+     (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
+     (hStream, callback, userData, flags))
+#define EXTERNAL_WAIT(symbol)                                                              \
+    GATE(symbol,                                                                           \
+         (const CUexternalSemaphore *extSemArray,                                          \
+          const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *paramsArray, unsigned int numExtSems, \
+          CUstream stream),                                                                \
+         (extSemArray, paramsArray, numExtSems, stream))
 EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync)
 EXTERNAL_WAIT(cuWaitExternalSemaphoresAsync_ptsz)
 
 /* A stream that waits for this event waits for another process, which may wait for this one. */
-CUresult cuIpcOpenEventHandle(CUevent *phEvent, CUipcEventHandle handle)
-{
-    ms_order_add_gate();
-    return MS_REAL(cuIpcOpenEventHandle)(phEvent, handle);
-}
+GATE(cuIpcOpenEventHandle, (CUevent * phEvent, CUipcEventHandle handle), (phEvent, handle))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which function of the shim stands in for which of the driver's. */
-#ifndef METASHARD_SHIM_SUBSTITUTE_H
-#define METASHARD_SHIM_SUBSTITUTE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -11,5 +10,3 @@
  * function, or `real` itself.
  */
 void *ms_substitute(void *real, const char *base, int version, bool per_thread);
-
-#endif

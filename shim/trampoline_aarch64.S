@@ -1,21 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What C cannot express: a tail jump to a function found at run time with every argument register
- * as the program left it; and dlsym without a stack frame, so that libc still sees the real caller
- * (RTLD_NEXT and RTLD_DEFAULT depend on it).
- */
-#include "runtime/driver/flags.h"
-
-#define SPARE_COUNT 128
-
-        .text
-
 /* void *dlsym(void *handle, const char *name) */
         .globl  dlsym
-        .type   dlsym, %function
-        .p2align 4
-dlsym:
-        .cfi_startproc
+begin   dlsym
         hint    #34 /* bti c */
         stp     x29, x30, [sp, #-32]!
         .cfi_def_cfa_offset 32
@@ -36,39 +22,18 @@ dlsym:
 1:      adrp    x16, ms_libc_dlsym_address
         ldr     x16, [x16, #:lo12:ms_libc_dlsym_address]
         br      x16
-        .cfi_endproc
-        .size   dlsym, . - dlsym
+end     dlsym
 
-/* One thunk: puts the index in a scratch register and jumps to the common part. */
 .macro thunk name
-        .type   \name, %function
-        .p2align 4
-\name:
-        .cfi_startproc
+begin   \name
         hint    #34
         mov     w17, #ms_index
         b       seal_common
-        .cfi_endproc
-        .size   \name, . - \name
+end     \name
 .endm
 
-        .set    ms_index, 0
-#define THUNK_OWN(symbol) .set ms_entry_##symbol, ms_index;
-#define THUNK_OBSERVE(symbol)
-#define THUNK_FORWARD(symbol)
-#define THUNK_SEAL(symbol) .globl symbol; thunk symbol;
-#define MS_ENTRY(class, symbol, base, version, per_thread, reason)                                 \
-        THUNK_##class(symbol) .set ms_index, ms_index + 1;
-#include "shim/entries.def"
-#undef MS_ENTRY
-
-/* Entries with arguments on the stack (guarded.h): jump to the driver while nothing is deferred. */
 .macro guard symbol
-        .globl  \symbol
-        .type   \symbol, %function
-        .p2align 4
-\symbol:
-        .cfi_startproc
+begin   \symbol
         bti     c
         adrp    x16, ms_hot
         add     x16, x16, #:lo12:ms_hot
@@ -81,48 +46,14 @@ dlsym:
         cbz     x16, 1f
         br      x16
 1:      b       ms_guarded_\symbol
-        .cfi_endproc
-        .size   \symbol, . - \symbol
+end     \symbol
 .endm
-
-        guard   cuLaunchKernel
-        guard   cuLaunchKernel_ptsz
-        guard   cuLaunchCooperativeKernel
-        guard   cuLaunchCooperativeKernel_ptsz
-
-/* Thunks for functions that the table does not know, and the table of their addresses. */
-.macro spare number
-        .section .data.rel.ro.local, "aw", %progbits
-        .quad   spare_\number
-        .text
-        thunk   spare_\number
-        .set    ms_index, ms_index + 1
-.endm
-
-        .section .data.rel.ro.local, "aw", %progbits
-        .globl  ms_spare_thunks
-        .hidden ms_spare_thunks
-        .type   ms_spare_thunks, %object
-        .size   ms_spare_thunks, 8 * SPARE_COUNT
-        .p2align 3
-ms_spare_thunks:
-        .text
-        .altmacro
-        .set    spare_number, 0
-        .rept   SPARE_COUNT
-        spare   %spare_number
-        .set    spare_number, spare_number + 1
-        .endr
-        .noaltmacro
 
 /*
  * w17: the entry. If nothing is deferred and the driver is known: one load each and a jump. The
  * gate flag is stored only when it changes, so that its cache line stays shared.
  */
-        .type   seal_common, %function
-        .p2align 4
-seal_common:
-        .cfi_startproc
+begin   seal_common
         adrp    x16, ms_hot
         add     x16, x16, #:lo12:ms_hot
         ldr     w15, [x16, #MS_HOT_GATED]
@@ -171,7 +102,4 @@ seal_common:
         br      x16
 3:      mov     w0, w17
         ret
-        .cfi_endproc
-        .size   seal_common, . - seal_common
-
-        .section .note.GNU-stack, "", %progbits
+end     seal_common

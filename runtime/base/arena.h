@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is freed all at once: what a plan or a list of tensors points to. */
-#ifndef METASHARD_RUNTIME_BASE_ARENA_H
-#define METASHARD_RUNTIME_BASE_ARENA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@ struct ms_arena {
 void *ms_arena_take(struct ms_arena *arena, size_t count, size_t bytes);
 char *ms_arena_string(struct ms_arena *arena, const char *text, size_t length);
 void ms_arena_cleanup(struct ms_arena *arena);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays on the heap that grow. */
-#ifndef METASHARD_RUNTIME_BASE_ARRAY_H
-#define METASHARD_RUNTIME_BASE_ARRAY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,5 +11,3 @@
 bool ms_array_grow(void *array, size_t count, size_t *capacity, size_t element_bytes);
 #define MS_ARRAY_GROW(array, count, capacity) \
     ms_array_grow(&(array), count, &(capacity), sizeof(*(array)))
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What time it is. A coarse clock is a read of memory, not a system call. */
-#ifndef METASHARD_RUNTIME_BASE_CLOCK_H
-#define METASHARD_RUNTIME_BASE_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -14,5 +13,3 @@ static inline uint64_t ms_clock_ns(clockid_t clock)
     clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * MS_NS_PER_S + (uint64_t)now.tv_nsec;
 }
-
-#endif

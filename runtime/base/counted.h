@@ -3,8 +3,7 @@
  * A reference count for objects with several owners. It is the first member of their struct, so the
  * owner that drops the last reference need not know their type. Usable from any thread.
  */
-#ifndef METASHARD_RUNTIME_BASE_COUNTED_H
-#define METASHARD_RUNTIME_BASE_COUNTED_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -44,5 +43,3 @@ static inline void ms_counted_drop(struct ms_counted *counted)
     if (atomic_fetch_sub(&counted->references, 1) == 1)
         counted->destroy(counted);
 }
-
-#endif

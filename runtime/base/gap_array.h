@@ -8,8 +8,7 @@
  *
  * The owner keeps the typed pointer to the items, and their number. Not thread-safe.
  */
-#ifndef METASHARD_RUNTIME_BASE_GAP_ARRAY_H
-#define METASHARD_RUNTIME_BASE_GAP_ARRAY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ void *ms_gap_array_replace(struct ms_gap_array *gaps, void *items, size_t count,
 
 /* Frees the items. `items` may be NULL. */
 void ms_gap_array_free(struct ms_gap_array *gaps, void *items);
-
-#endif

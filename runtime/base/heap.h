@@ -5,8 +5,7 @@
  * initialises it, so a process that never defers anything pays nothing. Out of memory, functions
  * return NULL and log it: the program may get CUDA_ERROR_OUT_OF_MEMORY, and would blame the device.
  */
-#ifndef METASHARD_RUNTIME_BASE_HEAP_H
-#define METASHARD_RUNTIME_BASE_HEAP_H
+#pragma once
 
 #include <stddef.h>
 
@@ -24,5 +23,3 @@ static inline void *ms_heap_checked(void *memory, size_t bytes)
         ms_log(MS_WARN, "out of host memory for %zu bytes of records of deferred memory", bytes);
     return memory;
 }
-
-#endif

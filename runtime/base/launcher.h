@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rank and the number of ranks that common launchers put into a process's environment. */
-#ifndef METASHARD_RUNTIME_BASE_LAUNCHER_H
-#define METASHARD_RUNTIME_BASE_LAUNCHER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,5 +14,3 @@ extern const struct ms_launcher {
 /* Reads the first of RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID and PMI_RANK that is a number, and
  * the size that belongs to it (UINT32_MAX if unknown). Returns false if none is. */
 bool ms_launcher_rank(uint32_t *rank_out, uint32_t *world_out);
-
-#endif

@@ -2,8 +2,6 @@
 /* The check of ranks. Of what a thread holds it alone knows, so nothing waits or allocates here. */
 #include "runtime/base/lock.h"
 
-#include <stddef.h>
-
 #include "runtime/base/log.h"
 
 static const char *const names[] = {

@@ -11,8 +11,7 @@
  * clang checks at compile time that each lock is dropped on every path, and what MS_HOLDS and
  * MS_GUARDED_BY say.
  */
-#ifndef METASHARD_RUNTIME_BASE_LOCK_H
-#define METASHARD_RUNTIME_BASE_LOCK_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -90,5 +89,3 @@ static inline void ms_lock_drop(struct ms_lock *lock)
     ms_lock_remove(lock);
     pthread_mutex_unlock(&lock->mutex);
 }
-
-#endif

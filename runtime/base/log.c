@@ -66,16 +66,6 @@ static void write_line(const char *word, const char *format, va_list args)
     (void)ignored;
 }
 
-static void write_words(const char *word, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void write_words(const char *word, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    write_line(word, format, args);
-    va_end(args);
-}
-
 /* --- the limit per second */
 
 /* A place in the code is identified by its format; two that share a slot share the limit. */
@@ -110,7 +100,7 @@ static void log_left_out(unsigned place)
 {
     const uint32_t count = atomic_exchange(&places[place].left_out, 0);
     if (count > 0)
-        write_words("info", "%u more lines like the next one were left out", (unsigned)count);
+        ms_say("info", "%u more lines like the next one were left out", (unsigned)count);
 }
 
 void ms_log(enum ms_log_level level, const char *format, ...)
@@ -138,8 +128,8 @@ void ms_log_finish(void)
     for (int i = 0; i < PLACES; i++)
         count += atomic_exchange(&places[i].left_out, 0);
     if (count > 0)
-        write_words("info", "%u lines were left out, because there were too many of their kind",
-                    (unsigned)count);
+        ms_say("info", "%u lines were left out, because there were too many of their kind",
+               (unsigned)count);
 }
 
 void ms_say(const char *word, const char *format, ...)

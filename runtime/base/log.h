@@ -8,8 +8,7 @@
  * line from there, or the process's last line, says how many were left out. Control characters,
  * which file names may contain, become '?', so a message stays one line.
  */
-#ifndef METASHARD_RUNTIME_BASE_LOG_H
-#define METASHARD_RUNTIME_BASE_LOG_H
+#pragma once
 
 enum ms_log_level { MS_ERROR, MS_WARN, MS_INFO, MS_DEBUG, MS_TRACE, MS_LOG_LEVEL_COUNT };
 
@@ -29,5 +28,3 @@ void ms_say(const char *word, const char *format, ...) __attribute__((format(pri
 
 /* Ends the process: an invariant of ours is broken, and going on could compute wrong numbers. */
 _Noreturn void ms_fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-#endif

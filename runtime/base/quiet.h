@@ -5,8 +5,7 @@
  * dispositions belong to the program, so they are blocked in this thread only, and the one that our
  * write caused is consumed. A signal of the program that was pending before stays pending.
  */
-#ifndef METASHARD_RUNTIME_BASE_QUIET_H
-#define METASHARD_RUNTIME_BASE_QUIET_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -25,5 +24,3 @@ void ms_quiet_end(const struct ms_quiet *quiet, bool has_failed);
 
 /* write(2), within such a bracket. */
 ssize_t ms_quiet_write(int descriptor, const void *bytes, size_t count);
-
-#endif

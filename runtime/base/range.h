@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A half-open range: of bytes of a tensor, a file, an allocation; or of indices. */
-#ifndef METASHARD_RUNTIME_BASE_RANGE_H
-#define METASHARD_RUNTIME_BASE_RANGE_H
+#pragma once
 
 #include <stdint.h>
 
 struct ms_range {
     uint64_t begin, end;
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Growing lists of ranges, in any order until they are sorted. Owned by the caller. */
-#ifndef METASHARD_RUNTIME_BASE_RANGE_LIST_H
-#define METASHARD_RUNTIME_BASE_RANGE_LIST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,5 +27,3 @@ bool ms_ranges_subtract(const struct ms_ranges *from, const struct ms_ranges *wh
                         struct ms_ranges *rest_out);
 
 uint64_t ms_ranges_bytes(const struct ms_ranges *ranges);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of equal length at equal distances, and copies of them in up to MS_ROW_DIMS dimensions. */
-#ifndef METASHARD_RUNTIME_BASE_STRIDED_COPY_H
-#define METASHARD_RUNTIME_BASE_STRIDED_COPY_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,5 +23,3 @@ struct ms_strided_copy {
         size_t to_stride, from_stride; /* bytes */
     } dim[MS_ROW_DIMS];
 };
-
-#endif

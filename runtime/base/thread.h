@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shim's own threads. */
-#ifndef METASHARD_RUNTIME_BASE_THREAD_H
-#define METASHARD_RUNTIME_BASE_THREAD_H
+#pragma once
 
 #include <pthread.h>
 
@@ -10,5 +9,3 @@
  * is large enough: the default is the process's limit, which suits the program's own threads only.
  */
 int ms_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
-
-#endif

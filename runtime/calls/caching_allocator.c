@@ -43,12 +43,9 @@ static bool carve(struct ms_allocation *allocation)
 static size_t present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     size_t bytes = 0;
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        bytes += ms_content_is_present(&extent.content) ? stop - at : 0;
-        at = stop;
-    }
+    struct ms_extent extent;
+    while (ms_lineage_next(lineage, &begin, end, &extent))
+        bytes += ms_content_is_present(&extent.content) ? extent.end - extent.begin : 0;
     return bytes;
 }
 

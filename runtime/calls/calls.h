@@ -10,8 +10,7 @@
  *
  * `stream` is never 0: the entry point has replaced it by CU_STREAM_LEGACY or CU_STREAM_PER_THREAD.
  */
-#ifndef METASHARD_RUNTIME_CALLS_CALLS_H
-#define METASHARD_RUNTIME_CALLS_CALLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -99,5 +98,3 @@ void ms_add_green_context(CUcontext context);
 
 /* Allows or forbids access from `peer` to allocations of `device`. */
 CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled);
-
-#endif

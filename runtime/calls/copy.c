@@ -24,6 +24,8 @@ enum { LEAST_FROM_STORE = 256 << 10 };
 struct copy {
     struct ms_allocation *source, *destination;
     CUdeviceptr source_address, destination_address;
+    size_t from, to; /* their offsets in the allocations */
+    size_t bytes;
     CUstream stream;
     bool is_row;                        /* one of many rows of a copy */
     const struct ms_sequence *sequence; /* that the tensor is in, or NULL */
@@ -34,16 +36,20 @@ static CUresult back_destination(const struct copy *copy, size_t at, size_t byte
 {
     if (copy->destination == NULL)
         return CUDA_SUCCESS;
-    const size_t begin = ms_offset(copy->destination, copy->destination_address + at);
-    return ms_materialise(copy->destination, begin, begin + bytes, MS_NEED_OVERWRITE);
+    return ms_materialise(copy->destination, copy->to + at, copy->to + at + bytes,
+                          MS_NEED_OVERWRITE);
+}
+
+static CUresult materialise_source(const struct copy *copy, size_t at, size_t bytes)
+{
+    return ms_materialise(copy->source, copy->from + at, copy->from + at + bytes,
+                          ms_need_in(copy->source, MS_NEED_READ, copy->stream));
 }
 
 /* Copies a piece whose bytes are in device memory, or must get there to keep their value. */
 static CUresult copy_resident(const struct copy *copy, size_t at, size_t bytes)
 {
-    const size_t begin = ms_offset(copy->source, copy->source_address + at);
-    CUresult result = ms_materialise(copy->source, begin, begin + bytes,
-                                     ms_need_in(copy->source, MS_NEED_READ, copy->stream));
+    CUresult result = materialise_source(copy, at, bytes);
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
     if (result == CUDA_SUCCESS)
@@ -80,7 +86,7 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
         return copy_from_parked(copy, at, bytes, content);
     if (content->cached || content->kind == MS_LAUNCHED || content->kind == MS_PARKED)
         return copy_resident(copy, at, bytes);
-    const size_t from = ms_offset(copy->source, copy->source_address + at);
+    const size_t from = copy->from + at;
     CUresult result = ms_shard_read_remote(copy->source, from, from + bytes);
     if (result == CUDA_SUCCESS)
         result = back_destination(copy, at, bytes);
@@ -90,16 +96,23 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
     return ms_replay(content, from, copy->destination_address + at, bytes, copy->stream);
 }
 
+/* Makes a piece of the destination deferred. */
+static CUresult set_content(const struct copy *copy, size_t at, size_t bytes,
+                            const struct ms_content *content)
+{
+    const size_t to = copy->to + at;
+    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, content)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Bytes that are absent in the source become absent in the destination, whatever was there. */
 static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
 {
     static const struct ms_content absent = {.kind = MS_ABSENT, .locality = MS_REMOTE};
     if (copy->destination == NULL || ms_is_capturing())
         return copy_resident(copy, at, bytes); /* which fails */
-    const size_t to = ms_offset(copy->destination, copy->destination_address + at);
-    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &absent)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_OUT_OF_MEMORY;
+    return set_content(copy, at, bytes, &absent);
 }
 
 /* Copies a deferred piece to a range that is all present, all unowned, or all deferred. */
@@ -111,31 +124,27 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     /* Bytes that a plan has brought into memory are not read from their file twice. */
     if (!may_move(copy, content) || (content->cached && content->locality == MS_LOCAL))
         return copy_resident(copy, at, bytes);
-    const size_t from = ms_offset(copy->source, copy->source_address + at);
+    const size_t from = copy->from + at;
     if (content->locality == MS_REMOTE && ms_shard_enforces())
         return ms_shard_read_remote(copy->source, from, from + bytes);
     ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
-    const size_t to = ms_offset(copy->destination, copy->destination_address + at);
     struct ms_content moved = *content;
     moved.cached = false;
     moved.locality = MS_UNKNOWN;
     moved.is_remote_copy = false;
-    moved.pattern = ms_pattern_move(content->pattern, from, to);
-    return ms_lineage_set(&copy->destination->lineage, to, to + bytes, &moved)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_OUT_OF_MEMORY;
+    moved.pattern = ms_pattern_move(content->pattern, from, copy->to + at);
+    return set_content(copy, at, bytes, &moved);
 }
 
 /* Copies a deferred piece, cut where the destination changes between deferred and present. */
 static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *extent)
 {
-    const size_t start = ms_offset(copy->source, copy->source_address);
     for (size_t from = extent->begin; from < extent->end;) {
-        const size_t at = from - start;
+        const size_t at = from - copy->from;
         size_t bytes = extent->end - from;
         bool present = true;
         if (copy->destination != NULL) {
-            const size_t to = ms_offset(copy->destination, copy->destination_address + at);
+            const size_t to = copy->to + at;
             const struct ms_extent there = ms_lineage_at(&copy->destination->lineage, to);
             if (there.end - to < bytes)
                 bytes = there.end - to;
@@ -163,7 +172,7 @@ static CUresult define(const struct copy *copy, struct ms_extent *extent)
 
 static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, bool may_record)
 {
-    const size_t at = extent->begin - ms_offset(copy->source, copy->source_address);
+    const size_t at = extent->begin - copy->from;
     const size_t bytes = extent->end - extent->begin;
     CUresult result = CUDA_SUCCESS;
     if (extent->content.kind == MS_ABSENT)
@@ -179,12 +188,11 @@ static CUresult copy_extent(const struct copy *copy, struct ms_extent *extent, b
 }
 
 /* Takes the source's extents first, so that an overlapping copy reads what was there. */
-static CUresult copy_extents(const struct copy *copy, size_t bytes, bool may_record)
+static CUresult copy_extents(const struct copy *copy, bool may_record)
 {
-    const size_t start = ms_offset(copy->source, copy->source_address);
     size_t count;
     struct ms_extent *extents =
-        ms_lineage_copy(&copy->source->lineage, start, start + bytes, &count);
+        ms_lineage_copy(&copy->source->lineage, copy->from, copy->from + copy->bytes, &count);
     if (extents == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
@@ -201,20 +209,18 @@ static void set_remote_copy(struct ms_content *content)
 }
 
 /* Marks the source's remote bytes in the copy too, so that a receive there does not keep them. */
-static CUresult copy_recorded(const struct copy *copy, size_t bytes)
+static CUresult copy_recorded(const struct copy *copy)
 {
     struct ms_ranges remote_parts = {0};
-    const size_t start = ms_offset(copy->source, copy->source_address);
-    ms_shard_query_placement(copy->source, start, start + bytes);
+    ms_shard_query_placement(copy->source, copy->from, copy->from + copy->bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (copy->destination == NULL || copy->is_row ||
-        ms_list_remote_parts(copy->source, start, bytes, copy->sequence, &remote_parts))
-        result = copy_extents(copy, bytes, true);
+        ms_list_remote_parts(copy->source, copy->from, copy->bytes, copy->sequence, &remote_parts))
+        result = copy_extents(copy, true);
     if (remote_parts.count > 0 && result == CUDA_SUCCESS) {
-        const size_t to = ms_offset(copy->destination, copy->destination_address);
         for (size_t i = 0; i < remote_parts.count; i++) {
-            remote_parts.list[i].begin = remote_parts.list[i].begin - start + to;
-            remote_parts.list[i].end = remote_parts.list[i].end - start + to;
+            remote_parts.list[i].begin += copy->to - copy->from;
+            remote_parts.list[i].end += copy->to - copy->from;
         }
         if (!ms_lineage_change(&copy->destination->lineage, remote_parts.list, remote_parts.count,
                                set_remote_copy))
@@ -224,50 +230,39 @@ static CUresult copy_recorded(const struct copy *copy, size_t bytes)
     return result;
 }
 
-static bool overlaps(const struct copy *copy, size_t bytes)
+static bool overlaps(const struct copy *copy)
 {
-    return copy->source_address < copy->destination_address + bytes &&
-           copy->destination_address < copy->source_address + bytes;
-}
-
-static bool has_absent_source(const struct copy *copy, size_t bytes)
-{
-    const size_t begin = copy->source != NULL ? ms_offset(copy->source, copy->source_address) : 0;
-    return copy->source != NULL &&
-           ms_lineage_has_absent(&copy->source->lineage, begin, begin + bytes);
+    return copy->source_address < copy->destination_address + copy->bytes &&
+           copy->destination_address < copy->source_address + copy->bytes;
 }
 
 /* True if the driver cannot refuse the copy for what it reads. */
-static bool is_source_sure(const struct copy *copy, size_t bytes)
+static bool is_source_sure(const struct copy *copy)
 {
     const CUdevice device = copy->destination->device;
     return copy->source != NULL ? copy->source->device == device
-                                : ms_is_whole(copy->source_address, bytes, device);
+                                : ms_is_whole(copy->source_address, copy->bytes, device);
 }
 
 /* Backs the destination; keeps what the copy would overwrite if the driver may refuse the call. */
-static CUresult back_for_driver(const struct copy *copy, size_t bytes)
+static CUresult back_for_driver(const struct copy *copy)
 {
-    struct ms_allocation *to = copy->destination;
-    const size_t begin = ms_offset(to, copy->destination_address);
-    return is_source_sure(copy, bytes)
-               ? ms_back_for_call(to, begin, begin + bytes, copy->stream)
-               : ms_materialise(to, begin, begin + bytes, MS_NEED_READ_WRITE);
+    const size_t end = copy->to + copy->bytes;
+    return is_source_sure(copy)
+               ? ms_back_for_call(copy->destination, copy->to, end, copy->stream)
+               : ms_materialise(copy->destination, copy->to, end, MS_NEED_READ_WRITE);
 }
 
 /* Materialises both ranges, so that the driver's own copy can run. The source may be evictable: on
  * success it is held until ms_read_end. */
-static CUresult make_real(const struct copy *copy, size_t bytes)
+static CUresult make_real(const struct copy *copy)
 {
     CUresult result = CUDA_SUCCESS;
     ms_read_begin();
-    if (copy->source != NULL) {
-        const size_t begin = ms_offset(copy->source, copy->source_address);
-        result = ms_materialise(copy->source, begin, begin + bytes,
-                                ms_need_in(copy->source, MS_NEED_READ, copy->stream));
-    }
+    if (copy->source != NULL)
+        result = materialise_source(copy, 0, copy->bytes);
     if (result == CUDA_SUCCESS && copy->destination != NULL)
-        result = back_for_driver(copy, bytes);
+        result = back_for_driver(copy);
     if (result != CUDA_SUCCESS)
         ms_read_end();
     return result;
@@ -281,34 +276,24 @@ static bool answered_or_held(bool is_answered)
     return is_answered;
 }
 
-static bool has_deferred_source(const struct copy *copy, size_t bytes)
-{
-    if (copy->source == NULL)
-        return false;
-    const size_t begin = ms_offset(copy->source, copy->source_address);
-    return !ms_lineage_is_resident(&copy->source->lineage, begin, begin + bytes);
-}
-
-static void add_use(struct ms_allocation *allocation, CUdeviceptr address, size_t bytes)
-{
-    if (allocation == NULL)
-        return;
-    const size_t begin = ms_offset(allocation, address);
-    ms_space_add_use(allocation, begin, begin + bytes);
-}
-
 /* Returns true if the copy is answered; otherwise it is held for the driver's copy. */
-static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
+static bool run(struct copy *copy, CUresult *result_out)
 {
-    if ((copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes)) ||
+    const struct ms_allocation *source = copy->source;
+    const size_t bytes = copy->bytes;
+    if ((source != NULL && !ms_fits(source, copy->source_address, bytes)) ||
         (copy->destination != NULL &&
          !ms_fits(copy->destination, copy->destination_address, bytes))) {
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
-    add_use(copy->source, copy->source_address, bytes);
-    add_use(copy->destination, copy->destination_address, bytes);
+    if (source != NULL) {
+        copy->from = ms_offset(source, copy->source_address);
+        ms_space_add_use(copy->source, copy->from, copy->from + bytes);
+    }
     if (copy->destination != NULL) {
+        copy->to = ms_offset(copy->destination, copy->destination_address);
+        ms_space_add_use(copy->destination, copy->to, copy->to + bytes);
         *result_out = ms_bound_lineage(copy->destination);
         if (*result_out != CUDA_SUCCESS)
             return true;
@@ -316,28 +301,27 @@ static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
         ms_order_add_gate(); /* it may be pinned memory */
     }
     /* The driver decides what an overlapping copy does. */
-    if (has_deferred_source(copy, bytes) && !overlaps(copy, bytes)) {
+    if (source != NULL && !overlaps(copy) &&
+        !ms_lineage_is_resident(&source->lineage, copy->from, copy->from + bytes)) {
         const bool may_record = ms_may_record(copy->stream);
-        if (may_record || has_absent_source(copy, bytes)) {
-            *result_out =
-                may_record ? copy_recorded(copy, bytes) : copy_extents(copy, bytes, false);
+        if (may_record || ms_lineage_has_absent(&source->lineage, copy->from, copy->from + bytes)) {
+            *result_out = may_record ? copy_recorded(copy) : copy_extents(copy, false);
             if (!copy->is_row)
-                ms_publish_event(MS_EVENT_RECORD, copy->source,
-                                 ms_offset(copy->source, copy->source_address), bytes,
+                ms_publish_event(MS_EVENT_RECORD, source, copy->from, bytes,
                                  "a copy on the device");
             return true;
         }
     }
-    *result_out = make_real(copy, bytes);
+    *result_out = make_real(copy);
     return *result_out != CUDA_SUCCESS;
 }
 
-static bool claim_and_run(struct copy *copy, size_t bytes, CUresult *result_out)
+static bool claim_and_run(struct copy *copy, CUresult *result_out)
 {
     ms_space_claim_two(copy->source_address, copy->destination_address, &copy->source,
                        &copy->destination);
     const bool answered = copy->source != NULL || copy->destination != NULL
-                              ? run(copy, bytes, result_out)
+                              ? run(copy, result_out)
                               : answered_or_held(false);
     ms_space_release(copy->source);
     if (copy->destination != copy->source)
@@ -345,34 +329,29 @@ static bool claim_and_run(struct copy *copy, size_t bytes, CUresult *result_out)
     return answered;
 }
 
-static bool try_copy(struct copy *copy, size_t bytes, CUresult *result_out)
-{
-    int attempts = 0;
-    bool answered;
-    do
-        answered = claim_and_run(copy, bytes, result_out);
-    while (answered && ms_try_bytes_again(*result_out, &attempts));
-    if (answered)
-        ms_window_extend();
-    return answered;
-}
-
 /* Returns true if the copy is answered; otherwise the caller does it, then calls ms_read_end. */
-static bool answer(struct copy *copy, size_t bytes, CUresult *result_out)
+static bool answer(struct copy *copy, CUresult *result_out)
 {
     const CUdeviceptr source = copy->source_address;
-    if (bytes == 0)
+    int attempts = 0;
+    bool answered;
+    if (copy->bytes == 0)
         return answered_or_held(false);
     if (!ms_is_owned(source)) {
         if (ms_is_pinned_memory(source))
             return answered_or_held(ms_copy_from_host(copy->destination_address,
-                                                      (const void *)(uintptr_t)source, bytes,
+                                                      (const void *)(uintptr_t)source, copy->bytes,
                                                       copy->stream, false, result_out));
         *result_out = ms_access_unowned(source);
         if (*result_out != CUDA_SUCCESS)
             return true;
     }
-    return try_copy(copy, bytes, result_out);
+    do
+        answered = claim_and_run(copy, result_out);
+    while (answered && ms_try_bytes_again(*result_out, &attempts));
+    if (answered)
+        ms_window_extend();
+    return answered;
 }
 
 bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
@@ -380,18 +359,19 @@ bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes
 {
     struct copy copy = {.source_address = source,
                         .destination_address = destination,
+                        .bytes = bytes,
                         .stream = stream};
-    return answer(&copy, bytes, result_out);
+    return answer(&copy, result_out);
 }
 
 /* The driver does what was not recorded. */
-static CUresult carry_out(struct copy *copy, size_t bytes)
+static CUresult carry_out(struct copy copy)
 {
     CUresult result;
-    if (answer(copy, bytes, &result))
+    if (answer(&copy, &result))
         return result;
-    result = ms_driver.memcpy_dtod_async(copy->destination_address, copy->source_address, bytes,
-                                         copy->stream);
+    result = ms_driver.memcpy_dtod_async(copy.destination_address, copy.source_address, copy.bytes,
+                                         copy.stream);
     ms_read_end();
     return result;
 }
@@ -399,18 +379,18 @@ static CUresult carry_out(struct copy *copy, size_t bytes)
 CUresult ms_copy_part(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
                       const struct ms_sequence *sequence, CUstream stream)
 {
-    struct copy copy = {.source_address = source,
-                        .destination_address = destination,
-                        .stream = stream,
-                        .sequence = sequence};
-    return carry_out(&copy, bytes);
+    return carry_out((struct copy){.source_address = source,
+                                   .destination_address = destination,
+                                   .bytes = bytes,
+                                   .stream = stream,
+                                   .sequence = sequence});
 }
 
 CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream)
 {
-    struct copy copy = {.source_address = source,
-                        .destination_address = destination,
-                        .stream = stream,
-                        .is_row = true};
-    return carry_out(&copy, bytes);
+    return carry_out((struct copy){.source_address = source,
+                                   .destination_address = destination,
+                                   .bytes = bytes,
+                                   .stream = stream,
+                                   .is_row = true});
 }

@@ -4,8 +4,7 @@
  * slice's content is known without memory for the tensor. A kernel, or a copy by the driver, would
  * need all of the tensor in memory.
  */
-#ifndef METASHARD_RUNTIME_CALLS_COPY_ROWS_H
-#define METASHARD_RUNTIME_CALLS_COPY_ROWS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -32,5 +31,3 @@ CUresult ms_copy_each_row(const struct ms_strided_copy *rows, CUstream stream);
  * recorded on the stream.
  */
 bool ms_copy_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out);
-
-#endif

@@ -45,15 +45,14 @@ static bool lineage_needs(const struct ms_lineage *lineage)
 static bool find_needing(const struct ms_lineage *lineage, size_t from, struct ms_range *range_out)
 {
     bool found = false;
-    for (size_t at = from; at < lineage->bytes && may_need(lineage);) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
+    struct ms_extent extent;
+    while (may_need(lineage) && ms_lineage_next(lineage, &from, lineage->bytes, &extent)) {
         const bool is_needing = extent.content.locality != MS_REMOTE && needs(&extent.content);
         if (found && !is_needing)
             break;
         if (is_needing)
-            *range_out = (struct ms_range){found ? range_out->begin : at, extent.end};
+            *range_out = (struct ms_range){found ? range_out->begin : extent.begin, extent.end};
         found = is_needing;
-        at = extent.end;
     }
     return found;
 }

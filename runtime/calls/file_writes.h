@@ -3,8 +3,7 @@
  * Files that are about to change while something on the device still comes from them: what depends
  * on their bytes is materialised first. So a program can convert a checkpoint in place.
  */
-#ifndef METASHARD_RUNTIME_CALLS_FILE_WRITES_H
-#define METASHARD_RUNTIME_CALLS_FILE_WRITES_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -23,5 +22,3 @@ int ms_prepare_file_write(const char *call, dev_t device, ino_t inode);
 
 /* The same for another process, which waits for the lease (source/lease.h) and always gets it. */
 void ms_answer_file_write(dev_t device, ino_t inode);
-
-#endif

@@ -4,8 +4,7 @@
  * pointer there at any time without a call that the shim sees, so a kernel that is given such
  * memory may reach anything. It is called tracked memory.
  */
-#ifndef METASHARD_RUNTIME_CALLS_HOST_MEMORY_H
-#define METASHARD_RUNTIME_CALLS_HOST_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ bool ms_host_is_readable(uint64_t address);
 
 /* The range outside of which ms_host_holds is false. */
 void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out);
-
-#endif

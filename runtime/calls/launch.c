@@ -148,13 +148,12 @@ static struct part part_of(struct ms_allocation *allocation,
 static bool can_be_input(const struct part *part)
 {
     enum { ROUNDING = 512 };
-    const struct ms_lineage *lineage = &part->allocation->lineage;
-    for (size_t at = part->begin; at < part->end;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
+    struct ms_extent extent;
+    for (size_t at = part->begin;
+         ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent);) {
         if (extent.content.kind == MS_RESIDENT ||
-            (ms_content_is_nothing(&extent.content) && part->end - at >= ROUNDING))
+            (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
             return false;
-        at = extent.end;
     }
     return true;
 }

@@ -10,8 +10,7 @@
  * block. host_memory.h covers what the host writes without a call; docs/limits.md says what is not
  * seen.
  */
-#ifndef METASHARD_RUNTIME_CALLS_POINTER_SCAN_H
-#define METASHARD_RUNTIME_CALLS_POINTER_SCAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ CUresult ms_pointer_scan_expose_pattern(uint32_t pattern);
 
 /* True if a copy put an address of host memory on the device: any kernel may reach anything. */
 bool ms_pointer_scan_is_unbounded(void);
-
-#endif

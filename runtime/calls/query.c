@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/query.h"
 
+#include <string.h>
+
 #include "runtime/calls/calls.h"
 #include "runtime/memory/allocations.h"
 
@@ -20,7 +22,7 @@ bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_
     return true;
 }
 
-static int device_has(CUdevice device, CUdevice_attribute attribute)
+static bool device_has(CUdevice device, CUdevice_attribute attribute)
 {
     int value = 0;
     if (ms_driver.device_get_attribute(&value, attribute, device) != CUDA_SUCCESS)
@@ -41,6 +43,13 @@ static bool ask_driver(CUdeviceptr address, CUresult *result_out)
     return *result_out != CUDA_SUCCESS;
 }
 
+/* Attributes have 4 or 8 bytes. Both architectures are little-endian. */
+static bool give(void *value_out, uint64_t value, size_t bytes)
+{
+    memcpy(value_out, &value, bytes);
+    return true;
+}
+
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                           CUresult *result_out)
 {
@@ -50,14 +59,11 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     *result_out = CUDA_SUCCESS;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *)value_out = facts.context;
-        return true;
+        return give(value_out, (uintptr_t)facts.context, 8);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned *)value_out = CU_MEMORYTYPE_DEVICE;
-        return true;
+        return give(value_out, CU_MEMORYTYPE_DEVICE, 4);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *(CUdeviceptr *)value_out = address;
-        return true;
+        return give(value_out, address, 8);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
@@ -65,37 +71,29 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         /* Each is a 4-byte boolean and false for mapped memory. */
-        *(unsigned *)value_out = 0;
-        return true;
+        return give(value_out, false, 4);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        *(unsigned long long *)value_out = FIRST_BUFFER_ID + facts.id;
-        return true;
+        return give(value_out, FIRST_BUFFER_ID + facts.id, 8);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)value_out = facts.device;
-        return true;
+        return give(value_out, (uint64_t)facts.device, 4);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *(CUdeviceptr *)value_out = facts.address;
-        return true;
+        return give(value_out, facts.address, 8);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *(size_t *)value_out = facts.bytes;
-        return true;
+        return give(value_out, facts.bytes, 8);
     case CU_POINTER_ATTRIBUTE_MAPPED:
-        *(unsigned *)value_out = 1;
-        return true;
+        return give(value_out, true, 4);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(unsigned long long *)value_out = CU_MEM_HANDLE_TYPE_NONE;
-        return true;
+        return give(value_out, CU_MEM_HANDLE_TYPE_NONE, 8);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        *(unsigned *)value_out =
-            (unsigned)device_has(facts.device,
-                                 CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-        return true;
+        return give(value_out,
+                    device_has(facts.device,
+                               CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+                    4);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned *)value_out = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        give(value_out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE, 4);
         return is_current(facts.device) || ask_driver(address, result_out);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)value_out = NULL;
-        return true;
+        return give(value_out, 0, 8);
     default:
         return ask_driver(address, result_out);
     }
@@ -164,9 +162,7 @@ bool ms_is_pinned_memory(CUdeviceptr address)
 bool ms_is_managed(CUdeviceptr address)
 {
     unsigned managed = 0;
-    return ms_driver.pointer_get_attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
-               CUDA_SUCCESS &&
-           managed != 0;
+    return ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) && managed != 0;
 }
 
 bool ms_host_can_write(CUdeviceptr address)

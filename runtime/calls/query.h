@@ -3,8 +3,7 @@
  * What the driver's query functions return for allocations: the same as for memory from cuMemAlloc,
  * except where the memory really differs (cuIpcGetMemHandle cannot share it).
  */
-#ifndef METASHARD_RUNTIME_CALLS_QUERY_H
-#define METASHARD_RUNTIME_CALLS_QUERY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ bool ms_host_can_write(CUdeviceptr address);
 
 /* True if [address, address + bytes) meets an allocation. */
 bool ms_meets_allocation(CUdeviceptr address, size_t bytes);
-
-#endif

@@ -3,8 +3,7 @@
  * Finds words in bytes: any 8 bytes, wherever they begin, whose value lies in a window of
  * addresses. Fast if there are none: it compares 64 of them at a time, by their upper four bytes.
  */
-#ifndef METASHARD_RUNTIME_CALLS_WORD_SCAN_H
-#define METASHARD_RUNTIME_CALLS_WORD_SCAN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ void ms_words_begin(struct ms_words *words, const void *bytes, size_t count,
 
 /* Finds the next word, in ascending order. Returns false if there is none. */
 bool ms_words_next(struct ms_words *words, size_t *offset_out, uint64_t *word_out);
-
-#endif

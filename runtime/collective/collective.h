@@ -10,8 +10,7 @@
  * all on the thread that calls NCCL. From the first to the second, or to the end of the outermost
  * group, what the thread's operations read cannot be evicted.
  */
-#ifndef METASHARD_RUNTIME_COLLECTIVE_COLLECTIVE_H
-#define METASHARD_RUNTIME_COLLECTIVE_COLLECTIVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,5 +40,3 @@ void ms_collective_group(bool begins);
  * allocations, for good. Each gets one handle, unless it was backed in pieces earlier; then
  * *one_handle_out is false. */
 CUresult ms_collective_pin(const void *address, size_t bytes, bool *one_handle_out);
-
-#endif

@@ -3,8 +3,7 @@
  * Communicators of NCCL: their size, and the rank of this process. The rank of a plan is that in
  * the communicator of as many ranks as the plan's world has.
  */
-#ifndef METASHARD_RUNTIME_COLLECTIVE_COMMUNICATOR_H
-#define METASHARD_RUNTIME_COLLECTIVE_COMMUNICATOR_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -23,5 +22,3 @@ void ms_communicator_split_off(const void *handle, const struct ms_communicator 
 void ms_communicator_add(const void *handle, const struct ms_communicator *communicator);
 bool ms_communicator_find(const void *handle, struct ms_communicator *communicator_out);
 void ms_communicator_forget(const void *handle);
-
-#endif

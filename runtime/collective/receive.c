@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/collective/receive.h"
 
-#include <sched.h>
-#include <time.h>
-
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
@@ -41,16 +38,9 @@ static bool list_sinkable(const struct ms_allocation *allocation, size_t begin, 
     return is_good;
 }
 
-/* True if tensors were concatenated to the range, and will be copied back from it. */
-static bool is_passing(const struct ms_allocation *allocation, size_t begin, size_t end)
+static bool is_remote_copy(const struct ms_content *content)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
-    for (size_t i = ms_lineage_index(lineage, begin);
-         i < lineage->count && lineage->extents[i].begin < end; i++) {
-        if (lineage->extents[i].content.is_remote_copy)
-            return true;
-    }
-    return false;
+    return content->is_remote_copy;
 }
 
 /* Lists the granules of [begin, end), neither sinkable nor backed, where parked memory can lie. */
@@ -192,9 +182,9 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
                                    .allocation_id = allocation->id,
                                    .context = allocation->context};
     ms_space_add_use(allocation, begin, end);
-    /* In its own place, what arrives in granules with local bytes may stay; copied on from there,
-     * it would take memory again. */
-    const bool passes = is_passing(allocation, begin, end);
+    /* Remote copies: concatenated tensors, which will be copied back. In its own place, what comes
+     * in granules with local bytes may stay; copied on from there, it would take memory again. */
+    const bool passes = ms_lineage_any(&allocation->lineage, begin, end, is_remote_copy);
     if (!ms_list_remote_parts(allocation, begin, end - begin, NULL, &remote_parts) ||
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
@@ -247,26 +237,6 @@ CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
     return result;
 }
 
-/*
- * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole
- * model's broadcasts in one go. So the call returns when this one has run. The wait is limited,
- * because another rank may wait for this one first.
- */
-static bool wait_for(CUevent event)
-{
-    enum { SPINS = 256, STEP_NS = 200 * 1000 };
-    const uint64_t steps = ms_config.receive_ms * (UINT64_C(1000000) / STEP_NS);
-    CUresult state = ms_driver.event_query(event);
-    for (uint64_t i = 0; i < SPINS + steps && state == CUDA_ERROR_NOT_READY; i++) {
-        if (i < SPINS)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
-        state = ms_driver.event_query(event);
-    }
-    return state == CUDA_SUCCESS;
-}
-
 /* Hands over an event to what is mapped under the allocation, unless that was freed meanwhile. */
 static void hand_over(const struct ms_receive *receive, const struct ms_sink_mapping *sink,
                       CUevent event)
@@ -314,7 +284,11 @@ static CUresult hand_events_over(const struct ms_receive *receive, CUstream stre
     return result;
 }
 
-/* This wait has an event of its own. */
+/*
+ * What follows a broadcast can be recorded when its stream is idle, and PyTorch queues a whole
+ * model's broadcasts in one go. So the call returns when this one has run. The wait, which has an
+ * event of its own, is limited, because another rank may wait for this one first.
+ */
 static CUresult follow(const struct ms_receive *receive, CUstream stream)
 {
     CUevent event;
@@ -323,7 +297,8 @@ static CUresult follow(const struct ms_receive *receive, CUstream stream)
         result = record(stream, &event);
     if (result != CUDA_SUCCESS)
         return result;
-    if (wait_for(event) && (receive->sink != NULL || receive->lent != NULL))
+    if (ms_event_poll(event, ms_config.receive_ms) == CUDA_SUCCESS &&
+        (receive->sink != NULL || receive->lent != NULL))
         unmap_sink(receive);
     ms_driver.event_destroy(event);
     return CUDA_SUCCESS;

@@ -14,8 +14,7 @@
  * Granules that have memory already, or that others share, are excepted. remote_parts.h finds what
  * is remote of a tensor that is received.
  */
-#ifndef METASHARD_RUNTIME_COLLECTIVE_RECEIVE_H
-#define METASHARD_RUNTIME_COLLECTIVE_RECEIVE_H
+#pragma once
 
 #include "runtime/base/range_list.h"
 #include "runtime/memory/allocations.h"
@@ -35,5 +34,3 @@ CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
 
 /* The receive is queued on stream. Waits until it has run, for at most METASHARD_RECEIVE_MS. */
 void ms_receive_queued(const struct ms_receive *receive, CUstream stream);
-
-#endif

@@ -38,6 +38,17 @@ void ms_driver_leave(const struct ms_driver_scope *scope)
     restore_context(scope);
 }
 
+CUresult ms_driver_wait_for(CUcontext context, CUevent event)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.event_synchronize(event);
+    ms_driver_leave(&scope);
+    return result;
+}
+
 CUresult ms_driver_wait(CUstream stream)
 {
     const CUresult result = ms_driver.stream_synchronize(stream);

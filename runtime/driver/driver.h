@@ -3,8 +3,7 @@
  * The CUDA driver as the runtime sees it: a table of real functions, filled before ms_start() and
  * constant afterwards. The runtime calls no cu* symbol: that would re-enter the shim.
  */
-#ifndef METASHARD_RUNTIME_DRIVER_DRIVER_H
-#define METASHARD_RUNTIME_DRIVER_DRIVER_H
+#pragma once
 
 /* The exported names, not those that cuda.h maps them to for the version compiled for. */
 #define __CUDA_API_VERSION_INTERNAL
@@ -37,10 +36,11 @@ struct ms_driver_scope {
 CUresult ms_driver_enter(CUcontext context, struct ms_driver_scope *scope_out);
 void ms_driver_leave(const struct ms_driver_scope *scope);
 
+/* Waits for an event of a context, which need not be current. */
+CUresult ms_driver_wait_for(CUcontext context, CUevent event);
+
 /*
  * Waits for a stream of ours, before what its work uses is freed or reused. A failed wait says
  * nothing about the work, unless the context is lost: it is repeated, and the second result counts.
  */
 CUresult ms_driver_wait(CUstream stream);
-
-#endif

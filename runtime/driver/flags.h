@@ -5,8 +5,7 @@
  * The page is wiped in a forked child (MADV_WIPEONFORK): the driver is unusable there anyway, and
  * all zeroes make the shim inert, however the child was created.
  */
-#ifndef METASHARD_RUNTIME_DRIVER_FLAGS_H
-#define METASHARD_RUNTIME_DRIVER_FLAGS_H
+#pragma once
 
 /* Offsets for the assembly thunks; checked in flags.c. */
 #define MS_HOT_DEFERRED 0
@@ -40,36 +39,19 @@ struct ms_hot {
 
 extern struct ms_hot ms_hot;
 
-static inline bool ms_is_started(void)
-{
-    return atomic_load_explicit(&ms_hot.started, memory_order_relaxed) != 0;
-}
-
-static inline bool ms_is_recorded(void)
-{
-    return atomic_load_explicit(&ms_hot.recorded, memory_order_relaxed) != 0;
-}
-
-/* Some stream is being captured. */
-static inline bool ms_is_capturing(void)
-{
-    return atomic_load_explicit(&ms_hot.captures, memory_order_relaxed) != 0;
-}
-
-static inline bool ms_has_files(void)
-{
-    return atomic_load_explicit(&ms_hot.files, memory_order_relaxed) != 0;
-}
-
-static inline bool ms_owns_any(void)
-{
-    return atomic_load_explicit(&ms_hot.owned, memory_order_relaxed) != 0;
-}
-
-static inline bool ms_is_gated(void)
-{
-    return atomic_load_explicit(&ms_hot.gated, memory_order_relaxed) != 0;
-}
+#define MS_IS_SET(name, flag)                                                 \
+    static inline bool name(void)                                             \
+    {                                                                         \
+        return atomic_load_explicit(&ms_hot.flag, memory_order_relaxed) != 0; \
+    }
+MS_IS_SET(ms_is_started, started)
+MS_IS_SET(ms_is_recorded, recorded)
+MS_IS_SET(ms_is_capturing, captures)
+MS_IS_SET(ms_has_files, files)
+MS_IS_SET(ms_owns_any, owned)
+MS_IS_SET(ms_is_gated, gated)
+MS_IS_SET(ms_defers_any, deferred)
+#undef MS_IS_SET
 
 /* Nothing is deferred, and the gate flag is set: a call may go straight to the driver. One load. */
 static inline bool ms_is_quiet(void)
@@ -87,11 +69,5 @@ static inline bool ms_is_quiet_for_copies(void)
     typedef uint64_t __attribute__((may_alias)) both;
     return __atomic_load_n((const both *)&ms_hot.owned, __ATOMIC_RELAXED) == UINT64_C(1) << 32;
 }
-
-static inline bool ms_defers_any(void)
-{
-    return atomic_load_explicit(&ms_hot.deferred, memory_order_relaxed) != 0;
-}
-#endif
 
 #endif

@@ -3,8 +3,7 @@
  * What a call needs of the bytes that it reaches, before it is forwarded. CUDA_SUCCESS means that
  * the call may be forwarded; anything else is to be returned instead.
  */
-#ifndef METASHARD_RUNTIME_FILL_ACCESS_H
-#define METASHARD_RUNTIME_FILL_ACCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,5 +29,3 @@ CUresult ms_access_all(void);
  * backed before. *one_handle_out: it is in one handle.
  */
 CUresult ms_access_export(CUdeviceptr address, bool *one_handle_out);
-
-#endif

@@ -3,7 +3,6 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
@@ -130,9 +129,8 @@ static bool wait_for_contexts(const struct way *way, const struct candidate *can
 static void keep_what_is_lost(struct ms_allocation *allocation)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
-    for (size_t at = 0; at < allocation->bytes;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        at = extent.end;
+    struct ms_extent extent;
+    for (size_t at = 0; ms_lineage_next(&allocation->lineage, &at, allocation->bytes, &extent);) {
         if (extent.content.cached && !ms_content_is_current(&extent.content))
             ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &resident);
     }
@@ -149,12 +147,10 @@ static void give_up_dead(struct ms_allocation *allocation)
     for (size_t i = 0; i <= blocks->count; i++) {
         const size_t end = i < blocks->count ? blocks->all[i].begin : allocation->bytes;
         size_t at = i > 0 ? blocks->all[i - 1].end : 0;
-        while (at < end) {
-            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-            const size_t stop = extent.end < end ? extent.end : end;
+        struct ms_extent extent;
+        while (ms_lineage_next(&allocation->lineage, &at, end, &extent)) {
             if (extent.content.kind == MS_RESIDENT)
-                ms_lineage_set(&allocation->lineage, at, stop, &dead);
-            at = stop;
+                ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &dead);
         }
     }
 }

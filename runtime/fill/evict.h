@@ -3,8 +3,7 @@
  * What to free when device memory runs out. Cached bytes can be replayed, and granules without
  * present bytes hold nothing. Both can be unmapped once no queued work uses them.
  */
-#ifndef METASHARD_RUNTIME_FILL_EVICT_H
-#define METASHARD_RUNTIME_FILL_EVICT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -52,5 +51,3 @@ void ms_read_end(void);
 /* The need that applies to the allocation when the call is queued in stream: need itself, or its
  * `elsewhere` in needs.def. */
 enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need need, CUstream stream);
-
-#endif

@@ -28,19 +28,18 @@ static size_t list_files(const struct ms_allocation *allocation, size_t begin, s
                          struct ms_read_request *runs, size_t *bytes_out)
 {
     size_t count = 0;
+    struct ms_extent extent;
     *bytes_out = 0;
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        if (is_missing_file(&extent.content)) {
-            if (runs != NULL)
-                runs[count] =
-                    (struct ms_read_request){extent.content.source, extent.content.source_offset,
-                                             stop - at, allocation->address + at};
-            count++;
-            *bytes_out += stop - at;
-        }
-        at = stop;
+    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        const size_t bytes = extent.end - extent.begin;
+        if (!is_missing_file(&extent.content))
+            continue;
+        if (runs != NULL)
+            runs[count] =
+                (struct ms_read_request){extent.content.source, extent.content.source_offset, bytes,
+                                         allocation->address + extent.begin};
+        count++;
+        *bytes_out += bytes;
     }
     return count;
 }
@@ -63,20 +62,24 @@ static CUresult replay_files(const struct ms_allocation *allocation, size_t begi
     return result;
 }
 
+static CUresult replay_extent(const struct ms_allocation *allocation,
+                              const struct ms_extent *extent, CUstream stream)
+{
+    return ms_replay_any(&extent->content, extent->begin, allocation->address + extent->begin,
+                         extent->end - extent->begin, stream);
+}
+
 /* Replays what is missing of [begin, end): its files together, the rest extent by extent. */
 static CUresult replay_missing(const struct ms_allocation *allocation, size_t begin, size_t end,
                                CUstream stream)
 {
     bool files_done;
     CUresult result = replay_files(allocation, begin, end, stream, &files_done);
-    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
+    struct ms_extent extent;
+    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
-            result =
-                ms_replay_any(&extent.content, at, allocation->address + at, stop - at, stream);
-        at = stop;
+            result = replay_extent(allocation, &extent, stream);
     }
     return result;
 }
@@ -147,13 +150,11 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
 static bool find_in_place(const struct ms_allocation *allocation, size_t begin, size_t end,
                           struct in_place *run_out)
 {
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        if (may_run_in_place(allocation, &extent, begin, end, run_out))
-            return true;
-        at = extent.end;
-    }
-    return false;
+    struct ms_extent extent;
+    bool found = false;
+    for (size_t at = begin; !found && ms_lineage_next(&allocation->lineage, &at, end, &extent);)
+        found = may_run_in_place(allocation, &extent, begin, end, run_out);
+    return found;
 }
 
 /* Replays all of the part that the launch does not write. */
@@ -161,16 +162,14 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
                               CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t at = run->begin; at < run->end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        const size_t stop = extent.end < run->end ? extent.end : run->end;
+    struct ms_extent extent;
+    for (size_t at = run->begin;
+         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, run->end, &extent);) {
         const bool is_there = extent.content.kind == MS_LAUNCHED &&
                               extent.content.recorded == run->recorded &&
-                              extent.content.source_offset == at - run->recorded_begin;
+                              extent.content.source_offset == extent.begin - run->recorded_begin;
         if (!is_there && !ms_content_is_nothing(&extent.content))
-            result =
-                ms_replay_any(&extent.content, at, allocation->address + at, stop - at, stream);
-        at = stop;
+            result = replay_extent(allocation, &extent, stream);
     }
     return result;
 }
@@ -381,16 +380,14 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
                                   const struct ms_need_row *need)
 {
     CUresult result = CUDA_SUCCESS;
-    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        struct ms_range range = {at, stop};
+    struct ms_extent extent;
+    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        struct ms_range range = {extent.begin, extent.end};
         while (extent.content.locality == MS_REMOTE && result == CUDA_SUCCESS &&
                ms_backing_next(&allocation->backing, &range)) {
             result = materialise(allocation, range.begin, range.end, need);
-            range = (struct ms_range){range.end, stop};
+            range = (struct ms_range){range.end, extent.end};
         }
-        at = stop;
     }
     return result;
 }

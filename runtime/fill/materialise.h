@@ -3,8 +3,7 @@
  * Materialising: backing granules and replaying the lineage into them. The caller holds the claim
  * on the allocation. On failure nothing that was deferred is lost: the lineage is as before.
  */
-#ifndef METASHARD_RUNTIME_FILL_MATERIALISE_H
-#define METASHARD_RUNTIME_FILL_MATERIALISE_H
+#pragma once
 
 #include "runtime/memory/allocations.h"
 
@@ -33,5 +32,3 @@ extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
 /* Brings [begin, end) into memory as the row of the need says. Waits for the device. */
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_need need);
-
-#endif

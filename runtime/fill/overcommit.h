@@ -14,8 +14,7 @@
  *
  * Thread-safe. All of it is about one device, except where it says the current one.
  */
-#ifndef METASHARD_RUNTIME_FILL_OVERCOMMIT_H
-#define METASHARD_RUNTIME_FILL_OVERCOMMIT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ void ms_overcommit_set_failed(void);
 
 /* True once after ms_overcommit_set_failed on this thread. */
 bool ms_overcommit_take_failed(void);
-
-#endif

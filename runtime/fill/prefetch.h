@@ -3,8 +3,7 @@
  * Prefetching: materialises the local bytes of all allocations, by the plan in force, in large
  * transfers. One thread prefetches at a time; others wait for it.
  */
-#ifndef METASHARD_RUNTIME_FILL_PREFETCH_H
-#define METASHARD_RUNTIME_FILL_PREFETCH_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -17,5 +16,3 @@ bool ms_prefetch_run(const char *why);
 
 /* A plan has come into force, the first or a later one. */
 void ms_prefetch_begin(bool is_first);
-
-#endif

@@ -226,15 +226,15 @@ CUresult ms_replay_any(const struct ms_content *content, size_t offset, CUdevice
 static const struct ms_recorded_launch *find_own_launch(const struct placed *placed, size_t begin,
                                                         size_t end)
 {
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(placed->lineage, at);
+    struct ms_extent extent;
+    while (ms_lineage_next(placed->lineage, &begin, end, &extent)) {
         const struct ms_content *content = &extent.content;
         if (content->kind == MS_LAUNCHED &&
-            ms_recorded_launch_is_at(content, placed->allocation_id, placed->address + at) &&
+            ms_recorded_launch_is_at(content, placed->allocation_id,
+                                     placed->address + extent.begin) &&
             content->recorded->address == placed->address &&
             content->recorded->before.bytes == placed->lineage->bytes)
             return content->recorded;
-        at = extent.end;
     }
     return NULL;
 }
@@ -242,9 +242,10 @@ static const struct ms_recorded_launch *find_own_launch(const struct placed *pla
 /* What was never written before a launch becomes zero there, so that replaying twice gives the
  * same. */
 static CUresult replay_extent(const struct ms_extent *extent, const struct ms_recorded_launch *own,
-                              CUdeviceptr address, size_t bytes, CUstream stream)
+                              CUdeviceptr address, CUstream stream)
 {
     const struct ms_content *content = &extent->content;
+    const size_t bytes = extent->end - extent->begin;
     if (ms_content_is_nothing(content)) {
         static const struct ms_content zero = {.kind = MS_FILL};
         return ms_replay(&zero, 0, address, bytes, stream);
@@ -262,12 +263,9 @@ static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address
     CUresult result = CUDA_SUCCESS;
     if (own != NULL)
         result = ms_replay_launch(own, address, begin, end, stream);
-    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
-        const struct ms_extent extent = ms_lineage_at(placed->lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        result = replay_extent(&extent, own, address + at, stop - at, stream);
-        at = stop;
-    }
+    struct ms_extent extent;
+    while (result == CUDA_SUCCESS && ms_lineage_next(placed->lineage, &begin, end, &extent))
+        result = replay_extent(&extent, own, address + extent.begin, stream);
     return result;
 }
 

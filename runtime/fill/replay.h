@@ -2,8 +2,7 @@
 /*
  * Replaying lineage: turning an extent into bytes in device memory. The one place that does.
  */
-#ifndef METASHARD_RUNTIME_FILL_REPLAY_H
-#define METASHARD_RUNTIME_FILL_REPLAY_H
+#pragma once
 
 #include "runtime/driver/driver.h"
 #include "runtime/memory/lineage.h"
@@ -38,5 +37,3 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
  */
 CUresult ms_fill_stream(CUcontext context, CUstream *stream_out);
 void ms_fill_stream_forget(CUcontext context);
-
-#endif

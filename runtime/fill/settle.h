@@ -5,11 +5,8 @@
  * has moved on: it launches work, and for METASHARD_SETTLE_MS it allocated and recorded nothing.
  * The next deferred allocation opens a new window.
  */
-#ifndef METASHARD_RUNTIME_FILL_SETTLE_H
-#define METASHARD_RUNTIME_FILL_SETTLE_H
+#pragma once
 
 /* Settles now. `why` is a clause for the log and the state page; it must stay valid. What cannot be
  * materialised stays deferred, and is not tried again until something new is deferred. */
 void ms_settle_now(const char *why);
-
-#endif

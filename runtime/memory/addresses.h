@@ -6,8 +6,7 @@
  * an address. So the shim asks for addresses that are far from such numbers. A driver may give
  * others.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_ADDRESSES_H
-#define METASHARD_RUNTIME_MEMORY_ADDRESSES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ static inline bool ms_address_is_far(uint64_t word)
 /* As cuMemAddressReserve with an alignment of granule; far addresses if the driver honours the
  * hint. */
 CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule);
-
-#endif

@@ -8,8 +8,7 @@
  * in the order of addresses (ms_space_claim_two). A thread that waits for a claim holds no
  * lock but turns (docs/locking.md).
  */
-#ifndef METASHARD_RUNTIME_MEMORY_ALLOCATIONS_H
-#define METASHARD_RUNTIME_MEMORY_ALLOCATIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -171,5 +170,3 @@ uint64_t ms_space_reserved_bytes(CUdevice device);
 
 /* Bytes of the device's allocations that are not backed. */
 uint64_t ms_space_unbacked_bytes(CUdevice device);
-
-#endif

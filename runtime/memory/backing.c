@@ -133,17 +133,10 @@ static bool touches(const struct ms_sink_mapping *mapping, size_t begin, size_t 
 
 static CUresult wait_for_work(const struct ms_sink_mapping *mapping)
 {
-    struct ms_driver_scope scope;
-    if (mapping->event == NULL) {
-        ms_log(MS_ERROR, "memory is used that a collective of an open group is to write");
-        return CUDA_ERROR_NOT_PERMITTED;
-    }
-    CUresult result = ms_driver_enter(mapping->context, &scope);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_driver.event_synchronize(mapping->event);
-    ms_driver_leave(&scope);
-    return result;
+    if (mapping->event != NULL)
+        return ms_driver_wait_for(mapping->context, mapping->event);
+    ms_log(MS_ERROR, "memory is used that a collective of an open group is to write");
+    return CUDA_ERROR_NOT_PERMITTED;
 }
 
 /* Removes it from the list, of which *at is a link. */

@@ -9,8 +9,7 @@
  *
  * Not thread-safe: guarded by the claim on the allocation. No function needs a current context.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_BACKING_H
-#define METASHARD_RUNTIME_MEMORY_BACKING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -121,5 +120,3 @@ bool ms_backing_is_one_chunk(const struct ms_backing *backing);
  */
 void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled);
 CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled);
-
-#endif

@@ -4,8 +4,7 @@
  * memory, and waiting for the context would end the capture. So they keep it until no stream is
  * captured.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_DELAYED_FREE_H
-#define METASHARD_RUNTIME_MEMORY_DELAYED_FREE_H
+#pragma once
 
 #include "runtime/memory/allocations.h"
 
@@ -24,5 +23,3 @@ bool ms_free_delayed(CUcontext context);
 
 /* The context was destroyed, and its work with it. */
 void ms_delayed_free_forget(CUcontext context);
-
-#endif

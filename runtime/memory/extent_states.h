@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The legal states of an extent: kind x locality x cached x remote copy. */
-#ifndef METASHARD_RUNTIME_MEMORY_EXTENT_STATES_H
-#define METASHARD_RUNTIME_MEMORY_EXTENT_STATES_H
+#pragma once
 
 #include "runtime/memory/lineage.h"
 
@@ -44,5 +43,3 @@ static inline bool ms_content_is_legal(const struct ms_content *content)
                                                           : states[content->kind].plain;
     return (localities >> content->locality & 1) != 0;
 }
-
-#endif

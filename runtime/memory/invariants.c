@@ -15,7 +15,8 @@ static bool violates(struct ms_violation *violation, const char *rule, uint64_t 
 static bool extent_violates(struct ms_violation *violation, const char *rule,
                             const struct ms_extent *extent)
 {
-    *violation = (struct ms_violation){rule, extent->begin, extent->end, &extent->content};
+    violates(violation, rule, extent->begin, extent->end);
+    violation->content = &extent->content;
     return false;
 }
 

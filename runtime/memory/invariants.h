@@ -6,8 +6,7 @@
  * A build with -Ddebug_checks=true checks an allocation at the end of each claim. In other builds
  * nothing of this is in the shim.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_INVARIANTS_H
-#define METASHARD_RUNTIME_MEMORY_INVARIANTS_H
+#pragma once
 
 #include "runtime/memory/allocations.h"
 
@@ -37,5 +36,3 @@ bool ms_allocation_is_valid(const struct ms_allocation *allocation, struct ms_vi
  * when enough claims of the thread have ended.
  */
 void ms_check_allocation(const struct ms_allocation *allocation);
-
-#endif

@@ -72,6 +72,18 @@ struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
     return extent;
 }
 
+bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
+                     struct ms_extent *extent_out)
+{
+    if (*at >= end)
+        return false;
+    *extent_out = ms_lineage_at(lineage, *at);
+    if (extent_out->end > end)
+        extent_out->end = end;
+    *at = extent_out->end;
+    return true;
+}
+
 bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     if (lineage->resident_bytes == lineage->bytes)
@@ -86,51 +98,51 @@ size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset)
     return find(lineage, offset);
 }
 
+bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end,
+                    bool (*is)(const struct ms_content *content))
+{
+    bool found = false;
+    for (size_t i = find(lineage, begin); begin < end && !found && i < lineage->count; i++) {
+        found = is(&lineage->extents[i].content);
+        begin = lineage->extents[i].end;
+    }
+    return found;
+}
+
+static bool is_remote(const struct ms_content *content)
+{
+    return content->locality == MS_REMOTE;
+}
+
 bool ms_lineage_has_remote(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
-    if (lineage->remote_bytes == 0 || begin >= end)
-        return false;
-    for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
-         i++) {
-        if (lineage->extents[i].content.locality == MS_REMOTE)
-            return true;
-    }
-    return false;
+    return lineage->remote_bytes > 0 && ms_lineage_any(lineage, begin, end, is_remote);
+}
+
+static bool is_absent(const struct ms_content *content)
+{
+    return content->kind == MS_ABSENT;
 }
 
 bool ms_lineage_has_absent(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
-    if (lineage->kind_bytes[MS_ABSENT] == 0 || begin >= end)
-        return false;
-    for (size_t i = find(lineage, begin); i < lineage->count && lineage->extents[i].begin < end;
-         i++) {
-        if (lineage->extents[i].content.kind == MS_ABSENT)
-            return true;
-    }
-    return false;
+    return lineage->kind_bytes[MS_ABSENT] > 0 && ms_lineage_any(lineage, begin, end, is_absent);
 }
 
-/* True if all extents of [begin, end) are present, or none, as wanted. */
-static bool all_are(const struct ms_lineage *lineage, size_t begin, size_t end, bool wanted)
+static bool is_missing(const struct ms_content *content)
 {
-    for (size_t i = find(lineage, begin); i < lineage->count; i++) {
-        if (lineage->extents[i].begin >= end)
-            break;
-        if (ms_content_is_present(&lineage->extents[i].content) != wanted)
-            return false;
-    }
-    return true;
+    return !ms_content_is_present(content);
 }
 
 bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
-    return all_are(lineage, begin, end, true);
+    return !ms_lineage_any(lineage, begin, end, is_missing);
 }
 
 bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     return lineage->resident_bytes + lineage->cached_bytes == 0 ||
-           all_are(lineage, begin, end, false);
+           !ms_lineage_any(lineage, begin, end, ms_content_is_present);
 }
 
 bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *right)
@@ -140,21 +152,10 @@ bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *r
     if (a->kind != b->kind || a->cached != b->cached || a->locality != b->locality ||
         a->is_remote_copy != b->is_remote_copy)
         return false;
-    switch (a->kind) {
-    case MS_FILL:
-        return a->pattern == b->pattern;
-    case MS_SOURCE:
-        return a->source == b->source &&
+    if (refers(a->kind))
+        return a->owned == b->owned &&
                a->source_offset + (left->end - left->begin) == b->source_offset;
-    case MS_LAUNCHED:
-        return a->recorded == b->recorded &&
-               a->source_offset + (left->end - left->begin) == b->source_offset;
-    case MS_PARKED:
-        return a->parked == b->parked &&
-               a->source_offset + (left->end - left->begin) == b->source_offset;
-    default:
-        return true;
-    }
+    return a->kind != MS_FILL || a->pattern == b->pattern;
 }
 
 static void account(struct ms_lineage *lineage, const struct ms_extent *extent, bool added)
@@ -252,12 +253,11 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead)
 {
     const struct ms_content wanted = {.kind = dead ? MS_DEAD : MS_UNDEFINED};
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        if (ms_content_is_nothing(&extent.content) && !ms_lineage_set(lineage, at, stop, &wanted))
+    struct ms_extent extent;
+    while (ms_lineage_next(lineage, &begin, end, &extent)) {
+        if (ms_content_is_nothing(&extent.content) &&
+            !ms_lineage_set(lineage, extent.begin, extent.end, &wanted))
             return false;
-        at = stop;
     }
     return true;
 }
@@ -266,13 +266,11 @@ bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
 {
     static const struct ms_content resident = {.kind = MS_RESIDENT};
     static const struct ms_content dead = {.kind = MS_DEAD};
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
+    struct ms_extent extent;
+    while (ms_lineage_next(lineage, &begin, end, &extent)) {
         const bool present = ms_content_is_present(&extent.content);
-        if (!ms_lineage_set(lineage, at, stop, present ? &resident : &dead))
+        if (!ms_lineage_set(lineage, extent.begin, extent.end, present ? &resident : &dead))
             return false;
-        at = stop;
     }
     return true;
 }
@@ -336,17 +334,15 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
 {
     if (!ms_lineage_init(part_out, end - begin))
         return false;
-    for (size_t at = begin; at < end;) {
-        struct ms_extent extent = ms_lineage_at(lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        if (extent.content.kind == MS_FILL)
-            extent.content.pattern = ms_pattern_move(extent.content.pattern, at, at - begin);
+    struct ms_extent extent;
+    for (size_t at = begin; ms_lineage_next(lineage, &at, end, &extent);) {
+        const size_t to = extent.begin - begin;
+        extent.content.pattern = ms_pattern_move(extent.content.pattern, extent.begin, to);
         ms_content_forget_locality(&extent.content);
-        if (!ms_lineage_set(part_out, at - begin, stop - begin, &extent.content)) {
+        if (!ms_lineage_set(part_out, to, extent.end - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;
         }
-        at = stop;
     }
     return true;
 }

@@ -16,8 +16,7 @@
  * Not thread-safe: guarded by the claim on the allocation. Owns references to its sources, recorded
  * launches and parked bytes. A function that fails (out of memory) leaves the lineage unchanged.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_LINEAGE_H
-#define METASHARD_RUNTIME_MEMORY_LINEAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -120,8 +119,16 @@ bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
 /* The extent that contains offset, cut so that it begins there. */
 struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
 
+/* The first extent of [*at, end), cut to it; *at moves behind it. False when there is none. */
+bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
+                     struct ms_extent *extent_out);
+
 /* The index of the extent that contains offset. */
 size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset);
+
+/* True when that is true of some extent of [begin, end). */
+bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end,
+                    bool (*is)(const struct ms_content *content));
 
 /* True when some byte of [begin, end) is remote. */
 bool ms_lineage_has_remote(const struct ms_lineage *lineage, size_t begin, size_t end);
@@ -169,5 +176,3 @@ void ms_extents_free(struct ms_extent *extents, size_t count);
 
 /* The pattern of a fill after its bytes moved from one offset to another. */
 uint32_t ms_pattern_move(uint32_t pattern, size_t from, size_t to);
-
-#endif

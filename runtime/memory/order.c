@@ -9,15 +9,12 @@
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 
-/* Spins first: even an idle stream takes some microseconds to get to the event. Then, if patient,
- * sleeps. */
-static CUresult poll(CUevent event, bool patient)
+CUresult ms_event_poll(CUevent event, uint64_t ms)
 {
     enum { SPINS = 64, STEP_NS = 50 * 1000 };
-    const uint64_t steps = ms_config.idle_ms * (UINT64_C(1000000) / STEP_NS);
-    const uint64_t most = patient ? SPINS + steps : SPINS;
+    const uint64_t steps = ms * (UINT64_C(1000000) / STEP_NS);
     CUresult state = ms_driver.event_query(event);
-    for (uint64_t i = 0; i < most && state == CUDA_ERROR_NOT_READY; i++) {
+    for (uint64_t i = 0; i < SPINS + steps && state == CUDA_ERROR_NOT_READY; i++) {
         if (i < SPINS)
             sched_yield();
         else
@@ -58,7 +55,7 @@ static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
     state =
         context != NULL ? record_context(context, event) : ms_driver.event_record(event, stream);
     if (state == CUDA_SUCCESS) {
-        state = poll(event, !atomic_load(in_vain));
+        state = ms_event_poll(event, atomic_load(in_vain) ? 0 : ms_config.idle_ms);
         atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
     }
     ms_driver.event_destroy(event);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a write may be recorded instead of run, and waiting for queued work. */
-#ifndef METASHARD_RUNTIME_MEMORY_ORDER_H
-#define METASHARD_RUNTIME_MEMORY_ORDER_H
+#pragma once
 
 #include "runtime/memory/allocations.h"
 
@@ -51,6 +50,10 @@ bool ms_host_may_change(CUstream stream);
  */
 bool ms_context_is_idle(CUcontext context);
 
+/* Waits for an event, for about so many milliseconds: CUDA_ERROR_NOT_READY if that was not enough.
+ * Spins first: even an idle stream takes some microseconds to get to the event. */
+CUresult ms_event_poll(CUevent event, uint64_t ms);
+
 /*
  * Waits for all work that is queued in the context now, as cuCtxSynchronize does. During a capture
  * returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and does not end it.
@@ -75,5 +78,3 @@ static inline bool ms_fits(const struct ms_allocation *allocation, CUdeviceptr a
 {
     return bytes <= allocation->bytes - ms_offset(allocation, address);
 }
-
-#endif

@@ -2,7 +2,6 @@
 #include "runtime/memory/parked.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/heap.h"
@@ -18,24 +17,13 @@ struct ms_parked {
 
 _Static_assert(offsetof(struct ms_parked, counted) == 0, "as lineage wants it");
 
-static CUresult wait_for(const struct ms_parked *parked, CUevent event)
-{
-    struct ms_driver_scope scope;
-    CUresult result = ms_driver_enter(parked->context, &scope);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = ms_driver.event_synchronize(event);
-    ms_driver_leave(&scope);
-    return result;
-}
-
 /* A context that is gone has no work. */
 static void destroy(struct ms_counted *counted)
 {
     struct ms_parked *parked = (struct ms_parked *)counted;
     const CUevent event = atomic_load(&parked->event);
     if (event != NULL) {
-        wait_for(parked, event);
+        ms_driver_wait_for(parked->context, event);
         ms_driver.event_destroy(event);
     }
     ms_backing_release(&parked->backing);
@@ -106,7 +94,7 @@ CUresult ms_parked_wait(struct ms_parked *parked)
 {
     const CUevent event = atomic_load(&parked->event);
     if (event != NULL)
-        return wait_for(parked, event);
+        return ms_driver_wait_for(parked->context, event);
     ms_log(MS_ERROR, "bytes are used that a collective of an open group is to write");
     return CUDA_ERROR_NOT_PERMITTED;
 }

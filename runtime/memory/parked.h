@@ -8,8 +8,7 @@
  *
  * By reference count; usable from any thread.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_PARKED_H
-#define METASHARD_RUNTIME_MEMORY_PARKED_H
+#pragma once
 
 #include <stddef.h>
 
@@ -39,5 +38,3 @@ void ms_parked_attach_event(struct ms_parked *parked, CUevent event);
 
 /* Waits until the bytes are written. Fails if the work is not queued yet. */
 CUresult ms_parked_wait(struct ms_parked *parked);
-
-#endif

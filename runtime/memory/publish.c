@@ -72,24 +72,13 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
 
 static enum ms_state_kind kind_of(const struct ms_content *content)
 {
-    switch (content->kind) {
-    case MS_UNDEFINED:
-        return MS_BYTES_UNDEFINED;
-    case MS_DEAD:
-        return MS_BYTES_DEAD;
-    case MS_FILL:
-        return MS_BYTES_FILL;
-    case MS_SOURCE:
-        return ms_source_is_file(content->source) ? MS_BYTES_FILE : MS_BYTES_SNAPSHOT;
-    case MS_LAUNCHED:
-        return MS_BYTES_LAUNCH;
-    case MS_PARKED:
-        return MS_BYTES_PARKED;
-    case MS_ABSENT:
-        return MS_BYTES_ABSENT;
-    default:
-        return MS_BYTES_RESIDENT;
-    }
+    static const enum ms_state_kind kinds[MS_KIND_COUNT] = {
+        [MS_UNDEFINED] = MS_BYTES_UNDEFINED, [MS_DEAD] = MS_BYTES_DEAD,
+        [MS_FILL] = MS_BYTES_FILL,           [MS_SOURCE] = MS_BYTES_SNAPSHOT,
+        [MS_LAUNCHED] = MS_BYTES_LAUNCH,     [MS_PARKED] = MS_BYTES_PARKED,
+        [MS_ABSENT] = MS_BYTES_ABSENT,       [MS_RESIDENT] = MS_BYTES_RESIDENT};
+    return content->kind == MS_SOURCE && ms_source_is_file(content->source) ? MS_BYTES_FILE
+                                                                            : kinds[content->kind];
 }
 
 static struct ms_state_block describe_part(const struct ms_allocation *allocation, size_t begin,
@@ -100,19 +89,18 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
                                    .bytes = end - begin,
                                    .device = (uint32_t)allocation->device,
                                    .flags = MS_BLOCK_PART};
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        const size_t stop = extent.end < end ? extent.end : end;
-        block.kind_bytes[kind_of(&extent.content)] += stop - at;
+    struct ms_extent extent;
+    while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
+        const size_t bytes = extent.end - extent.begin;
+        block.kind_bytes[kind_of(&extent.content)] += bytes;
         if (extent.content.cached)
-            block.cached_bytes += stop - at;
+            block.cached_bytes += bytes;
         else if (extent.content.kind != MS_RESIDENT && extent.content.kind != MS_DEAD)
-            block.deferred_bytes += stop - at;
+            block.deferred_bytes += bytes;
         if (extent.content.locality == MS_REMOTE)
-            block.remote_bytes += stop - at;
+            block.remote_bytes += bytes;
         if (block.file == 0)
             add_file(&block, &extent.content);
-        at = stop;
     }
     return block;
 }

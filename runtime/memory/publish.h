@@ -3,8 +3,7 @@
  * Publishing to the state page (state/state.h): one call at each place where something happens.
  * Does nothing without a page. An allocation that is passed in must be claimed.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_PUBLISH_H
-#define METASHARD_RUNTIME_MEMORY_PUBLISH_H
+#pragma once
 
 #include "runtime/memory/allocations.h"
 #include "runtime/state/state.h"
@@ -60,5 +59,3 @@ struct ms_why {
 };
 struct ms_why ms_why_begin(enum ms_reason reason);
 void ms_why_end(struct ms_why why);
-
-#endif

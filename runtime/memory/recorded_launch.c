@@ -34,10 +34,9 @@ struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, siz
                                            size_t end)
 {
     struct ms_depths depths = {0, 0};
-    for (size_t at = begin; at < end;) {
-        const struct ms_extent extent = ms_lineage_at(lineage, at);
+    struct ms_extent extent;
+    while (ms_lineage_next(lineage, &begin, end, &extent)) {
         const struct ms_recorded_launch *recorded = extent.content.recorded;
-        at = extent.end;
         if (extent.content.kind != MS_LAUNCHED)
             continue;
         depths.launches = recorded->depth > depths.launches ? recorded->depth : depths.launches;

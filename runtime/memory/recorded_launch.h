@@ -14,8 +14,7 @@
  *
  * By reference count; immutable after creation; usable from any thread.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_RECORDED_LAUNCH_H
-#define METASHARD_RUNTIME_MEMORY_RECORDED_LAUNCH_H
+#pragma once
 
 #include "runtime/kernel/call.h"
 #include "runtime/memory/lineage.h"
@@ -64,5 +63,3 @@ static inline bool ms_recorded_launch_is_at(const struct ms_content *content,
 
 /* True if a replay would still give the same bytes: no file behind the content has changed. */
 bool ms_content_is_current(const struct ms_content *content);
-
-#endif

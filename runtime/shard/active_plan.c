@@ -94,10 +94,9 @@ MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
         ms_sheet_cleanup_locked(&ms_shard.sheet); /* it has fewer tensors than there are */
         return ms_fault_set(fault, "out of memory");
     }
-    if (known > 0)
-        memcpy(tensors, ms_checkpoint_files_tensors(), known * sizeof(*tensors));
-    for (size_t i = known; i < count; i++)
-        tensors[i] = &ms_named_tensors_at(i - known)->tensor;
+    for (size_t i = 0; i < count; i++)
+        tensors[i] =
+            i < known ? ms_checkpoint_files_at(i) : &ms_named_tensors_at(i - known)->tensor;
     const struct ms_layout_source source = {.tensors = tensors,
                                             .count = count,
                                             .has_declared = true};

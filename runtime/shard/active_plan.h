@@ -11,8 +11,7 @@
  * shard.lock guards all of it. No claim is taken and no driver function called while it is held.
  * Functions that take an allocation require its claim.
  */
-#ifndef METASHARD_RUNTIME_SHARD_ACTIVE_PLAN_H
-#define METASHARD_RUNTIME_SHARD_ACTIVE_PLAN_H
+#pragma once
 
 #include "runtime/base/range_list.h"
 #include "runtime/memory/allocations.h"
@@ -96,18 +95,12 @@ void ms_shard_forget(const struct ms_allocation *allocation, size_t begin, size_
 /* Finds blocks, by size and order, for tensors that have no other place. Takes claims itself. */
 void ms_shard_match_blocks(void);
 
-/* The state of the active plan at one moment. */
-struct ms_shard_facts {
-    char name[512];
-    uint32_t rank, world;
-    uint64_t generation;
-    uint64_t tensors;                    /* of the plan, found in the program's memory */
-    uint64_t planned_bytes, owned_bytes; /* of these; of this rank */
-};
-void ms_shard_describe(struct ms_shard_facts *facts_out);
+/* The active plan at one moment, with its tensors that were found in the program's memory; in a
+ * process without a plan all zero but for its mode. */
+void ms_shard_describe(struct ms_state_plan *facts_out);
 
-/* Publishes the active plan to the state page. `what` says what happened to it, for an event. */
-void ms_shard_publish_facts(const struct ms_shard_facts *facts);
+/* Publishes that to the state page. `what` says what happened to the plan, for an event. */
+void ms_shard_publish_facts(const struct ms_state_plan *facts);
 void ms_shard_publish(const char *what, uint64_t began);
 
 /* Visits the entries that match no tensor of a known file and no named tensor, and the entries that
@@ -115,5 +108,3 @@ void ms_shard_publish(const char *what, uint64_t began);
 typedef void ms_shard_visitor(void *context, size_t index, const char *name);
 void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context);
 void ms_shard_visit_ambiguous(ms_shard_visitor *visit, void *context);
-
-#endif

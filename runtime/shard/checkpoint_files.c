@@ -20,8 +20,10 @@ struct ms_checkpoint_file {
 };
 
 static struct {
-    const struct ms_tensor **tensors;
-    uint64_t *copied; /* bytes, by tensor; may count some twice */
+    struct {
+        const struct ms_tensor *tensor;
+        uint64_t copied; /* bytes; may count some twice */
+    } * all;
     size_t count, capacity;
     size_t complete; /* tensors that count and are copied completely */
     size_t counting; /* tensors that count, of the first `counted` */
@@ -36,9 +38,9 @@ size_t ms_checkpoint_files_count(void)
     return known.count;
 }
 
-const struct ms_tensor *const *ms_checkpoint_files_tensors(void)
+const struct ms_tensor *ms_checkpoint_files_at(size_t index)
 {
-    return known.tensors;
+    return known.all[index].tensor;
 }
 
 static bool is_same(const struct stat *a, const struct stat *b)
@@ -60,24 +62,6 @@ static struct ms_checkpoint_file *find_file(const struct stat *stat)
     return NULL;
 }
 
-static bool grow_tensors(size_t added)
-{
-    const size_t capacity = known.count + added;
-    if (capacity <= known.capacity)
-        return true;
-    const struct ms_tensor **tensors =
-        ms_heap_realloc(known.tensors, capacity * sizeof(*known.tensors));
-    if (tensors == NULL)
-        return false;
-    known.tensors = tensors;
-    uint64_t *copied = ms_heap_realloc(known.copied, capacity * sizeof(*copied));
-    if (copied == NULL)
-        return false;
-    known.copied = copied;
-    known.capacity = capacity;
-    return true;
-}
-
 /* Adds the file even if it is no checkpoint, so that it is not read again. */
 static struct ms_checkpoint_file *add_file(const struct stat *stat)
 {
@@ -91,7 +75,8 @@ static struct ms_checkpoint_file *add_file(const struct stat *stat)
 static int by_place(const void *a, const void *b)
 {
     const size_t left = *(const size_t *)a, right = *(const size_t *)b;
-    const uint64_t left_at = known.tensors[left]->offset, right_at = known.tensors[right]->offset;
+    const uint64_t left_at = known.all[left].tensor->offset;
+    const uint64_t right_at = known.all[right].tensor->offset;
     if (left_at != right_at)
         return left_at < right_at ? -1 : 1;
     return left < right ? -1 : left > right;
@@ -109,7 +94,7 @@ static bool add_tensors(struct ms_checkpoint_file *file, size_t first, size_t en
     qsort(file->by_place, end - first, sizeof(*file->by_place), by_place);
     uint64_t reach = 0;
     for (size_t i = 0; i < end - first; i++) {
-        const struct ms_tensor *tensor = known.tensors[file->by_place[i]];
+        const struct ms_tensor *tensor = known.all[file->by_place[i]].tensor;
         if (tensor->offset + tensor->bytes > reach)
             reach = tensor->offset + tensor->bytes;
         file->reach[i] = reach;
@@ -123,14 +108,14 @@ static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
     const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
-    if (!grow_tensors(count))
-        return false;
     for (size_t i = 0; i < count;) {
         const char *path = tensors[i].file;
         const size_t first = known.count;
         for (; i < count && strcmp(tensors[i].file, path) == 0; i++) {
-            known.copied[known.count] = 0;
-            known.tensors[known.count++] = &tensors[i];
+            if (!MS_ARRAY_GROW(known.all, known.count, known.capacity))
+                return false;
+            known.all[known.count].copied = 0;
+            known.all[known.count++].tensor = &tensors[i];
         }
         struct stat now;
         if (stat(path, &now) != 0)
@@ -266,7 +251,7 @@ bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t b
                                ms_checkpoint_files_visitor *visit, void *context)
 {
     for (size_t i = first_behind(file, begin); i < file->count; i++) {
-        const struct ms_tensor *tensor = known.tensors[file->by_place[i]];
+        const struct ms_tensor *tensor = known.all[file->by_place[i]].tensor;
         if (tensor->offset >= end)
             break;
         if (tensor->offset + tensor->bytes > begin && !visit(context, file->by_place[i], tensor))
@@ -288,23 +273,24 @@ static bool counts(const struct ms_tensor *tensor, const struct note *note)
 /* The program loads again: copies what is there already, while nothing is missing. */
 static void begin_again(void)
 {
-    memset(known.copied, 0, known.count * sizeof(*known.copied));
+    for (size_t i = 0; i < known.count; i++)
+        known.all[i].copied = 0;
     known.complete = 0;
 }
 
 static bool add_tensor_copy(void *context, size_t index, const struct ms_tensor *tensor)
 {
     struct note *note = context;
-    if (counts(tensor, note) && known.copied[index] + note->slack > tensor->bytes &&
+    uint64_t *copied = &known.all[index].copied;
+    if (counts(tensor, note) && *copied + note->slack > tensor->bytes &&
         known.complete == known.counting)
         begin_again();
     const uint64_t begin = note->begin > tensor->offset ? note->begin : tensor->offset;
     const uint64_t tensor_end = tensor->offset + tensor->bytes;
     const uint64_t end = note->end < tensor_end ? note->end : tensor_end;
-    const bool was_complete = known.copied[index] + note->slack > tensor->bytes;
-    known.copied[index] += end - begin;
-    if (!was_complete && counts(tensor, note) &&
-        known.copied[index] + note->slack > tensor->bytes) {
+    const bool was_complete = *copied + note->slack > tensor->bytes;
+    *copied += end - begin;
+    if (!was_complete && counts(tensor, note) && *copied + note->slack > tensor->bytes) {
         known.complete++;
         note->completed = true;
     }
@@ -319,6 +305,6 @@ bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_
     if (!note.completed)
         return false;
     for (; known.counted < known.count; known.counted++)
-        known.counting += counts(known.tensors[known.counted], &note);
+        known.counting += counts(known.all[known.counted].tensor, &note);
     return known.complete == known.counting;
 }

@@ -6,8 +6,7 @@
  *
  * Guarded by the lock of active_plan.c. Reads headers of files; calls no driver function.
  */
-#ifndef METASHARD_RUNTIME_SHARD_CHECKPOINT_FILES_H
-#define METASHARD_RUNTIME_SHARD_CHECKPOINT_FILES_H
+#pragma once
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/source/source.h"
@@ -16,13 +15,13 @@ struct ms_checkpoint_file;
 
 /* All tensors, in the order in which they became known; none is ever removed. */
 size_t ms_checkpoint_files_count(void);
-const struct ms_tensor *const *ms_checkpoint_files_tensors(void);
+const struct ms_tensor *ms_checkpoint_files_at(size_t index);
 
 /* The file behind a source, or NULL if it is no checkpoint; each file is read once. */
 const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source *source);
 
 /* Calls visit for each tensor with bytes in [begin, end) of the file, by offset; `index` is that of
- * ms_checkpoint_files_tensors. Returns false as soon as visit does. */
+ * ms_checkpoint_files_at. Returns false as soon as visit does. */
 typedef bool ms_checkpoint_files_visitor(void *context, size_t index,
                                          const struct ms_tensor *tensor);
 bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,
@@ -35,5 +34,3 @@ bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t b
  */
 bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_t begin,
                                   uint64_t end, uint64_t least, uint64_t slack);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Guarded by the lock of active_plan.c.
  */
-#ifndef METASHARD_RUNTIME_SHARD_NAMED_TENSORS_H
-#define METASHARD_RUNTIME_SHARD_NAMED_TENSORS_H
+#pragma once
 
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/memory/allocations.h"
@@ -30,5 +29,3 @@ bool ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end, cons
 bool ms_named_tensors_forget(uint64_t allocation_id, size_t begin, size_t end);
 
 bool ms_named_tensors_hold(uint64_t allocation_id, size_t begin, size_t end);
-
-#endif

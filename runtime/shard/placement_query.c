@@ -174,19 +174,9 @@ static void apply(struct query *query, struct ms_allocation *allocation)
     ms_ranges_cleanup(&remote);
 }
 
-static bool has_open(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    for (size_t i = ms_lineage_index(lineage, begin);
-         i < lineage->count && lineage->extents[i].begin < end; i++) {
-        if (is_open(&lineage->extents[i].content))
-            return true;
-    }
-    return false;
-}
-
 void ms_shard_query_placement(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    if (!ms_shard_is_active() || !has_open(&allocation->lineage, begin, end))
+    if (!ms_shard_is_active() || !ms_lineage_any(&allocation->lineage, begin, end, is_open))
         return;
     struct query *query = ms_heap_zalloc(sizeof(*query));
     if (query == NULL)
@@ -312,44 +302,18 @@ bool ms_shard_named_remote_parts(const struct ms_allocation *allocation, size_t 
 
 /* The call has not read the tensor before. When there is no room for it, it counts as one that
  * has. */
-MS_HOLDS(ms_shard.lock) static bool is_first_locked(const char *call, const char *tensor)
+MS_HOLDS(ms_shard.lock) static bool is_first_locked(const struct ms_remote_reader *reader)
 {
-    const size_t gaps = sizeof(ms_shard.remote_readers) / sizeof(ms_shard.remote_readers[0]);
+    const size_t most = sizeof(ms_shard.remote_readers) / sizeof(ms_shard.remote_readers[0]);
     size_t i = 0;
     while (i < ms_shard.remote_reader_count &&
-           (strncmp(ms_shard.remote_readers[i].call, call,
-                    sizeof(ms_shard.remote_readers[i].call) - 1) != 0 ||
-            strncmp(ms_shard.remote_readers[i].tensor, tensor,
-                    sizeof(ms_shard.remote_readers[i].tensor) - 1) != 0))
+           (strcmp(ms_shard.remote_readers[i].call, reader->call) != 0 ||
+            strcmp(ms_shard.remote_readers[i].tensor, reader->tensor) != 0))
         i++;
-    if (i < ms_shard.remote_reader_count || i == gaps)
+    if (i < ms_shard.remote_reader_count || i == most)
         return false;
-    snprintf(ms_shard.remote_readers[i].call, sizeof(ms_shard.remote_readers[i].call), "%s", call);
-    snprintf(ms_shard.remote_readers[i].tensor, sizeof(ms_shard.remote_readers[i].tensor), "%s",
-             tensor);
-    ms_shard.remote_reader_count++;
+    ms_shard.remote_readers[ms_shard.remote_reader_count++] = *reader;
     return true;
-}
-
-/* Logs once for each call and tensor, and each time a call fails. */
-MS_HOLDS(ms_shard.lock)
-static void report_locked(const char *call, const struct reader *reader, uint64_t bytes,
-                          bool is_first)
-{
-    const struct ms_mesh *mesh = ms_plan_mesh(ms_shard.plan);
-    if (ms_shard_enforces())
-        ms_log(MS_ERROR,
-               "%s reads %" PRIu64 " bytes of tensor %s, from byte %" PRIu64 " on, which the plan "
-               "%s gives to other ranks than %" PRIu32 " of %" PRIu32 "; METASHARD_PLAN_MODE is "
-               "enforce",
-               call, bytes, reader->tensor, reader->begin, ms_shard.name, ms_shard.rank,
-               mesh->world);
-    else if (is_first)
-        ms_log(MS_INFO,
-               "%s reads %" PRIu64 " bytes of tensor %s, from byte %" PRIu64 " on, which the plan "
-               "%s gives to other ranks than %" PRIu32 " of %" PRIu32,
-               call, bytes, reader->tensor, reader->begin, ms_shard.name, ms_shard.rank,
-               mesh->world);
 }
 
 /* The first remote extent determines the tensor; all of them count. */
@@ -357,18 +321,11 @@ MS_HOLDS(ms_shard.lock)
 static void publish_remote_reads_locked(const struct ms_allocation *allocation, size_t begin,
                                         size_t end)
 {
-    char call[sizeof(ms_shard.remote_readers[0].call)];
-    snprintf(call, sizeof(call), "%s%s%s", ms_caller != NULL ? ms_caller : "a call",
-             ms_caller_kernel != NULL ? " of " : "",
-             ms_caller_kernel != NULL ? ms_caller_kernel : "");
     struct reader reader = {"a block", 0, 0};
     bool is_found = false;
     uint64_t bytes = 0;
-    for (size_t at = begin; at < end;) {
-        struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
-        if (extent.end > end)
-            extent.end = end;
-        at = extent.end;
+    struct ms_extent extent;
+    for (size_t at = begin; ms_lineage_next(&allocation->lineage, &at, end, &extent);) {
         if (extent.content.locality != MS_REMOTE)
             continue;
         bytes += extent.end - extent.begin;
@@ -377,7 +334,20 @@ static void publish_remote_reads_locked(const struct ms_allocation *allocation, 
         is_found = true;
     }
     ms_publish_remote_read(allocation, begin, bytes, reader.tensor);
-    report_locked(call, &reader, bytes, is_first_locked(call, reader.tensor));
+    struct ms_remote_reader who;
+    snprintf(who.call, sizeof(who.call), "%s%s%s", ms_caller != NULL ? ms_caller : "a call",
+             ms_caller_kernel != NULL ? " of " : "",
+             ms_caller_kernel != NULL ? ms_caller_kernel : "");
+    snprintf(who.tensor, sizeof(who.tensor), "%s", reader.tensor);
+    /* Logs once for each call and tensor, and each time a call fails. */
+    const bool is_first = is_first_locked(&who);
+    if (is_first || ms_shard_enforces())
+        ms_log(ms_shard_enforces() ? MS_ERROR : MS_INFO,
+               "%s reads %" PRIu64 " bytes of tensor %s, from byte %" PRIu64 " on, which the plan "
+               "%s gives to other ranks than %" PRIu32 " of %" PRIu32 "%s",
+               who.call, bytes, reader.tensor, reader.begin, ms_shard.name, ms_shard.rank,
+               ms_plan_mesh(ms_shard.plan)->world,
+               ms_shard_enforces() ? "; METASHARD_PLAN_MODE is enforce" : "");
 }
 
 CUresult ms_shard_read_remote(const struct ms_allocation *allocation, size_t begin, size_t end)

@@ -2,8 +2,117 @@
 #include "runtime/shard/remote_parts.h"
 
 #include "runtime/config/config.h"
-#include "runtime/shard/active_plan.h"
-#include "runtime/shard/tensors_by_size.h"
+#include "runtime/plan/layout_sizes.h"
+#include "runtime/shard/shard_internal.h"
+
+/*
+ * --- by the size alone: what a rank keeps of any tensor of so many bytes that the plan declares,
+ * or that an entry without a name and an order selects. Programs that get their tensors from
+ * another rank have no file that would identify them.
+ */
+
+enum { MAX_KNOWN = 64 };
+
+static struct {
+    uint64_t version; /* of the sheet that all this comes from; 0: none */
+    struct ms_layout_sizes *sizes;
+    size_t count; /* sizes that do not fit are found anew each time */
+    struct {
+        uint64_t bytes;
+        struct ms_ranges remote;
+    } known[MAX_KNOWN];
+} sized MS_GUARDED_BY(ms_shard.lock);
+
+MS_HOLDS(ms_shard.lock) static bool follow_sheet(void)
+{
+    if (sized.version == ms_shard.sheet.version)
+        return true;
+    while (sized.count > 0)
+        ms_ranges_cleanup(&sized.known[--sized.count].remote);
+    ms_layout_sizes_destroy(sized.sizes);
+    sized.sizes = ms_layout_sizes_create(ms_shard.sheet.layout);
+    sized.version = sized.sizes != NULL ? ms_shard.sheet.version : 0;
+    return sized.sizes != NULL;
+}
+
+/* Adds the others of `bytes` bytes, if `ours` was found; frees that. */
+static bool add_rest(uint64_t bytes, bool is_found, struct ms_ranges *ours,
+                     struct ms_ranges *remote)
+{
+    struct ms_ranges all = {0};
+    const bool is_good =
+        is_found && ms_ranges_add(&all, 0, bytes) && ms_ranges_subtract(&all, ours, remote);
+    ms_ranges_cleanup(&all);
+    ms_ranges_cleanup(ours);
+    return is_good;
+}
+
+MS_HOLDS(ms_shard.lock) static bool add_declared(uint64_t bytes, struct ms_ranges *remote)
+{
+    struct ms_ranges ours = {0};
+    const bool is_found =
+        ms_layout_sizes_local(sized.sizes, ms_shard.sheet.placement, bytes, &ours);
+    return add_rest(bytes, is_found, &ours, remote);
+}
+
+/* Returns NULL if the table is full, or out of memory. */
+MS_HOLDS(ms_shard.lock) static const struct ms_ranges *find_known(uint64_t bytes)
+{
+    for (size_t i = 0; i < sized.count; i++) {
+        if (sized.known[i].bytes == bytes)
+            return &sized.known[i].remote;
+    }
+    if (sized.count == MAX_KNOWN)
+        return NULL;
+    struct ms_ranges remote = {0};
+    if (!add_declared(bytes, &remote)) {
+        ms_ranges_cleanup(&remote);
+        return NULL;
+    }
+    sized.known[sized.count].bytes = bytes;
+    sized.known[sized.count].remote = remote;
+    return &sized.known[sized.count++].remote;
+}
+
+/* For a tensor that the plan does not declare, but that an entry may select by size. */
+MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_ranges *remote)
+{
+    struct ms_unnamed_block block = {.end = bytes};
+    struct ms_sheet sheet = {0};
+    struct ms_fault fault;
+    struct ms_ranges ours = {0};
+    const struct ms_tensor *const tensors[] = {&block.tensor};
+    const struct ms_layout_source source = {.tensors = tensors, .count = 1};
+    if (!ms_unnamed_block_select_locked(&block, SIZE_MAX) ||
+        !ms_sheet_init_locked(&sheet, &source, &fault))
+        return false;
+    struct ms_layout_sizes *sizes = ms_layout_sizes_create(sheet.layout);
+    const bool is_found =
+        sizes != NULL && ms_layout_sizes_local(sizes, sheet.placement, bytes, &ours);
+    ms_layout_sizes_destroy(sizes);
+    ms_sheet_cleanup_locked(&sheet);
+    return add_rest(bytes, is_found, &ours, remote);
+}
+
+MS_HOLDS(ms_shard.lock)
+static bool add_sized_locked(const struct ms_sequence *sequence, struct ms_ranges *remote)
+{
+    const uint64_t bytes = sequence->bytes[sequence->at];
+    struct ms_ranges ours = {0};
+    if (!ms_shard_has_sheet_locked() || !follow_sheet())
+        return false;
+    if (!ms_layout_sizes_has(sized.sizes, bytes))
+        return add_by_entry(bytes, remote);
+    if (sequence->count > 1) { /* its place there may decide which tensor of the size it is */
+        const bool is_found =
+            ms_layout_sizes_local_in(sized.sizes, ms_shard.sheet.placement, sequence, &ours);
+        return add_rest(bytes, is_found, &ours, remote);
+    }
+    const struct ms_ranges *known = find_known(bytes);
+    return known != NULL ? ms_ranges_add_all(remote, known) : add_declared(bytes, remote);
+}
+
+/* --- by the content */
 
 /* True if bytes of a file continue outside: then the range is not a tensor in its place. */
 static bool is_cut(const struct ms_extent *extent, size_t begin, size_t end)
@@ -46,16 +155,22 @@ static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end,
     return is_good;
 }
 
+/*
+ * Adds the bytes, from `begin` on, that are remote for the tensor in the sequence's turn. If the
+ * plan has several tensors of that size, only bytes that are remote in all of them that it can be.
+ * Returns false if the active plan has none of that size, or out of memory.
+ */
 static bool list_sized(size_t begin, const struct ms_sequence *sequence, struct ms_ranges *remote)
 {
     const size_t first = remote->count;
-    if (!ms_sized_remote_parts(sequence, remote))
-        return false;
-    for (size_t i = first; i < remote->count; i++) {
+    ms_lock_take(&ms_shard.lock);
+    const bool is_good = add_sized_locked(sequence, remote);
+    ms_lock_drop(&ms_shard.lock);
+    for (size_t i = first; i < remote->count && is_good; i++) {
         remote->list[i].begin += begin;
         remote->list[i].end += begin;
     }
-    return true;
+    return is_good;
 }
 
 /* Adds what is in both, which are sorted. */

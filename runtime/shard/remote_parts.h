@@ -4,8 +4,7 @@
  * not be kept whole (receive.h), and a copy of it can be marked alike (calls/copy.c): PyTorch
  * concatenates tensors, broadcasts the result, and copies the parts back.
  */
-#ifndef METASHARD_RUNTIME_SHARD_REMOTE_PARTS_H
-#define METASHARD_RUNTIME_SHARD_REMOTE_PARTS_H
+#pragma once
 
 #include "runtime/base/range_list.h"
 #include "runtime/memory/allocations.h"
@@ -15,10 +14,8 @@
  * Adds the parts of [begin, begin + bytes) of a claimed allocation that other ranks keep, sorted
  * and exact to the byte. It knows them from the tensor's name; else from what the plan says of its
  * content (active_plan.h) and what was copied there from remote bytes; or, if its content says
- * nothing, from its size (tensors_by_size.h). `sequence` is the one that the tensor is in, or NULL.
+ * nothing, from its size. `sequence` is the one that the tensor is in, or NULL.
  * Adds nothing with METASHARD_RECEIVE_PARTS=off. Returns false if out of memory.
  */
 bool ms_list_remote_parts(struct ms_allocation *allocation, size_t begin, size_t bytes,
                           const struct ms_sequence *sequence, struct ms_ranges *remote_parts);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What active_plan.c and placement_query.c share about the active plan. */
-#ifndef METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
-#define METASHARD_RUNTIME_SHARD_SHARD_INTERNAL_H
+#pragma once
 
 #include "runtime/base/lock.h"
 #include "runtime/plan/placement.h"
@@ -46,8 +45,8 @@ struct ms_shard {
     size_t ambiguous_count;
 
     /* Calls that have read remote bytes, each logged once. */
-    struct {
-        char call[96], tensor[128];
+    struct ms_remote_reader {
+        char call[96], tensor[128]; /* cut */
     } remote_readers[64];
     size_t remote_reader_count;
 };
@@ -74,5 +73,3 @@ MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);
 MS_HOLDS(ms_shard.lock)
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
                           const struct ms_tensor *like);
-
-#endif

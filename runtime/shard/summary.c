@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Facts about the active plan: what was found, and what was not. */
 #include <stdio.h>
-#include <string.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
@@ -10,7 +9,7 @@
 #include "runtime/shard/shard_internal.h"
 #include "runtime/state/state.h"
 
-static void add_tensor(struct ms_shard_facts *facts, const struct ms_sheet *sheet, size_t given)
+static void add_tensor(struct ms_state_plan *facts, const struct ms_sheet *sheet, size_t given)
 {
     const size_t position = sheet->positions[given];
     facts->tensors++;
@@ -19,7 +18,7 @@ static void add_tensor(struct ms_shard_facts *facts, const struct ms_sheet *shee
 }
 
 /* Counts each tensor that was found in the program's memory. */
-MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_shard_facts *facts)
+MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_state_plan *facts)
 {
     for (size_t i = 0; ms_shard_has_sheet_locked() && i < ms_shard.known_count; i++) {
         if (ms_shard.is_seen[i])
@@ -35,12 +34,13 @@ MS_HOLDS(ms_shard.lock) static void add_seen_locked(struct ms_shard_facts *facts
     }
 }
 
-void ms_shard_describe(struct ms_shard_facts *facts_out)
+void ms_shard_describe(struct ms_state_plan *facts_out)
 {
-    *facts_out = (struct ms_shard_facts){.generation = ms_shard_generation()};
+    *facts_out = (struct ms_state_plan){.generation = ms_shard_generation(),
+                                        .enforced = ms_config.plan_mode == MS_ENFORCE};
     ms_lock_take(&ms_shard.lock);
     if (ms_shard.plan != NULL) {
-        memcpy(facts_out->name, ms_shard.name, sizeof(facts_out->name));
+        snprintf(facts_out->name, sizeof(facts_out->name), "%s", ms_shard.name);
         facts_out->rank = ms_shard.rank;
         facts_out->world = ms_plan_mesh(ms_shard.plan)->world;
         add_seen_locked(facts_out);
@@ -48,24 +48,16 @@ void ms_shard_describe(struct ms_shard_facts *facts_out)
     ms_lock_drop(&ms_shard.lock);
 }
 
-void ms_shard_publish_facts(const struct ms_shard_facts *facts)
+void ms_shard_publish_facts(const struct ms_state_plan *facts)
 {
-    struct ms_state_plan plan = {.generation = facts->generation,
-                                 .tensors = facts->tensors,
-                                 .planned_bytes = facts->planned_bytes,
-                                 .owned_bytes = facts->owned_bytes,
-                                 .rank = facts->rank,
-                                 .world = facts->world,
-                                 .enforced = ms_config.plan_mode == MS_ENFORCE};
-    snprintf(plan.name, sizeof(plan.name), "%s", facts->name);
-    ms_state_set_plan(&plan);
+    ms_state_set_plan(facts);
     if (facts->generation > 0)
         ms_state_set_rank(facts->rank, facts->world);
 }
 
 void ms_shard_publish(const char *what, uint64_t began)
 {
-    struct ms_shard_facts facts;
+    struct ms_state_plan facts;
     if (!ms_is_recorded())
         return;
     ms_shard_describe(&facts);

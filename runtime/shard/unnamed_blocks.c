@@ -28,17 +28,15 @@ static bool add_block(struct list *list, const struct ms_allocation *allocation,
     return true;
 }
 
+static bool is_of_file(const struct ms_content *content)
+{
+    return content->kind == MS_SOURCE && ms_source_is_file(content->source);
+}
+
 /* True if a file identifies bytes of the range: then it is no candidate. */
 static bool is_given(const struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
-    for (size_t i = ms_lineage_index(lineage, begin);
-         i < lineage->count && lineage->extents[i].begin < end; i++) {
-        const struct ms_content *content = &lineage->extents[i].content;
-        if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
-            return true;
-    }
-    return false;
+    return ms_lineage_any(&allocation->lineage, begin, end, is_of_file);
 }
 
 static bool add_blocks(struct list *list, const struct ms_allocation *allocation)

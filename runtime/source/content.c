@@ -8,8 +8,8 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
-#include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
+#include "runtime/source/source_internal.h"
 
 /* The format allows headers of 100 MB. */
 enum { MAX_HEADER_BYTES = 100 * 1000 * 1000, COMPARED_BYTES = 256 << 10, PROBED_BYTES = 64 };
@@ -212,16 +212,9 @@ static const struct tensor *find_tensor(struct file *file, const void *address, 
     return NULL;
 }
 
-struct wanted {
-    const void *address;
-    size_t bytes;
-    uint64_t offset;
-    struct ms_source *found;
-};
-
 static void find_content(void *argument)
 {
-    struct wanted *wanted = argument;
+    struct ms_wanted_source *wanted = argument;
     char *buffer = ms_heap_alloc(COMPARED_BYTES);
     if (buffer == NULL)
         return;
@@ -240,8 +233,5 @@ static void find_content(void *argument)
 
 struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out)
 {
-    struct wanted wanted = {.address = address, .bytes = bytes};
-    ms_file_thread_call(find_content, &wanted);
-    *offset_out = wanted.offset;
-    return ms_source_unless_written(wanted.found);
+    return ms_source_find(find_content, address, bytes, offset_out);
 }

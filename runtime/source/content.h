@@ -4,8 +4,7 @@
  * device="cuda", through pinned memory) hides where its bytes come from. But a checkpoint's header
  * has the size of each tensor, so few places are possible, and all bytes there are compared.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_CONTENT_H
-#define METASHARD_RUNTIME_SOURCE_CONTENT_H
+#pragma once
 
 #include "runtime/source/source.h"
 
@@ -15,5 +14,3 @@
  * reference to the file, or NULL. Compares with the file, not the mapping. Usable from any thread.
  */
 struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out);
-
-#endif

@@ -3,8 +3,7 @@
  * System calls with descriptors of the file thread's table (file_thread.h). Not libc's functions:
  * another preload, a sanitizer or this shim, which watch those, would think them the program's.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_DESCRIPTOR_H
-#define METASHARD_RUNTIME_SOURCE_DESCRIPTOR_H
+#pragma once
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -32,5 +31,3 @@ static inline ssize_t ms_file_read(int descriptor, void *buffer, size_t bytes, u
 {
     return syscall(SYS_pread64, descriptor, buffer, bytes, offset);
 }
-
-#endif

@@ -17,8 +17,7 @@
  * has none: the shim is inert there. It must not log, since the log's descriptor is the program's.
  * A call must not take a claim, call the driver, or wait for a thread that does.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_FILE_THREAD_H
-#define METASHARD_RUNTIME_SOURCE_FILE_THREAD_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -37,5 +36,3 @@ int ms_file_thread_create(pthread_t *thread_out, void *(*run)(void *), void *arg
 
 /* For the file thread only. */
 bool ms_file_thread_has_own_table(void);
-
-#endif

@@ -14,8 +14,7 @@
  * The kernel grants a lease for a regular file of the user (or with CAP_LEASE) that nobody has open
  * for writing, on file systems with leases. It belongs to the open file, so closing drops it.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_LEASE_H
-#define METASHARD_RUNTIME_SOURCE_LEASE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ bool ms_lease_any(void);
 
 /* If there are leases, starts the lease thread. If that fails, gives them all back. */
 void ms_lease_serve(void);
-
-#endif

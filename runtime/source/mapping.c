@@ -22,7 +22,7 @@
 #define PAGE_SWAPPED (1ULL << 62)
 #define PAGE_OF_FILE (1ULL << 61)
 
-enum { MAPS_CHUNK = 8192, MAX_SHARED_FILES = 64, MAX_KEPT = 64 };
+enum { MAPS_CHUNK = 8192, MAX_KEPT = 64 };
 
 /* Files that stay open in the program's table. Only the file thread uses this. */
 static struct {
@@ -53,11 +53,6 @@ struct query {
 
 enum answer { NO, YES, UNKNOWN };
 
-static int open_maps(void)
-{
-    return ms_file_open("/proc/self/maps", O_RDONLY);
-}
-
 /* `name` may be NULL. NO: there is no such mapping. UNKNOWN: the kernel has no answer. */
 static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, size_t name_bytes,
                        struct query *query_out)
@@ -79,241 +74,190 @@ static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, 
     return UNKNOWN;
 }
 
-/* Converts an answer about a mapping. A second query gets the name, which is "" if too long. */
-static void answer_query(int maps, const struct query *query, struct ms_mapping *mapping_out)
-{
-    struct query named;
-    *mapping_out = (struct ms_mapping){
-        .begin = query->begin,
-        .end = query->end,
-        .file_offset = query->offset,
-        .device = makedev(query->major_number, query->minor_number),
-        .inode = query->inode,
-        .shared = (query->is & THAT_ARE_SHARED) != 0,
-    };
-    if (ask(maps, OF_FILES, query->begin, mapping_out->path, sizeof(mapping_out->path), &named) !=
-            YES ||
-        named.inode != query->inode)
-        mapping_out->path[0] = '\0';
-}
+/* --- the mappings of files, one after the other */
 
-/* Finds the mapping of a file that has all of [begin, end). */
-static enum answer ask_for_mapping(int maps, uintptr_t begin, uintptr_t end,
-                                   struct ms_mapping *mapping_out)
-{
-    struct query query;
-    const enum answer answer = ask(maps, OF_FILES, begin, NULL, 0, &query);
-    if (answer != YES)
-        return answer;
-    if (query.inode == 0 || end > query.end)
-        return NO;
-    answer_query(maps, &query, mapping_out);
-    mapping_out->file_offset += begin - query.begin;
-    return YES;
-}
-
-static enum answer ask_for_all(int maps, ms_mapping_visitor *visit, void *context)
-{
-    struct query query = {0};
-    enum answer answer;
-    while ((answer = ask(maps, OF_FILES | OR_THE_NEXT, query.end, NULL, 0, &query)) == YES) {
-        struct ms_mapping mapping;
-        if (query.inode == 0 || query.offset != 0)
-            continue;
-        answer_query(maps, &query, &mapping);
-        visit(context, &mapping);
-    }
-    return answer;
-}
-
-/* Finds out if that file is mapped shared and writable. The kernel skips all other mappings. */
-static enum answer ask_for_stores(int maps, dev_t device, ino_t inode)
-{
-    struct query query = {0};
-    enum answer answer;
-    while ((answer = ask(maps, OF_FILES | THAT_ARE_SHARED | THAT_ARE_WRITABLE | OR_THE_NEXT,
-                         query.end, NULL, 0, &query)) == YES) {
-        if (query.inode == inode && makedev(query.major_number, query.minor_number) == device)
-            return YES;
-    }
-    return answer;
-}
-
-/* --- reading the list of all mappings */
-
-/* One line of /proc/self/maps. */
-struct line {
+/* A mapping without its path. */
+struct found {
     uintptr_t begin, end;
     uint64_t offset;
     dev_t device;
     ino_t inode;
-    bool writable, shared;
-    const char *path;
+    bool is_shared;
 };
 
-/* A search of /proc/self/maps. */
-struct search {
-    uintptr_t begin, end; /* the wanted range */
-    struct ms_mapping *found;
-    bool is_found;
-    struct {
-        dev_t device;
-        ino_t inode;
-    } shared[MAX_SHARED_FILES]; /* files mapped shared and writable */
-    int shared_count;
-    bool shared_overflow;
+struct walk {
+    int maps;
+    unsigned flags; /* which mappings */
+    uintptr_t at;   /* the next query is about this address */
+    /* For a kernel without queries: the list of all, from the beginning on. */
+    bool is_by_line;
+    const char *path;   /* of the last one */
+    uint64_t stored_to; /* by hashes of inodes: files that are mapped shared and writable */
+    char *line;
+    char text[MAPS_CHUNK + 1];
 };
 
-static bool parse_line(char *text, struct line *line_out)
+static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
 {
-    unsigned long begin, end, long_inode;
+    walk->maps = ms_file_open("/proc/self/maps", O_RDONLY);
+    walk->flags = flags;
+    walk->at = at;
+    walk->is_by_line = false;
+    walk->stored_to = 0;
+    walk->line = walk->text;
+    walk->text[0] = '\0';
+}
+
+static void walk_end(const struct walk *walk)
+{
+    if (walk->maps >= 0)
+        ms_file_close(walk->maps);
+}
+
+/* A read may end within a line, which is kept. */
+static enum answer next_line(struct walk *walk, char **line_out)
+{
+    char *newline;
+    while ((newline = strchr(walk->line, '\n')) == NULL) {
+        size_t kept = strlen(walk->line);
+        memmove(walk->text, walk->line, kept);
+        if (kept == MAPS_CHUNK) /* a line longer than the buffer: not a mapping to find */
+            kept = 0;
+        const ssize_t got = syscall(SYS_read, walk->maps, walk->text + kept, MAPS_CHUNK - kept);
+        walk->line = walk->text;
+        walk->text[kept + (got > 0 ? (size_t)got : 0)] = '\0';
+        if (got == 0)
+            return NO;
+        if (got < 0 && errno != EINTR)
+            return UNKNOWN;
+    }
+    *newline = '\0';
+    *line_out = walk->line;
+    walk->line = newline + 1;
+    return YES;
+}
+
+static uint64_t hash(ino_t inode)
+{
+    return UINT64_C(1) << (inode % 64);
+}
+
+/* False if it is not one of the wanted. */
+static bool parse_line(struct walk *walk, const char *text, struct found *found_out)
+{
+    unsigned long begin, end, inode;
     unsigned long long offset;
     unsigned major_number, minor_number;
     char permissions[5];
     int path_at = 0;
     /* The kernel writes no number that is too large. NOLINTNEXTLINE(cert-err34-c) */
     if (sscanf(text, "%lx-%lx %4s %llx %x:%x %lu %n", &begin, &end, permissions, &offset,
-               &major_number, &minor_number, &long_inode, &path_at) != 7)
+               &major_number, &minor_number, &inode, &path_at) != 7 ||
+        inode == 0)
         return false;
-    *line_out = (struct line){
-        .begin = begin,
-        .end = end,
-        .offset = offset,
-        .device = makedev(major_number, minor_number),
-        .inode = long_inode,
-        .writable = permissions[1] == 'w',
-        .shared = permissions[3] == 's',
-        .path = text + path_at,
-    };
-    return true;
+    const bool is_writable = permissions[1] == 'w', is_shared = permissions[3] == 's';
+    *found_out =
+        (struct found){begin, end, offset, makedev(major_number, minor_number), inode, is_shared};
+    walk->path = text + path_at;
+    if (is_shared && is_writable)
+        walk->stored_to |= hash(inode);
+    return (is_writable || (walk->flags & THAT_ARE_WRITABLE) == 0) &&
+           (is_shared || (walk->flags & THAT_ARE_SHARED) == 0);
 }
 
-static void search_line(void *context, char *text)
+/* UNKNOWN: the list cannot be read. */
+static enum answer walk_next(struct walk *walk, struct found *found_out)
 {
-    struct search *search = context;
-    struct line line;
-    if (!parse_line(text, &line) || line.inode == 0)
-        return;
-    if (line.shared && line.writable) {
-        if (search->shared_count == MAX_SHARED_FILES) {
-            search->shared_overflow = true;
-        } else {
-            search->shared[search->shared_count].device = line.device;
-            search->shared[search->shared_count].inode = line.inode;
-            search->shared_count++;
-        }
+    struct query query;
+    enum answer answer = UNKNOWN;
+    while (!walk->is_by_line && (answer = ask(walk->maps, walk->flags | OR_THE_NEXT, walk->at, NULL,
+                                              0, &query)) == YES) {
+        walk->at = query.end;
+        *found_out = (struct found){query.begin,  query.end,
+                                    query.offset, makedev(query.major_number, query.minor_number),
+                                    query.inode,  (query.is & THAT_ARE_SHARED) != 0};
+        if (query.inode != 0)
+            return YES;
     }
-    if (line.begin > search->begin || line.end < search->end)
-        return;
-    struct ms_mapping *mapping = search->found;
-    *mapping = (struct ms_mapping){
-        .begin = line.begin,
-        .end = line.end,
-        .file_offset = line.offset + (search->begin - line.begin),
-        .device = line.device,
-        .inode = line.inode,
-        .shared = line.shared,
-    };
-    snprintf(mapping->path, sizeof(mapping->path), "%s", line.path);
-    search->is_found = true;
+    if (answer == NO || walk->maps < 0)
+        return answer;
+    walk->is_by_line = true;
+    char *line;
+    while ((answer = next_line(walk, &line)) == YES && !parse_line(walk, line, found_out))
+        ;
+    return answer;
 }
 
-/* Calls visit for every line of /proc/self/maps. A read may end within a line, which is kept. */
-static bool walk_maps(void (*visit)(void *context, char *text), void *context)
+/* The last one. A second query gets the path, which is "" if too long. */
+static void convert(const struct walk *walk, const struct found *found,
+                    struct ms_mapping *mapping_out)
 {
-    const int descriptor = open_maps();
-    if (descriptor < 0)
-        return false;
-    char text[MAPS_CHUNK + 1];
-    size_t kept = 0;
-    ssize_t got;
-    while ((got = syscall(SYS_read, descriptor, text + kept, MAPS_CHUNK - kept)) > 0 ||
-           (got < 0 && errno == EINTR)) {
-        if (got < 0)
-            continue;
-        kept += (size_t)got;
-        text[kept] = '\0';
-        char *start = text;
-        for (char *newline; (newline = strchr(start, '\n')) != NULL; start = newline + 1) {
-            *newline = '\0';
-            visit(context, start);
-        }
-        kept = (size_t)(text + kept - start);
-        memmove(text, start, kept);
-        if (kept == MAPS_CHUNK) /* a line longer than the buffer: not a mapping to find */
-            kept = 0;
-    }
-    ms_file_close(descriptor);
-    return got == 0;
-}
-
-/* A search for a file among those that are mapped shared and writable. */
-struct stores {
-    dev_t device;
-    ino_t inode;
-    bool is_found;
-};
-
-static void look_for_stores(void *context, char *text)
-{
-    struct stores *stores = context;
-    struct line line;
-    if (parse_line(text, &line) && line.shared && line.writable && line.inode == stores->inode &&
-        line.device == stores->device)
-        stores->is_found = true;
+    struct query named;
+    *mapping_out = (struct ms_mapping){.begin = found->begin,
+                                       .end = found->end,
+                                       .file_offset = found->offset,
+                                       .device = found->device,
+                                       .inode = found->inode,
+                                       .shared = found->is_shared};
+    if (walk->is_by_line)
+        snprintf(mapping_out->path, sizeof(mapping_out->path), "%s", walk->path);
+    else if (ask(walk->maps, OF_FILES, found->begin, mapping_out->path, sizeof(mapping_out->path),
+                 &named) != YES ||
+             named.inode != found->inode)
+        mapping_out->path[0] = '\0';
 }
 
 bool ms_mapping_is_stored_to(dev_t device, ino_t inode)
 {
-    const int maps = open_maps();
-    const enum answer answer = ask_for_stores(maps, device, inode);
-    if (maps >= 0)
-        ms_file_close(maps);
-    if (answer != UNKNOWN)
-        return answer == YES;
-    struct stores stores = {.device = device, .inode = inode};
-    return !walk_maps(look_for_stores, &stores) || stores.is_found;
-}
-
-static bool is_stored_to(const struct search *search, dev_t device, ino_t inode)
-{
-    if (search->shared_overflow)
-        return ms_mapping_is_stored_to(device, inode);
-    for (int i = 0; i < search->shared_count; i++) {
-        if (search->shared[i].device == device && search->shared[i].inode == inode)
-            return true;
-    }
-    return false;
-}
-
-struct visitor {
-    ms_mapping_visitor *visit;
-    void *context;
-};
-
-static void visit_line(void *context, char *text)
-{
-    const struct visitor *visitor = context;
-    struct line line;
-    if (!parse_line(text, &line) || line.inode == 0 || line.offset != 0)
-        return;
-    struct ms_mapping mapping = {.begin = line.begin,
-                                 .end = line.end,
-                                 .device = line.device,
-                                 .inode = line.inode,
-                                 .shared = line.shared};
-    snprintf(mapping.path, sizeof(mapping.path), "%s", line.path);
-    visitor->visit(visitor->context, &mapping);
+    struct walk walk;
+    struct found found;
+    enum answer answer;
+    walk_begin(&walk, OF_FILES | THAT_ARE_SHARED | THAT_ARE_WRITABLE, 0);
+    do
+        answer = walk_next(&walk, &found);
+    while (answer == YES && (found.inode != inode || found.device != device));
+    walk_end(&walk);
+    return answer != NO;
 }
 
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
 {
-    struct visitor visitor = {.visit = visit, .context = context};
-    const int maps = open_maps();
-    const enum answer answer = ask_for_all(maps, visit, context);
-    if (maps >= 0)
-        ms_file_close(maps);
-    return answer != UNKNOWN || walk_maps(visit_line, &visitor);
+    struct walk walk;
+    struct found found;
+    struct ms_mapping mapping;
+    enum answer answer;
+    walk_begin(&walk, OF_FILES, 0);
+    while ((answer = walk_next(&walk, &found)) == YES) {
+        if (found.offset != 0)
+            continue;
+        convert(&walk, &found, &mapping);
+        visit(context, &mapping);
+    }
+    walk_end(&walk);
+    return answer != UNKNOWN;
+}
+
+/* Finds the mapping of a file that has all of [begin, end). *may_be_stored_to_out: the file may be
+ * mapped shared and writable. */
+static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out,
+                 bool *may_be_stored_to_out)
+{
+    struct walk walk;
+    struct found found;
+    enum answer answer;
+    ino_t inode = 0; /* none */
+    walk_begin(&walk, OF_FILES, begin);
+    do {
+        answer = walk_next(&walk, &found);
+        if (answer == YES && found.begin <= begin && end <= found.end) {
+            convert(&walk, &found, mapping_out);
+            mapping_out->file_offset += begin - found.begin;
+            inode = found.inode;
+        }
+    } while (answer == YES && walk.is_by_line);
+    walk_end(&walk);
+    *may_be_stored_to_out = !walk.is_by_line || (walk.stored_to & hash(inode)) != 0;
+    return inode != 0 && answer != UNKNOWN;
 }
 
 /* False if a private page was written or swapped out: it is no longer the file's. */
@@ -349,46 +293,14 @@ static bool are_pages_clean(uintptr_t begin, uintptr_t end)
     return clean;
 }
 
-/* Finds the mapping that has all of [begin, end); *search_out gets files that are stored to. */
-static bool search_maps(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out,
-                        struct search *search_out)
-{
-    *search_out = (struct search){.begin = begin, .end = end, .found = mapping_out};
-    return walk_maps(search_line, search_out) && search_out->is_found;
-}
-
-/* The same, if the file is nowhere mapped shared and writable. */
-static bool find_trusted(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
-{
-    const int maps = open_maps();
-    enum answer stores = UNKNOWN;
-    const enum answer found = ask_for_mapping(maps, begin, end, mapping_out);
-    if (found == YES)
-        stores = ask_for_stores(maps, mapping_out->device, mapping_out->inode);
-    if (maps >= 0)
-        ms_file_close(maps);
-    if (found == NO || stores != UNKNOWN)
-        return found == YES && stores == NO;
-    struct search search;
-    return search_maps(begin, end, mapping_out, &search) &&
-           !is_stored_to(&search, mapping_out->device, mapping_out->inode);
-}
-
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
     const uintptr_t begin = (uintptr_t)address;
-    return find_trusted(begin, begin + bytes, mapping_out) &&
+    bool may_be_stored_to;
+    return find(begin, begin + bytes, mapping_out, &may_be_stored_to) &&
+           !(may_be_stored_to &&
+             ms_mapping_is_stored_to(mapping_out->device, mapping_out->inode)) &&
            (mapping_out->shared || are_pages_clean(begin, begin + bytes));
-}
-
-static bool find_any(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
-{
-    const int maps = open_maps();
-    const enum answer found = ask_for_mapping(maps, begin, end, mapping_out);
-    struct search search;
-    if (maps >= 0)
-        ms_file_close(maps);
-    return found == UNKNOWN ? search_maps(begin, end, mapping_out, &search) : found == YES;
 }
 
 /*
@@ -402,7 +314,8 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
         return false;
     struct ms_mapping own;
     const uintptr_t begin = (uintptr_t)page;
-    const bool same = find_any(begin, begin + 1, &own) && own.device == mapping->device &&
+    bool ignored;
+    const bool same = find(begin, begin + 1, &own, &ignored) && own.device == mapping->device &&
                       own.inode == mapping->inode;
     munmap((void *)begin, 1);
     return same;

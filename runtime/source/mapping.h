@@ -5,8 +5,7 @@
  * newer is queried for one mapping; on older kernels the whole list is read, about a microsecond
  * for each mapping. Only for the file thread (file_thread.h), which owns the descriptors.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_MAPPING_H
-#define METASHARD_RUNTIME_SOURCE_MAPPING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
 
 /* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. */
 int ms_mapping_open(const struct ms_mapping *mapping);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * The table of kept areas has a lock of its own, which is not held across driver calls.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_PINNED_POOL_H
-#define METASHARD_RUNTIME_SOURCE_PINNED_POOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,5 +35,3 @@ void ms_pinned_pool_give_back(CUcontext context);
 
 /* Forgets the areas of a context that was destroyed, and its memory with it. */
 void ms_pinned_pool_forget(CUcontext context);
-
-#endif

@@ -16,8 +16,7 @@
  * Calls no CUDA function. One thread uses a reader. The threads that it starts share the file
  * thread's table (file_thread.h), block all signals, and are joined by ms_reader_destroy.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_READER_H
-#define METASHARD_RUNTIME_SOURCE_READER_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -87,5 +86,3 @@ void ms_reader_give_back(struct ms_reader *reader, size_t slot);
 
 /* Stops reading, joins the threads, and frees the reader. */
 void ms_reader_destroy(struct ms_reader *reader);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Each wanted byte is in exactly one range, and in one copy for each request that wants it.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_SCHEDULE_H
-#define METASHARD_RUNTIME_SOURCE_SCHEDULE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,5 +45,3 @@ void ms_schedule_cleanup(struct ms_schedule *schedule);
  * sides, so that they are one copy of rows: at least 1.
  */
 size_t ms_schedule_rows(const struct ms_slot_copy *copies, size_t count);
-
-#endif

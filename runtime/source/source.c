@@ -2,10 +2,8 @@
 #include "runtime/source/source.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "runtime/base/heap.h"

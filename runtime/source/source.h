@@ -9,8 +9,7 @@
  * Every read compares the file with its record: another size, time or inode means that the bytes
  * are no longer those that the program copied, and the read fails loudly.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_SOURCE_H
-#define METASHARD_RUNTIME_SOURCE_SOURCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -129,5 +128,3 @@ CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t by
 const char *ms_source_path(const struct ms_source *source); /* "" for a snapshot */
 
 void ms_source_set_snapshot_limit(uint64_t bytes);
-
-#endif

@@ -74,17 +74,10 @@ struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t
     return wanted.found;
 }
 
-struct wanted_range {
-    const void *address;
-    size_t bytes;
-    uint64_t offset;
-    struct ms_source *found;
-};
-
 enum { COMPARED_BYTES = 64 << 10 };
 
 /* Compares bytes of the mapping with those of the descriptor. */
-static bool has_same_bytes(const struct ms_source *file, const struct wanted_range *wanted)
+static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
     static unsigned char mapped[COMPARED_BYTES], opened[COMPARED_BYTES]; /* for the file thread */
     struct ms_source_failure failure;
@@ -101,14 +94,14 @@ static bool has_same_bytes(const struct ms_source *file, const struct wanted_ran
 }
 
 /* True if the descriptor reads what lies at the mapped address. */
-static bool is_mapped(const struct ms_source *file, const struct wanted_range *wanted)
+static bool is_mapped(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
     return !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
 }
 
 static void find_by_range(void *argument)
 {
-    struct wanted_range *wanted = argument;
+    struct ms_wanted_source *wanted = argument;
     struct ms_mapping mapping;
     if (!ms_mapping_find(wanted->address, wanted->bytes, &mapping))
         return;
@@ -149,10 +142,16 @@ struct ms_source *ms_source_unless_written(struct ms_source *file)
     return NULL;
 }
 
-struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
+struct ms_source *ms_source_find(void (*find)(void *wanted), const void *address, size_t bytes,
+                                 uint64_t *offset_out)
 {
-    struct wanted_range wanted = {.address = address, .bytes = bytes};
-    ms_file_thread_call(find_by_range, &wanted);
+    struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
+    ms_file_thread_call(find, &wanted);
     *offset_out = wanted.offset;
     return ms_source_unless_written(wanted.found);
+}
+
+struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
+{
+    return ms_source_find(find_by_range, address, bytes, offset_out);
 }

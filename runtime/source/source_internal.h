@@ -4,8 +4,7 @@
  * source_find.c (the file of an address), source_read.c (reading, and checking for changes),
  * source_close.c (files that are about to change, and their leases).
  */
-#ifndef METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
-#define METASHARD_RUNTIME_SOURCE_SOURCE_INTERNAL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -52,7 +51,17 @@ extern struct ms_files {
 /* Adds a file to the list. Takes the descriptor. Returns NULL if out of memory. */
 struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat, const char *path);
 
+/* What is looked for in the file thread, and the source that was found for it. */
+struct ms_wanted_source {
+    const void *address;
+    size_t bytes;
+    uint64_t offset;
+    struct ms_source *found;
+};
+
+/* Calls `find` there for bytes of memory. Returns the source unless the program writes its file. */
+struct ms_source *ms_source_find(void (*find)(void *wanted), const void *address, size_t bytes,
+                                 uint64_t *offset_out);
+
 /* Returns a snapshot whose bytes are not set yet, or NULL if beyond the limit or out of memory. */
 struct ms_source *ms_source_create_snapshot(size_t bytes);
-
-#endif

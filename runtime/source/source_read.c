@@ -184,8 +184,8 @@ static void read_bytes(void *argument)
 
 static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)
 {
-    struct wanted_bytes wanted = {.file = file, .offset = offset, .buffer = buffer, .bytes = bytes};
-    wanted.failure = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    struct wanted_bytes wanted = {file, offset, buffer, bytes,
+                                  .failure = {.file = file, .kind = MS_SOURCE_LOST}};
     ms_file_thread_call(read_bytes, &wanted);
     if (!wanted.is_read) {
         ms_source_log_failure(&wanted.failure);
@@ -220,23 +220,11 @@ CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t by
     return result;
 }
 
-struct question {
-    const struct ms_source *file;
-    bool is_current;
-};
-
-static void look_whether_current(void *argument)
-{
-    struct question *question = argument;
-    struct ms_source_failure failure;
-    question->is_current = ms_source_check(question->file, &failure);
-}
-
 bool ms_source_is_current(const struct ms_source *source)
 {
-    struct question question = {.file = source, .is_current = false};
+    struct wanted_bytes none = {.file = source};
     if (!source->is_file)
         return true;
-    ms_file_thread_call(look_whether_current, &question);
-    return question.is_current;
+    ms_file_thread_call(read_bytes, &none);
+    return none.is_read;
 }

@@ -4,8 +4,7 @@
  * (source/reader.h) into pinned memory (pinned_pool.h), at most METASHARD_STAGING_BYTES of it,
  * while asynchronous copies run from there.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_TRANSFER_H
-#define METASHARD_RUNTIME_SOURCE_TRANSFER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void ms_transfer_let_cancel(void);
 /* Makes such transfers, current and later ones, fail soon with CUDA_ERROR_DEINITIALIZED. For the
  * end of the process; safe at any time from any thread. */
 void ms_transfer_cancel(void);
-
-#endif

@@ -126,11 +126,16 @@ bool ms_trust_is_local_type(uint32_t type)
     return false;
 }
 
-bool ms_trust_is_local(int descriptor)
+/* 0: not known. */
+static uint32_t type_of(int descriptor)
 {
     struct statfs system;
-    return syscall(SYS_fstatfs, descriptor, &system) == 0 &&
-           ms_trust_is_local_type((uint32_t)system.f_type);
+    return syscall(SYS_fstatfs, descriptor, &system) == 0 ? (uint32_t)system.f_type : 0;
+}
+
+bool ms_trust_is_local(int descriptor)
+{
+    return ms_trust_is_local_type(type_of(descriptor));
 }
 
 /*
@@ -149,16 +154,16 @@ bool ms_trust_has_writer(int descriptor)
     return false;
 }
 
-static bool is_on(int descriptor, int64_t magic, int64_t or_magic)
+/* On a file system in memory. */
+static bool is_in_memory(int descriptor)
 {
-    struct statfs system;
-    return syscall(SYS_fstatfs, descriptor, &system) == 0 &&
-           ((uint32_t)system.f_type == magic || (uint32_t)system.f_type == or_magic);
+    const uint32_t type = type_of(descriptor);
+    return type == TMPFS_MAGIC || type == HUGETLBFS_MAGIC;
 }
 
 bool ms_trust_hides_stores(int descriptor)
 {
-    if (!is_on(descriptor, TMPFS_MAGIC, HUGETLBFS_MAGIC))
+    if (!is_in_memory(descriptor))
         return false;
     const long seals = syscall(SYS_fcntl, descriptor, F_GET_SEALS);
     return seals < 0 || (seals & F_SEAL_WRITE) == 0;
@@ -170,7 +175,7 @@ bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
     if (ask_for_locks(descriptor) == YES)
         return true;
     const bool hides_stores = ms_trust_hides_stores(descriptor);
-    if (!hides_stores && is_on(descriptor, TMPFS_MAGIC, HUGETLBFS_MAGIC))
+    if (!hides_stores && is_in_memory(descriptor))
         return false; /* sealed */
     return (hides_stores && stat->st_nlink == 0) || ms_trust_has_writer(descriptor);
 }
@@ -178,6 +183,5 @@ bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
 /* The upper file's change time is not before the copy-up. */
 bool ms_trust_may_be_copy(int descriptor, const struct stat *stat)
 {
-    return is_on(descriptor, OVERLAYFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC) &&
-           stat->st_ctim.tv_sec >= began.tv_sec - 1;
+    return type_of(descriptor) == OVERLAYFS_SUPER_MAGIC && stat->st_ctim.tv_sec >= began.tv_sec - 1;
 }

@@ -9,8 +9,7 @@
  *
  * Keeps no state but the start of the process. Only for the file thread (file_thread.h).
  */
-#ifndef METASHARD_RUNTIME_SOURCE_TRUST_H
-#define METASHARD_RUNTIME_SOURCE_TRUST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ bool ms_trust_has_writer(int descriptor);
 /* True on an overlay, if a copy-up may have happened since the process began: then a mapping may be
  * of another file than the descriptor. */
 bool ms_trust_may_be_copy(int descriptor, const struct stat *stat);
-
-#endif

@@ -4,8 +4,7 @@
  * latest when it is unmapped. For file systems whose times do not show stores. Only for the file
  * thread and those that it starts, one at a time.
  */
-#ifndef METASHARD_RUNTIME_SOURCE_WRITERS_H
-#define METASHARD_RUNTIME_SOURCE_WRITERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -23,5 +22,3 @@ void ms_writers_look(void (*closed)(int watch));
  * Misses one in transit in a socket, or in another table (CLONE_FILES). For the file thread.
  */
 bool ms_is_open_for_writing(pid_t thread, dev_t device, ino_t inode);
-
-#endif

@@ -112,7 +112,7 @@ static void warn_of_names(const char *plan, const char *what, const struct name_
 /* Logs what the plan could not do, in a process that has tensors of it. */
 static void log_plan(void)
 {
-    struct ms_shard_facts facts;
+    struct ms_state_plan facts;
     struct name_text unmatched = {.reason = MS_REASON_UNMATCHED};
     struct name_text ambiguous = {.reason = MS_REASON_AMBIGUOUS};
     ms_shard_describe(&facts);

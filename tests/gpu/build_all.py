@@ -5,7 +5,6 @@ What cannot be built is missing afterwards, and only the parts that need it say 
 """
 import glob
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -100,14 +99,13 @@ class Builder:
         with open(rules, "w", encoding="utf-8") as file:
             subprocess.run(["runtime/kernel/embed.sh", "runtime/kernel/kernel-rules.txt"], cwd=SOURCE,
                            stdout=file, check=False)
-        cpu = "aarch64" if platform.machine() == "aarch64" else "x86_64"
         with_plans, without = plan_sources()
         inner = [path for path in sources("runtime/*.c") + sources("runtime/*/*.c")
                  if not path.endswith("heap_jemalloc.c") and (path in without or path not in with_plans)]
         return {runtime: ["-r", "-nostdlib", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition",
                           f'-DMETASHARD_VERSION="{version()}"', *inner, rules],
                 SHIM: ["-fPIC", "-shared", "-fno-semantic-interposition", *sources("shim/*.c"),
-                       f"shim/trampoline_{cpu}.S", self.path(runtime),
+                       "shim/trampoline.S", self.path(runtime),
                        "-Wl,--version-script=shim/metashard.map", "-Wl,-Bsymbolic", "-Wl,-z,nodelete",
                        "-Wl,-z,now", "-lpthread", "-ldl"]}
 

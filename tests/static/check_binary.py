@@ -37,7 +37,7 @@ def main():
                if (int(major), int(minor)) > GLIBC and not BY_HEADERS.fullmatch(name)]
 
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
-        rows = re.findall(r"^MS_ENTRY(?:_TWINS)?\((?:OWN|OBSERVE|SEAL), (\w+), \w+, \d+, (\w+)", file.read(), re.M)
+        rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
     wanted = {symbol for symbol, _ in rows} | {symbol + suffix for symbol, suffix in rows if suffix.startswith("_")}
     wanted.add("dlsym")
     with open(os.path.join(SOURCE, "shim", "observer.c")) as file:

@@ -9,8 +9,8 @@ import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-# A call of ms_log: its level and its format, of which the parts are strings and macros of <inttypes.h>.
-CALL = re.compile(r'ms_log\(\s*MS_(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*|PRI\w+\s*)+)', re.S)
+# A call of ms_log: its level, or one of two, and its format, of which the parts are strings and macros of <inttypes.h>.
+CALL = re.compile(r'ms_log\(\s*(?:[^;"]*\? MS_(\w+) : )?MS_(\w+),\s*((?:"(?:[^"\\]|\\.)*"\s*|PRI\w+\s*)+)', re.S)
 CONVERSION = re.compile(r"%[-+ #0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t)?[a-zA-Z]")
 VARIABLE = re.compile(r"\bMETASHARD_[A-Z_]*[A-Z]\b")
 faults = []
@@ -59,11 +59,12 @@ def messages():
     """Level and pattern of each message that is in the sources. A format may stand in a macro, with its backslashes."""
     found = []
     for path in sources("shim", "runtime"):
-        for level, parts in CALL.findall(read(path).replace("\\\n", "\n")):
+        for other, level, parts in CALL.findall(read(path).replace("\\\n", "\n")):
             text = "".join("u" if macro else string
                            for string, macro in re.findall(r'"((?:[^"\\]|\\.)*)"|(PRI\w+)', parts))
             pieces = CONVERSION.split(text)
-            found.append((level.lower(), re.compile(".*".join(re.escape(piece) for piece in pieces), re.S)))
+            pattern = re.compile(".*".join(re.escape(piece) for piece in pieces), re.S)
+            found += [(level.lower(), pattern), (other.lower(), pattern)]
     return found
 
 

@@ -49,9 +49,9 @@ static enum ms_locality standing_at(size_t offset)
         CHECK_EQ(standing_at((behind)-1), wanted); \
     } while (0)
 
-static struct ms_shard_facts facts;
+static struct ms_state_plan facts;
 
-static const struct ms_shard_facts *describe(void)
+static const struct ms_state_plan *describe(void)
 {
     ms_shard_describe(&facts);
     return &facts;
