@@ -38,10 +38,10 @@ static struct {
     struct ms_lock lock; /* guards all below, and the tables of the page; a leaf */
     struct ms_state_process process;
     uint64_t next_token;
-    uint64_t *tokens; /* by slot of the block table; 0: free */
-    uint32_t *free_slots;
-    uint64_t free_count;
-    uint64_t least_bytes; /* no block in the table has fewer */
+    uint64_t *tokens;     /* by slot of the block table; 0: free */
+    uint32_t *heap;       /* slots in use, the one with the fewest bytes first */
+    uint32_t *heap_place; /* by slot: its index in the heap; if it is free, the next free slot */
+    uint32_t heap_count, free_slot; /* UINT32_MAX: none is free */
     uint64_t sample_count;
     uint32_t file_count;
 } state = {.lock = MS_LOCK_INIT(state)};
@@ -174,15 +174,15 @@ static bool make_tables(void)
 {
     const uint64_t count = count_of(MS_SECTION_BLOCKS);
     ms_heap_free(state.tokens); /* of a page that could not be shown */
-    ms_heap_free(state.free_slots);
+    ms_heap_free(state.heap);
+    ms_heap_free(state.heap_place);
     state.tokens = ms_heap_zalloc(count * sizeof(*state.tokens));
-    state.free_slots = ms_heap_zalloc(count * sizeof(*state.free_slots));
-    if (state.tokens == NULL || state.free_slots == NULL)
+    state.heap = ms_heap_zalloc(count * sizeof(*state.heap));
+    state.heap_place = ms_heap_zalloc(count * sizeof(*state.heap_place));
+    if (state.tokens == NULL || state.heap == NULL || state.heap_place == NULL)
         return false;
-    for (uint64_t i = count; i > 0; i--)
-        state.free_slots[count - i] = (uint32_t)(i - 1);
-    state.free_count = count;
-    state.least_bytes = UINT64_MAX;
+    for (uint64_t i = 0; i < count; i++)
+        state.heap_place[i] = i + 1 < count ? (uint32_t)(i + 1) : UINT32_MAX;
     return true;
 }
 
@@ -410,29 +410,68 @@ static const struct ms_state_block *block_at(uint32_t slot)
     return record(MS_SECTION_BLOCKS, slot);
 }
 
+static void heap_set(uint32_t place, uint32_t slot)
+{
+    state.heap[place] = slot;
+    state.heap_place[slot] = place;
+}
+
+MS_HOLDS(state.lock) static void heap_lift_locked(uint32_t place)
+{
+    const uint32_t slot = state.heap[place];
+    const uint64_t bytes = block_at(slot)->bytes;
+    while (place > 0 && block_at(state.heap[(place - 1) / 2])->bytes > bytes) {
+        heap_set(place, state.heap[(place - 1) / 2]);
+        place = (place - 1) / 2;
+    }
+    heap_set(place, slot);
+}
+
+MS_HOLDS(state.lock) static void heap_sink_locked(uint32_t place)
+{
+    const uint32_t slot = state.heap[place];
+    const uint64_t bytes = block_at(slot)->bytes;
+    for (uint32_t child; (child = 2 * place + 1) < state.heap_count; place = child) {
+        if (child + 1 < state.heap_count &&
+            block_at(state.heap[child + 1])->bytes < block_at(state.heap[child])->bytes)
+            child++;
+        if (block_at(state.heap[child])->bytes >= bytes)
+            break;
+        heap_set(place, state.heap[child]);
+    }
+    heap_set(place, slot);
+}
+
+/* Frees the slot. */
 MS_HOLDS(state.lock) static void release_slot_locked(uint32_t slot)
 {
     static const struct ms_state_block none;
+    const uint32_t place = state.heap_place[slot];
     write_record(MS_SECTION_BLOCKS, slot, &none);
     state.tokens[slot] = 0;
-    state.free_slots[state.free_count++] = slot;
+    state.heap_count--;
+    if (place != state.heap_count) {
+        heap_set(place, state.heap[state.heap_count]);
+        heap_lift_locked(place);
+        heap_sink_locked(state.heap_place[state.heap[place]]);
+    }
+    state.heap_place[slot] = state.free_slot;
+    state.free_slot = slot;
 }
 
-/* Releases the slot of the smallest block of a full table, if it has fewer bytes. */
-MS_HOLDS(state.lock) static bool release_smaller_locked(uint64_t bytes)
+/* Finds a slot for so many bytes: a free one, or that of the smallest block if that is smaller. */
+MS_HOLDS(state.lock) static bool find_slot_locked(uint64_t bytes, uint32_t *slot_out)
 {
-    uint32_t smallest = 0;
-    if (state.least_bytes >= bytes)
-        return false;
-    for (uint32_t i = 1; i < count_of(MS_SECTION_BLOCKS); i++) {
-        if (block_at(i)->bytes < block_at(smallest)->bytes)
-            smallest = i;
+    if (state.free_slot == UINT32_MAX && state.heap_count > 0) {
+        if (block_at(state.heap[0])->bytes >= bytes)
+            return false;
+        release_slot_locked(state.heap[0]);
+        ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
     }
-    state.least_bytes = block_at(smallest)->bytes;
-    if (state.least_bytes >= bytes)
+    if (state.free_slot == UINT32_MAX)
         return false;
-    release_slot_locked(smallest);
-    ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
+    *slot_out = state.free_slot;
+    state.free_slot = state.heap_place[*slot_out];
     return true;
 }
 
@@ -486,14 +525,13 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
     const struct ms_state_block *old = is_known ? block_at(place->slot) : NULL;
     if (!is_known) {
         const bool was_out = place->is_counted;
-        if (state.free_count == 0 && !release_smaller_locked(block->bytes)) {
+        if (!find_slot_locked(block->bytes, &place->slot)) {
             if (!place->is_counted)
                 ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
             return;
         }
         if (was_out)
             ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
-        place->slot = state.free_slots[--state.free_count];
         place->token = state.next_token++;
         state.tokens[place->slot] = place->token;
     } else if (is_same(old, block)) {
@@ -505,8 +543,10 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
     put_origin(block, old);
     write_record(MS_SECTION_BLOCKS, place->slot, block);
     ms_gauge_set(MS_GAUGE_CHANGED_NS, block->changed_ns);
-    if (block->bytes < state.least_bytes)
-        state.least_bytes = block->bytes;
+    if (!is_known) {
+        heap_set(state.heap_count++, place->slot);
+        heap_lift_locked(state.heap_count - 1);
+    }
 }
 
 void ms_state_put(struct ms_state_place *place, const struct ms_state_block *block)
