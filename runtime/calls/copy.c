@@ -297,14 +297,24 @@ static void add_use(struct ms_allocation *allocation, CUdeviceptr address, size_
     ms_space_add_use(allocation, begin, begin + bytes);
 }
 
+/* The allocation in which a side of the copy does not lie whole. NULL: there is none. */
+static const struct ms_allocation *strayed_from(const struct copy *copy, size_t bytes)
+{
+    if (copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes))
+        return copy->source;
+    if (copy->destination != NULL && !ms_fits(copy->destination, copy->destination_address, bytes))
+        return copy->destination;
+    return NULL;
+}
+
 /* Returns true if the copy is answered; otherwise it is held for the driver's copy. */
 static bool run(const struct copy *copy, size_t bytes, CUresult *result_out)
 {
-    if ((copy->source != NULL && !ms_fits(copy->source, copy->source_address, bytes)) ||
-        (copy->destination != NULL &&
-         !ms_fits(copy->destination, copy->destination_address, bytes))) {
+    const struct ms_allocation *strayed = strayed_from(copy, bytes);
+    if (strayed != NULL) {
+        /* Of what the program has not mapped the driver knows what it is. */
         *result_out = CUDA_ERROR_INVALID_VALUE;
-        return true;
+        return !strayed->backing.is_programs || answered_or_held(false);
     }
     add_use(copy->source, copy->source_address, bytes);
     add_use(copy->destination, copy->destination_address, bytes);

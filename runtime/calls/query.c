@@ -2,6 +2,7 @@
 #include "runtime/calls/query.h"
 
 #include "runtime/calls/calls.h"
+#include "runtime/calls/program_mappings.h"
 #include "runtime/memory/allocations.h"
 
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
@@ -11,8 +12,15 @@ bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_
 {
     CUdevice device;
     struct ms_allocation_facts facts;
+    struct ms_program_mapping mapping;
     if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return false;
+    if (facts.is_programs) {
+        if (!ms_space_find_mapping(address, &mapping, &facts))
+            return false;
+        facts.address += mapping.begin;
+        facts.bytes = mapping.end - mapping.begin;
+    }
     if (base_out != NULL)
         *base_out = facts.address;
     if (bytes_out != NULL)
@@ -41,6 +49,45 @@ static bool ask_driver(CUdeviceptr address, CUresult *result_out)
     return *result_out != CUDA_SUCCESS;
 }
 
+/* What differs for memory that the program maps itself: it belongs to a device, not to a context. */
+static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
+                              const struct ms_program_mapping *mapping,
+                              const struct ms_allocation_facts *facts)
+{
+    CUmemAllocationProp prop = {0};
+    CUresult ignored;
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        *(CUcontext *)value_out = NULL;
+        return true;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        *(unsigned long long *)value_out = FIRST_BUFFER_ID + mapping->handle;
+        return true;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        ms_handle_properties(mapping->handle, &prop, &ignored);
+        *(unsigned long long *)value_out = prop.requestedHandleTypes;
+        return true;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        ms_handle_properties(mapping->handle, &prop, &ignored);
+        *(unsigned *)value_out = prop.allocFlags.gpuDirectRDMACapable;
+        return true;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)value_out = mapping->is_accessible && is_current(facts->device)
+                                     ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                                     : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)value_out = mapping->end - mapping->begin;
+        return true;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)value_out = facts->address + mapping->begin;
+        return true;
+    default:
+        return false;
+    }
+}
+
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                           CUresult *result_out)
 {
@@ -48,6 +95,13 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     if (value_out == NULL || !ms_space_look_up(address, &facts))
         return false;
     *result_out = CUDA_SUCCESS;
+    if (facts.is_programs) {
+        struct ms_program_mapping mapping;
+        if (!ms_space_find_mapping(address, &mapping, &facts) || mapping.is_real)
+            return false;
+        if (mapping_attribute(value_out, attribute, &mapping, &facts))
+            return true;
+    }
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         *(CUcontext *)value_out = facts.context;
@@ -177,7 +231,8 @@ bool ms_host_can_write(CUdeviceptr address)
 bool ms_meets_allocation(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation_facts facts;
-    return ms_space_first_behind(address, &facts) && facts.address < address + bytes;
+    return ms_space_first_behind(address, &facts) && facts.address < address + bytes &&
+           !facts.is_programs;
 }
 
 bool ms_strays(CUdeviceptr address, size_t bytes)

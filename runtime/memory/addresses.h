@@ -28,4 +28,7 @@ static inline bool ms_address_is_far(uint64_t word)
  * hint. */
 CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule);
 
+/* The same for a program that leaves the address to the driver. */
+CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment);
+
 #endif

@@ -48,6 +48,19 @@ static CUmemAllocationProp memory_properties(CUdevice device)
     return prop;
 }
 
+bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device)
+{
+    if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != device ||
+        prop->win32HandleMetaData != NULL)
+        return false;
+    const CUmemAllocationProp ours = memory_properties(device);
+    return (prop->requestedHandleTypes & ~ours.requestedHandleTypes) == 0 &&
+           prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
+           prop->allocFlags.gpuDirectRDMACapable <= ours.allocFlags.gpuDirectRDMACapable &&
+           prop->allocFlags.usage == 0;
+}
+
 size_t ms_backing_rounded(CUdevice device, size_t bytes)
 {
     const CUmemAllocationProp prop = memory_properties(device);
@@ -74,9 +87,59 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
     result = ms_addresses_reserve(&address, rounded + 2 * granule, granule);
     if (result != CUDA_SUCCESS)
         return result;
-    *backing = (struct ms_backing){
-        .address = address + granule, .bytes = rounded, .granule = granule, .device = device};
+    *backing = (struct ms_backing){.address = address + granule,
+                                   .bytes = rounded,
+                                   .granule = granule,
+                                   .device = device,
+                                   .mapped_bytes = rounded};
     return CUDA_SUCCESS;
+}
+
+CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
+                          size_t bytes)
+{
+    const CUmemAllocationProp prop = memory_properties(device);
+    size_t granule;
+    CUresult result =
+        ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (result == CUDA_SUCCESS && (address % granule != 0 || bytes % granule != 0))
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS)
+        *backing = (struct ms_backing){.address = address,
+                                       .bytes = bytes,
+                                       .granule = granule,
+                                       .device = device,
+                                       .is_programs = true};
+    return result;
+}
+
+size_t ms_backing_mapping_behind(const struct ms_backing *backing, size_t offset)
+{
+    size_t low = 0;
+    size_t high = backing->mapping_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (backing->mappings[middle].end <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The index of the first chunk that ends behind offset. */
+static size_t chunk_behind(const struct ms_backing *backing, size_t offset)
+{
+    size_t low = 0;
+    size_t high = backing->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (backing->chunks[middle].end <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* A call that frees something is made once more if it fails: nothing else frees it later. But a
@@ -209,9 +272,11 @@ void ms_backing_release(struct ms_backing *backing)
         const struct ms_chunk *chunk = &backing->chunks[i];
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
     }
-    free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
+    if (!backing->is_programs)
+        free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
     count_backed(backing->device, -(int64_t)backing->backed_bytes);
     ms_heap_free(backing->chunks);
+    ms_heap_free(backing->mappings);
     *backing = (struct ms_backing){0};
 }
 
@@ -223,7 +288,9 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = backing->device},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    for (uint64_t left = atomic_load(&peers[backing->device]); left != 0; left &= left - 1) {
+    /* What the program maps itself has the access that it sets. */
+    uint64_t left = backing->is_programs ? 0 : atomic_load(&peers[backing->device]);
+    for (; left != 0; left &= left - 1) {
         access[count] = access[0];
         access[count++].location.id = __builtin_ctzll(left);
     }
@@ -270,21 +337,38 @@ static bool grow(struct ms_backing *backing)
     return true;
 }
 
-/* Maps the chunk and inserts it at position `at`. */
-static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+/* Inserts a chunk, for which there is room, at position `at`. */
+static void insert_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
 {
-    if (!grow(backing))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = map_chunk(backing, &chunk);
-    if (result != CUDA_SUCCESS)
-        return result;
     memmove(&backing->chunks[at + 1], &backing->chunks[at],
             (backing->count - at) * sizeof(*backing->chunks));
     backing->chunks[at] = chunk;
     backing->count++;
     backing->backed_bytes += chunk.end - chunk.begin;
     count_backed(backing->device, (int64_t)(chunk.end - chunk.begin));
-    return CUDA_SUCCESS;
+}
+
+/* Maps the chunk and inserts it at position `at`. */
+static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+{
+    if (!grow(backing))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = map_chunk(backing, &chunk);
+    if (result == CUDA_SUCCESS)
+        insert_chunk(backing, at, chunk);
+    return result;
+}
+
+/* The end of the mapping at offset, or `end` if that comes first. The offset itself if nothing is
+ * mapped there. */
+static size_t end_of_mapping(const struct ms_backing *backing, size_t offset, size_t end)
+{
+    if (!backing->is_programs)
+        return end;
+    const size_t at = ms_backing_mapping_behind(backing, offset);
+    if (at == backing->mapping_count || backing->mappings[at].begin > offset)
+        return offset;
+    return backing->mappings[at].end < end ? backing->mappings[at].end : end;
 }
 
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
@@ -294,13 +378,15 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
     const CUresult waited = ms_backing_sink_wait(backing, at, stop);
     if (waited != CUDA_SUCCESS)
         return waited;
-    for (size_t i = 0; at < stop; i++) {
+    for (size_t i = chunk_behind(backing, at); at < stop; i++) {
         const bool beyond = i == backing->count;
         const size_t gap_end =
             beyond || backing->chunks[i].begin > stop ? stop : backing->chunks[i].begin;
         if (at < gap_end) {
+            const struct ms_chunk chunk = {.begin = at,
+                                           .end = end_of_mapping(backing, at, gap_end)};
             const CUresult result =
-                add_chunk(backing, i, (struct ms_chunk){.begin = at, .end = gap_end});
+                chunk.begin < chunk.end ? add_chunk(backing, i, chunk) : CUDA_ERROR_INVALID_VALUE;
             if (result != CUDA_SUCCESS)
                 return result;
         }
@@ -312,36 +398,128 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
 {
-    for (size_t i = 0; i < backing->count && range->begin < range->end; i++) {
-        const struct ms_chunk *chunk = &backing->chunks[i];
-        if (chunk->end <= range->begin || chunk->begin >= range->end)
-            continue;
-        if (range->begin < chunk->begin)
-            range->begin = chunk->begin;
-        if (range->end > chunk->end)
-            range->end = chunk->end;
-        return true;
-    }
-    return false;
+    const size_t at = chunk_behind(backing, range->begin);
+    if (at == backing->count || backing->chunks[at].begin >= range->end)
+        return false;
+    if (range->begin < backing->chunks[at].begin)
+        range->begin = backing->chunks[at].begin;
+    if (range->end > backing->chunks[at].end)
+        range->end = backing->chunks[at].end;
+    return range->begin < range->end;
 }
 
-size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
+static size_t unmap_chunks(struct ms_backing *backing, size_t begin, size_t end, bool pinned_too)
 {
     size_t freed = 0;
-    size_t kept = 0;
-    for (size_t i = 0; i < backing->count; i++) {
+    const size_t first = chunk_behind(backing, begin);
+    size_t kept = first, i = first;
+    for (; i < backing->count && backing->chunks[i].begin < end; i++) {
         const struct ms_chunk chunk = backing->chunks[i];
-        if (chunk.begin >= begin && chunk.end <= end) {
+        if (chunk.begin >= begin && chunk.end <= end && (pinned_too || !chunk.is_pinned)) {
             unmap(backing->address + chunk.begin, chunk.end - chunk.begin);
             freed += chunk.end - chunk.begin;
         } else {
             backing->chunks[kept++] = chunk;
         }
     }
-    backing->count = kept;
+    memmove(&backing->chunks[kept], &backing->chunks[i],
+            (backing->count - i) * sizeof(*backing->chunks));
+    backing->count -= i - kept;
     backing->backed_bytes -= freed;
     count_backed(backing->device, -(int64_t)freed);
     return freed;
+}
+
+size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
+{
+    return backing->count > 0 ? unmap_chunks(backing, begin, end, false) : 0;
+}
+
+/* --- real mappings */
+
+void ms_backing_unmap(struct ms_backing *backing, size_t begin, size_t end)
+{
+    if (backing->count > 0)
+        unmap_chunks(backing, begin, end, true);
+}
+
+bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end_out)
+{
+    const struct ms_chunk *chunk = &backing->chunks[chunk_behind(backing, offset)];
+    *end_out = chunk->end;
+    return chunk->is_pinned;
+}
+
+CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end)
+{
+    if (!grow(backing))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    insert_chunk(backing, chunk_behind(backing, begin),
+                 (struct ms_chunk){.begin = begin, .end = end, .is_pinned = true});
+    return CUDA_SUCCESS;
+}
+
+/* Copies what is in memory of [begin, end) to `to`. The current context is the allocation's. */
+static CUresult copy_chunks(const struct ms_backing *backing, size_t begin, size_t end,
+                            CUdeviceptr to)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct ms_range range = {begin, end};
+    while (result == CUDA_SUCCESS && ms_backing_next(backing, &range)) {
+        result =
+            ms_driver.memcpy_dtod_async(to + (range.begin - begin), backing->address + range.begin,
+                                        range.end - range.begin, CU_STREAM_PER_THREAD);
+        range = (struct ms_range){range.end, end};
+    }
+    return ms_driver_wait(CU_STREAM_PER_THREAD) == CUDA_SUCCESS ? result : CUDA_ERROR_UNKNOWN;
+}
+
+/* Through other addresses, because the memory that the handle replaces has these. */
+static CUresult copy_to_handle(const struct ms_backing *backing, size_t begin, size_t end,
+                               CUmemGenericAllocationHandle handle)
+{
+    CUdeviceptr address;
+    CUresult result = ms_addresses_reserve(&address, end - begin, backing->granule);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = map_handle(backing, handle, address, end - begin);
+    if (result == CUDA_SUCCESS) {
+        result = copy_chunks(backing, begin, end, address);
+        unmap(address, end - begin);
+    }
+    free_addresses(address, end - begin);
+    return result;
+}
+
+/* The chunks there make room: mapping the handle in their place cannot fail for lack of memory. */
+static CUresult replace_chunks(struct ms_backing *backing, size_t begin, size_t end,
+                               CUmemGenericAllocationHandle handle)
+{
+    unmap_chunks(backing, begin, end, false);
+    CUresult result = map_handle(backing, handle, backing->address + begin, end - begin);
+    if (result != CUDA_SUCCESS)
+        result = map_handle(backing, handle, backing->address + begin, end - begin);
+    if (result != CUDA_SUCCESS)
+        ms_fatal("memory at 0x%llx cannot be mapped again: CUDA error %d", backing->address + begin,
+                 (int)result);
+    return ms_backing_add_real(backing, begin, end);
+}
+
+CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
+                              CUmemGenericAllocationHandle *real)
+{
+    struct ms_chunk *chunk = &backing->chunks[chunk_behind(backing, begin)];
+    if (*real == 0) {
+        if (chunk->begin != begin || chunk->end != end)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        const CUresult named =
+            ms_driver.mem_retain(real, (void *)(uintptr_t)(backing->address + begin));
+        chunk->is_pinned = named == CUDA_SUCCESS;
+        return named;
+    }
+    const CUresult result = copy_to_handle(backing, begin, end, *real);
+    return result == CUDA_SUCCESS && grow(backing) ? replace_chunks(backing, begin, end, *real)
+                                                   : result;
 }
 
 /*
@@ -410,9 +588,7 @@ static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, s
                      size_t *end_out)
 {
     size_t end = stop;
-    for (size_t i = 0; i < backing->count; i++) {
-        if (backing->chunks[i].end <= at)
-            continue;
+    for (size_t i = chunk_behind(backing, at); i < backing->count; i++) {
         if (at < backing->chunks[i].begin) {
             end = backing->chunks[i].begin;
             break;

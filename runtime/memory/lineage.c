@@ -127,6 +127,23 @@ bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_
     return all_are(lineage, begin, end, true);
 }
 
+size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    size_t bytes = 0;
+    for (size_t at = begin; at < end;) {
+        const struct ms_extent extent = ms_lineage_at(lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        bytes += ms_content_is_present(&extent.content) ? stop - at : 0;
+        at = stop;
+    }
+    return bytes;
+}
+
+bool ms_lineage_is_unwritten(const struct ms_lineage *lineage)
+{
+    return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes == 0;
+}
+
 bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     return lineage->resident_bytes + lineage->cached_bytes == 0 ||
@@ -164,7 +181,7 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->resident_bytes += change;
     else if (extent->content.kind == MS_DEAD)
         lineage->dead_bytes += change;
-    else if (extent->content.kind != MS_UNDEFINED)
+    else if (!ms_content_is_nothing(&extent->content))
         lineage->deferred_bytes += change;
     lineage->kind_bytes[extent->content.kind] += change;
     if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
@@ -255,7 +272,8 @@ bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, b
     for (size_t at = begin; at < end;) {
         const struct ms_extent extent = ms_lineage_at(lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
-        if (ms_content_is_nothing(&extent.content) && !ms_lineage_set(lineage, at, stop, &wanted))
+        if (ms_content_is_nothing(&extent.content) && extent.content.kind != MS_UNMAPPED &&
+            !ms_lineage_set(lineage, at, stop, &wanted))
             return false;
         at = stop;
     }
@@ -270,7 +288,8 @@ bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
         const struct ms_extent extent = ms_lineage_at(lineage, at);
         const size_t stop = extent.end < end ? extent.end : end;
         const bool present = ms_content_is_present(&extent.content);
-        if (!ms_lineage_set(lineage, at, stop, present ? &resident : &dead))
+        if (extent.content.kind != MS_UNMAPPED &&
+            !ms_lineage_set(lineage, at, stop, present ? &resident : &dead))
             return false;
         at = stop;
     }

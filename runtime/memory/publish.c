@@ -17,7 +17,8 @@ static uint64_t present_bytes(const struct ms_lineage *lineage)
 
 static uint64_t deferred_bytes(const struct ms_lineage *lineage)
 {
-    return lineage->bytes - present_bytes(lineage) - lineage->dead_bytes;
+    return lineage->bytes - lineage->kind_bytes[MS_UNMAPPED] - present_bytes(lineage) -
+           lineage->dead_bytes;
 }
 
 static void add_file(struct ms_state_block *block, const struct ms_content *content)
@@ -49,7 +50,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
     struct ms_state_block block = {
         .id = allocation->id,
         .address = allocation->address,
-        .bytes = allocation->bytes,
+        .bytes = ms_allocation_mapped_bytes(allocation),
         .backed_bytes = allocation->backing.backed_bytes,
         .kind_bytes = {[MS_BYTES_DEAD] = lineage->dead_bytes,
                        [MS_BYTES_FILL] = kinds[MS_FILL],
@@ -66,7 +67,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
         .flags = allocation->blocks.carved ? MS_BLOCK_CARVED : 0,
     };
     block.kind_bytes[MS_BYTES_UNDEFINED] =
-        lineage->bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
+        block.bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
     return block;
 }
 
@@ -76,6 +77,7 @@ static enum ms_state_kind kind_of(const struct ms_content *content)
     case MS_UNDEFINED:
         return MS_BYTES_UNDEFINED;
     case MS_DEAD:
+    case MS_UNMAPPED:
         return MS_BYTES_DEAD;
     case MS_FILL:
         return MS_BYTES_FILL;
@@ -153,8 +155,9 @@ void ms_publish_allocation(struct ms_allocation *allocation)
     const uint64_t deferred = deferred_bytes(lineage);
     if (!ms_is_recorded() || !has_news(allocation, deferred))
         return;
-    if (!published->place.is_counted)
-        ms_count_live((int64_t)allocation->bytes);
+    const size_t live = ms_allocation_mapped_bytes(allocation);
+    ms_count_live((int64_t)(live - published->live_bytes));
+    published->live_bytes = live;
     ms_gauge_add(MS_GAUGE_DEFERRED, (int64_t)(deferred - published->deferred_bytes));
     published->deferred_bytes = deferred;
     published->backed_bytes = allocation->backing.backed_bytes;
@@ -182,7 +185,7 @@ void ms_publish_freed(struct ms_allocation *allocation)
     for (size_t i = 0; i < allocation->blocks.count; i++)
         ms_state_remove(&allocation->blocks.all[i].place);
     if (published->place.is_counted) {
-        ms_count_live(-(int64_t)allocation->bytes);
+        ms_count_live(-(int64_t)published->live_bytes);
         ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)published->deferred_bytes);
     }
     ms_state_remove(&published->place);
