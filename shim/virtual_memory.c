@@ -84,23 +84,29 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                : MS_REAL(cuMemGetAllocationPropertiesFromHandle)(prop, handle);
 }
 
-/* Calls that need the driver's own handle. */
-#define WITH_REAL(symbol, handle, parameters, arguments)                    \
-    CUresult symbol parameters                                              \
-    {                                                                       \
-        MS_ENTER(#symbol);                                                  \
-        const CUresult result = ms_handle_make_real(&(handle));             \
-        return result != CUDA_SUCCESS ? result : MS_REAL(symbol) arguments; \
-    }
-WITH_REAL(cuMemExportToShareableHandle, handle,
-          (void *shareableHandle, CUmemGenericAllocationHandle handle,
-           CUmemAllocationHandleType handleType, unsigned long long flags),
-          (shareableHandle, handle, handleType, flags))
-WITH_REAL(cuMulticastBindMem, memHandle,
-          (CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-           CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
-           unsigned long long flags),
-          (mcHandle, mcOffset, memHandle, memOffset, size, flags))
+/* The driver knows no number of the shim's, and refuses it. */
+CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handleType,
+                                      unsigned long long flags)
+{
+    MS_ENTER("cuMemExportToShareableHandle");
+    const CUresult result =
+        ms_handle_can_export(handle, handleType) ? ms_handle_make_real(&handle) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                            unsigned long long flags)
+{
+    MS_ENTER("cuMulticastBindMem");
+    const CUresult result = ms_handle_make_real(&memHandle);
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+}
 
 /* --- mappings */
 

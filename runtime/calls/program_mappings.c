@@ -52,9 +52,7 @@ bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
 /* Gives back what the handle stands for when the program can no longer get at it. */
 static void end_if_unused(struct ms_handle *handle)
 {
-    if (handle->users > 0)
-        return;
-    if (handle->real == 0 && handle->address == 0)
+    if (handle->users == 0 && handle->mappings == 0 && handle->real == 0)
         ms_space_count_promised(handle->prop.location.id, -(int64_t)handle->bytes);
     ms_handle_end_if_unused(handle);
 }
@@ -85,13 +83,13 @@ bool ms_handle_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_
     ms_lock_take(&turn);
     struct ms_handle *handle =
         ms_space_find_mapping(address, &mapping, &facts) ? ms_handle_find(mapping.handle) : NULL;
-    /* Of a real one without references the driver is asked. */
-    const bool is_ours =
-        handle_out != NULL && handle != NULL && (handle->real == 0 || handle->users > 0);
+    const bool is_ours = handle_out != NULL && handle != NULL;
     if (is_ours) {
-        handle->users++;
+        *result_out = handle->real != 0 && handle->users == 0
+                          ? ms_driver.mem_retain(&handle->real, (void *)(uintptr_t)address)
+                          : CUDA_SUCCESS;
         *handle_out = handle->number;
-        *result_out = CUDA_SUCCESS;
+        handle->users += *result_out == CUDA_SUCCESS;
     }
     ms_lock_drop(&turn);
     return is_ours;
@@ -104,12 +102,20 @@ bool ms_handle_properties(CUmemGenericAllocationHandle number, CUmemAllocationPr
         return false;
     ms_lock_take(&turn);
     const struct ms_handle *handle = ms_handle_find(number);
-    const bool is_known = handle != NULL && handle->users > 0 && prop_out != NULL;
+    const bool is_known = handle != NULL && prop_out != NULL;
     if (is_known)
         *prop_out = handle->prop;
     *result_out = is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     ms_lock_drop(&turn);
     return true;
+}
+
+bool ms_handle_can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
+{
+    CUmemAllocationProp prop;
+    CUresult result;
+    return !ms_handle_properties(number, &prop, &result) || result != CUDA_SUCCESS ||
+           (prop.requestedHandleTypes & type) != 0;
 }
 
 /* --- real handles */
@@ -135,28 +141,18 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
 
 /* Its bytes come into memory, and all of that under one handle. */
 static CUresult gather(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
-                       const struct ms_handle *handle, CUmemGenericAllocationHandle *real)
+                       CUmemGenericAllocationHandle *real)
 {
     struct ms_driver_scope scope;
     CUresult result = ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_READ_WRITE);
-    if (result != CUDA_SUCCESS)
-        return result;
-    *real = 0;
-    result = ms_backing_make_real(&allocation->backing, mapping->begin, mapping->end, real);
-    if (result != CUDA_ERROR_NOT_SUPPORTED)
-        return result;
-    result = ms_context_wait(allocation->context);
     if (result == CUDA_SUCCESS)
-        result = ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
+        result = ms_context_wait(allocation->context);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_driver_enter(allocation->context, &scope);
-    if (result == CUDA_SUCCESS) {
-        result = ms_backing_make_real(&allocation->backing, mapping->begin, mapping->end, real);
-        ms_driver_leave(&scope);
-    }
-    if (result != CUDA_SUCCESS)
-        ms_driver.mem_release(*real);
+    result = ms_backing_make_real(&allocation->backing, mapping->begin, mapping->end, real);
+    ms_driver_leave(&scope);
     return result;
 }
 
@@ -184,7 +180,7 @@ static CUresult make_mapping_real(const struct ms_handle *handle,
     if (!ms_space_find_mapping(handle->address, &mapping, &facts))
         return CUDA_ERROR_INVALID_VALUE;
     struct ms_allocation *allocation = ms_space_claim(handle->address);
-    const CUresult result = mapping.is_accessible ? gather(allocation, &mapping, handle, real)
+    const CUresult result = mapping.is_accessible ? gather(allocation, &mapping, real)
                                                   : map_unused(allocation, &mapping, handle, real);
     if (result == CUDA_SUCCESS) {
         mapping.is_real = true;
@@ -219,10 +215,8 @@ static CUresult make_real(struct ms_handle *handle)
     handle->real = real;
     handle->address = 0;
     /* The program's last reference is gone: only the mapping holds the memory. */
-    if (handle->users == 0) {
+    if (handle->users == 0)
         ms_driver.mem_release(real);
-        ms_handle_end_if_unused(handle);
-    }
     return CUDA_SUCCESS;
 }
 
@@ -359,8 +353,10 @@ static bool defer_mapping(const struct ms_reservation *reservation, CUdeviceptr 
     const bool is_deferred =
         allocation->device == handle->prop.location.id && allocation->context == handle->context &&
         begin % allocation->backing.granule == 0 && ms_space_put_mapping(allocation, &mapping);
-    if (is_deferred)
+    if (is_deferred) {
         handle->address = address;
+        handle->mappings++;
+    }
     release_or_free(allocation);
     return is_deferred;
 }
@@ -369,7 +365,10 @@ static bool defer_mapping(const struct ms_reservation *reservation, CUdeviceptr 
 static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr address, size_t bytes,
                              CUmemGenericAllocationHandle number)
 {
+    struct ms_handle *handle = ms_handle_find(number);
     struct ms_allocation *allocation = ms_space_claim(reservation->address);
+    if (allocation == NULL && handle != NULL && !reservation->has_others)
+        allocation = claim_new(reservation, handle);
     if (allocation == NULL) {
         reservation->has_others = true;
         return;
@@ -380,6 +379,8 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
     if (!ms_space_put_mapping(allocation, &mapping) ||
         ms_backing_add_real(&allocation->backing, mapping.begin, mapping.end) != CUDA_SUCCESS)
         ms_fatal("there is no memory for the record of a mapping at 0x%llx", address);
+    if (handle != NULL)
+        handle->mappings++;
     ms_space_count_promised(allocation->device, (int64_t)bytes);
     ms_space_release(allocation);
 }
@@ -620,8 +621,9 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     ms_space_drop_mapping(allocation, mapping->begin);
     if (mapping->is_real)
         ms_space_count_promised(allocation->device, -(int64_t)(mapping->end - mapping->begin));
-    if (handle != NULL && !mapping->is_real) {
+    if (handle != NULL) {
         handle->address = 0;
+        handle->mappings--;
         end_if_unused(handle);
     }
     return CUDA_SUCCESS;

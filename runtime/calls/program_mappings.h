@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that the program maps itself: cuMemCreate, cuMemMap and their kin. A handle of plain device
- * memory gets a number and no memory. Where it is mapped and made accessible, the range is deferred
- * as an allocation is. All mappings in one reservation of addresses are one allocation.
+ * Memory that the program maps itself: cuMemCreate, cuMemMap and their kin. A handle of plain
+ * device memory gets a number and no memory. Where it is mapped and made accessible, the range is
+ * deferred as an allocation is. All mappings in one reservation of addresses are one allocation.
  *
  * A handle is made real when the driver's own is needed: it is exported, mapped twice or in part,
  * given to another device, or unmapped while its content is alive. Its range is then in memory, by
@@ -29,6 +29,9 @@ bool ms_handle_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_
                       CUresult *result_out);
 bool ms_handle_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *prop_out,
                           CUresult *result_out);
+
+/* False for a handle of ours that was not created for such an export. */
+bool ms_handle_can_export(CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type);
 
 /* Replaces the number of a handle of ours by the driver's, which it then has. Any other stays. */
 CUresult ms_handle_make_real(CUmemGenericAllocationHandle *handle);

@@ -49,13 +49,28 @@ static bool ask_driver(CUdeviceptr address, CUresult *result_out)
     return *result_out != CUDA_SUCCESS;
 }
 
-/* What differs for memory that the program maps itself: it belongs to a device, not to a context. */
+/* The program chose it with the handle. The shim's memory may allow more. */
+static bool is_of_handle(CUpointer_attribute attribute)
+{
+    return attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES ||
+           attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+}
+
+static bool set_property(void *value_out, CUpointer_attribute attribute,
+                         const CUmemAllocationProp *prop)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+        *(unsigned long long *)value_out = prop->requestedHandleTypes;
+    else
+        *(unsigned *)value_out = prop->allocFlags.gpuDirectRDMACapable;
+    return true;
+}
+
+/* What differs for memory that the program maps: it belongs to a device, not to a context. */
 static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
                               const struct ms_program_mapping *mapping,
                               const struct ms_allocation_facts *facts)
 {
-    CUmemAllocationProp prop = {0};
-    CUresult ignored;
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         *(CUcontext *)value_out = NULL;
@@ -63,14 +78,6 @@ static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         *(unsigned long long *)value_out = FIRST_BUFFER_ID + mapping->handle;
-        return true;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        ms_handle_properties(mapping->handle, &prop, &ignored);
-        *(unsigned long long *)value_out = prop.requestedHandleTypes;
-        return true;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-        ms_handle_properties(mapping->handle, &prop, &ignored);
-        *(unsigned *)value_out = prop.allocFlags.gpuDirectRDMACapable;
         return true;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         *(unsigned *)value_out = mapping->is_accessible && is_current(facts->device)
@@ -96,8 +103,13 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
         return false;
     *result_out = CUDA_SUCCESS;
     if (facts.is_programs) {
+        CUmemAllocationProp prop;
         struct ms_program_mapping mapping;
-        if (!ms_space_find_mapping(address, &mapping, &facts) || mapping.is_real)
+        if (!ms_space_find_mapping(address, &mapping, &facts))
+            return false;
+        if (is_of_handle(attribute) && ms_handle_properties(mapping.handle, &prop, result_out))
+            return set_property(value_out, attribute, &prop);
+        if (mapping.is_real)
             return false;
         if (mapping_attribute(value_out, attribute, &mapping, &facts))
             return true;

@@ -112,19 +112,19 @@ static CUdeviceptr reach_end(const struct ms_allocation *allocation)
 }
 
 /* Of addresses that the program has reserved, its handles are counted. */
-static void count_promised(const struct ms_allocation *allocation, int64_t sign)
+static void count_promised(const struct ms_allocation *allocation, bool added)
 {
     if (allocation->backing.is_programs)
         return;
-    atomic_fetch_add(&space.live_bytes[allocation->device], sign * (int64_t)allocation->bytes);
-    atomic_fetch_add(&space.reserved_bytes[allocation->device],
-                     sign * (int64_t)allocation->backing.bytes);
+    const uint64_t bytes = allocation->bytes, reserved = allocation->backing.bytes;
+    atomic_fetch_add(&space.live_bytes[allocation->device], added ? bytes : -bytes);
+    atomic_fetch_add(&space.reserved_bytes[allocation->device], added ? reserved : -reserved);
 }
 
 void ms_space_count_promised(CUdevice device, int64_t bytes)
 {
-    atomic_fetch_add(&space.live_bytes[device], bytes);
-    atomic_fetch_add(&space.reserved_bytes[device], bytes);
+    atomic_fetch_add(&space.live_bytes[device], (uint64_t)bytes);
+    atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)bytes);
 }
 
 MS_HOLDS(space.lock) static void set_bounds_locked(void)
@@ -153,7 +153,7 @@ bool ms_space_add(struct ms_allocation *allocation)
     allocation->counted_deferred = true;
     allocation->counted_unbacked = 0;
     count_unbacked_locked(allocation);
-    count_promised(allocation, 1);
+    count_promised(allocation, true);
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
@@ -170,7 +170,7 @@ void ms_space_remove(struct ms_allocation *allocation)
     move_gap_locked(at + 1);
     space.gap--;
     space.count--;
-    count_promised(allocation, -1);
+    count_promised(allocation, false);
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)allocation->counted_unbacked);

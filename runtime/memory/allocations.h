@@ -109,12 +109,12 @@ bool ms_space_put_mapping(struct ms_allocation *allocation,
                           const struct ms_program_mapping *mapping);
 void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin);
 
-/* The mapping that contains address, and the allocation in which it lies. False if there is none. */
+/* The mapping that contains address, and its allocation. False if there is none. */
 bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
                            struct ms_allocation_facts *facts_out);
 
-/* True if the program may use all of the range, which may lie in several mappings. The allocation is
- * claimed. */
+/* True if the program may use all of the range, which may lie in several mappings, of a claimed
+ * allocation. */
 bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes);
 
 /* Memory of the device that was promised to the program without an allocation. */

@@ -113,20 +113,6 @@ CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdevicep
     return result;
 }
 
-size_t ms_backing_mapping_behind(const struct ms_backing *backing, size_t offset)
-{
-    size_t low = 0;
-    size_t high = backing->mapping_count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (backing->mappings[middle].end <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* The index of the first chunk that ends behind offset. */
 static size_t chunk_behind(const struct ms_backing *backing, size_t offset)
 {
@@ -459,67 +445,40 @@ CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t en
     return CUDA_SUCCESS;
 }
 
-/* Copies what is in memory of [begin, end) to `to`. The current context is the allocation's. */
-static CUresult copy_chunks(const struct ms_backing *backing, size_t begin, size_t end,
-                            CUdeviceptr to)
+/* One chunk in place of several. So much memory was there, so it can only fail if others take it
+ * meanwhile. */
+static CUresult join_chunks(struct ms_backing *backing, size_t begin, size_t end)
 {
-    CUresult result = CUDA_SUCCESS;
-    struct ms_range range = {begin, end};
-    while (result == CUDA_SUCCESS && ms_backing_next(backing, &range)) {
-        result =
-            ms_driver.memcpy_dtod_async(to + (range.begin - begin), backing->address + range.begin,
-                                        range.end - range.begin, CU_STREAM_PER_THREAD);
-        range = (struct ms_range){range.end, end};
-    }
-    return ms_driver_wait(CU_STREAM_PER_THREAD) == CUDA_SUCCESS ? result : CUDA_ERROR_UNKNOWN;
-}
-
-/* Through other addresses, because the memory that the handle replaces has these. */
-static CUresult copy_to_handle(const struct ms_backing *backing, size_t begin, size_t end,
-                               CUmemGenericAllocationHandle handle)
-{
-    CUdeviceptr address;
-    CUresult result = ms_addresses_reserve(&address, end - begin, backing->granule);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = map_handle(backing, handle, address, end - begin);
+    void *bytes = ms_heap_alloc(end - begin);
+    const CUdeviceptr address = backing->address + begin;
+    if (bytes == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ms_driver.memcpy_dtoh(bytes, address, end - begin);
     if (result == CUDA_SUCCESS) {
-        result = copy_chunks(backing, begin, end, address);
-        unmap(address, end - begin);
+        unmap_chunks(backing, begin, end, false);
+        result = ms_backing_cover(backing, begin, end);
+        if (result == CUDA_SUCCESS)
+            result = ms_driver.memcpy_htod(address, bytes, end - begin);
+        if (result != CUDA_SUCCESS)
+            ms_fatal("%zu bytes at 0x%llx are lost: they do not get memory again, CUDA error %d",
+                     end - begin, address, (int)result);
     }
-    free_addresses(address, end - begin);
+    ms_heap_free(bytes);
     return result;
 }
 
-/* The chunks there make room: mapping the handle in their place cannot fail for lack of memory. */
-static CUresult replace_chunks(struct ms_backing *backing, size_t begin, size_t end,
-                               CUmemGenericAllocationHandle handle)
-{
-    unmap_chunks(backing, begin, end, false);
-    CUresult result = map_handle(backing, handle, backing->address + begin, end - begin);
-    if (result != CUDA_SUCCESS)
-        result = map_handle(backing, handle, backing->address + begin, end - begin);
-    if (result != CUDA_SUCCESS)
-        ms_fatal("memory at 0x%llx cannot be mapped again: CUDA error %d", backing->address + begin,
-                 (int)result);
-    return ms_backing_add_real(backing, begin, end);
-}
-
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
-                              CUmemGenericAllocationHandle *real)
+                              CUmemGenericAllocationHandle *real_out)
 {
     struct ms_chunk *chunk = &backing->chunks[chunk_behind(backing, begin)];
-    if (*real == 0) {
-        if (chunk->begin != begin || chunk->end != end)
-            return CUDA_ERROR_NOT_SUPPORTED;
-        const CUresult named =
-            ms_driver.mem_retain(real, (void *)(uintptr_t)(backing->address + begin));
-        chunk->is_pinned = named == CUDA_SUCCESS;
-        return named;
-    }
-    const CUresult result = copy_to_handle(backing, begin, end, *real);
-    return result == CUDA_SUCCESS && grow(backing) ? replace_chunks(backing, begin, end, *real)
-                                                   : result;
+    CUresult result = CUDA_SUCCESS;
+    if (chunk->end != end)
+        result = join_chunks(backing, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.mem_retain(real_out, (void *)(uintptr_t)(backing->address + begin));
+    if (result == CUDA_SUCCESS)
+        backing->chunks[chunk_behind(backing, begin)].is_pinned = true;
+    return result;
 }
 
 /*

@@ -78,7 +78,19 @@ CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdevicep
 bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device);
 
 /* The index of the first mapping that ends behind offset. */
-size_t ms_backing_mapping_behind(const struct ms_backing *backing, size_t offset);
+static inline size_t ms_backing_mapping_behind(const struct ms_backing *backing, size_t offset)
+{
+    size_t low = 0;
+    size_t high = backing->mapping_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (backing->mappings[middle].end <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
 
 /* `bytes`, rounded up to whole granules. */
 size_t ms_backing_rounded(CUdevice device, size_t bytes);
@@ -140,13 +152,13 @@ bool ms_backing_drop_sink(CUdevice device);
 
 /*
  * Real mappings. ms_backing_add_real takes over what the driver has mapped to [begin, end).
- * ms_backing_make_real gives the memory of that mapping to `real`, a new handle of the same size,
- * or, if it is 0, names the handle that all of it has: CUDA_ERROR_NOT_SUPPORTED if there are
- * several. The device must be done with it. ms_backing_unmap unmaps all chunks there.
+ * ms_backing_make_real makes all of [begin, end), which is backed, the memory of one handle, which
+ * it names: if there are several, their bytes go through host memory. The device must be done with
+ * them, and the current context is one of its own. ms_backing_unmap unmaps all chunks there.
  */
 CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
-                              CUmemGenericAllocationHandle *real);
+                              CUmemGenericAllocationHandle *real_out);
 void ms_backing_unmap(struct ms_backing *backing, size_t begin, size_t end);
 
 /* True if the chunk at offset, which is backed, is pinned. *end_out is where it ends. */

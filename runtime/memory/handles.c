@@ -63,7 +63,7 @@ struct ms_handle *ms_handle_find(CUmemGenericAllocationHandle number)
 
 void ms_handle_end_if_unused(struct ms_handle *handle)
 {
-    if (handle->users > 0 || (handle->real == 0 && handle->address != 0))
+    if (handle->users > 0 || handle->mappings > 0)
         return;
     handles.all[place_of(handle->number)] = NULL;
     handles.free_places[handles.free_count++] = place_of(handle->number);

@@ -22,6 +22,7 @@ struct ms_handle {
     CUcontext context;                   /* in which it is filled; immutable */
     CUmemGenericAllocationHandle real;   /* with one reference while users > 0; 0: not real */
     unsigned users;                      /* references that the program has */
+    unsigned mappings;                   /* in reservations of which the shim keeps a record */
     CUdeviceptr address;                 /* where it is mapped while it is not real; 0: nowhere */
 };
 
@@ -38,7 +39,7 @@ struct ms_handle *ms_handle_create(size_t bytes, const CUmemAllocationProp *prop
 /* NULL: it is not ours, or it is gone. */
 struct ms_handle *ms_handle_find(CUmemGenericAllocationHandle number);
 
-/* Ends a handle that nobody can name any more: without references, and not mapped unless real. */
+/* Ends a handle that has neither references nor mappings. */
 void ms_handle_end_if_unused(struct ms_handle *handle);
 
 /* Addresses that the program has reserved. */

@@ -195,6 +195,34 @@ void fuzz_define(CUdeviceptr at, size_t bytes)
     }
 }
 
+/* Over the border of two mappings. */
+static void map_block(struct fuzz_block *block)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc desc = {.location = prop.location,
+                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    size_t granule = 0;
+    CALL(cuMemGetAllocationGranularity)(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    const size_t each = (block->bytes / 2 / granule + 1) * granule;
+    SEE(CALL(cuMemAddressReserve)(&block->reserved_at, 2 * each, 0, 0, 0));
+    block->reserved_bytes = 2 * each;
+    for (CUdeviceptr at = block->reserved_at; at < block->reserved_at + 2 * each; at += each) {
+        CUmemGenericAllocationHandle handle = 0;
+        SEE(CALL(cuMemCreate)(&handle, each, &prop, 0));
+        SEE(CALL(cuMemMap)(at, each, 0, handle, 0));
+        SEE(CALL(cuMemRelease)(handle));
+    }
+    SEE(CALL(cuMemSetAccess)(block->reserved_at, 2 * each, &desc, 1));
+    block->at = block->reserved_at + each - block->bytes / 2 / 512 * 512;
+}
+
+static void unmap_block(const struct fuzz_block *block)
+{
+    SEE(CALL(cuMemUnmap)(block->reserved_at, block->reserved_bytes));
+    SEE(CALL(cuMemAddressFree)(block->reserved_at, block->reserved_bytes));
+}
+
 static void make(struct fuzz_block *block, size_t least, bool may_be_part)
 {
     const size_t slot = (size_t)(block - blocks);
@@ -210,6 +238,8 @@ static void make(struct fuzz_block *block, size_t least, bool may_be_part)
     }
     if (block->is_part)
         block->at = arena + slot * ARENA_PART;
+    else if (fuzz_one_in(4))
+        map_block(block);
     else
         SEE(CALL(cuMemAlloc_v2)(&block->at, block->bytes));
     fuzz_say("  block %zu: %zu bytes%s\n", slot, block->bytes, block->is_part ? ", a part" : "");
@@ -220,7 +250,10 @@ void fuzz_free_block(struct fuzz_block *block)
 {
     if (block->at != 0 && !block->is_part) {
         fuzz_wait();
-        SEE(CALL(cuMemFree_v2)(block->at));
+        if (block->reserved_bytes > 0)
+            unmap_block(block);
+        else
+            SEE(CALL(cuMemFree_v2)(block->at));
     }
     *block = (struct fuzz_block){0};
 }
