@@ -202,9 +202,9 @@ static void map_block(struct fuzz_block *block)
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     const CUmemAccessDesc desc = {.location = prop.location,
                                   .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    size_t granule = 0;
+    size_t granule = 2 << 20; /* where a call fails after an illegal access */
     CALL(cuMemGetAllocationGranularity)(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    const size_t each = (block->bytes / 2 / granule + 1) * granule;
+    const size_t each = ((block->bytes / 2 + 512) / granule + 1) * granule;
     SEE(CALL(cuMemAddressReserve)(&block->reserved_at, 2 * each, 0, 0, 0));
     block->reserved_bytes = 2 * each;
     for (CUdeviceptr at = block->reserved_at; at < block->reserved_at + 2 * each; at += each) {

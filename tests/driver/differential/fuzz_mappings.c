@@ -154,7 +154,8 @@ static void use(void)
     const size_t all = (end - first) * own.granule;
     const size_t bytes = 1 + fuzz_below(all < FUZZ_BUFFER_BYTES ? all : FUZZ_BUFFER_BYTES);
     const size_t border = own.handles[own.places[first].handle - 1].granules * own.granule;
-    size_t at = fuzz_one_in(2) && border < all ? border - bytes / 2 : fuzz_below(all - bytes + 1);
+    const size_t half = bytes / 2 < border ? bytes / 2 : border;
+    size_t at = fuzz_one_in(2) && border < all ? border - half : fuzz_below(all - bytes + 1);
     if (at + bytes > all)
         at = all - bytes;
     switch (fuzz_below(4)) {
@@ -269,7 +270,7 @@ static void share(void)
     CUmemGenericAllocationHandle other = 0;
     const CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                                   .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    if (own.handles[index].references == 0)
+    if (own.handles[index].references == 0 || !own.handles[index].is_defined)
         return;
     fuzz_wait();
     SEE(CALL(cuMemExportToShareableHandle)(&file, own.handles[index].handle,
