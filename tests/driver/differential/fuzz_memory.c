@@ -287,7 +287,7 @@ static void need_room(void)
                                                                               NULL));
         break;
     case 3:
-        SEE(CALL(cuMemCreate)(&handle, bytes, &on_device, 0));
+        SEE(CALL(cuMemCreate)(&handle, less, &on_device, 0));
         break;
     default:
         SEE(CALL(cuMemAlloc_v2)(&second, less));
