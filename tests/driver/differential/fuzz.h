@@ -77,8 +77,8 @@ enum { FUZZ_SLOTS = 8, FUZZ_BLOCK_MOST = 1 << 20, FUZZ_BLOCK_LEAST = 64 };
 struct fuzz_block {
     CUdeviceptr at; /* 0: there is none */
     size_t bytes;
-    bool is_part; /* of the arena, as of a caching allocator */
-    /* Mapped by the program in addresses that it has reserved; 0: from cuMemAlloc. */
+    bool is_part;   /* of the arena, as of a caching allocator */
+    bool is_mapped; /* by the program, in addresses that it has reserved */
     CUdeviceptr reserved_at;
     size_t reserved_bytes;
 };
@@ -143,7 +143,7 @@ extern const char *fuzz_folder;
  * A shim that does not defer, or materialises without need, is seen by it.
  */
 struct fuzz_witness {
-    CUdeviceptr at;
+    struct fuzz_block block;
 };
 struct fuzz_witness fuzz_witness_begin(void);
 void fuzz_witness_end(struct fuzz_witness witness);
