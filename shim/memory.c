@@ -43,10 +43,6 @@ ALLOCATE(cuMemAllocPitch_v2,
          (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
           unsigned int ElementSizeBytes),
          (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes), (void)0)
-ALLOCATE(cuMemCreate,
-         (CUmemGenericAllocationHandle * handle, size_t size, const CUmemAllocationProp *prop,
-          unsigned long long flags),
-         (handle, size, prop, flags), (void)0)
 
 /* Pools may be of host or managed memory. */
 static void add_pooled(CUresult result, const CUdeviceptr *address, size_t bytes)
@@ -99,7 +95,7 @@ FREE_ASYNC(cuMemFreeAsync_ptsz, cuStreamGetFlags_ptsz)
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
-    if (result == CUDA_SUCCESS && free != NULL && ms_owns_any())
+    if (result == CUDA_SUCCESS && free != NULL && ms_is_started())
         *free = ms_free_memory(*free);
     return result;
 }

@@ -1,45 +1,138 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls on mappings and physical memory that meet an allocation. The program got it from
- * cuMemAlloc: to take its addresses apart is an error there, and here. To share its memory is not:
- * the allocation is then materialised whole.
+ * Physical memory and mappings. Those of the program are deferred (program_mappings.h). What it got
+ * from cuMemAlloc cannot be taken apart: that is an error there, and here. To share it is not: the
+ * allocation is then materialised whole.
  */
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/program_mappings.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/memory/addresses.h"
 #include "shim/entries.h"
 #include "shim/nccl_wrappers.h"
+#include "shim/observer.h"
 
+/* Memory from cuMemAlloc. */
 static bool meets_block(CUdeviceptr address, size_t bytes)
 {
     return ms_owns_any() && ms_meets_allocation(address, bytes);
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags)
-{
-    if (meets_block(ptr, size))
-        return CUDA_ERROR_INVALID_VALUE;
-    return MS_REAL(cuMemMap)(ptr, size, offset, handle, flags);
-}
+/* --- addresses */
 
-CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags)
 {
-    if (meets_block(ptr, size))
-        return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = MS_REAL(cuMemUnmap)(ptr, size);
-    if (result == CUDA_SUCCESS)
-        ms_host_cut(ptr, size);
+    MS_ENTER("cuMemAddressReserve");
+    const bool is_free = ms_is_started() && ptr != NULL && addr == 0 && flags == 0;
+    const CUresult result = is_free
+                                ? ms_addresses_reserve_for_program(ptr, size, alignment)
+                                : MS_REAL(cuMemAddressReserve)(ptr, size, alignment, addr, flags);
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_addresses_reserved(*ptr, size);
     return result;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 {
+    CUresult result;
+    MS_ENTER("cuMemAddressFree");
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
+    if (ms_is_started() && ms_addresses_free(ptr, size, &result))
+        return result;
     return MS_REAL(cuMemAddressFree)(ptr, size);
+}
+
+/* --- handles */
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+                     const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    int attempts = 0;
+    CUresult result;
+    MS_ENTER("cuMemCreate");
+    if (ms_is_started() && flags == 0 && !ms_nccl_is_inside(__builtin_return_address(0)) &&
+        ms_handle_defer(size, prop, handle, &result)) {
+        ms_observer_prepare();
+        return result;
+    }
+    do
+        result = MS_REAL(cuMemCreate)(handle, size, prop, flags);
+    while (ms_try_again(result, &attempts));
+    return result;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    CUresult result;
+    MS_ENTER("cuMemRelease");
+    return ms_handle_release(handle, &result) ? result : MS_REAL(cuMemRelease)(handle);
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
+                                                CUmemGenericAllocationHandle handle)
+{
+    CUresult result;
+    MS_ENTER("cuMemGetAllocationPropertiesFromHandle");
+    return ms_handle_properties(handle, prop, &result)
+               ? result
+               : MS_REAL(cuMemGetAllocationPropertiesFromHandle)(prop, handle);
+}
+
+/* The driver knows no number of the shim's, and refuses it. */
+CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handleType,
+                                      unsigned long long flags)
+{
+    MS_ENTER("cuMemExportToShareableHandle");
+    const CUresult result =
+        ms_handle_can_export(handle, handleType) ? ms_handle_make_real(&handle) : CUDA_SUCCESS;
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMemExportToShareableHandle)(shareableHandle, handle, handleType, flags);
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                            CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                            unsigned long long flags)
+{
+    MS_ENTER("cuMulticastBindMem");
+    const CUresult result = ms_handle_make_real(&memHandle);
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+}
+
+/* --- mappings */
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags)
+{
+    CUresult result;
+    MS_ENTER("cuMemMap");
+    if (meets_block(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (ms_is_started() && ms_program_map(ptr, size, offset, handle, flags, &result))
+        return result;
+    return MS_REAL(cuMemMap)(ptr, size, offset, handle, flags);
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    CUresult result;
+    MS_ENTER("cuMemUnmap");
+    if (meets_block(ptr, size))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!ms_owns_any() || !ms_program_unmap(ptr, size, &result))
+        result = MS_REAL(cuMemUnmap)(ptr, size);
+    if (result == CUDA_SUCCESS)
+        ms_host_cut(ptr, size);
+    return result;
 }
 
 /* True for mappings that the host can write too: they can hide addresses. */
@@ -54,9 +147,12 @@ static bool host_may_write(const CUmemAccessDesc *desc, size_t count)
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count)
 {
+    CUresult result;
+    MS_ENTER("cuMemSetAccess");
     if (meets_block(ptr, size))
         return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
+    if (!ms_owns_any() || !ms_program_set_access(ptr, size, desc, count, &result))
+        result = MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
     if (result == CUDA_SUCCESS && ms_is_started() && host_may_write(desc, count))
         ms_host_add(ptr, size);
     return result;
@@ -64,8 +160,11 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr)
 {
+    CUresult result;
     if (meets_block(ptr, 1))
         return CUDA_ERROR_INVALID_VALUE;
+    if (ms_owns_any() && ms_program_get_access(ptr, location, flags, &result))
+        return result;
     return MS_REAL(cuMemGetAccess)(flags, location, ptr);
 }
 
@@ -89,18 +188,32 @@ static CUresult retain_for_nccl(CUmemGenericAllocationHandle *handle, void *addr
 /* Memory from cuMemAlloc has no handle that the program could get. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
+    CUresult result;
     if (meets_block((CUdeviceptr)(uintptr_t)addr, 1))
         return ms_nccl_is_inside(__builtin_return_address(0))
                    ? retain_for_nccl(handle, addr)
                    : MS_REAL(cuMemRetainAllocationHandle)(handle, NULL);
+    if (ms_owns_any() && ms_handle_retain((CUdeviceptr)(uintptr_t)addr, handle, &result))
+        return result;
     return MS_REAL(cuMemRetainAllocationHandle)(handle, addr);
+}
+
+/* Others will use the memory that the range has now. */
+static CUresult pin(CUdeviceptr address, size_t bytes)
+{
+    if (!ms_owns_any())
+        return CUDA_SUCCESS;
+    const CUresult result = ms_mappings_make_real(address, bytes);
+    return result != CUDA_SUCCESS || !meets_block(address, bytes)
+               ? result
+               : ms_access(address, bytes, MS_NEED_PIN);
 }
 
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size,
                                        CUmemRangeHandleType handleType, unsigned long long flags)
 {
     MS_ENTER("cuMemGetHandleForAddressRange");
-    const CUresult result = ms_owns_any() ? ms_access(dptr, size, MS_NEED_PIN) : CUDA_SUCCESS;
+    const CUresult result = pin(dptr, size);
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMemGetHandleForAddressRange)(handle, dptr, size, handleType, flags);
@@ -110,7 +223,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
                              CUdeviceptr memptr, size_t size, unsigned long long flags)
 {
     MS_ENTER("cuMulticastBindAddr");
-    const CUresult result = ms_owns_any() ? ms_access(memptr, size, MS_NEED_PIN) : CUDA_SUCCESS;
+    const CUresult result = pin(memptr, size);
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);
@@ -118,7 +231,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
-    if (ms_owns_any() && ms_is_owned(dptr)) {
+    if (meets_block(dptr, 1)) {
         ms_log(MS_WARN,
                "cuIpcGetMemHandle: the allocation at 0x%llx is mapped memory and cannot be "
                "shared this way; METASHARD_EXCLUDE with its size leaves it to the driver",

@@ -5,6 +5,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/calls/deferral.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/overcommit.h"
@@ -30,20 +31,23 @@ static bool can_map_memory(CUdevice device)
            supported != 0;
 }
 
-static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes)
+struct ms_allocation *ms_allocation_create(const struct ms_backing *backing, CUcontext context,
+                                           size_t bytes, enum ms_kind kind)
 {
     static _Atomic uint64_t next_id = 1;
+    const struct ms_content content = {.kind = kind};
     struct ms_allocation *allocation = ms_heap_zalloc(sizeof(*allocation));
     if (allocation == NULL)
         return NULL;
     if (!ms_lineage_init(&allocation->lineage, bytes))
         goto err_free;
-    if (ms_backing_reserve(&allocation->backing, device, bytes) != CUDA_SUCCESS)
+    if (!ms_lineage_set(&allocation->lineage, 0, bytes, &content))
         goto err_lineage;
-    allocation->address = allocation->backing.address;
+    allocation->backing = *backing;
+    allocation->address = backing->address;
     allocation->bytes = bytes;
     allocation->context = context;
-    allocation->device = device;
+    allocation->device = backing->device;
     allocation->id = atomic_fetch_add(&next_id, 1);
     allocation->lineage.changed_end = bytes;
     ms_publish_allocation(allocation);
@@ -53,7 +57,6 @@ static struct ms_allocation *create_allocation(CUcontext context, CUdevice devic
 
 err_noted:
     ms_publish_freed(allocation);
-    ms_backing_release(&allocation->backing);
 err_lineage:
     ms_lineage_cleanup(&allocation->lineage);
 err_free:
@@ -61,7 +64,18 @@ err_free:
     return NULL;
 }
 
-static void forget_allocation(struct ms_allocation *allocation)
+static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes)
+{
+    struct ms_backing backing;
+    if (ms_backing_reserve(&backing, device, bytes) != CUDA_SUCCESS)
+        return NULL;
+    struct ms_allocation *allocation = ms_allocation_create(&backing, context, bytes, MS_UNDEFINED);
+    if (allocation == NULL)
+        ms_backing_release(&backing);
+    return allocation;
+}
+
+void ms_allocation_forget(struct ms_allocation *allocation)
 {
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_publish_freed(allocation);
@@ -91,34 +105,51 @@ static bool is_green(CUcontext context)
     return count > MAX_GREEN;
 }
 
-bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
+bool ms_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
 {
-    CUcontext context = NULL;
-    CUdevice device;
-    if (bytes < ms_config.min_bytes || bytes == 0 || address_out == NULL ||
+    if (bytes < ms_config.min_bytes || bytes == 0 ||
         ms_size_list_holds(&ms_config.excluded, bytes) || ms_is_capturing())
         return false;
-    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context == NULL ||
-        is_green(context) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !can_map_memory(device))
-        return false;
+    return ms_driver.ctx_get_current(context_out) == CUDA_SUCCESS && *context_out != NULL &&
+           !is_green(*context_out) && ms_driver.ctx_get_device(device_out) == CUDA_SUCCESS &&
+           can_map_memory(*device_out);
+}
 
+bool ms_overcommit_admits(CUdevice device, size_t bytes)
+{
     bool is_tight;
     if (!ms_overcommit_allows(device, bytes, &is_tight)) {
         ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
-        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
-        return true;
+        return false;
     }
     if (is_tight)
         ms_settle_now("device memory is nearly used up");
-    /* If it cannot be deferred, the driver decides what the program gets. */
-    const struct ms_allocation *allocation = create_allocation(context, device, bytes);
-    if (allocation == NULL)
-        return false;
+    return true;
+}
+
+void ms_deferral_begun(CUdevice device, size_t bytes)
+{
     ms_count(MS_COUNT_ALLOCATIONS, 1);
     ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
     ms_window_open();
     ms_publish_device(device);
+}
+
+bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    if (address_out == NULL || !ms_may_defer(bytes, &context, &device))
+        return false;
+    if (!ms_overcommit_admits(device, bytes)) {
+        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
+        return true;
+    }
+    /* If it cannot be deferred, the driver decides what the program gets. */
+    const struct ms_allocation *allocation = create_allocation(context, device, bytes);
+    if (allocation == NULL)
+        return false;
+    ms_deferral_begun(device, bytes);
     ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
     *address_out = allocation->address;
@@ -149,7 +180,8 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     CUdevice current;
     struct ms_allocation_facts facts;
     /* A thread without a context can free nothing: the driver returns the error. */
-    if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&current) != CUDA_SUCCESS)
+    if (!ms_space_look_up(address, &facts) || facts.is_programs ||
+        ms_driver.ctx_get_device(&current) != CUDA_SUCCESS)
         return false;
     bool is_done;
     *result_out = facts.address == address ? wait_for_device(facts.context, &is_done)
@@ -166,7 +198,7 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
            allocation->backing.backed_bytes);
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
-    forget_allocation(allocation);
+    ms_allocation_forget(allocation);
     if (is_done)
         ms_allocation_destroy(allocation);
     else
@@ -187,8 +219,8 @@ void ms_context_destroyed(CUcontext context)
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
-        if (allocation->context == context) {
-            forget_allocation(allocation);
+        if (allocation->context == context && !allocation->backing.is_programs) {
+            ms_allocation_forget(allocation);
             ms_allocation_destroy(allocation);
         } else {
             ms_space_release(allocation);
@@ -202,7 +234,7 @@ CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled)
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
-        if (allocation->device == device)
+        if (allocation->device == device && !allocation->backing.is_programs)
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
     ms_space_release(allocation);

@@ -31,22 +31,12 @@ static void add_change(struct ms_allocation *allocation)
 /* At the first block: all else is dead from now on. An allocation used as a whole stays whole. */
 static bool carve(struct ms_allocation *allocation)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
     if (allocation->blocks.carved)
         return true;
-    if (lineage->count != 1 || lineage->extents[0].content.kind != MS_UNDEFINED)
+    if (!ms_lineage_is_unwritten(&allocation->lineage))
         allocation->uncarvable = true;
     return !allocation->uncarvable &&
            ms_lineage_set_dead(&allocation->lineage, 0, allocation->bytes, true);
-}
-
-static size_t present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
-{
-    size_t bytes = 0;
-    struct ms_extent extent;
-    while (ms_lineage_next(lineage, &begin, end, &extent))
-        bytes += ms_content_is_present(&extent.content) ? extent.end - extent.begin : 0;
-    return bytes;
 }
 
 /* Forgets the block [begin, end). */
@@ -56,8 +46,9 @@ static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
     if (!ms_lineage_forget(&allocation->lineage, begin, end))
         return false;
     if (!allocation->keeps_dead)
-        ms_space_set_leftover(allocation, allocation->leftover_bytes +
-                                              present_bytes(&allocation->lineage, begin, end));
+        ms_space_set_leftover(allocation,
+                              allocation->leftover_bytes +
+                                  ms_lineage_present_bytes(&allocation->lineage, begin, end));
     return true;
 }
 
@@ -65,7 +56,7 @@ static bool forget(struct ms_allocation *allocation, size_t begin, size_t end)
 static void use_again(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     const size_t left = allocation->leftover_bytes;
-    const size_t used = left > 0 ? present_bytes(&allocation->lineage, begin, end) : 0;
+    const size_t used = left > 0 ? ms_lineage_present_bytes(&allocation->lineage, begin, end) : 0;
     ms_space_set_leftover(allocation, used < left ? left - used : 0);
 }
 
@@ -104,7 +95,7 @@ static bool lies_on_leftover(const struct ms_allocation *allocation, CUdeviceptr
         !ms_fits(allocation, address, bytes))
         return false;
     const size_t begin = ms_offset(allocation, address);
-    return present_bytes(&allocation->lineage, begin, begin + bytes) >= granule;
+    return ms_lineage_present_bytes(&allocation->lineage, begin, begin + bytes) >= granule;
 }
 
 static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)

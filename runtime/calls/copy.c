@@ -276,16 +276,26 @@ static bool answered_or_held(bool is_answered)
     return is_answered;
 }
 
+/* The allocation in which a side of the copy does not lie whole. NULL: there is none. */
+static const struct ms_allocation *strayed_from(const struct copy *copy)
+{
+    if (copy->source != NULL && !ms_fits(copy->source, copy->source_address, copy->bytes))
+        return copy->source;
+    if (copy->destination != NULL &&
+        !ms_fits(copy->destination, copy->destination_address, copy->bytes))
+        return copy->destination;
+    return NULL;
+}
+
 /* Returns true if the copy is answered; otherwise it is held for the driver's copy. */
 static bool run(struct copy *copy, CUresult *result_out)
 {
-    const struct ms_allocation *source = copy->source;
+    const struct ms_allocation *source = copy->source, *strayed = strayed_from(copy);
     const size_t bytes = copy->bytes;
-    if ((source != NULL && !ms_fits(source, copy->source_address, bytes)) ||
-        (copy->destination != NULL &&
-         !ms_fits(copy->destination, copy->destination_address, bytes))) {
+    if (strayed != NULL) {
+        /* Of what the program has not mapped the driver knows what it is. */
         *result_out = CUDA_ERROR_INVALID_VALUE;
-        return true;
+        return !strayed->backing.is_programs || answered_or_held(false);
     }
     if (source != NULL) {
         copy->from = ms_offset(source, copy->source_address);

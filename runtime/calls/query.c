@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/calls/calls.h"
+#include "runtime/calls/program_mappings.h"
 #include "runtime/memory/allocations.h"
 
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
@@ -13,8 +14,15 @@ bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_
 {
     CUdevice device;
     struct ms_allocation_facts facts;
+    struct ms_program_mapping mapping;
     if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return false;
+    if (facts.is_programs) {
+        if (!ms_space_find_mapping(address, &mapping, &facts))
+            return false;
+        facts.address += mapping.begin;
+        facts.bytes = mapping.end - mapping.begin;
+    }
     if (base_out != NULL)
         *base_out = facts.address;
     if (bytes_out != NULL)
@@ -50,6 +58,46 @@ static bool give(void *value_out, uint64_t value, size_t bytes)
     return true;
 }
 
+/* What the program chose with the handle. The shim's memory may allow more. */
+static bool handle_attribute(void *value_out, CUpointer_attribute attribute,
+                             CUmemGenericAllocationHandle handle)
+{
+    CUmemAllocationProp prop;
+    CUresult result;
+    const bool is_types = attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
+    if ((!is_types && attribute != CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE) ||
+        !ms_handle_properties(handle, &prop, &result))
+        return false;
+    return is_types ? give(value_out, prop.requestedHandleTypes, 8)
+                    : give(value_out, prop.allocFlags.gpuDirectRDMACapable, 4);
+}
+
+/* What differs for memory that the program maps: it belongs to a device, not to a context. */
+static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
+                              const struct ms_program_mapping *mapping,
+                              const struct ms_allocation_facts *facts)
+{
+    switch ((int)attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        return give(value_out, 0, 8);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        return give(value_out, FIRST_BUFFER_ID + mapping->handle, 8);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        return give(value_out,
+                    mapping->is_accessible && is_current(facts->device)
+                        ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                        : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE,
+                    4);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        return give(value_out, mapping->end - mapping->begin, 8);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        return give(value_out, facts->address + mapping->begin, 8);
+    default:
+        return false;
+    }
+}
+
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                           CUresult *result_out)
 {
@@ -57,6 +105,17 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     if (value_out == NULL || !ms_space_look_up(address, &facts))
         return false;
     *result_out = CUDA_SUCCESS;
+    if (facts.is_programs) {
+        struct ms_program_mapping mapping;
+        if (!ms_space_find_mapping(address, &mapping, &facts))
+            return false;
+        if (handle_attribute(value_out, attribute, mapping.handle))
+            return true;
+        if (mapping.is_real)
+            return false;
+        if (mapping_attribute(value_out, attribute, &mapping, &facts))
+            return true;
+    }
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         return give(value_out, (uintptr_t)facts.context, 8);
@@ -173,7 +232,8 @@ bool ms_host_can_write(CUdeviceptr address)
 bool ms_meets_allocation(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation_facts facts;
-    return ms_space_first_behind(address, &facts) && facts.address < address + bytes;
+    return ms_space_first_behind(address, &facts) && facts.address < address + bytes &&
+           !facts.is_programs;
 }
 
 bool ms_strays(CUdeviceptr address, size_t bytes)

@@ -87,10 +87,13 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     if (allocation == NULL)
         return NULL;
     const size_t begin = ms_offset(allocation, address);
-    if (!ms_fits(allocation, address, bytes))
-        *result_out = CUDA_ERROR_INVALID_VALUE;
-    else
-        *result_out = ms_bound_lineage(allocation);
+    if (!ms_fits(allocation, address, bytes)) {
+        /* Of what the program has not mapped the driver knows what it is. */
+        *result_out = allocation->backing.is_programs ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        ms_space_release(allocation);
+        return NULL;
+    }
+    *result_out = ms_bound_lineage(allocation);
     if (*result_out == CUDA_SUCCESS) {
         ms_space_add_use(allocation, begin, begin + bytes);
         if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))

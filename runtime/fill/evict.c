@@ -136,10 +136,22 @@ static void keep_what_is_lost(struct ms_allocation *allocation)
     }
 }
 
+/* The first part of a resident range, unless others may use its memory. Returns its end. */
+static size_t give_up_resident(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    static const struct ms_content dead = {.kind = MS_DEAD};
+    size_t stop;
+    const bool is_pinned = ms_backing_is_pinned(&allocation->backing, begin, &stop);
+    if (stop > end)
+        stop = end;
+    if (!is_pinned)
+        ms_lineage_set(&allocation->lineage, begin, stop, &dead);
+    return stop;
+}
+
 /* The memory of blocks that were returned. */
 static void give_up_dead(struct ms_allocation *allocation)
 {
-    static const struct ms_content dead = {.kind = MS_DEAD};
     const struct ms_blocks *blocks = &allocation->blocks;
     ms_space_set_leftover(allocation, 0);
     if (!blocks->carved || allocation->keeps_dead)
@@ -147,10 +159,12 @@ static void give_up_dead(struct ms_allocation *allocation)
     for (size_t i = 0; i <= blocks->count; i++) {
         const size_t end = i < blocks->count ? blocks->all[i].begin : allocation->bytes;
         size_t at = i > 0 ? blocks->all[i - 1].end : 0;
-        struct ms_extent extent;
-        while (ms_lineage_next(&allocation->lineage, &at, end, &extent)) {
+        while (at < end) {
+            const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+            size_t stop = extent.end < end ? extent.end : end;
             if (extent.content.kind == MS_RESIDENT)
-                ms_lineage_set(&allocation->lineage, extent.begin, extent.end, &dead);
+                stop = give_up_resident(allocation, at, stop);
+            at = stop;
         }
     }
 }

@@ -346,7 +346,8 @@ static bool leaves_remote(const struct ms_need_row *need)
 
 static bool is_left_out(const struct ms_content *content, const struct ms_need_row *need)
 {
-    return (need->extents == MS_EXTENTS_LIVE && content->kind == MS_DEAD) ||
+    return content->kind == MS_UNMAPPED ||
+           (need->extents == MS_EXTENTS_LIVE && content->kind == MS_DEAD) ||
            (need->extents == MS_EXTENTS_LAUNCHED && content->kind != MS_LAUNCHED) ||
            (need->absent == MS_ABSENT_LEFT && content->kind == MS_ABSENT) ||
            (content->locality == MS_REMOTE && leaves_remote(need));
@@ -420,6 +421,23 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     return result;
 }
 
+/* All parts that the program has mapped: a call with rows may step over the others. */
+static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin, size_t end,
+                                 const struct ms_need_row *need)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (allocation->lineage.kind_bytes[MS_UNMAPPED] == 0)
+        return overwrite(allocation, begin, end, need);
+    for (size_t at = begin; at < end && result == CUDA_SUCCESS;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        const size_t stop = extent.end < end ? extent.end : end;
+        if (extent.content.kind != MS_UNMAPPED)
+            result = overwrite(allocation, at, stop, need);
+        at = stop;
+    }
+    return result;
+}
+
 const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
 #define MS_NEED(name, becomes, elsewhere, remote, absent, extents)                     \
     [MS_NEED_##name] = {MS_BECOMES_##becomes, MS_NEED_##elsewhere, MS_REMOTE_##remote, \
@@ -435,7 +453,7 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
     const bool faults = row->remote == MS_REMOTE_FAULTS;
     CUresult result = CUDA_SUCCESS;
     if (row->becomes == MS_BECOMES_OVERWRITTEN)
-        return overwrite(allocation, begin, end, row);
+        return overwrite_mapped(allocation, begin, end, row);
     if (row->becomes == MS_BECOMES_PINNED)
         allocation->keeps_dead = true;
     if (faults) /* such a kernel meets no memory, also not the sink */

@@ -12,17 +12,18 @@
  * sanitizers, and within 47 bits, which each device and each kernel with 48-bit addresses has. A
  * kernel with fewer (aarch64: 39) declines it.
  */
-#define FIRST UINT64_C(0x5a5b00000000)
-#define END UINT64_C(0x5e5b00000000)
+static struct area {
+    const uint64_t first, end;
+    /* Cycles, so that the next allocation does not get an address that was just freed. */
+    _Atomic uint64_t next;
+    _Atomic unsigned misses; /* hints in a row that were not honoured */
+} ours = {UINT64_C(0x5a5b00000000), UINT64_C(0x5e5b00000000), UINT64_C(0x5a5b00000000), 0},
+  programs = {UINT64_C(0x5e5b00000000), UINT64_C(0x625b00000000), UINT64_C(0x5e5b00000000), 0};
 
 /* After so many hints in a row that were not honoured the shim gives none. A single one may fail
  * because the area is taken. */
 enum { MOST_MISSES = 4, MOST_STEPS = 64 };
 #define STEP (UINT64_C(64) << 30)
-
-/* Cycles, so that the next allocation does not get an address that was just freed. */
-static _Atomic uint64_t next = FIRST;
-static _Atomic unsigned misses;
 
 static uint64_t round_up(uint64_t value, uint64_t unit)
 {
@@ -45,47 +46,60 @@ static uint64_t behind_taken(uint64_t at, size_t bytes, size_t granule)
 
 /* An address where the shim has nothing, or 0. Two threads may get the same one: the driver then
  * declines one of them. */
-static uint64_t choose(size_t bytes, size_t granule)
+static uint64_t choose(struct area *area, size_t bytes, size_t granule)
 {
-    if (bytes > END - FIRST - granule || atomic_load(&misses) >= MOST_MISSES)
+    if (bytes > area->end - area->first - granule || atomic_load(&area->misses) >= MOST_MISSES)
         return 0;
     for (int i = 0; i < MOST_STEPS; i++) {
-        const uint64_t at = round_up(atomic_fetch_add(&next, bytes), granule);
-        if (at < FIRST || at > END - bytes) {
-            atomic_store(&next, FIRST);
+        const uint64_t at = round_up(atomic_fetch_add(&area->next, bytes), granule);
+        if (at < area->first || at > area->end - bytes) {
+            atomic_store(&area->next, area->first);
             continue;
         }
         const uint64_t behind = behind_taken(at, bytes, granule);
         if (behind == 0)
             return at;
-        atomic_store(&next, behind);
+        atomic_store(&area->next, behind);
     }
     return 0;
 }
 
-static void note(bool honoured, CUdeviceptr address)
+static void note(struct area *area, bool honoured, CUdeviceptr address)
 {
     if (honoured) {
-        atomic_store(&misses, 0);
+        atomic_store(&area->misses, 0);
         return;
     }
-    atomic_fetch_add(&next, STEP);
-    if (atomic_fetch_add(&misses, 1) + 1 == MOST_MISSES && !ms_address_is_far(address))
+    atomic_fetch_add(&area->next, STEP);
+    if (atomic_fetch_add(&area->misses, 1) + 1 == MOST_MISSES && !ms_address_is_far(address))
         ms_log(MS_INFO,
                "the driver reserves at 0x%llx whatever address is asked for: numbers among the "
                "parameters of kernels may be taken for addresses, which costs memory",
                address);
 }
 
-CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule)
+static CUresult reserve(struct area *area, CUdeviceptr *address_out, size_t bytes, size_t granule,
+                        size_t alignment)
 {
-    const uint64_t wish = choose(bytes, granule);
+    const uint64_t wish = choose(area, bytes, alignment > granule ? alignment : granule);
     if (wish != 0) {
-        const CUresult result = ms_driver.mem_address_reserve(address_out, bytes, granule, wish, 0);
-        note(result == CUDA_SUCCESS && *address_out == wish,
+        const CUresult result =
+            ms_driver.mem_address_reserve(address_out, bytes, alignment, wish, 0);
+        note(area, result == CUDA_SUCCESS && *address_out == wish,
              result == CUDA_SUCCESS ? *address_out : 0);
         if (result == CUDA_SUCCESS)
             return result;
     }
-    return ms_driver.mem_address_reserve(address_out, bytes, granule, 0, 0);
+    return ms_driver.mem_address_reserve(address_out, bytes, alignment, 0, 0);
+}
+
+CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule)
+{
+    return reserve(&ours, address_out, bytes, granule, granule);
+}
+
+CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment)
+{
+    enum { GRANULE = 2 << 20 };
+    return reserve(&programs, address_out, bytes, GRANULE, alignment);
 }

@@ -26,3 +26,6 @@ static inline bool ms_address_is_far(uint64_t word)
 /* As cuMemAddressReserve with an alignment of granule; far addresses if the driver honours the
  * hint. */
 CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule);
+
+/* The same for a program that leaves the address to the driver. */
+CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment);

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
@@ -87,21 +88,43 @@ MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr addres
 
 MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *allocation)
 {
-    const size_t unbacked = allocation->backing.bytes - allocation->backing.backed_bytes;
+    const size_t unbacked = allocation->backing.mapped_bytes - allocation->backing.backed_bytes;
     atomic_fetch_add(&space.unbacked_bytes[allocation->device],
                      (int64_t)unbacked - (int64_t)allocation->counted_unbacked);
     allocation->counted_unbacked = unbacked;
 }
 
+/* The guard on either side. */
+static size_t guard_bytes(const struct ms_allocation *allocation)
+{
+    return allocation->backing.is_programs ? 0 : allocation->backing.granule;
+}
+
 /* The addresses that only this allocation's pointers can have. */
 static CUdeviceptr reach_begin(const struct ms_allocation *allocation)
 {
-    return allocation->address - allocation->backing.granule;
+    return allocation->address - guard_bytes(allocation);
 }
 
 static CUdeviceptr reach_end(const struct ms_allocation *allocation)
 {
-    return allocation->address + allocation->backing.bytes + allocation->backing.granule;
+    return allocation->address + allocation->backing.bytes + guard_bytes(allocation);
+}
+
+/* Of addresses that the program has reserved, its handles are counted. */
+static void count_promised(const struct ms_allocation *allocation, bool added)
+{
+    if (allocation->backing.is_programs)
+        return;
+    const uint64_t bytes = allocation->bytes, reserved = allocation->backing.bytes;
+    atomic_fetch_add(&space.live_bytes[allocation->device], added ? bytes : -bytes);
+    atomic_fetch_add(&space.reserved_bytes[allocation->device], added ? reserved : -reserved);
+}
+
+void ms_space_count_promised(CUdevice device, int64_t bytes)
+{
+    atomic_fetch_add(&space.live_bytes[device], (uint64_t)bytes);
+    atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)bytes);
 }
 
 MS_HOLDS(space.lock) static void set_bounds_locked(void)
@@ -130,8 +153,7 @@ bool ms_space_add(struct ms_allocation *allocation)
     allocation->counted_deferred = true;
     allocation->counted_unbacked = 0;
     count_unbacked_locked(allocation);
-    atomic_fetch_add(&space.live_bytes[allocation->device], allocation->bytes);
-    atomic_fetch_add(&space.reserved_bytes[allocation->device], allocation->backing.bytes);
+    count_promised(allocation, true);
     set_bounds_locked();
     atomic_fetch_add(&ms_hot.owned, 1);
     atomic_fetch_add(&ms_hot.deferred, 1);
@@ -148,8 +170,7 @@ void ms_space_remove(struct ms_allocation *allocation)
     move_gap_locked(at + 1);
     space.gap--;
     space.count--;
-    atomic_fetch_sub(&space.live_bytes[allocation->device], allocation->bytes);
-    atomic_fetch_sub(&space.reserved_bytes[allocation->device], allocation->backing.bytes);
+    count_promised(allocation, false);
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
                      (int64_t)allocation->counted_unbacked);
@@ -340,6 +361,56 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
     return found;
 }
 
+/* --- mappings of the program */
+
+bool ms_space_put_mapping(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping)
+{
+    struct ms_backing *backing = &allocation->backing;
+    struct ms_program_mapping **all = &backing->mappings;
+    ms_lock_take(&space.lock);
+    const size_t at = ms_backing_mapping_behind(backing, mapping->begin);
+    const bool is_there = at < backing->mapping_count && (*all)[at].begin == mapping->begin;
+    const bool has_room =
+        is_there || MS_ARRAY_GROW(*all, backing->mapping_count, backing->mapping_capacity);
+    if (has_room && !is_there) {
+        memmove(&(*all)[at + 1], &(*all)[at], (backing->mapping_count - at) * sizeof(**all));
+        backing->mapping_count++;
+        backing->mapped_bytes += mapping->end - mapping->begin;
+    }
+    if (has_room)
+        (*all)[at] = *mapping;
+    ms_lock_drop(&space.lock);
+    return has_room;
+}
+
+void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin)
+{
+    struct ms_backing *backing = &allocation->backing;
+    ms_lock_take(&space.lock);
+    const size_t at = ms_backing_mapping_behind(backing, begin);
+    backing->mapped_bytes -= backing->mappings[at].end - begin;
+    backing->mapping_count--;
+    memmove(&backing->mappings[at], &backing->mappings[at + 1],
+            (backing->mapping_count - at) * sizeof(*backing->mappings));
+    ms_lock_drop(&space.lock);
+}
+
+bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes)
+{
+    const struct ms_backing *backing = &allocation->backing;
+    const size_t end = begin + bytes;
+    if (!backing->is_programs)
+        return true;
+    for (size_t at = ms_backing_mapping_behind(backing, begin); begin < end; at++) {
+        if (at == backing->mapping_count || backing->mappings[at].begin > begin ||
+            !backing->mappings[at].is_accessible)
+            return false;
+        begin = backing->mappings[at].end;
+    }
+    return true;
+}
+
 /* --- looking up */
 
 MS_HOLDS(space.lock) static struct ms_allocation *next_locked(CUdeviceptr address)
@@ -362,7 +433,8 @@ struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
 void ms_space_unclaim(struct ms_allocation *allocation)
 {
     const struct ms_lineage *lineage = &allocation->lineage;
-    const bool deferred = lineage->resident_bytes + lineage->dead_bytes < lineage->bytes;
+    const bool deferred =
+        lineage->resident_bytes + lineage->dead_bytes < ms_allocation_mapped_bytes(allocation);
     ms_lock_take(&space.lock);
     if (deferred != allocation->counted_deferred) {
         if (deferred)
@@ -384,7 +456,8 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .bytes = allocation->bytes,
                                         .context = allocation->context,
                                         .device = allocation->device,
-                                        .id = allocation->id};
+                                        .id = allocation->id,
+                                        .is_programs = allocation->backing.is_programs};
 }
 
 /* Copies the facts of what find(address) gives. */
@@ -404,6 +477,27 @@ static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr a
 bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out)
 {
     return copy_facts(find_locked, address, facts_out);
+}
+
+bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
+                           struct ms_allocation_facts *facts_out)
+{
+    if (is_empty())
+        return false;
+    ms_lock_take(&space.lock);
+    const struct ms_allocation *allocation = find_locked(address);
+    bool is_found = allocation != NULL && allocation->backing.is_programs;
+    if (is_found) {
+        const struct ms_backing *backing = &allocation->backing;
+        const size_t at = ms_backing_mapping_behind(backing, address - allocation->address);
+        is_found = at < backing->mapping_count &&
+                   backing->mappings[at].begin <= address - allocation->address;
+        if (is_found)
+            *mapping_out = backing->mappings[at];
+        *facts_out = facts_of(allocation);
+    }
+    ms_lock_drop(&space.lock);
+    return is_found;
 }
 
 bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out)
@@ -447,9 +541,9 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
         return false;
     ms_lock_take(&space.lock);
     const struct ms_allocation *found = find_reservation_locked(address);
-    const bool strays =
-        found != NULL && (address < found->address || address - found->address > found->bytes ||
-                          bytes > found->bytes - (address - found->address));
+    const bool strays = found != NULL && !found->backing.is_programs &&
+                        (address < found->address || address - found->address > found->bytes ||
+                         bytes > found->bytes - (address - found->address));
     ms_lock_drop(&space.lock);
     return strays;
 }

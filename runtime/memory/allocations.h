@@ -39,7 +39,7 @@ struct ms_blocks {
 /* What was last published of an allocation. */
 struct ms_published {
     struct ms_state_place place;
-    uint64_t deferred_bytes, backed_bytes;
+    uint64_t deferred_bytes, backed_bytes, live_bytes;
 };
 
 struct ms_allocation {
@@ -71,6 +71,16 @@ struct ms_allocation {
     struct ms_allocation *next_delayed; /* delayed_free.h */
 };
 
+/* What is immutable of an allocation. */
+struct ms_allocation_facts {
+    CUdeviceptr address;
+    size_t bytes;
+    CUcontext context;
+    CUdevice device;
+    uint64_t id;
+    bool is_programs; /* the program has reserved the addresses (backing.h) */
+};
+
 /*
  * Adds the block [begin, end) to a claimed allocation, or removes the block that begins there.
  * False if out of memory, or if there is no such block.
@@ -89,6 +99,31 @@ bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin,
 
 /* The index of the first block that ends behind offset. */
 size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
+
+/*
+ * The mappings of a claimed allocation at addresses that the program has reserved (backing.h).
+ * ms_space_put_mapping adds one, or changes the one that begins there; false if out of memory.
+ */
+bool ms_space_put_mapping(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping);
+void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin);
+
+/* The mapping that contains address, and its allocation. False if there is none. */
+bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
+                           struct ms_allocation_facts *facts_out);
+
+/* True if the program may use all of the range, which may lie in several mappings, of a claimed
+ * allocation. */
+bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes);
+
+/* Memory of the device that was promised to the program without an allocation. */
+void ms_space_count_promised(CUdevice device, int64_t bytes);
+
+/* Bytes of an allocation that have memory, or may get some. */
+static inline size_t ms_allocation_mapped_bytes(const struct ms_allocation *allocation)
+{
+    return allocation->bytes - allocation->lineage.kind_bytes[MS_UNMAPPED];
+}
 
 /* Adds the allocation to the index, unclaimed. If out of memory: false, and the caller still owns
  * it. */
@@ -121,14 +156,7 @@ void ms_space_release(struct ms_allocation *allocation);
 /* Ends a claim without publishing: counts the allocation as deferred or not. */
 void ms_space_unclaim(struct ms_allocation *allocation);
 
-/* Copies the immutable facts of the allocation that contains address. False if there is none. */
-struct ms_allocation_facts {
-    CUdeviceptr address;
-    size_t bytes;
-    CUcontext context;
-    CUdevice device;
-    uint64_t id;
-};
+/* Copies the facts of the allocation that contains address. False if there is none. */
 bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out);
 
 /* The same for the first allocation that ends behind address. */
@@ -145,7 +173,7 @@ void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS]);
 /* True if the address lies within these bounds. Takes no lock. */
 bool ms_space_may_hold(CUdeviceptr address);
 
-/* True if the range begins in the reservation of an allocation but does not lie in the
+/* True if the range begins in the shim's reservation for an allocation but does not lie in the
  * allocation. */
 bool ms_space_strays(CUdeviceptr address, size_t bytes);
 

@@ -48,6 +48,19 @@ static CUmemAllocationProp memory_properties(CUdevice device)
     return prop;
 }
 
+bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device)
+{
+    if (prop == NULL || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != device ||
+        prop->win32HandleMetaData != NULL)
+        return false;
+    const CUmemAllocationProp ours = memory_properties(device);
+    return (prop->requestedHandleTypes & ~ours.requestedHandleTypes) == 0 &&
+           prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
+           prop->allocFlags.gpuDirectRDMACapable <= ours.allocFlags.gpuDirectRDMACapable &&
+           prop->allocFlags.usage == 0;
+}
+
 size_t ms_backing_rounded(CUdevice device, size_t bytes)
 {
     const CUmemAllocationProp prop = memory_properties(device);
@@ -74,9 +87,45 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
     result = ms_addresses_reserve(&address, rounded + 2 * granule, granule);
     if (result != CUDA_SUCCESS)
         return result;
-    *backing = (struct ms_backing){
-        .address = address + granule, .bytes = rounded, .granule = granule, .device = device};
+    *backing = (struct ms_backing){.address = address + granule,
+                                   .bytes = rounded,
+                                   .granule = granule,
+                                   .device = device,
+                                   .mapped_bytes = rounded};
     return CUDA_SUCCESS;
+}
+
+CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
+                          size_t bytes)
+{
+    const CUmemAllocationProp prop = memory_properties(device);
+    size_t granule;
+    CUresult result =
+        ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (result == CUDA_SUCCESS && (address % granule != 0 || bytes % granule != 0))
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS)
+        *backing = (struct ms_backing){.address = address,
+                                       .bytes = bytes,
+                                       .granule = granule,
+                                       .device = device,
+                                       .is_programs = true};
+    return result;
+}
+
+/* The index of the first chunk that ends behind offset. */
+static size_t chunk_behind(const struct ms_backing *backing, size_t offset)
+{
+    size_t low = 0;
+    size_t high = backing->count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (backing->chunks[middle].end <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* A call that frees something is made once more if it fails: nothing else frees it later. But a
@@ -202,9 +251,11 @@ void ms_backing_release(struct ms_backing *backing)
         const struct ms_chunk *chunk = &backing->chunks[i];
         unmap(backing->address + chunk->begin, chunk->end - chunk->begin);
     }
-    free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
+    if (!backing->is_programs)
+        free_addresses(backing->address - backing->granule, backing->bytes + 2 * backing->granule);
     count_backed(backing->device, -(int64_t)backing->backed_bytes);
     ms_heap_free(backing->chunks);
+    ms_heap_free(backing->mappings);
     *backing = (struct ms_backing){0};
 }
 
@@ -216,7 +267,9 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = backing->device},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    for (uint64_t left = atomic_load(&peers[backing->device]); left != 0; left &= left - 1) {
+    /* What the program maps itself has the access that it sets. */
+    uint64_t left = backing->is_programs ? 0 : atomic_load(&peers[backing->device]);
+    for (; left != 0; left &= left - 1) {
         access[count] = access[0];
         access[count++].location.id = __builtin_ctzll(left);
     }
@@ -263,21 +316,38 @@ static bool grow(struct ms_backing *backing)
     return true;
 }
 
-/* Maps the chunk and inserts it at position `at`. */
-static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+/* Inserts a chunk, for which there is room, at position `at`. */
+static void insert_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
 {
-    if (!grow(backing))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = map_chunk(backing, &chunk);
-    if (result != CUDA_SUCCESS)
-        return result;
     memmove(&backing->chunks[at + 1], &backing->chunks[at],
             (backing->count - at) * sizeof(*backing->chunks));
     backing->chunks[at] = chunk;
     backing->count++;
     backing->backed_bytes += chunk.end - chunk.begin;
     count_backed(backing->device, (int64_t)(chunk.end - chunk.begin));
-    return CUDA_SUCCESS;
+}
+
+/* Maps the chunk and inserts it at position `at`. */
+static CUresult add_chunk(struct ms_backing *backing, size_t at, struct ms_chunk chunk)
+{
+    if (!grow(backing))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = map_chunk(backing, &chunk);
+    if (result == CUDA_SUCCESS)
+        insert_chunk(backing, at, chunk);
+    return result;
+}
+
+/* The end of the mapping at offset, or `end` if that comes first. The offset itself if nothing is
+ * mapped there. */
+static size_t end_of_mapping(const struct ms_backing *backing, size_t offset, size_t end)
+{
+    if (!backing->is_programs)
+        return end;
+    const size_t at = ms_backing_mapping_behind(backing, offset);
+    if (at == backing->mapping_count || backing->mappings[at].begin > offset)
+        return offset;
+    return backing->mappings[at].end < end ? backing->mappings[at].end : end;
 }
 
 CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
@@ -287,13 +357,15 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
     const CUresult waited = ms_backing_sink_wait(backing, at, stop);
     if (waited != CUDA_SUCCESS)
         return waited;
-    for (size_t i = 0; at < stop; i++) {
+    for (size_t i = chunk_behind(backing, at); at < stop; i++) {
         const bool beyond = i == backing->count;
         const size_t gap_end =
             beyond || backing->chunks[i].begin > stop ? stop : backing->chunks[i].begin;
         if (at < gap_end) {
+            const struct ms_chunk chunk = {.begin = at,
+                                           .end = end_of_mapping(backing, at, gap_end)};
             const CUresult result =
-                add_chunk(backing, i, (struct ms_chunk){.begin = at, .end = gap_end});
+                chunk.begin < chunk.end ? add_chunk(backing, i, chunk) : CUDA_ERROR_INVALID_VALUE;
             if (result != CUDA_SUCCESS)
                 return result;
         }
@@ -305,36 +377,101 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
 
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range)
 {
-    for (size_t i = 0; i < backing->count && range->begin < range->end; i++) {
-        const struct ms_chunk *chunk = &backing->chunks[i];
-        if (chunk->end <= range->begin || chunk->begin >= range->end)
-            continue;
-        if (range->begin < chunk->begin)
-            range->begin = chunk->begin;
-        if (range->end > chunk->end)
-            range->end = chunk->end;
-        return true;
-    }
-    return false;
+    const size_t at = chunk_behind(backing, range->begin);
+    if (at == backing->count || backing->chunks[at].begin >= range->end)
+        return false;
+    if (range->begin < backing->chunks[at].begin)
+        range->begin = backing->chunks[at].begin;
+    if (range->end > backing->chunks[at].end)
+        range->end = backing->chunks[at].end;
+    return range->begin < range->end;
 }
 
-size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
+static size_t unmap_chunks(struct ms_backing *backing, size_t begin, size_t end, bool pinned_too)
 {
     size_t freed = 0;
-    size_t kept = 0;
-    for (size_t i = 0; i < backing->count; i++) {
+    const size_t first = chunk_behind(backing, begin);
+    size_t kept = first, i = first;
+    for (; i < backing->count && backing->chunks[i].begin < end; i++) {
         const struct ms_chunk chunk = backing->chunks[i];
-        if (chunk.begin >= begin && chunk.end <= end) {
+        if (chunk.begin >= begin && chunk.end <= end && (pinned_too || !chunk.is_pinned)) {
             unmap(backing->address + chunk.begin, chunk.end - chunk.begin);
             freed += chunk.end - chunk.begin;
         } else {
             backing->chunks[kept++] = chunk;
         }
     }
-    backing->count = kept;
+    memmove(&backing->chunks[kept], &backing->chunks[i],
+            (backing->count - i) * sizeof(*backing->chunks));
+    backing->count -= i - kept;
     backing->backed_bytes -= freed;
     count_backed(backing->device, -(int64_t)freed);
     return freed;
+}
+
+size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end)
+{
+    return backing->count > 0 ? unmap_chunks(backing, begin, end, false) : 0;
+}
+
+/* --- real mappings */
+
+void ms_backing_unmap(struct ms_backing *backing, size_t begin, size_t end)
+{
+    if (backing->count > 0)
+        unmap_chunks(backing, begin, end, true);
+}
+
+bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end_out)
+{
+    const struct ms_chunk *chunk = &backing->chunks[chunk_behind(backing, offset)];
+    *end_out = chunk->end;
+    return chunk->is_pinned;
+}
+
+CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end)
+{
+    if (!grow(backing))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    insert_chunk(backing, chunk_behind(backing, begin),
+                 (struct ms_chunk){.begin = begin, .end = end, .is_pinned = true});
+    return CUDA_SUCCESS;
+}
+
+/* One chunk in place of several. So much memory was there, so it can only fail if others take it
+ * meanwhile. */
+static CUresult join_chunks(struct ms_backing *backing, size_t begin, size_t end)
+{
+    void *bytes = ms_heap_alloc(end - begin);
+    const CUdeviceptr address = backing->address + begin;
+    if (bytes == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = ms_driver.memcpy_dtoh(bytes, address, end - begin);
+    if (result == CUDA_SUCCESS) {
+        unmap_chunks(backing, begin, end, false);
+        result = ms_backing_cover(backing, begin, end);
+        if (result == CUDA_SUCCESS)
+            result = ms_driver.memcpy_htod(address, bytes, end - begin);
+        if (result != CUDA_SUCCESS)
+            ms_fatal("%zu bytes at 0x%llx are lost: they do not get memory again, CUDA error %d",
+                     end - begin, address, (int)result);
+    }
+    ms_heap_free(bytes);
+    return result;
+}
+
+CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
+                              CUmemGenericAllocationHandle *real_out)
+{
+    struct ms_chunk *chunk = &backing->chunks[chunk_behind(backing, begin)];
+    CUresult result = CUDA_SUCCESS;
+    if (chunk->end != end)
+        result = join_chunks(backing, begin, end);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.mem_retain(real_out, (void *)(uintptr_t)(backing->address + begin));
+    if (result == CUDA_SUCCESS)
+        backing->chunks[chunk_behind(backing, begin)].is_pinned = true;
+    return result;
 }
 
 /*
@@ -403,9 +540,7 @@ static bool next_gap(const struct ms_backing *backing, size_t at, size_t stop, s
                      size_t *end_out)
 {
     size_t end = stop;
-    for (size_t i = 0; i < backing->count; i++) {
-        if (backing->chunks[i].end <= at)
-            continue;
+    for (size_t i = chunk_behind(backing, at); i < backing->count; i++) {
         if (at < backing->chunks[i].begin) {
             end = backing->chunks[i].begin;
             break;

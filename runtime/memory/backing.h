@@ -22,6 +22,19 @@ enum { MS_MAX_DEVICES = 64 };
 
 struct ms_chunk {
     size_t begin, end; /* offsets in the allocation, multiples of the granule */
+    bool is_pinned;    /* the memory of a real mapping: it stays until the program unmaps it */
+};
+
+/*
+ * Where the program has mapped a handle in addresses that it has reserved itself. A *real* mapping
+ * is the driver's own, of a handle that the driver made. For all others the shim has only promised
+ * memory. No chunk reaches over the end of a mapping, because the program may unmap it alone.
+ */
+struct ms_program_mapping {
+    size_t begin, end;                   /* multiples of the granule */
+    CUmemGenericAllocationHandle handle; /* as the program knows it */
+    bool is_accessible;                  /* by its device, for reading and writing */
+    bool is_real;
 };
 
 /* Granules to which the sink, or lent memory, is mapped until queued work has written there. */
@@ -34,8 +47,8 @@ struct ms_sink_mapping {
     struct ms_range ranges[]; /* ascending; multiples of the granule, none of it backed */
 };
 
-/* The reservation has one guard granule on either side, which is never backed, so that a pointer
- * just outside of an allocation still identifies it. */
+/* The shim's reservation has one guard granule on either side, which is never backed, so that a
+ * pointer just outside of an allocation still identifies it. The program's has none. */
 struct ms_backing {
     CUdeviceptr address;     /* of the first granule; immutable */
     size_t bytes;            /* without the guards, a multiple of granule; immutable */
@@ -44,11 +57,39 @@ struct ms_backing {
     struct ms_chunk *chunks; /* sorted */
     size_t count, capacity;
     size_t backed_bytes;
+    bool is_programs;    /* the program has reserved the addresses; immutable */
+    size_t mapped_bytes; /* of mappings; all bytes if the shim has reserved the addresses */
+    struct ms_program_mapping
+        *mappings; /* sorted; changed under the claim and the lock of allocations */
+    size_t mapping_count, mapping_capacity;
     struct ms_sink_mapping *sinks; /* owned; NULL: there is none */
 };
 
 /* Reserves addresses for `bytes` bytes on device. Nothing is backed. */
 CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes);
+
+/* The same in addresses that the program has reserved, of which it has mapped nothing yet.
+ * CUDA_ERROR_NOT_SUPPORTED if they are not whole granules. */
+CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
+                          size_t bytes);
+
+/* True if the shim's memory is what a handle with these properties would be, on that device. */
+bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device);
+
+/* The index of the first mapping that ends behind offset. */
+static inline size_t ms_backing_mapping_behind(const struct ms_backing *backing, size_t offset)
+{
+    size_t low = 0;
+    size_t high = backing->mapping_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (backing->mappings[middle].end <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
 
 /* `bytes`, rounded up to whole granules. */
 size_t ms_backing_rounded(CUdevice device, size_t bytes);
@@ -66,8 +107,8 @@ CUresult ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
 /* Cuts *range to its first backed part. False if there is none. */
 bool ms_backing_next(const struct ms_backing *backing, struct ms_range *range);
 
-/* Unmaps every chunk that lies whole in [begin, end), and returns how many bytes that freed. The
- * device must be done with them. */
+/* Unmaps every chunk that lies whole in [begin, end) and is not pinned, and returns how many bytes
+ * that freed. The device must be done with them. */
 size_t ms_backing_uncover(struct ms_backing *backing, size_t begin, size_t end);
 
 /*
@@ -107,6 +148,20 @@ void ms_backing_sink_cancel(struct ms_backing *backing, const struct ms_sink_map
 /* Frees the device's sink, which is made again when needed. False if there is none, or it is being
  * mapped. */
 bool ms_backing_drop_sink(CUdevice device);
+
+/*
+ * Real mappings. ms_backing_add_real takes over what the driver has mapped to [begin, end).
+ * ms_backing_make_real makes all of [begin, end), which is backed, the memory of one handle, which
+ * it names: if there are several, their bytes go through host memory. The device must be done with
+ * them, and the current context is one of its own. ms_backing_unmap unmaps all chunks there.
+ */
+CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end);
+CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
+                              CUmemGenericAllocationHandle *real_out);
+void ms_backing_unmap(struct ms_backing *backing, size_t begin, size_t end);
+
+/* True if the chunk at offset, which is backed, is pinned. *end_out is where it ends. */
+bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end_out);
 
 /* All memory of the device that the shim holds. */
 uint64_t ms_backing_device_bytes(CUdevice device);

@@ -25,6 +25,8 @@ static inline bool ms_content_is_legal(const struct ms_content *content)
         [MS_UNDEFINED] = {.plain = ANY},
         /* The plan is not asked about bytes outside of blocks. */
         [MS_DEAD] = {.plain = UNKNOWN},
+        /* Nobody can use it. */
+        [MS_UNMAPPED] = {.plain = UNKNOWN},
         /* These can be replayed, so memory may hold them as well. A snapshot is never cached. */
         [MS_FILL] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},
         [MS_SOURCE] = {.plain = ANY, .cached = PRESENT, .copy = COPIED},

@@ -37,8 +37,8 @@ static bool sums_are_valid(const struct ms_lineage *lineage, const struct ms_lin
                            struct ms_violation *violation)
 {
     const size_t *kinds = sums->kind_bytes;
-    const size_t deferred =
-        lineage->bytes - kinds[MS_UNDEFINED] - kinds[MS_DEAD] - kinds[MS_RESIDENT];
+    const size_t deferred = lineage->bytes - kinds[MS_UNDEFINED] - kinds[MS_DEAD] -
+                            kinds[MS_UNMAPPED] - kinds[MS_RESIDENT];
     const struct {
         const char *rule;
         bool is_kept;
@@ -92,6 +92,44 @@ static bool is_granules(const struct ms_backing *backing, struct ms_range range,
            range.begin % backing->granule == 0 && range.end % backing->granule == 0;
 }
 
+/* The mapping in which the range lies. NULL: in none, or in several. */
+static const struct ms_program_mapping *mapping_of(const struct ms_backing *backing, size_t begin,
+                                                   size_t end)
+{
+    const size_t at = ms_backing_mapping_behind(backing, begin);
+    const struct ms_program_mapping *mapping = &backing->mappings[at];
+    return at < backing->mapping_count && mapping->begin <= begin && end <= mapping->end ? mapping
+                                                                                         : NULL;
+}
+
+static bool mappings_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
+{
+    size_t at = 0, bytes = 0;
+    for (size_t i = 0; i < backing->mapping_count; i++) {
+        const struct ms_range range = {backing->mappings[i].begin, backing->mappings[i].end};
+        if (!is_granules(backing, range, at))
+            return violates(violation, "mappings are granules, sorted", range.begin, range.end);
+        bytes += range.end - range.begin;
+        at = range.end;
+    }
+    return bytes == backing->mapped_bytes ||
+           violates(violation, "mapped_bytes is the sum of its mappings", 0, backing->bytes);
+}
+
+static bool chunks_are_mapped(const struct ms_backing *backing, struct ms_violation *violation)
+{
+    if (!backing->is_programs)
+        return true;
+    for (size_t i = 0; i < backing->count; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        const struct ms_program_mapping *mapping = mapping_of(backing, chunk->begin, chunk->end);
+        if (mapping == NULL || mapping->is_real != chunk->is_pinned)
+            return violates(violation, "a chunk lies in one mapping, pinned if that is real",
+                            chunk->begin, chunk->end);
+    }
+    return mappings_are_valid(backing, violation);
+}
+
 static bool chunks_are_valid(const struct ms_backing *backing, struct ms_violation *violation)
 {
     uint64_t at = 0;
@@ -122,7 +160,7 @@ static bool is_sunk_twice(const struct ms_backing *backing, const struct ms_rang
 
 bool ms_backing_is_valid(const struct ms_backing *backing, struct ms_violation *violation)
 {
-    if (!chunks_are_valid(backing, violation))
+    if (!chunks_are_valid(backing, violation) || !chunks_are_mapped(backing, violation))
         return false;
     for (const struct ms_sink_mapping *sink = backing->sinks; sink != NULL; sink = sink->next) {
         uint64_t at = 0;
@@ -178,6 +216,8 @@ static bool is_placed(const struct ms_allocation *allocation, const struct ms_ex
 {
     const struct ms_blocks *blocks = &allocation->blocks;
     const size_t at = ms_space_block_behind(allocation, extent->begin);
+    if (extent->content.kind == MS_UNMAPPED)
+        return allocation->backing.is_programs;
     if (extent->content.kind == MS_DEAD)
         return blocks->carved && (at == blocks->count || blocks->all[at].begin >= extent->end);
     return ms_content_is_present(&extent->content) ||
@@ -287,8 +327,8 @@ static bool is_due(const struct ms_allocation *allocation)
 
 void ms_check_allocation(const struct ms_allocation *allocation)
 {
-    static const char *const kinds[] = {"undefined", "dead",   "fill",   "source",
-                                        "launched",  "parked", "absent", "resident"};
+    static const char *const kinds[] = {"undefined", "dead",   "unmapped", "fill",    "source",
+                                        "launched",  "parked", "absent",   "resident"};
     _Static_assert(sizeof(kinds) / sizeof(kinds[0]) == MS_KIND_COUNT, "one name a kind");
     static const char *const localities[] = {"unknown", "local", "remote"};
     static const struct ms_content none = {.kind = MS_KIND_COUNT};

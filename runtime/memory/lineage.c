@@ -139,6 +139,20 @@ bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_
     return !ms_lineage_any(lineage, begin, end, is_missing);
 }
 
+size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    size_t bytes = 0;
+    struct ms_extent extent;
+    while (ms_lineage_next(lineage, &begin, end, &extent))
+        bytes += ms_content_is_present(&extent.content) ? extent.end - extent.begin : 0;
+    return bytes;
+}
+
+bool ms_lineage_is_unwritten(const struct ms_lineage *lineage)
+{
+    return lineage->deferred_bytes + lineage->resident_bytes + lineage->dead_bytes == 0;
+}
+
 bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     return lineage->resident_bytes + lineage->cached_bytes == 0 ||
@@ -165,7 +179,7 @@ static void account(struct ms_lineage *lineage, const struct ms_extent *extent, 
         lineage->resident_bytes += change;
     else if (extent->content.kind == MS_DEAD)
         lineage->dead_bytes += change;
-    else if (extent->content.kind != MS_UNDEFINED)
+    else if (!ms_content_is_nothing(&extent->content))
         lineage->deferred_bytes += change;
     lineage->kind_bytes[extent->content.kind] += change;
     if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
@@ -255,7 +269,7 @@ bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, b
     const struct ms_content wanted = {.kind = dead ? MS_DEAD : MS_UNDEFINED};
     struct ms_extent extent;
     while (ms_lineage_next(lineage, &begin, end, &extent)) {
-        if (ms_content_is_nothing(&extent.content) &&
+        if (ms_content_is_nothing(&extent.content) && extent.content.kind != MS_UNMAPPED &&
             !ms_lineage_set(lineage, extent.begin, extent.end, &wanted))
             return false;
     }
@@ -269,7 +283,8 @@ bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
     struct ms_extent extent;
     while (ms_lineage_next(lineage, &begin, end, &extent)) {
         const bool present = ms_content_is_present(&extent.content);
-        if (!ms_lineage_set(lineage, extent.begin, extent.end, present ? &resident : &dead))
+        if (extent.content.kind != MS_UNMAPPED &&
+            !ms_lineage_set(lineage, extent.begin, extent.end, present ? &resident : &dead))
             return false;
     }
     return true;

@@ -33,6 +33,7 @@ struct ms_parked;
 enum ms_kind {
     MS_UNDEFINED, /* never written: any content is right, but must stay the same once seen */
     MS_DEAD,      /* never written, and in no block */
+    MS_UNMAPPED,  /* the program has mapped no memory there, or may not use it (backing.h) */
     MS_FILL,      /* a pattern */
     MS_SOURCE,    /* bytes of a file or a snapshot */
     MS_LAUNCHED,  /* the result of a recorded launch (recorded_launch.h) */
@@ -70,7 +71,8 @@ struct ms_content {
 /* There is nothing to replay. */
 static inline bool ms_content_is_nothing(const struct ms_content *content)
 {
-    return content->kind == MS_UNDEFINED || content->kind == MS_DEAD;
+    return content->kind == MS_UNDEFINED || content->kind == MS_DEAD ||
+           content->kind == MS_UNMAPPED;
 }
 
 static inline bool ms_content_is_present(const struct ms_content *content)
@@ -96,7 +98,7 @@ struct ms_lineage {
     size_t count;
     struct ms_gap_array gaps; /* of extents */
     size_t bytes;
-    size_t deferred_bytes; /* bytes that are neither resident nor undefined nor dead */
+    size_t deferred_bytes; /* bytes that are not resident, and not nothing */
     size_t resident_bytes;
     size_t cached_bytes;
     size_t dead_bytes;
@@ -142,13 +144,19 @@ bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size
 /* True when every byte of [begin, end) is present. */
 bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_t end);
 
+/* How many bytes of [begin, end) are present. */
+size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end);
+
+/* True when nothing was ever written. */
+bool ms_lineage_is_unwritten(const struct ms_lineage *lineage);
+
 /* True when no byte of [begin, end) is present. */
 bool ms_lineage_is_missing(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* Undefined bytes in [begin, end) become dead, or dead bytes undefined; others stay. */
 bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, bool dead);
 
-/* Forgets deferred content: in [begin, end) present bytes become resident, all others dead. */
+/* Forgets deferred content: in [begin, end) present bytes become resident, mapped ones dead. */
 bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end);
 
 /*

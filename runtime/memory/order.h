@@ -73,8 +73,10 @@ static inline size_t ms_offset(const struct ms_allocation *allocation, CUdevicep
     return (size_t)(address - allocation->address);
 }
 
+/* True if the program may use all of the range, of a claimed allocation. */
 static inline bool ms_fits(const struct ms_allocation *allocation, CUdeviceptr address,
                            size_t bytes)
 {
-    return bytes <= allocation->bytes - ms_offset(allocation, address);
+    const size_t begin = ms_offset(allocation, address);
+    return bytes <= allocation->bytes - begin && ms_space_is_accessible(allocation, begin, bytes);
 }

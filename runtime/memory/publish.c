@@ -17,7 +17,8 @@ static uint64_t present_bytes(const struct ms_lineage *lineage)
 
 static uint64_t deferred_bytes(const struct ms_lineage *lineage)
 {
-    return lineage->bytes - present_bytes(lineage) - lineage->dead_bytes;
+    return lineage->bytes - lineage->kind_bytes[MS_UNMAPPED] - present_bytes(lineage) -
+           lineage->dead_bytes;
 }
 
 static void add_file(struct ms_state_block *block, const struct ms_content *content)
@@ -49,7 +50,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
     struct ms_state_block block = {
         .id = allocation->id,
         .address = allocation->address,
-        .bytes = allocation->bytes,
+        .bytes = ms_allocation_mapped_bytes(allocation),
         .backed_bytes = allocation->backing.backed_bytes,
         .kind_bytes = {[MS_BYTES_DEAD] = lineage->dead_bytes,
                        [MS_BYTES_FILL] = kinds[MS_FILL],
@@ -66,7 +67,7 @@ static struct ms_state_block describe(const struct ms_allocation *allocation)
         .flags = allocation->blocks.carved ? MS_BLOCK_CARVED : 0,
     };
     block.kind_bytes[MS_BYTES_UNDEFINED] =
-        lineage->bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
+        block.bytes - lineage->dead_bytes - lineage->deferred_bytes - lineage->resident_bytes;
     return block;
 }
 
@@ -74,9 +75,10 @@ static enum ms_state_kind kind_of(const struct ms_content *content)
 {
     static const enum ms_state_kind kinds[MS_KIND_COUNT] = {
         [MS_UNDEFINED] = MS_BYTES_UNDEFINED, [MS_DEAD] = MS_BYTES_DEAD,
-        [MS_FILL] = MS_BYTES_FILL,           [MS_SOURCE] = MS_BYTES_SNAPSHOT,
-        [MS_LAUNCHED] = MS_BYTES_LAUNCH,     [MS_PARKED] = MS_BYTES_PARKED,
-        [MS_ABSENT] = MS_BYTES_ABSENT,       [MS_RESIDENT] = MS_BYTES_RESIDENT};
+        [MS_UNMAPPED] = MS_BYTES_DEAD,       [MS_FILL] = MS_BYTES_FILL,
+        [MS_SOURCE] = MS_BYTES_SNAPSHOT,     [MS_LAUNCHED] = MS_BYTES_LAUNCH,
+        [MS_PARKED] = MS_BYTES_PARKED,       [MS_ABSENT] = MS_BYTES_ABSENT,
+        [MS_RESIDENT] = MS_BYTES_RESIDENT};
     return content->kind == MS_SOURCE && ms_source_is_file(content->source) ? MS_BYTES_FILE
                                                                             : kinds[content->kind];
 }
@@ -141,8 +143,9 @@ void ms_publish_allocation(struct ms_allocation *allocation)
     const uint64_t deferred = deferred_bytes(lineage);
     if (!ms_is_recorded() || !has_news(allocation, deferred))
         return;
-    if (!published->place.is_counted)
-        ms_count_live((int64_t)allocation->bytes);
+    const size_t live = ms_allocation_mapped_bytes(allocation);
+    ms_count_live((int64_t)(live - published->live_bytes));
+    published->live_bytes = live;
     ms_gauge_add(MS_GAUGE_DEFERRED, (int64_t)(deferred - published->deferred_bytes));
     published->deferred_bytes = deferred;
     published->backed_bytes = allocation->backing.backed_bytes;
@@ -170,7 +173,7 @@ void ms_publish_freed(struct ms_allocation *allocation)
     for (size_t i = 0; i < allocation->blocks.count; i++)
         ms_state_remove(&allocation->blocks.all[i].place);
     if (published->place.is_counted) {
-        ms_count_live(-(int64_t)allocation->bytes);
+        ms_count_live(-(int64_t)published->live_bytes);
         ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)published->deferred_bytes);
     }
     ms_state_remove(&published->place);

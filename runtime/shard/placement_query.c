@@ -131,7 +131,7 @@ static void query_by_address(struct query *query, uint64_t allocation_id,
 static bool is_open(const struct ms_content *content)
 {
     return content->locality == MS_UNKNOWN && content->kind != MS_DEAD &&
-           !ms_content_is_present(content);
+           content->kind != MS_UNMAPPED && !ms_content_is_present(content);
 }
 
 MS_HOLDS(ms_shard.lock)

@@ -11,8 +11,8 @@
  *
  * Files: fuzz.c (the loop and its records), fuzz_entries.c (functions), fuzz_blocks.c (device
  * memory, host memory, streams), and the operations by chapter: fuzz_copies.c, fuzz_shapes.c,
- * fuzz_launches.c, fuzz_hidden.c, fuzz_streams.c, fuzz_memory.c, fuzz_contexts.c, fuzz_plans.c,
- * fuzz_refused.c.
+ * fuzz_launches.c, fuzz_hidden.c, fuzz_streams.c, fuzz_memory.c, fuzz_mappings.c, fuzz_contexts.c,
+ * fuzz_plans.c, fuzz_refused.c.
  */
 #ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_FUZZ_H
 #define METASHARD_TESTS_DRIVER_DIFFERENTIAL_FUZZ_H
@@ -77,7 +77,10 @@ enum { FUZZ_SLOTS = 8, FUZZ_BLOCK_MOST = 1 << 20, FUZZ_BLOCK_LEAST = 64 };
 struct fuzz_block {
     CUdeviceptr at; /* 0: there is none */
     size_t bytes;
-    bool is_part; /* of the arena, as of a caching allocator */
+    bool is_part;   /* of the arena, as of a caching allocator */
+    bool is_mapped; /* by the program, in addresses that it has reserved */
+    CUdeviceptr reserved_at;
+    size_t reserved_bytes;
 };
 struct fuzz_range {
     struct fuzz_block *block;
@@ -140,7 +143,7 @@ extern const char *fuzz_folder;
  * A shim that does not defer, or materialises without need, is seen by it.
  */
 struct fuzz_witness {
-    CUdeviceptr at;
+    struct fuzz_block block;
 };
 struct fuzz_witness fuzz_witness_begin(void);
 void fuzz_witness_end(struct fuzz_witness witness);
@@ -158,7 +161,8 @@ struct fuzz_operation {
 };
 /* By chapter; each ends with a row without a name. */
 extern const struct fuzz_operation fuzz_basics[], fuzz_copies[], fuzz_shapes[], fuzz_launches[],
-    fuzz_hidden[], fuzz_streams[], fuzz_memory[], fuzz_contexts[], fuzz_plans[], fuzz_refused[];
+    fuzz_hidden[], fuzz_streams[], fuzz_memory[], fuzz_mappings[], fuzz_contexts[], fuzz_plans[],
+    fuzz_refused[];
 /* First and last acts of a process: what changes the shim for good, and what the process does not
  * survive. */
 extern const struct fuzz_operation fuzz_first_acts[], fuzz_last_acts[];

@@ -195,9 +195,54 @@ void fuzz_define(CUdeviceptr at, size_t bytes)
     }
 }
 
+/* Over the border of two mappings. */
+static void map_block(struct fuzz_block *block)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc desc = {.location = prop.location,
+                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    size_t granule = 2 << 20; /* where a call fails after an illegal access */
+    CALL(cuMemGetAllocationGranularity)(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    const size_t each = ((block->bytes / 2 + 512) / granule + 1) * granule;
+    SEE(CALL(cuMemAddressReserve)(&block->reserved_at, 2 * each, 0, 0, 0));
+    block->reserved_bytes = 2 * each;
+    for (CUdeviceptr at = block->reserved_at; at < block->reserved_at + 2 * each; at += each) {
+        CUmemGenericAllocationHandle handle = 0;
+        SEE(CALL(cuMemCreate)(&handle, each, &prop, 0));
+        SEE(CALL(cuMemMap)(at, each, 0, handle, 0));
+        SEE(CALL(cuMemRelease)(handle));
+    }
+    SEE(CALL(cuMemSetAccess)(block->reserved_at, 2 * each, &desc, 1));
+    block->at = block->reserved_at + each - block->bytes / 2 / 512 * 512;
+}
+
+static void unmap_block(const struct fuzz_block *block)
+{
+    SEE(CALL(cuMemUnmap)(block->reserved_at, block->reserved_bytes));
+    SEE(CALL(cuMemAddressFree)(block->reserved_at, block->reserved_bytes));
+}
+
+static void make_memory(struct fuzz_block *block)
+{
+    if (block->is_mapped)
+        map_block(block);
+    else
+        SEE(CALL(cuMemAlloc_v2)(&block->at, block->bytes));
+}
+
+static void free_memory(const struct fuzz_block *block)
+{
+    if (block->is_mapped)
+        unmap_block(block);
+    else
+        SEE(CALL(cuMemFree_v2)(block->at));
+}
+
 static void make(struct fuzz_block *block, size_t least, bool may_be_part)
 {
     const size_t slot = (size_t)(block - blocks);
+    block->is_mapped = fuzz_one_in(4);
     block->is_part = may_be_part && least <= ARENA_PART && fuzz_one_in(4);
     block->bytes = draw_bytes(block->is_part ? ARENA_PART : FUZZ_BLOCK_MOST);
     if (block->bytes < FUZZ_BLOCK_LEAST)
@@ -211,7 +256,7 @@ static void make(struct fuzz_block *block, size_t least, bool may_be_part)
     if (block->is_part)
         block->at = arena + slot * ARENA_PART;
     else
-        SEE(CALL(cuMemAlloc_v2)(&block->at, block->bytes));
+        make_memory(block);
     fuzz_say("  block %zu: %zu bytes%s\n", slot, block->bytes, block->is_part ? ", a part" : "");
     fuzz_define(block->at, block->bytes);
 }
@@ -220,7 +265,7 @@ void fuzz_free_block(struct fuzz_block *block)
 {
     if (block->at != 0 && !block->is_part) {
         fuzz_wait();
-        SEE(CALL(cuMemFree_v2)(block->at));
+        free_memory(block);
     }
     *block = (struct fuzz_block){0};
 }
@@ -317,20 +362,20 @@ static void defer_at_last(struct fuzz_witness *witness)
     enum { TRIES = 100 };
     const char *eager = getenv("SIMCUDA_EAGER");
     const bool is_late = eager != NULL && strcmp(eager, "0") == 0;
-    for (int i = 0; i < TRIES && is_late && is_in_memory(witness->at); i++) {
+    for (int i = 0; i < TRIES && is_late && is_in_memory(witness->block.at); i++) {
         CALL(cuCtxSynchronize)();
-        CALL(cuMemFree_v2)(witness->at);
-        CALL(cuMemAlloc_v2)(&witness->at, WITNESS_BYTES);
-        CALL(cuMemsetD8_v2)(witness->at, 1, WITNESS_BYTES);
+        free_memory(&witness->block);
+        make_memory(&witness->block);
+        CALL(cuMemsetD8_v2)(witness->block.at, 1, WITNESS_BYTES);
     }
 }
 
 struct fuzz_witness fuzz_witness_begin(void)
 {
-    struct fuzz_witness witness = {0};
+    struct fuzz_witness witness = {.block = {.bytes = WITNESS_BYTES, .is_mapped = fuzz_one_in(3)}};
     fuzz_default_stream(false);
-    SEE(CALL(cuMemAlloc_v2)(&witness.at, WITNESS_BYTES));
-    SEE(CALL(cuMemsetD8_v2)(witness.at, 1, WITNESS_BYTES));
+    make_memory(&witness.block);
+    SEE(CALL(cuMemsetD8_v2)(witness.block.at, 1, WITNESS_BYTES));
     if (fuzz_has_shim() && fuzz_defers())
         defer_at_last(&witness);
     return witness;
@@ -340,11 +385,11 @@ bool fuzz_launches_need_all;
 
 static void end_witness(struct fuzz_witness witness, bool counts)
 {
-    const bool is_here = is_in_memory(witness.at);
+    const bool is_here = is_in_memory(witness.block.at);
     fuzz_see(counts && fuzz_has_shim() && fuzz_defers() && is_here);
     fuzz_say("  a deferred block %s\n", is_here ? "is in memory" : "is not in memory");
     fuzz_wait();
-    SEE(CALL(cuMemFree_v2)(witness.at));
+    free_memory(&witness.block);
 }
 
 void fuzz_witness_end(struct fuzz_witness witness)
@@ -367,7 +412,7 @@ static void operate_free(void)
 static void operate_free_async(void)
 {
     struct fuzz_block *block = fuzz_block();
-    if (block->is_part)
+    if (block->is_part || block->is_mapped)
         return;
     CUdeviceptr base;
     size_t bytes;

@@ -226,6 +226,35 @@ static void bind_pooled(void)
     SEE(CALL(cuCtxSynchronize)());
 }
 
+/* Memory that the program maps. */
+static void bind_mapped(void)
+{
+    const size_t bytes = granule();
+    const CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+                                  .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemGenericAllocationHandle handle = 0;
+    CUdeviceptr at = 0;
+    fuzz_wait();
+    SEE(CALL(cuMemAddressReserve)(&at, bytes, 0, 0, 0));
+    SEE(CALL(cuMemCreate)(&handle, bytes, &on_device, 0));
+    SEE(CALL(cuMemMap)(at, bytes, 0, handle, 0));
+    SEE(CALL(cuMemSetAccess)(at, bytes, &desc, 1));
+    fuzz_define(at, bytes);
+    fuzz_wait();
+    const CUmemGenericAllocationHandle object = make_object(bytes);
+    if (fuzz_one_in(2))
+        SEE(CALL(cuMulticastBindMem)(object, 0, handle, 0, bytes, 0));
+    else
+        SEE(CALL(cuMulticastBindAddr)(object, 0, at, bytes, 0));
+    store(object, 100);
+    fuzz_read(at, bytes);
+    SEE(CALL(cuMulticastUnbind)(object, 0, 0, bytes));
+    SEE(CALL(cuMemRelease)(object));
+    SEE(CALL(cuMemRelease)(handle));
+    SEE(CALL(cuMemUnmap)(at, bytes));
+    SEE(CALL(cuMemAddressFree)(at, bytes));
+}
+
 /*
  * The driver binds no memory of cuMemAlloc; a block is mapped memory, which it binds (design.md).
  * The object is then the block's, and a store through it is a copy to the block of the side that
@@ -287,7 +316,7 @@ static void need_room(void)
                                                                               NULL));
         break;
     case 3:
-        SEE(CALL(cuMemCreate)(&handle, bytes, &on_device, 0));
+        SEE(CALL(cuMemCreate)(&handle, less, &on_device, 0));
         break;
     default:
         SEE(CALL(cuMemAlloc_v2)(&second, less));
@@ -317,6 +346,7 @@ const struct fuzz_operation fuzz_memory[] = {
     {"pin by a range", pin_by_range, 2},
     {"bind to a switch", bind, 2},
     {"bind a pool's memory to a switch", bind_pooled, 1},
+    {"bind mapped memory to a switch", bind_mapped, 1},
     {"misuse a mapping", misuse_mapping, 8},
     {"need room", need_room, 1},
     {NULL, NULL, 0},

@@ -9,7 +9,7 @@ enum { MOST = 64 << 10, COUNT_MOST = 4 };
 static bool draw_stray(struct fuzz_range *range_out)
 {
     struct fuzz_range range = fuzz_range(MOST, 1);
-    if (range.block->is_part)
+    if (range.block->is_part || range.block->is_mapped)
         return false;
     const CUdeviceptr end = range.block->at + range.block->bytes;
     range.at = end - range.bytes + 1 + fuzz_below(range.bytes < 9 ? range.bytes : 8);

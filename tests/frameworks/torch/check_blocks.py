@@ -95,7 +95,7 @@ def both(tap, shim, title, program, **settings):
 
 
 def check_shim(tap, shim):
-    for allocator, wanted in (("", 8), ("expandable_segments:True", 0)):
+    for allocator, wanted in (("", 8), ("expandable_segments:True", 8)):
         title = f"under the shim, {allocator or 'default'}"
         dump = both(tap, shim, title, PROGRAM, PYTORCH_ALLOC_CONF=allocator)
         tap.check(f"{title}: {wanted} blocks seen", dump["observed_blocks"] == wanted, dump)

@@ -298,7 +298,8 @@ static bool may_be(const struct ms_content *content)
         return false;
     if (kind == MS_ABSENT)
         return content->locality == MS_REMOTE;
-    return content->locality == MS_UNKNOWN || (kind != MS_DEAD && kind != MS_RESIDENT);
+    return content->locality == MS_UNKNOWN ||
+           (kind != MS_DEAD && kind != MS_UNMAPPED && kind != MS_RESIDENT);
 }
 
 MS_TEST(legal_states)

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all ways to defer an allocation share. */
+#ifndef METASHARD_RUNTIME_CALLS_DEFERRAL_H
+#define METASHARD_RUNTIME_CALLS_DEFERRAL_H
+
+#include "runtime/memory/allocations.h"
+
+/* True if so many bytes may be deferred in the current context. */
+bool ms_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out);
+
+/* True if the program may have so many bytes more. May settle. */
+bool ms_overcommit_admits(CUdevice device, size_t bytes);
+
+/* The program was promised so many bytes. */
+void ms_deferral_begun(CUdevice device, size_t bytes);
+
+/* An allocation of `bytes` bytes with this backing, which it takes over. NULL if out of memory: the
+ * backing is still the caller's. */
+struct ms_allocation *ms_allocation_create(const struct ms_backing *backing, CUcontext context,
+                                           size_t bytes, enum ms_kind kind);
+
+/* Removes a claimed allocation from all records but its own. */
+void ms_allocation_forget(struct ms_allocation *allocation);
+
+#endif

@@ -1,0 +1,663 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/program_mappings.h"
+
+#include "runtime/base/lock.h"
+#include "runtime/base/log.h"
+#include "runtime/calls/calls.h"
+#include "runtime/calls/deferral.h"
+#include "runtime/fill/evict.h"
+#include "runtime/fill/materialise.h"
+#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/handles.h"
+#include "runtime/memory/publish.h"
+#include "runtime/shard/active_plan.h"
+
+static struct ms_lock turn = MS_LOCK_INIT(program_mappings);
+
+/* --- handles */
+
+static bool is_granules(const CUmemAllocationProp *prop, size_t bytes)
+{
+    size_t granule;
+    return ms_driver.mem_get_granularity(&granule, prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) ==
+               CUDA_SUCCESS &&
+           bytes % granule == 0;
+}
+
+bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
+                     CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    if (handle_out == NULL || !ms_may_defer(bytes, &context, &device) ||
+        !ms_backing_serves(prop, device) || !is_granules(prop, bytes))
+        return false;
+    if (!ms_overcommit_admits(device, bytes)) {
+        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
+        return true;
+    }
+    ms_lock_take(&turn);
+    const struct ms_handle *handle = ms_handle_create(bytes, prop, context);
+    if (handle != NULL)
+        *handle_out = handle->number;
+    ms_lock_drop(&turn);
+    if (handle == NULL)
+        return false;
+    ms_space_count_promised(device, (int64_t)bytes);
+    ms_deferral_begun(device, bytes);
+    *result_out = CUDA_SUCCESS;
+    return true;
+}
+
+/* Gives back what the handle stands for when the program can no longer get at it. */
+static void end_if_unused(struct ms_handle *handle)
+{
+    if (handle->users == 0 && handle->mappings == 0 && handle->real == 0)
+        ms_space_count_promised(handle->prop.location.id, -(int64_t)handle->bytes);
+    ms_handle_end_if_unused(handle);
+}
+
+bool ms_handle_release(CUmemGenericAllocationHandle number, CUresult *result_out)
+{
+    if (!ms_handle_is_ours(number))
+        return false;
+    ms_lock_take(&turn);
+    struct ms_handle *handle = ms_handle_find(number);
+    *result_out =
+        handle != NULL && handle->users > 0 ? ms_capture_allows() : CUDA_ERROR_INVALID_VALUE;
+    if (*result_out == CUDA_SUCCESS && handle->users == 1 && handle->real != 0)
+        *result_out = ms_driver.mem_release(handle->real);
+    if (*result_out == CUDA_SUCCESS) {
+        handle->users--;
+        end_if_unused(handle);
+    }
+    ms_lock_drop(&turn);
+    return true;
+}
+
+bool ms_handle_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_out,
+                      CUresult *result_out)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    ms_lock_take(&turn);
+    struct ms_handle *handle =
+        ms_space_find_mapping(address, &mapping, &facts) ? ms_handle_find(mapping.handle) : NULL;
+    const bool is_ours = handle_out != NULL && handle != NULL;
+    if (is_ours) {
+        *result_out = handle->real != 0 && handle->users == 0
+                          ? ms_driver.mem_retain(&handle->real, (void *)(uintptr_t)address)
+                          : CUDA_SUCCESS;
+        *handle_out = handle->number;
+        handle->users += *result_out == CUDA_SUCCESS;
+    }
+    ms_lock_drop(&turn);
+    return is_ours;
+}
+
+bool ms_handle_properties(CUmemGenericAllocationHandle number, CUmemAllocationProp *prop_out,
+                          CUresult *result_out)
+{
+    if (!ms_handle_is_ours(number))
+        return false;
+    ms_lock_take(&turn);
+    const struct ms_handle *handle = ms_handle_find(number);
+    const bool is_known = handle != NULL && prop_out != NULL;
+    if (is_known)
+        *prop_out = handle->prop;
+    *result_out = is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    ms_lock_drop(&turn);
+    return true;
+}
+
+bool ms_handle_can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
+{
+    CUmemAllocationProp prop;
+    CUresult result;
+    return !ms_handle_properties(number, &prop, &result) || result != CUDA_SUCCESS ||
+           (prop.requestedHandleTypes & type) != 0;
+}
+
+/* --- real handles */
+
+static CUresult create_memory(const struct ms_handle *handle, CUmemGenericAllocationHandle *real)
+{
+    CUresult result;
+    int attempts = 0;
+    do
+        result = ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
+    while (ms_try_again(result, &attempts));
+    return result;
+}
+
+static void set_content(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_kind kind)
+{
+    const struct ms_content content = {.kind = kind};
+    if (!ms_lineage_set(&allocation->lineage, begin, end, &content))
+        ms_fatal("there is no memory for the record of a mapping at 0x%llx",
+                 allocation->address + begin);
+}
+
+/* Its bytes come into memory, and all of that under one handle. */
+static CUresult gather(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
+                       CUmemGenericAllocationHandle *real)
+{
+    struct ms_driver_scope scope;
+    CUresult result = ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_READ_WRITE);
+    if (result == CUDA_SUCCESS)
+        result = ms_context_wait(allocation->context);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver_enter(allocation->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_make_real(&allocation->backing, mapping->begin, mapping->end, real);
+    ms_driver_leave(&scope);
+    return result;
+}
+
+/* Nobody could use it yet, so there is no content. */
+static CUresult map_unused(struct ms_allocation *allocation,
+                           const struct ms_program_mapping *mapping, const struct ms_handle *handle,
+                           CUmemGenericAllocationHandle *real)
+{
+    CUresult result = ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.mem_map(allocation->address + mapping->begin, handle->bytes, 0, *real, 0);
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_add_real(&allocation->backing, mapping->begin, mapping->end);
+    if (result != CUDA_SUCCESS)
+        ms_driver.mem_release(*real);
+    return result;
+}
+
+static CUresult make_mapping_real(const struct ms_handle *handle,
+                                  CUmemGenericAllocationHandle *real)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    if (!ms_space_find_mapping(handle->address, &mapping, &facts))
+        return CUDA_ERROR_INVALID_VALUE;
+    struct ms_allocation *allocation = ms_space_claim(handle->address);
+    const CUresult result = mapping.is_accessible ? gather(allocation, &mapping, real)
+                                                  : map_unused(allocation, &mapping, handle, real);
+    if (result == CUDA_SUCCESS) {
+        mapping.is_real = true;
+        ms_space_put_mapping(allocation, &mapping);
+        ms_publish_event(MS_EVENT_PIN, allocation, mapping.begin, handle->bytes,
+                         "a handle that the driver must know");
+    }
+    ms_space_release(allocation);
+    return result;
+}
+
+static CUresult make_real(struct ms_handle *handle)
+{
+    CUmemGenericAllocationHandle real = 0;
+    CUresult result = ms_capture_allows();
+    if (handle->real != 0 || result != CUDA_SUCCESS)
+        return result;
+    int attempts = 0;
+    const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
+    if (handle->address == 0)
+        result = create_memory(handle, &real);
+    else
+        do
+            result = make_mapping_real(handle, &real);
+        while (ms_try_bytes_again(result, &attempts));
+    ms_why_end(why);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* What is mapped is counted until it is unmapped (unmap_one). */
+    if (handle->address == 0)
+        ms_space_count_promised(handle->prop.location.id, -(int64_t)handle->bytes);
+    handle->real = real;
+    handle->address = 0;
+    /* The program's last reference is gone: only the mapping holds the memory. */
+    if (handle->users == 0)
+        ms_driver.mem_release(real);
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_handle_make_real(CUmemGenericAllocationHandle *number)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!ms_handle_is_ours(*number))
+        return CUDA_SUCCESS;
+    ms_lock_take(&turn);
+    struct ms_handle *handle = ms_handle_find(*number);
+    if (handle != NULL && handle->users > 0) {
+        result = make_real(handle);
+        if (result == CUDA_SUCCESS)
+            *number = handle->real;
+    }
+    ms_lock_drop(&turn);
+    return result;
+}
+
+/* --- ranges of mappings */
+
+/* Makes the handles of all mappings that meet the range real. */
+static CUresult make_range_real(CUdeviceptr at, CUdeviceptr end)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    CUresult result = CUDA_SUCCESS;
+    while (at < end && result == CUDA_SUCCESS && ms_space_find_mapping(at, &mapping, &facts)) {
+        struct ms_handle *handle = mapping.is_real ? NULL : ms_handle_find(mapping.handle);
+        result = handle != NULL ? make_real(handle) : CUDA_SUCCESS;
+        at = facts.address + mapping.end;
+    }
+    return result;
+}
+
+CUresult ms_mappings_make_real(CUdeviceptr address, size_t bytes)
+{
+    ms_lock_take(&turn);
+    const CUresult result = make_range_real(address, address + bytes);
+    ms_lock_drop(&turn);
+    return result;
+}
+
+/* True if the range is whole mappings, without a gap. */
+static bool is_whole_mappings(CUdeviceptr address, size_t bytes)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    const CUdeviceptr end = address + bytes;
+    while (address < end) {
+        if (!ms_space_find_mapping(address, &mapping, &facts) ||
+            facts.address + mapping.begin != address)
+            return false;
+        address = facts.address + mapping.end;
+    }
+    return address == end && bytes > 0;
+}
+
+static bool meets_mapping(const struct ms_reservation *reservation, CUdeviceptr at, size_t bytes)
+{
+    bool found = false;
+    struct ms_allocation *allocation = ms_space_claim(reservation->address);
+    if (allocation != NULL) {
+        const struct ms_backing *backing = &allocation->backing;
+        const size_t begin = at - allocation->address;
+        const size_t index = ms_backing_mapping_behind(backing, begin);
+        found = index < backing->mapping_count && backing->mappings[index].begin < begin + bytes;
+    }
+    ms_space_release(allocation);
+    return found;
+}
+
+/* --- addresses */
+
+void ms_addresses_reserved(CUdeviceptr address, size_t bytes)
+{
+    ms_lock_take(&turn);
+    ms_reservation_add(address, bytes);
+    ms_lock_drop(&turn);
+}
+
+bool ms_addresses_free(CUdeviceptr address, size_t bytes, CUresult *result_out)
+{
+    ms_lock_take(&turn);
+    const struct ms_reservation *reservation = ms_reservation_find(address, bytes);
+    if (reservation != NULL && meets_mapping(reservation, address, bytes))
+        *result_out = CUDA_ERROR_INVALID_VALUE;
+    else
+        *result_out = ms_driver.mem_address_free(address, bytes);
+    if (*result_out == CUDA_SUCCESS && reservation != NULL)
+        ms_reservation_remove(address);
+    ms_lock_drop(&turn);
+    return true;
+}
+
+/* --- mapping */
+
+static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
+                                       const struct ms_handle *handle)
+{
+    struct ms_backing backing;
+    struct ms_allocation *allocation = NULL;
+    if (ms_backing_adopt(&backing, handle->prop.location.id, reservation->address,
+                         reservation->bytes) == CUDA_SUCCESS)
+        allocation =
+            ms_allocation_create(&backing, handle->context, reservation->bytes, MS_UNMAPPED);
+    return allocation != NULL ? ms_space_claim(reservation->address) : NULL;
+}
+
+/* Frees a claimed allocation in which nothing is mapped any more. Else ends the claim. */
+static void release_or_free(struct ms_allocation *allocation)
+{
+    if (allocation == NULL || allocation->backing.mapping_count > 0) {
+        ms_space_release(allocation);
+        return;
+    }
+    ms_allocation_forget(allocation);
+    ms_allocation_destroy(allocation);
+}
+
+/* False: the handle must be real. */
+static bool defer_mapping(const struct ms_reservation *reservation, CUdeviceptr address,
+                          struct ms_handle *handle)
+{
+    struct ms_allocation *allocation = ms_space_claim(reservation->address);
+    if (allocation == NULL && !reservation->has_others)
+        allocation = claim_new(reservation, handle);
+    if (allocation == NULL)
+        return false;
+    const size_t begin = address - allocation->address;
+    const struct ms_program_mapping mapping = {.begin = begin,
+                                               .end = begin + handle->bytes,
+                                               .handle = handle->number};
+    const bool is_deferred =
+        allocation->device == handle->prop.location.id && allocation->context == handle->context &&
+        begin % allocation->backing.granule == 0 && ms_space_put_mapping(allocation, &mapping);
+    if (is_deferred) {
+        handle->address = address;
+        handle->mappings++;
+    }
+    release_or_free(allocation);
+    return is_deferred;
+}
+
+/* The driver has mapped memory in a reservation. */
+static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr address, size_t bytes,
+                             CUmemGenericAllocationHandle number)
+{
+    struct ms_handle *handle = ms_handle_find(number);
+    struct ms_allocation *allocation = ms_space_claim(reservation->address);
+    if (allocation == NULL && handle != NULL && !reservation->has_others)
+        allocation = claim_new(reservation, handle);
+    if (allocation == NULL) {
+        reservation->has_others = true;
+        return;
+    }
+    const size_t begin = address - allocation->address;
+    const struct ms_program_mapping mapping = {
+        .begin = begin, .end = begin + bytes, .handle = number, .is_real = true};
+    if (!ms_space_put_mapping(allocation, &mapping) ||
+        ms_backing_add_real(&allocation->backing, mapping.begin, mapping.end) != CUDA_SUCCESS)
+        ms_fatal("there is no memory for the record of a mapping at 0x%llx", address);
+    if (handle != NULL)
+        handle->mappings++;
+    ms_space_count_promised(allocation->device, (int64_t)bytes);
+    ms_space_release(allocation);
+}
+
+static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
+                           CUmemGenericAllocationHandle number, unsigned long long flags)
+{
+    struct ms_reservation *reservation = ms_reservation_find(address, bytes);
+    struct ms_handle *handle = ms_handle_find(number);
+    CUmemGenericAllocationHandle real = number;
+    CUresult result = ms_capture_allows();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (reservation != NULL && meets_mapping(reservation, address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (handle != NULL && handle->users > 0) {
+        if (reservation != NULL && handle->real == 0 && handle->address == 0 && offset == 0 &&
+            flags == 0 && bytes == handle->bytes && defer_mapping(reservation, address, handle))
+            return CUDA_SUCCESS;
+        result = make_real(handle);
+        real = handle->real;
+    }
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.mem_map(address, bytes, offset, real, flags);
+    if (result == CUDA_SUCCESS && reservation != NULL)
+        add_real_mapping(reservation, address, bytes, number);
+    return result;
+}
+
+bool ms_program_map(CUdeviceptr address, size_t bytes, size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags,
+                    CUresult *result_out)
+{
+    ms_lock_take(&turn);
+    *result_out = map_locked(address, bytes, offset, handle, flags);
+    ms_lock_drop(&turn);
+    return true;
+}
+
+/* --- access */
+
+static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_mapping *old,
+                                   const CUmemAccessDesc *desc)
+{
+    struct ms_program_mapping mapping = *old;
+    CUresult result = CUDA_SUCCESS;
+    struct ms_allocation *allocation = ms_space_claim(address);
+    if (mapping.is_real)
+        result = ms_driver.mem_set_access(address, mapping.end - mapping.begin, desc, 1);
+    if (result == CUDA_SUCCESS && !mapping.is_accessible) {
+        mapping.is_accessible = true;
+        set_content(allocation, mapping.begin, mapping.end,
+                    mapping.is_real             ? MS_RESIDENT
+                    : allocation->blocks.carved ? MS_DEAD
+                                                : MS_UNDEFINED);
+        ms_space_put_mapping(allocation, &mapping);
+        ms_publish_event(MS_EVENT_ALLOCATE, allocation, mapping.begin, mapping.end - mapping.begin,
+                         NULL);
+    }
+    ms_space_release(allocation);
+    return result;
+}
+
+/* After the driver has changed the access to real mappings. */
+static void follow_access(CUdeviceptr address, CUdeviceptr end, bool is_accessible)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    while (address < end && ms_space_find_mapping(address, &mapping, &facts)) {
+        if (mapping.is_accessible != is_accessible) {
+            struct ms_allocation *allocation = ms_space_claim(address);
+            mapping.is_accessible = is_accessible;
+            set_content(allocation, mapping.begin, mapping.end,
+                        is_accessible ? MS_RESIDENT : MS_UNMAPPED);
+            ms_space_put_mapping(allocation, &mapping);
+            ms_space_release(allocation);
+        }
+        address = facts.address + mapping.end;
+    }
+}
+
+static bool is_of_device(const CUmemAccessDesc *desc, CUdevice device)
+{
+    return desc->location.type == CU_MEM_LOCATION_TYPE_DEVICE && desc->location.id == device;
+}
+
+static bool is_for_device_alone(const CUmemAccessDesc *desc, size_t count, CUdevice device)
+{
+    return count == 1 && is_of_device(desc, device) &&
+           desc->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+static CUresult set_other_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
+                                 size_t count, CUdevice device)
+{
+    CUresult result = make_range_real(address, address + bytes);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.mem_set_access(address, bytes, desc, count);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (is_of_device(&desc[i], device))
+            follow_access(address, address + bytes, desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    }
+    return result;
+}
+
+static CUresult set_access_locked(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
+                                  size_t count, CUdevice device)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    CUresult result = ms_capture_allows();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (desc == NULL || count == 0 || !is_whole_mappings(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!is_for_device_alone(desc, count, device))
+        return set_other_access(address, bytes, desc, count, device);
+    const CUdeviceptr end = address + bytes;
+    while (address < end && result == CUDA_SUCCESS &&
+           ms_space_find_mapping(address, &mapping, &facts)) {
+        result = set_mapping_access(address, &mapping, desc);
+        address = facts.address + mapping.end;
+    }
+    return result;
+}
+
+bool ms_program_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
+                           size_t count, CUresult *result_out)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    ms_lock_take(&turn);
+    const bool is_ours = ms_space_find_mapping(address, &mapping, &facts);
+    if (is_ours)
+        *result_out = set_access_locked(address, bytes, desc, count, facts.device);
+    ms_lock_drop(&turn);
+    return is_ours;
+}
+
+static bool is_device(int id)
+{
+    int value;
+    return ms_driver.device_get_attribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, id) ==
+           CUDA_SUCCESS;
+}
+
+bool ms_program_get_access(CUdeviceptr address, const CUmemLocation *location,
+                           unsigned long long *flags_out, CUresult *result_out)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    if (!ms_space_find_mapping(address, &mapping, &facts) || mapping.is_real || flags_out == NULL ||
+        location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        !is_device(location->id))
+        return false;
+    *flags_out = mapping.is_accessible && location->id == facts.device
+                     ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                     : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *result_out = CUDA_SUCCESS;
+    return true;
+}
+
+/* --- unmapping */
+
+/* True if the program can still read what stands in the range, through another mapping. */
+static bool is_alive(const struct ms_allocation *allocation,
+                     const struct ms_program_mapping *mapping)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    if (blocks->carved && !blocks->strayed) {
+        const size_t at = ms_space_block_behind(allocation, mapping->begin);
+        return at < blocks->count && blocks->all[at].begin < mapping->end;
+    }
+    for (size_t at = mapping->begin; at < mapping->end;) {
+        const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+        if (!ms_content_is_nothing(&extent.content))
+            return true;
+        at = extent.end;
+    }
+    return false;
+}
+
+/* Before memory is unmapped whose handle the program keeps. */
+static CUresult keep_content(CUdeviceptr address, const struct ms_program_mapping *mapping)
+{
+    struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);
+    if (handle == NULL || handle->users == 0)
+        return CUDA_SUCCESS;
+    struct ms_allocation *allocation = ms_space_claim(address);
+    const bool alive = is_alive(allocation, mapping);
+    ms_space_release(allocation);
+    return alive ? make_real(handle) : CUDA_SUCCESS;
+}
+
+static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    CUresult result = CUDA_SUCCESS;
+    while (at < end && result == CUDA_SUCCESS && ms_space_find_mapping(at, &mapping, &facts)) {
+        result = keep_content(at, &mapping);
+        at = facts.address + mapping.end;
+    }
+    return result;
+}
+
+static void remove_blocks(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping)
+{
+    for (;;) {
+        const size_t at = ms_space_block_behind(allocation, mapping->begin);
+        size_t end;
+        if (at == allocation->blocks.count || allocation->blocks.all[at].begin >= mapping->end ||
+            !ms_space_remove_block(allocation, allocation->blocks.all[at].begin, &end))
+            return;
+    }
+}
+
+static CUresult unmap_one(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping)
+{
+    struct ms_handle *handle = ms_handle_find(mapping->handle);
+    struct ms_backing *backing = &allocation->backing;
+    const CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
+    if (result != CUDA_SUCCESS)
+        return result;
+    allocation->changes++;
+    ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, mapping->end - mapping->begin,
+                     NULL);
+    ms_shard_forget(allocation, mapping->begin, mapping->end);
+    remove_blocks(allocation, mapping);
+    const size_t left = allocation->leftover_bytes;
+    const size_t present =
+        ms_lineage_present_bytes(&allocation->lineage, mapping->begin, mapping->end);
+    ms_space_set_leftover(allocation, present < left ? left - present : 0);
+    ms_backing_unmap(backing, mapping->begin, mapping->end);
+    set_content(allocation, mapping->begin, mapping->end, MS_UNMAPPED);
+    ms_space_drop_mapping(allocation, mapping->begin);
+    if (mapping->is_real)
+        ms_space_count_promised(allocation->device, -(int64_t)(mapping->end - mapping->begin));
+    if (handle != NULL) {
+        handle->address = 0;
+        handle->mappings--;
+        end_if_unused(handle);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult unmap_locked(CUdeviceptr address, size_t bytes)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    const CUdeviceptr end = address + bytes;
+    CUresult result = ms_capture_allows();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!is_whole_mappings(address, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = keep_contents(address, end);
+    while (address < end && result == CUDA_SUCCESS &&
+           ms_space_find_mapping(address, &mapping, &facts)) {
+        struct ms_allocation *allocation = ms_space_claim(address);
+        result = unmap_one(allocation, &mapping);
+        address = facts.address + mapping.end;
+        release_or_free(allocation);
+    }
+    return result;
+}
+
+bool ms_program_unmap(CUdeviceptr address, size_t bytes, CUresult *result_out)
+{
+    struct ms_program_mapping mapping;
+    struct ms_allocation_facts facts;
+    ms_lock_take(&turn);
+    const bool is_ours = ms_space_find_mapping(address, &mapping, &facts);
+    if (is_ours)
+        *result_out = unmap_locked(address, bytes);
+    ms_lock_drop(&turn);
+    return is_ours;
+}
