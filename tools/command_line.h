@@ -4,8 +4,7 @@
  * It is read from tables, which also make the completions and the check of the manual pages
  * (completions/tool_table.py).
  */
-#ifndef METASHARD_TOOLS_COMMAND_LINE_H
-#define METASHARD_TOOLS_COMMAND_LINE_H
+#pragma once
 
 #include <getopt.h>
 #include <stddef.h>
@@ -50,5 +49,3 @@ struct command_line {
  * cannot be written, the result is BAD. */
 int command_line_run(const struct command_line *line, int argc, char **argv,
                      struct options *options);
-
-#endif

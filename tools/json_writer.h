@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing JSON. The result is valid whatever a text holds: bytes that are no UTF-8 become '?'. */
-#ifndef METASHARD_TOOLS_JSON_WRITER_H
-#define METASHARD_TOOLS_JSON_WRITER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ void put_value(struct writer *writer, const char *key, const char *format, ...)
 
 /* The text, with a backslash before characters of `special`; control characters as \u0007. */
 void put_escaped(FILE *file, const char *text, const char *special);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all ways to defer an allocation share. */
-#ifndef METASHARD_RUNTIME_CALLS_DEFERRAL_H
-#define METASHARD_RUNTIME_CALLS_DEFERRAL_H
+#pragma once
 
 #include "runtime/memory/allocations.h"
 
@@ -21,5 +20,3 @@ struct ms_allocation *ms_allocation_create(const struct ms_backing *backing, CUc
 
 /* Removes a claimed allocation from all records but its own. */
 void ms_allocation_forget(struct ms_allocation *allocation);
-
-#endif

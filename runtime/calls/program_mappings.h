@@ -10,8 +10,7 @@
  *
  * "bool ms_x(..., result_out)" is as in calls.h. One thread at a time does any of this (locks.def).
  */
-#ifndef METASHARD_RUNTIME_CALLS_PROGRAM_MAPPINGS_H
-#define METASHARD_RUNTIME_CALLS_PROGRAM_MAPPINGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ bool ms_program_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
                            size_t count, CUresult *result_out);
 bool ms_program_get_access(CUdeviceptr address, const CUmemLocation *location,
                            unsigned long long *flags_out, CUresult *result_out);
-
-#endif

@@ -3,8 +3,7 @@
  * The tensors of a checkpoint: a .safetensors file, a file of torch.save, an index of such files,
  * or a folder (docs/plan-format.md). Reads only headers. What no correct writer writes is a fault.
  */
-#ifndef METASHARD_RUNTIME_CHECKPOINT_CHECKPOINT_H
-#define METASHARD_RUNTIME_CHECKPOINT_CHECKPOINT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -25,5 +24,3 @@ const struct ms_tensor *ms_checkpoint_tensors(const struct ms_checkpoint *checkp
  * contiguous in their storage, of a dtype that safetensors lacks, in an object, below a key without
  * a name, conjugated, or of too many dimensions. */
 size_t ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint);
-
-#endif

@@ -5,8 +5,7 @@
  * protocols 2 to 5 that torch.save writes; another opcode is a fault with its name and place.
  * Tensors are the matter of torch_state.h.
  */
-#ifndef METASHARD_RUNTIME_CHECKPOINT_PICKLE_H
-#define METASHARD_RUNTIME_CHECKPOINT_PICKLE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -71,5 +70,3 @@ bool ms_pickle_is_global(const struct ms_pickle *pickle, uint32_t value, const c
 
 /* Returns the first `count` items of a tuple. Returns false if it has fewer. */
 bool ms_pickle_items(const struct ms_pickle *pickle, uint32_t tuple, uint32_t *items, int count);
-
-#endif

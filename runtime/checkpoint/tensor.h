@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One tensor: its name, dtype (one of safetensors), shape, and the place of its bytes. */
-#ifndef METASHARD_RUNTIME_CHECKPOINT_TENSOR_H
-#define METASHARD_RUNTIME_CHECKPOINT_TENSOR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,5 +64,3 @@ const char *ms_tensor_measure(struct ms_tensor *tensor);
 int ms_tensor_by_place(const void *a, const void *b);
 
 bool ms_tensor_is_alike(const struct ms_tensor *a, const struct ms_tensor *b); /* dtype and shape */
-
-#endif

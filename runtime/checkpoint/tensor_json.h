@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A tensor's dtype and shape in a JSON document. */
-#ifndef METASHARD_RUNTIME_CHECKPOINT_TENSOR_JSON_H
-#define METASHARD_RUNTIME_CHECKPOINT_TENSOR_JSON_H
+#pragma once
 
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/document/json.h"
@@ -9,5 +8,3 @@
 /* Reads dtype and shape from an object that has both. */
 bool ms_json_tensor(const struct ms_fault_context *reading, const struct ms_place *place,
                     json_t *object, struct ms_tensor *tensor);
-
-#endif

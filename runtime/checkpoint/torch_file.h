@@ -3,8 +3,7 @@
  * The tensors of a file of torch.save (a zip file; PyTorch 1.6 and later), each with the bytes of
  * the file that torch.load(mmap=True) maps for it. Nothing in the file is executed.
  */
-#ifndef METASHARD_RUNTIME_CHECKPOINT_TORCH_FILE_H
-#define METASHARD_RUNTIME_CHECKPOINT_TORCH_FILE_H
+#pragma once
 
 #include "runtime/base/arena.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -23,5 +22,3 @@ bool ms_torch_is_file(const unsigned char *begin, size_t bytes);
 /* `file` is open for reading and file_bytes long. Names, also the file's, are in the arena. */
 bool ms_torch_read(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
                    struct ms_arena *arena, struct ms_torch_tensors *tensors_out);
-
-#endif

@@ -3,8 +3,7 @@
  * The tensors in the pickle of torch.save (data.pkl), and their names: those reached from the top
  * through dicts, lists and tuples (docs/plan-format.md, Checkpoints). torch_file.h finds storages.
  */
-#ifndef METASHARD_RUNTIME_CHECKPOINT_TORCH_STATE_H
-#define METASHARD_RUNTIME_CHECKPOINT_TORCH_STATE_H
+#pragma once
 
 #include "runtime/base/arena.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -25,5 +24,3 @@ struct ms_torch_state {
 /* Strings are in the arena, which may have some even if this returns false. */
 bool ms_torch_state_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                          struct ms_arena *arena, struct ms_torch_state *state_out);
-
-#endif

@@ -6,8 +6,7 @@
  * This reader exists because the shim needs no more of the format. A reader that also unpacks would
  * have to be linked, and trusted with untrusted files.
  */
-#ifndef METASHARD_RUNTIME_CHECKPOINT_ZIP_H
-#define METASHARD_RUNTIME_CHECKPOINT_ZIP_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ bool ms_zip_read(const struct ms_fault_context *reading, int file, uint64_t file
 void ms_zip_cleanup(struct ms_zip *zip);
 
 const struct ms_zip_record *ms_zip_find(const struct ms_zip *zip, const char *name);
-
-#endif

@@ -4,8 +4,7 @@
  * An invalid value gives one warning, and the default is used. An unknown METASHARD_ variable gives
  * one warning. Programs with raised privileges (setuid) get the defaults.
  */
-#ifndef METASHARD_RUNTIME_CONFIG_CONFIG_H
-#define METASHARD_RUNTIME_CONFIG_CONFIG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,5 +65,3 @@ bool ms_size_list_holds(const struct ms_size_list *sizes, uint64_t bytes);
 
 /* True if METASHARD in the environment is a valid "off". Logs nothing; for the constructor. */
 bool ms_config_is_off(void);
-
-#endif

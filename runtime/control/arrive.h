@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrival of a plan: parses and activates it, and materialises what it gives to this rank. */
-#ifndef METASHARD_RUNTIME_CONTROL_ARRIVE_H
-#define METASHARD_RUNTIME_CONTROL_ARRIVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,5 +14,3 @@ bool ms_arrive_file(const char *path, struct ms_fault *fault);
 /* Writes the status for the socket and metashard_status, one JSON object in one line, cut to
  * `bytes` including the NUL. Returns its full length without the NUL. */
 size_t ms_arrive_status(char *text, size_t bytes);
-
-#endif

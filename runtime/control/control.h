@@ -12,10 +12,7 @@
  *     materialise    materialises everything deferred, as when the program settles
  *     status         "ok " and a JSON object (arrive.h)
  */
-#ifndef METASHARD_RUNTIME_CONTROL_CONTROL_H
-#define METASHARD_RUNTIME_CONTROL_CONTROL_H
+#pragma once
 
 /* Reads the plan if its file exists; may start the thread. Called once, at the start. */
 void ms_control_start(void);
-
-#endif

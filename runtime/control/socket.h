@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The control socket (control.h): connections, and requests in them. Only the control thread uses
  * it, except for opening, before the thread starts, and closing, after it ends. */
-#ifndef METASHARD_RUNTIME_CONTROL_SOCKET_H
-#define METASHARD_RUNTIME_CONTROL_SOCKET_H
+#pragma once
 
 #include <poll.h>
 #include <stdbool.h>
@@ -21,5 +20,3 @@ size_t ms_socket_list(struct pollfd *polled_out);
 
 /* Serves what is ready; an answer may take as long as a plan does. */
 void ms_socket_serve(const struct pollfd *polled, size_t count);
-
-#endif

@@ -7,8 +7,7 @@
  * Anything else that is too long is shortened to "..." in its middle, between two characters: a
  * name is the longest part of a fault and stands inside of it, so place and reason stay whole.
  */
-#ifndef METASHARD_RUNTIME_DOCUMENT_FAULT_H
-#define METASHARD_RUNTIME_DOCUMENT_FAULT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ bool ms_fault_at_line(const struct ms_fault_context *reading, int line, int colu
 
 /* For a reason with more than one name: shortens the name to the size of `buffer`. */
 const char *ms_fault_name(char buffer[MS_FAULT_NAME_BYTES], const char *name);
-
-#endif

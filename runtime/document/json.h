@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading JSON documents, with faults that name the place. */
-#ifndef METASHARD_RUNTIME_DOCUMENT_JSON_H
-#define METASHARD_RUNTIME_DOCUMENT_JSON_H
+#pragma once
 
 #ifdef METASHARD_WITHOUT_JANSSON
 #include "runtime/document/no_jansson.h"
@@ -22,5 +21,3 @@ bool ms_json_keys(const struct ms_fault_context *reading, const struct ms_place 
 /* Reads a whole file of at most `most` bytes. The caller frees the text with ms_heap_free. */
 bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
                   struct ms_fault *fault);
-
-#endif

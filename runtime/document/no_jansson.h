@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stands for jansson in a build without it: no text is JSON, so no plan is ever read. */
-#ifndef METASHARD_RUNTIME_DOCUMENT_NO_JANSSON_H
-#define METASHARD_RUNTIME_DOCUMENT_NO_JANSSON_H
+#pragma once
 
 #include <stddef.h>
 
@@ -38,5 +37,3 @@ static inline json_t *json_loadb(__attribute__((unused)) const char *text,
 #define json_object_get(value, key) ((void)(value), (void)(key), (json_t *)NULL)
 #define json_object_foreach(object, key, value) \
     for ((key) = "", (value) = (object); (value) != NULL; (value) = NULL)
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks that names are valid text. */
-#ifndef METASHARD_RUNTIME_DOCUMENT_UTF8_H
-#define METASHARD_RUNTIME_DOCUMENT_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ size_t ms_utf8_control_bytes(const char *text);
 
 /* Replaces bytes that are not valid by '?'. */
 void ms_utf8_repair(char *text);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One launch: as the program makes it, and as a record that can be run later. */
-#ifndef METASHARD_RUNTIME_KERNEL_CALL_H
-#define METASHARD_RUNTIME_KERNEL_CALL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ CUresult ms_launch_run(const struct ms_launch *launch, const uint64_t deltas[MS_
                        CUstream stream);
 
 const char *ms_launch_name(const struct ms_launch *launch);
-
-#endif

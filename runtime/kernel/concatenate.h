@@ -4,8 +4,7 @@
  * tensors are concatenated in a dimension other than the first. So the lineage of each input is
  * known in the result, which a kernel that reads hundreds of blocks would hide.
  */
-#ifndef METASHARD_RUNTIME_KERNEL_CONCATENATE_H
-#define METASHARD_RUNTIME_KERNEL_CONCATENATE_H
+#pragma once
 
 #include "runtime/base/strided_copy.h"
 #include "runtime/kernel/call.h"
@@ -39,5 +38,3 @@ bool ms_concatenation_find(const struct ms_call *call, const struct ms_param_lay
 /* Returns the copy of one input; its width is 0 if the input is empty. */
 void ms_concatenation_input(const struct ms_concatenation *concatenation, size_t input,
                             struct ms_strided_copy *rows_out);
-
-#endif

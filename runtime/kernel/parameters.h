@@ -5,8 +5,7 @@
  * driver reports nothing, because it builds its answer anew for each query. Forgotten when code is
  * unloaded, since handles are reused.
  */
-#ifndef METASHARD_RUNTIME_KERNEL_PARAMETERS_H
-#define METASHARD_RUNTIME_KERNEL_PARAMETERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,5 +44,3 @@ void ms_param_layout_add_kernel(CUkernel kernel, CUlibrary library);
 
 /* After code was unloaded: forgets all layouts, and the kernels of `library` (may be NULL). */
 void ms_param_layout_forget(CUlibrary library);
-
-#endif

@@ -4,8 +4,7 @@
  * kernel-rules.txt, which is installed and documents the format. The user may add a file with
  * METASHARD_KERNEL_RULES, whose rules come first. The first rule that matches decides.
  */
-#ifndef METASHARD_RUNTIME_KERNEL_RULES_H
-#define METASHARD_RUNTIME_KERNEL_RULES_H
+#pragma once
 
 enum ms_rule {
     MS_RULE_RUN,        /* no rule: the kernel runs */
@@ -26,5 +25,3 @@ void ms_rules_read(const char *user_path);
 
 /* `name` is the kernel's name as the driver knows it: mangled. */
 enum ms_rule ms_rules_match(const char *name);
-
-#endif

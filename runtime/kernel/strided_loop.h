@@ -4,8 +4,7 @@
  * those that are not in use were never written: stale addresses there would name memory that the
  * kernel does not touch. Loops that only copy, such as of a column slice, are recognised as copies.
  */
-#ifndef METASHARD_RUNTIME_KERNEL_STRIDED_LOOP_H
-#define METASHARD_RUNTIME_KERNEL_STRIDED_LOOP_H
+#pragma once
 
 #include "runtime/base/range.h"
 #include "runtime/base/strided_copy.h"
@@ -25,5 +24,3 @@ bool ms_strided_find_numbers(const struct ms_param_layout *layout, const struct 
 bool ms_strided_find(const struct ms_call *call, const struct ms_param_layout *layout,
                      const struct ms_packed *packed, size_t pointers,
                      struct ms_strided_copy *rows_out);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A handle becomes *real* when somebody needs the driver's own. The program keeps its number.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_HANDLES_H
-#define METASHARD_RUNTIME_MEMORY_HANDLES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ void ms_reservation_remove(CUdeviceptr address);
 
 /* The reservation in which the range lies. NULL if there is none. */
 struct ms_reservation *ms_reservation_find(CUdeviceptr address, size_t bytes);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes that each rank keeps. A model repeats its layers, so tensors that are alike are cut
  * once for each rank. */
-#ifndef METASHARD_RUNTIME_PLAN_CENSUS_H
-#define METASHARD_RUNTIME_PLAN_CENSUS_H
+#pragma once
 
 #include "runtime/plan/plan.h"
 
@@ -15,5 +14,3 @@ struct ms_census {
 /* Returns false if out of memory. */
 bool ms_census_init(struct ms_census *census, const struct ms_layout *layout);
 void ms_census_cleanup(struct ms_census *census);
-
-#endif

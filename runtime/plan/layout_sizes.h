@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tensors of a layout by size: what a rank keeps of any tensor of a given size. */
-#ifndef METASHARD_RUNTIME_PLAN_LAYOUT_SIZES_H
-#define METASHARD_RUNTIME_PLAN_LAYOUT_SIZES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ bool ms_layout_sizes_local(const struct ms_layout_sizes *sizes,
 bool ms_layout_sizes_local_in(const struct ms_layout_sizes *sizes,
                               const struct ms_placement *placement,
                               const struct ms_sequence *sequence, struct ms_ranges *ours_out);
-
-#endif

@@ -3,8 +3,7 @@
  * Name patterns of plans (docs/plan-format.md). Matching takes at most as many steps as the product
  * of both lengths, and no recursion. Text is valid UTF-8.
  */
-#ifndef METASHARD_RUNTIME_PLAN_PATTERN_H
-#define METASHARD_RUNTIME_PLAN_PATTERN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,5 +19,3 @@ void ms_pattern_unescape(char *pattern);
 
 /* The pattern has passed ms_pattern_check. */
 bool ms_pattern_match(const char *pattern, const char *text);
-
-#endif

@@ -9,8 +9,7 @@
  *     while (ms_cursor_next(&cursor, &range))
  *         ...
  */
-#ifndef METASHARD_RUNTIME_PLAN_PLACEMENT_H
-#define METASHARD_RUNTIME_PLAN_PLACEMENT_H
+#pragma once
 
 #include "runtime/base/range.h"
 #include "runtime/plan/plan.h"
@@ -61,5 +60,3 @@ void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placeme
 
 /* Returns the next range, ascending, never empty, never touching the last. False: no more. */
 bool ms_cursor_next(struct ms_cursor *cursor, struct ms_range *range_out);
-
-#endif

@@ -10,8 +10,7 @@
  * Everything is immutable once created (but see ms_plan_resize) and owned by the caller; any thread
  * may use it. These functions do not recurse, and trust no input.
  */
-#ifndef METASHARD_RUNTIME_PLAN_PLAN_H
-#define METASHARD_RUNTIME_PLAN_PLAN_H
+#pragma once
 
 #include <stddef.h>
 
@@ -91,5 +90,3 @@ size_t ms_layout_unit(const struct ms_layout *layout, size_t tensor);
 bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor);
 uint64_t ms_layout_bytes(const struct ms_layout *layout); /* of all tensors, whole */
 const struct ms_plan *ms_layout_plan(const struct ms_layout *layout);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The structs of plans and layouts, for runtime/plan/ only. */
-#ifndef METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
-#define METASHARD_RUNTIME_PLAN_PLAN_INTERNAL_H
+#pragma once
 
 #include "runtime/base/arena.h"
 #include "runtime/document/json.h"
@@ -97,5 +96,3 @@ static inline uint32_t ms_mesh_coordinate(const struct ms_mesh *mesh, uint32_t r
 {
     return rank / mesh->stride[dim] % mesh->size[dim];
 }
-
-#endif

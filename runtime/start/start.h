@@ -2,8 +2,7 @@
 /*
  * The life of the runtime in a process: nothing before ms_start(), the report in ms_finish().
  */
-#ifndef METASHARD_RUNTIME_START_START_H
-#define METASHARD_RUNTIME_START_START_H
+#pragma once
 
 #include "runtime/config/config.h"
 
@@ -13,5 +12,3 @@ void ms_start(char **environment);
 
 /* At exit, writes the summary line and the dump, if started. Calls no driver function. */
 void ms_finish(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver function that the program is in, for messages about what a call caused. */
-#ifndef METASHARD_RUNTIME_STATE_CALLER_H
-#define METASHARD_RUNTIME_STATE_CALLER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ extern _Thread_local const char *ms_caller_kernel __attribute__((tls_model("init
 /* Why bytes are materialised on this thread now (enum ms_reason of state/format.h); 0: because the
  * call needs them. A function that sets it restores the old value. */
 extern _Thread_local uint32_t ms_caller_reason __attribute__((tls_model("initial-exec")));
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Figures are the counters, which only grow, followed by the gauges.
  */
-#ifndef METASHARD_RUNTIME_STATE_COUNTERS_H
-#define METASHARD_RUNTIME_STATE_COUNTERS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ uint64_t ms_gauge_get(enum ms_gauge gauge);
 /* Moves the figures to these MS_FIGURE_COUNT values, which are 0 and never freed, while
  * ms_hot.recorded is set. In a forked child the values belong to the parent, and it is not set. */
 void ms_counters_share(_Atomic uint64_t *values);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reasons in words: short clauses, and sentences that tell a user what to do. */
-#ifndef METASHARD_RUNTIME_STATE_EXPLAIN_H
-#define METASHARD_RUNTIME_STATE_EXPLAIN_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -22,5 +21,3 @@ bool ms_reason_is_fallback(enum ms_reason reason);
  * the reason is no fallback. `call` may be NULL; `text` is the kernel or the tensor, or NULL. */
 bool ms_explain(enum ms_reason reason, const char *call, const char *text, char *sentence_out,
                 size_t bytes);
-
-#endif

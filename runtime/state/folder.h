@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where state pages are, and whether their processes live. */
-#ifndef METASHARD_RUNTIME_STATE_FOLDER_H
-#define METASHARD_RUNTIME_STATE_FOLDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ void ms_state_identify(struct ms_state_identity *identity_out);
 /* Whether the process runs, as far as its numbers mean the same here. */
 enum ms_life { MS_LIFE_ALIVE, MS_LIFE_GONE, MS_LIFE_UNKNOWN };
 enum ms_life ms_state_life(const struct ms_state_identity *identity);
-
-#endif

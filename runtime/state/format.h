@@ -18,8 +18,7 @@
  * plan have two records each, and the one with the greater sequence counts: so one is whole even if
  * the process was killed in the middle of a write.
  */
-#ifndef METASHARD_RUNTIME_STATE_FORMAT_H
-#define METASHARD_RUNTIME_STATE_FORMAT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -226,5 +225,3 @@ struct ms_state_cause {
 
 /* The size of one record of a section. */
 size_t ms_state_record_bytes(enum ms_state_section section);
-
-#endif

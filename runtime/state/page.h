@@ -3,8 +3,7 @@
  * The file of the state page: makes and maps it, with its sections laid out and empty, and removes
  * pages of processes that have ended. What is written there is up to state.c.
  */
-#ifndef METASHARD_RUNTIME_STATE_PAGE_H
-#define METASHARD_RUNTIME_STATE_PAGE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -36,5 +35,3 @@ bool ms_state_page_show(struct ms_state_page *page, char text[256]);
 
 /* Undoes ms_state_page_make. */
 void ms_state_page_drop(struct ms_state_page *page);
-
-#endif

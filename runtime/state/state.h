@@ -7,8 +7,7 @@
  * allocate nothing, and are safe from any thread. state.lock, a leaf, guards the tables; events and
  * figures need no lock.
  */
-#ifndef METASHARD_RUNTIME_STATE_STATE_H
-#define METASHARD_RUNTIME_STATE_STATE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -73,5 +72,3 @@ void ms_state_cause(enum ms_event_kind kind, enum ms_reason reason, const char *
 /* Calls visit with each sentence that explains a fallback, the most bytes first. For the exit. */
 typedef void ms_state_visitor(void *context, const struct ms_state_cause *cause);
 void ms_state_visit_causes(ms_state_visitor *visit, void *context);
-
-#endif

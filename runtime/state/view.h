@@ -5,8 +5,7 @@
  * snapshot, or with a fault that names the file, the position and what was expected. The file is
  * read, not mapped, so that a file that gets shorter raises no signal.
  */
-#ifndef METASHARD_RUNTIME_STATE_VIEW_H
-#define METASHARD_RUNTIME_STATE_VIEW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,5 +61,3 @@ void ms_state_clean_text(char *text, size_t bytes);
 /* Reads an open file; `name` is for faults. For tests. */
 bool ms_snapshot_read_file(int file, const char *name, struct ms_snapshot *snapshot_out,
                            struct ms_fault *fault);
-
-#endif

@@ -4,8 +4,7 @@
  * that is, it launches work, and for METASHARD_SETTLE_MS nothing was allocated or recorded.
  * Settling (settle.h) ends it.
  */
-#ifndef METASHARD_RUNTIME_STATE_WINDOW_H
-#define METASHARD_RUNTIME_STATE_WINDOW_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -26,5 +25,3 @@ void ms_window_end(void);
 
 /* Settling left something: it is not tried again before something new is recorded. */
 void ms_window_give_up(void);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver as the demo's clients use it: found as most programs find it, one device, one context,
  * one thread. */
-#ifndef METASHARD_TESTS_DEMO_DEVICE_H
-#define METASHARD_TESTS_DEMO_DEVICE_H
+#pragma once
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -59,5 +58,3 @@ CUresult device_read(void *to, CUdeviceptr from, size_t bytes);
  * the bytes that are not.
  */
 CUresult device_read_by_kernel(void *to, CUdeviceptr from, size_t bytes);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a safetensors file: mapped privately and read-only, as the safetensors library does. */
-#ifndef METASHARD_TESTS_DEMO_SAFETENSORS_H
-#define METASHARD_TESTS_DEMO_SAFETENSORS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ struct checkpoint {
 /* Adds the tensors of every *.safetensors file of folder, in the order of file names and offsets.
  * Ends the program with one line (file, what was expected) when a file is damaged. */
 void checkpoint_open(struct checkpoint *checkpoint, const char *folder);
-
-#endif

@@ -11,8 +11,7 @@
  * PLACE TEXT WANTED SEEN" (SEEN is "ok", a value, or "signal N"), "note PLACE MESSAGE", "skip
  * MESSAGE", and "end" when the test came to its end.
  */
-#ifndef METASHARD_TESTS_GPU_CONFORMANCE_H
-#define METASHARD_TESTS_GPU_CONFORMANCE_H
+#pragma once
 
 #include "tests/simcuda/harness/test.h"
 
@@ -66,5 +65,3 @@ void observe_note(const char *file, int line, const char *format, ...)
 #define CHECK_BYTES(seen, wanted, length) \
     OBSERVE(#seen, "the bytes of " #wanted, observe_bytes(&place_, (seen), (wanted), (length)))
 #define ms_test_fail observe_note
-
-#endif

@@ -10,8 +10,7 @@
  * asked for at that moment, so for a kernel that is not loaded yet the answer is that of an
  * unloaded kernel.
  */
-#ifndef METASHARD_TESTS_GPU_LAUNCH_RECORDER_H
-#define METASHARD_TESTS_GPU_LAUNCH_RECORDER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -48,5 +47,3 @@ RECORDER_EXPORT int recorder_block_get(int index, struct recorder_block *block_o
 
 /* How many lookups came in by "dlsym" or "resolver": was the recorder in the way at all? */
 RECORDER_EXPORT int recorder_lookups(const char *way);
-
-#endif

@@ -9,8 +9,7 @@
  * same for errors that do not poison the process: it writes {"error": "..."} and the section goes
  * on.
  */
-#ifndef METASHARD_TESTS_GPU_PROBE_H
-#define METASHARD_TESTS_GPU_PROBE_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -217,5 +216,3 @@ void section_edges(void *unused);
 void section_access_flags(void *unused);
 void section_past_end(void *unused);
 void section_parameters(void *unused);
-
-#endif

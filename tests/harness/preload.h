@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef METASHARD_TESTS_HARNESS_PRELOAD_H
-#define METASHARD_TESTS_HARNESS_PRELOAD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -11,5 +10,3 @@ static inline bool device_has_shim(void)
     const char *preload = getenv("LD_PRELOAD");
     return preload != NULL && strstr(preload, "libmetashard") != NULL;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A folder for state pages that goes with the test, and a page in it. */
-#ifndef METASHARD_TESTS_STATE_PAGE_FOLDER_H
-#define METASHARD_TESTS_STATE_PAGE_FOLDER_H
+#pragma once
 
 #include <dirent.h>
 #include <stdio.h>
@@ -72,5 +71,3 @@ static inline size_t page_count(void)
     closedir(list);
     return count;
 }
-
-#endif

@@ -8,8 +8,7 @@
  * It is strict: what a driver would not take, or what leaves something half done, ends the test.
  * For one thread.
  */
-#ifndef METASHARD_TESTS_UNIT_FAKE_DRIVER_H
-#define METASHARD_TESTS_UNIT_FAKE_DRIVER_H
+#pragma once
 
 #include "runtime/driver/driver.h"
 #include "runtime/memory/allocations.h"
@@ -92,5 +91,3 @@ void fake_check_allocation(const struct ms_allocation *allocation);
 /* Ends the test unless all that the driver gave was given back, except for the sink, which it gives
  * back. */
 void fake_check_empty(void);
-
-#endif

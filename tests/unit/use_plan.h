@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan in force, for tests of what asks it. */
-#ifndef METASHARD_TESTS_UNIT_USE_PLAN_H
-#define METASHARD_TESTS_UNIT_USE_PLAN_H
+#pragma once
 
 #include <stdio.h>
 #include <string.h>
@@ -41,5 +40,3 @@ static inline void name_tensor(CUdeviceptr address, size_t bytes, const char *na
     if (!ms_shard_name(address, bytes, name, &tensor, &fault))
         ms_test_fail(__FILE__, __LINE__, "%s", fault.text);
 }
-
-#endif

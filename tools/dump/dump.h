@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of metashard-dump share. */
-#ifndef METASHARD_TOOLS_DUMP_DUMP_H
-#define METASHARD_TOOLS_DUMP_DUMP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -87,5 +86,3 @@ bool write_trace(const char *path, const struct view *view);
 /* Writes what `write` writes, in the same way; `write` returns false if out of memory. */
 bool write_output(const char *path, const struct view *view,
                   bool (*write)(FILE *file, const struct view *view));
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lines of metashard-dump on a terminal: each in one colour, cut to its width; plain when piped. */
-#ifndef METASHARD_TOOLS_DUMP_LINE_H
-#define METASHARD_TOOLS_DUMP_LINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ void paragraph(enum color color, unsigned indent, const char *text);
 const char *bytes_text(uint64_t bytes);
 const char *time_text(uint64_t ns);
 const char *total_text(const struct totals *totals, enum total which);
-
-#endif

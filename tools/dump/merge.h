@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data of several processes merged into one list, or that of one process. */
-#ifndef METASHARD_TOOLS_DUMP_MERGE_H
-#define METASHARD_TOOLS_DUMP_MERGE_H
+#pragma once
 
 #include "tools/dump/dump.h"
 
@@ -35,5 +34,3 @@ struct moment {
 /* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the
  * last. */
 struct moment *view_moments(const struct view *view, size_t most, size_t *count_out);
-
-#endif

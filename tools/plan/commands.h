@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The commands of metashard-plan (docs/plan-format.md): each returns the program's exit status. */
-#ifndef METASHARD_TOOLS_PLAN_COMMANDS_H
-#define METASHARD_TOOLS_PLAN_COMMANDS_H
+#pragma once
 
 #include "runtime/plan/plan.h"
 #include "tools/command_line.h"
@@ -30,5 +29,3 @@ int run_check(const struct options *options);
 int run_explain(const struct options *options);
 int run_fit(const struct options *options);
 int run_send(const struct options *options);
-
-#endif

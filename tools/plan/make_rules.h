@@ -4,8 +4,7 @@
  * themselves and against the checkpoint, so that a fault names the rule. The function that finds a
  * fault reports it.
  */
-#ifndef METASHARD_TOOLS_PLAN_MAKE_RULES_H
-#define METASHARD_TOOLS_PLAN_MAKE_RULES_H
+#pragma once
 
 #include <jansson.h>
 
@@ -35,5 +34,3 @@ json_t *plan_document(json_t *mesh, json_t *entries);
 /* Checks that `text` is a valid plan, also for the checkpoint if there is one. `file` is for
  * faults. text is NULL if out of memory. */
 bool plan_is_good(const char *text, const char *file, const struct ms_checkpoint *checkpoint);
-
-#endif

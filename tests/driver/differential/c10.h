@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_C10_H
-#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_C10_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,5 +17,3 @@ SIMC10_EXPORT void REPORT(void *block, int64_t size, size_t allocated, size_t re
 
 /* How often it was called, and the bytes of all live blocks. */
 SIMC10_EXPORT void c10_told(int *calls_out, int64_t *bytes_out);
-
-#endif

@@ -5,8 +5,7 @@
  * of 16 bytes when the dimensions behind the one of concatenation are folded into it (1 and 2 are
  * left), and for inputs with strides.
  */
-#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_CAT_KERNELS_H
-#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_CAT_KERNELS_H
+#pragma once
 
 #define CAT_CONTIG \
     _ZN2at6native40_GLOBAL__N__f1f992fe_8_Shape_cu_49f7391c26CatArrayBatchedCopy_contigINS1_10OpaqueTypeILj4EEEjLi3ELi128ELi1EEEvPT_NS1_25CatArrInputTensorMetadataIS5_T0_XT2_EXT3_EEENS1_16TensorSizeStrideIS8_Lj4EEEiS8_
@@ -21,5 +20,3 @@ enum { CAT_DENSE_BYTES = 2720, CAT_STRIDED_BYTES = 3392, CAT_SHAPE_BYTES = 32 };
 
 #define CAT_NAME(kernel) CAT_NAME_OF(kernel)
 #define CAT_NAME_OF(kernel) #kernel
-
-#endif

@@ -14,8 +14,7 @@
  * fuzz_launches.c, fuzz_hidden.c, fuzz_streams.c, fuzz_memory.c, fuzz_mappings.c, fuzz_contexts.c,
  * fuzz_plans.c, fuzz_refused.c.
  */
-#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_FUZZ_H
-#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_FUZZ_H
+#pragma once
 
 /* Exported names are wanted, not the ones that cuda.h maps them to. */
 #define __CUDA_API_VERSION_INTERNAL
@@ -170,5 +169,3 @@ extern const struct fuzz_operation fuzz_first_acts[], fuzz_last_acts[];
 void fuzz_blocks_init(void);
 void fuzz_launches_init(const char *kernels, const char *torch_kernels);
 void fuzz_plans_init(void);
-
-#endif

@@ -9,8 +9,7 @@
  * memory), program_order.c (streams, and the ways in which they are held back), program_shapes.c
  * (all that is not linear, and graphs).
  */
-#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_PROGRAM_H
-#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_PROGRAM_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -83,5 +82,3 @@ void program_streams_init(void);
 CUstream program_next_stream(void);        /* ordered behind all before */
 void program_streams_wait(void);           /* the host waits for everything */
 void program_hold_stream(CUstream stream); /* queues a host function that takes its time */
-
-#endif

@@ -4,8 +4,7 @@
  * what it observes; scenarios.py runs it without and with the shim. FILE is where a scenario may
  * make a file.
  */
-#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_SCENARIO_H
-#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_SCENARIO_H
+#pragma once
 
 #include <cuda.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ struct scenario {
     void (*run)(void);
 };
 extern const struct scenario scenarios[];
-
-#endif

@@ -4,8 +4,7 @@
  * for that entry. The entry is reached through dlsym, all other calls by direct linkage, so that
  * taking the one hook away (unhook.c) leaves the rest as it is. groups.py runs them.
  */
-#ifndef METASHARD_TESTS_DRIVER_GROUPS_GROUPS_H
-#define METASHARD_TESTS_DRIVER_GROUPS_GROUPS_H
+#pragma once
 
 /* Exported names are wanted, not the ones that cuda.h maps them to. */
 #define __CUDA_API_VERSION_INTERNAL
@@ -55,5 +54,3 @@ struct scenario {
 /* By chapter; each ends with a row without a symbol. */
 extern const struct scenario memory_scenarios[], copy_scenarios[], launch_scenarios[],
     stream_scenarios[], hidden_scenarios[], device_scenarios[];
-
-#endif

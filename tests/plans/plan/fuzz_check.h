@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold of any plan over any tensors that were accepted; a program that sees otherwise
  * dies. */
-#ifndef METASHARD_TESTS_PLANS_PLAN_FUZZ_CHECK_H
-#define METASHARD_TESTS_PLANS_PLAN_FUZZ_CHECK_H
+#pragma once
 
 #include "runtime/plan/plan.h"
 
@@ -15,5 +14,3 @@ void check_layout(const struct ms_layout *layout);
 /* Opens a safetensors file of this header and so many bytes of data. */
 bool open_header(const void *header, size_t bytes, uint64_t data_bytes,
                  struct ms_checkpoint **checkpoint_out, struct ms_fault *fault);
-
-#endif

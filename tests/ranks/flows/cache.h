@@ -9,8 +9,7 @@
  *
  * Not thread-safe.
  */
-#ifndef METASHARD_TESTS_RANKS_FLOWS_CACHE_H
-#define METASHARD_TESTS_RANKS_FLOWS_CACHE_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -25,5 +24,3 @@ bool cache_allocate(size_t bytes, CUdeviceptr *address_out);
 size_t cache_free(CUdeviceptr address);
 /* All segments go back to the driver, also those in use. */
 void cache_release(void);
-
-#endif

@@ -29,8 +29,7 @@
  * NAME BYTES HASH" for each part that it read, in order. A rank that has nothing of a tensor has no
  * part of it.
  */
-#ifndef METASHARD_TESTS_RANKS_FLOWS_FLOW_H
-#define METASHARD_TESTS_RANKS_FLOWS_FLOW_H
+#pragma once
 
 #include <cuda.h>
 #include <nccl.h>
@@ -112,5 +111,3 @@ void flow_observe_bytes(const char *name, CUdeviceptr address, size_t bytes);
 /* An own copy of this part of a whole tensor, or with --keep the part itself, is what this rank
  * observes. */
 void flow_take_part(const struct parameter *parameter, CUdeviceptr whole, int index, int ways);
-
-#endif

@@ -4,8 +4,7 @@
  * parameters: (T *out, CatArrInputTensorMetadata, TensorSizeStride of out, int dimension, uint32
  * stride of it), 128 inputs at most.
  */
-#ifndef METASHARD_TESTS_RANKS_FLOWS_FLOW_KERNELS_H
-#define METASHARD_TESTS_RANKS_FLOWS_FLOW_KERNELS_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -26,5 +25,3 @@ struct cat_inputs {
     bool is_contiguous[CAT_INPUTS];
     struct cat_shape strided; /* of inputs that are not dense */
 };
-
-#endif

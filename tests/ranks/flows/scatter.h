@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* distribute_tensor of DTensor, for one mesh dimension and a placement that shards
  * (torch/distributed/tensor). */
-#ifndef METASHARD_TESTS_RANKS_FLOWS_SCATTER_H
-#define METASHARD_TESTS_RANKS_FLOWS_SCATTER_H
+#pragma once
 
 #include "tests/ranks/flows/flow.h"
 
@@ -12,5 +11,3 @@
  * group, and the padding is cut off.
  */
 struct region scatter_tensor(const struct parameter *parameter, CUdeviceptr whole);
-
-#endif

@@ -14,8 +14,7 @@
  * Files: program.c (the loop, draws, ends), tensors.c (tensors, what is known, streams), local.c
  * (what a rank does alone), families.c (communicators), wire.c (NCCL's operations).
  */
-#ifndef METASHARD_TESTS_RANKS_RANDOM_RANDOM_H
-#define METASHARD_TESTS_RANKS_RANDOM_RANDOM_H
+#pragma once
 
 #include <cuda.h>
 #include <nccl.h>
@@ -146,5 +145,3 @@ void wire_register(void); /* a new tensor, with the world */
 /* The rank with this number has a tensor of the checkpoint, and broadcasts it. */
 void wire_broadcast_whole(struct tensor *tensor, int root);
 void wire_barrier(void);
-
-#endif

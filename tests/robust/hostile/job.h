@@ -3,8 +3,7 @@
  * A small piece of CUDA work whose bytes are known: whole tensors from a mapped file, a part copied
  * out, the whole freed, bytes of its own and a pattern, all read back.
  */
-#ifndef METASHARD_TESTS_ROBUST_HOSTILE_JOB_H
-#define METASHARD_TESTS_ROBUST_HOSTILE_JOB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,5 +26,3 @@ bool job_load(struct job *job);
 bool job_finish(struct job *job);
 /* All three; prints "right", or what is wrong, and returns an exit status. */
 int job_run(const char *path);
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file that is copied to the device, and what the device has of it. */
-#ifndef METASHARD_TESTS_ROBUST_OVERWRITE_CHECKPOINT_H
-#define METASHARD_TESTS_ROBUST_OVERWRITE_CHECKPOINT_H
+#pragma once
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -89,5 +88,3 @@ static inline void expect_shim(void)
     if (!device_has_shim())
         ms_test_skip("alone there is nothing of that");
 }
-
-#endif

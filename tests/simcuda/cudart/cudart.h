@@ -7,8 +7,7 @@
  * It reaches the driver as the real one does: dlopen, one dlsym for cuGetProcAddress_v2, the answer
  * of asking that for itself, and everything else through that pointer with versions and flags.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_CUDART_CUDART_H
-#define METASHARD_TESTS_SIMCUDA_CUDART_CUDART_H
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -54,5 +53,3 @@ int rt_current_device(void);
         RT_TRY(rt_enter());   \
         return rt_done(call); \
     } while (0)
-
-#endif

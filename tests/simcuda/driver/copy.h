@@ -3,8 +3,7 @@
  * One description of every copy: `depth` slices of `height` rows of `width` bytes. The entry points
  * fill it in, copy.c checks and runs it.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_COPY_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_COPY_H
+#pragma once
 
 #include "tests/simcuda/driver/sim.h"
 
@@ -36,5 +35,3 @@ bool sim_box_span(const struct sim_box *box, size_t width, size_t height, size_t
  */
 CUresult sim_box_check(const struct sim_box *box, size_t width, size_t height, size_t depth,
                        CUdevice device, bool write, const char *name);
-
-#endif

@@ -7,8 +7,7 @@
  * Records are numbered over all processes, from 1. To wait for the event is to wait for the record
  * that is the newest when the call is made.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_EVENT_SHARED_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_EVENT_SHARED_H
+#pragma once
 
 #include "tests/simcuda/driver/sim.h"
 
@@ -38,5 +37,3 @@ bool sim_shared_event_wait(const struct sim_shared_event *shared, uint64_t numbe
 struct sim_work *sim_shared_event_record_locked(struct sim_shared_event *shared);
 struct sim_work *sim_shared_event_wait_work_locked(struct sim_shared_event *shared,
                                                    uint64_t number);
-
-#endif

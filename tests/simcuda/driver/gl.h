@@ -4,8 +4,7 @@
  * its own. A program under test plays that side; it finds these names with dlsym in the
  * libcuda.so.1 that the process has.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_GL_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_GL_H
+#pragma once
 
 #include <cuda.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ simcuda_gl_delete_function simcuda_gl_delete;
 typedef CUresult simcuda_gl_register_function(CUgraphicsResource *resource_out, unsigned buffer,
                                               unsigned flags);
 simcuda_gl_register_function cuGraphicsGLRegisterBuffer;
-
-#endif

@@ -5,8 +5,7 @@
  * A body is immutable: new parameters are a new body, so what is queued keeps what it was launched
  * with.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_GRAPH_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_GRAPH_H
+#pragma once
 
 #include "tests/simcuda/driver/launch.h"
 
@@ -77,5 +76,3 @@ void sim_body_drop(struct sim_body *body); /* without sim_lock */
 CUresult sim_exec_replace_body(CUgraphExec exec, CUgraphNode node, CUresult made,
                                struct sim_body *body);
 void sim_body_run(const struct sim_body *body);
-
-#endif

@@ -5,8 +5,7 @@
  * none of it but the gate. A stand-in finds these names with dlsym in the libcuda.so.1 that the
  * process has.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_HOOK_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_HOOK_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -78,5 +77,3 @@ simcuda_gate_open_function simcuda_gate_open;
 typedef CUresult simcuda_multicast_store_function(CUmemGenericAllocationHandle object, size_t begin,
                                                   const void *bytes, size_t count);
 simcuda_multicast_store_function simcuda_multicast_store;
-
-#endif

@@ -25,8 +25,7 @@
  * that was compiled by too old a toolchain: cuFuncGetParamInfo says CUDA_ERROR_NOT_SUPPORTED, it
  * can be launched only with `extra`, and args[0] is the whole packed buffer.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_KERNEL_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_KERNEL_H
+#pragma once
 
 #include <cuda.h>
 #include <stddef.h>
@@ -104,5 +103,3 @@ static inline uint64_t simcuda_hide(uint64_t address)
 #define SIMCUDA_KERNEL_LIST(...)                               \
     SIMCUDA_EXPORT extern const char *const simcuda_kernels[]; \
     const char *const simcuda_kernels[] = {__VA_ARGS__, NULL}
-
-#endif

@@ -3,8 +3,7 @@
  * One kernel launch with a copy of its arguments: what launch.c queues on a stream and what a graph
  * keeps in a kernel node. Runs any number of times.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_LAUNCH_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_LAUNCH_H
+#pragma once
 
 #include "tests/simcuda/driver/module.h"
 
@@ -33,5 +32,3 @@ CUresult sim_launch_submit(const struct sim_launch_call *call, CUstream stream, 
 
 /* The launch inside a work item, or NULL when the item is something else. */
 struct sim_launch *sim_launch_of_work(const struct sim_work *work);
-
-#endif

@@ -5,8 +5,7 @@
  * a library and its function in the library's module are two objects, so that their handles differ
  * as a driver's do.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_MODULE_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_MODULE_H
+#pragma once
 
 #include "tests/simcuda/driver/sim.h"
 #include "tests/simcuda/driver/kernel.h"
@@ -84,5 +83,3 @@ CUresult sim_module_list_locked(struct sim_module *module, unsigned room, void *
 simcuda_kernel *sim_fatbin_find(const char *name, const struct simcuda_param **params_out);
 
 void sim_function_drop(struct sim_function *function);
-
-#endif

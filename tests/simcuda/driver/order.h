@@ -4,8 +4,7 @@
  * was written before sim_order_give() is seen after the sim_order_take() of a thread that the other
  * process let go on.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_ORDER_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_ORDER_H
+#pragma once
 
 #include <unistd.h>
 
@@ -34,5 +33,3 @@ static inline void sim_order_take(void)
     __tsan_acquire(&environ);
 #endif
 }
-
-#endif

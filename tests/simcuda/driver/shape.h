@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptions of cuda.h, turned into boxes. */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_SHAPE_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_SHAPE_H
+#pragma once
 
 #include "tests/simcuda/driver/copy.h"
 
@@ -23,5 +22,3 @@ struct sim_array_layout {
     size_t element_bytes, row_bytes, height, depth; /* height and depth are at least 1 */
 };
 CUresult sim_array_get(CUarray array, struct sim_array_layout *layout_out);
-
-#endif

@@ -16,8 +16,7 @@
  * One lock, sim_lock, guards all state; it is never held while a kernel, a host function or a copy
  * runs. Functions named _locked want it held.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_SIM_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_SIM_H
+#pragma once
 
 /* cuda.h then renames nothing and declares every export, old, new and per-thread, by its name. */
 #ifndef __CUDA_API_VERSION_INTERNAL
@@ -159,5 +158,3 @@ void sim_memory_release(CUdeviceptr address);
 
 /* The current context's device ordinal, or an error as the driver gives it. */
 CUresult sim_current_device(CUdevice *device_out);
-
-#endif

@@ -92,8 +92,7 @@
  * to multicast objects and unbound; an object is neither mapped nor shared, and stored to by hook.h
  * alone.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_SIMCUDA_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_SIMCUDA_H
+#pragma once
 
 #include <cuda.h>
 #include <stddef.h>
@@ -101,5 +100,3 @@
 /* --- kernels: how to write them is told there */
 #include "tests/simcuda/driver/kernel.h"
 /* --- end of kernels */
-
-#endif

@@ -4,8 +4,7 @@
  * streams. Modules, launches and graphs see sim.h only. Everything here is guarded by sim_lock
  * unless it says otherwise.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_DRIVER_STATE_H
-#define METASHARD_TESTS_SIMCUDA_DRIVER_STATE_H
+#pragma once
 
 #include "tests/simcuda/driver/sim.h"
 
@@ -313,5 +312,3 @@ bool sim_multicast_release_locked(CUmemGenericAllocationHandle handle); /* false
 /* --- pools (pool.c) */
 void sim_pools_forget_locked(struct sim_memory *memory); /* memory of a pool goes */
 bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice device, bool write);
-
-#endif

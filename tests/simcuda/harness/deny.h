@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* System calls that a kernel or a file system may lack, made to fail (seccomp(2)). For good, in all
  * threads of this process. */
-#ifndef METASHARD_TESTS_SIMCUDA_HARNESS_DENY_H
-#define METASHARD_TESTS_SIMCUDA_HARNESS_DENY_H
+#pragma once
 
 #include <errno.h>
 #include <linux/filter.h>
@@ -47,5 +46,3 @@ static inline void deny_with(int number, int argument, unsigned bits, int error)
     };
     add_filter(code, sizeof(code) / sizeof(code[0]));
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What tests that are linked with the driver begin with. */
-#ifndef METASHARD_TESTS_SIMCUDA_HARNESS_DEVICE_H
-#define METASHARD_TESTS_SIMCUDA_HARNESS_DEVICE_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -28,5 +27,3 @@ static inline CUdeviceptr device_allocate(size_t bytes)
     CHECK_EQ(cuMemAlloc(&address, bytes), CUDA_SUCCESS);
     return address;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * Output is TAP: "ok 1 name", "not ok 2 name", "ok 3 name # SKIP why". The exit status is 0 when
  * every test passed or was skipped, else 1. A program in which no test is registered fails.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_HARNESS_TEST_H
-#define METASHARD_TESTS_SIMCUDA_HARNESS_TEST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,5 +56,3 @@ _Noreturn void ms_test_skip(const char *format, ...) __attribute__((format(print
     ms_test_check_bytes(__FILE__, __LINE__, #seen, (seen), (wanted), (length))
 void ms_test_check_bytes(const char *file, int line, const char *what, const void *seen,
                          const void *wanted, size_t length);
-
-#endif

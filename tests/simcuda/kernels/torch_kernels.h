@@ -6,8 +6,7 @@
  *
  * No kernel touches an element at or behind its count. Only the random ones look at the grid.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_KERNELS_TORCH_KERNELS_H
-#define METASHARD_TESTS_SIMCUDA_KERNELS_TORCH_KERNELS_H
+#pragma once
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -147,5 +146,3 @@ static inline float torch_draw(uint64_t seed, uint64_t offset, uint64_t threads,
 
 #define TORCH_NAME(kernel) TORCH_NAME_OF(kernel)
 #define TORCH_NAME_OF(kernel) #kernel
-
-#endif

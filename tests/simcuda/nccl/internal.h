@@ -9,8 +9,7 @@
  * Locks. comm->lock guards the order of batches (tickets), registrations and operators of one rank;
  * nothing is waited for under it but its own condition. What ranks share is atomic.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_NCCL_INTERNAL_H
-#define METASHARD_TESTS_SIMCUDA_NCCL_INTERNAL_H
+#pragma once
 
 #include <cuda.h>
 #include <nccl.h>
@@ -365,5 +364,3 @@ void nc_registration_apply(struct nc_op *op);
 void nc_registrations_end(struct ncclComm *comm);
 /* The program's address of what a handle registers. */
 ncclResult_t nc_registration_begin(struct ncclComm *comm, const void *handle, void **begin_out);
-
-#endif

@@ -62,13 +62,10 @@
  * operation but those without elements and those of communicators of one rank. AlltoAll, Gather and
  * Scatter are sends and receives, as in NCCL, and count as these when they run.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_NCCL_SIMNCCL_H
-#define METASHARD_TESTS_SIMCUDA_NCCL_SIMNCCL_H
+#pragma once
 
 #include <nccl.h>
 #include <stdint.h>
 
 /* Payload bytes that rank `from` has sent to rank `to` so far, by any operation. */
 ncclResult_t simncclLinkBytes(ncclComm_t comm, int from, int to, uint64_t *bytes_out);
-
-#endif

@@ -3,8 +3,7 @@
  * Another process with an event, for tests that wait for one: the program simcuda/peer, beside the
  * simulated driver, without what is preloaded here. It ends when this process does.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_TESTS_PEER_H
-#define METASHARD_TESTS_SIMCUDA_TESTS_PEER_H
+#pragma once
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -87,5 +86,3 @@ static inline void sim_peer_go(struct sim_peer peer)
     if (write(peer.to, "g", 1) != 1)
         sim_peer_fail("peer");
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the tests of the simulated driver have in common. */
-#ifndef METASHARD_TESTS_SIMCUDA_TESTS_PROGRAM_H
-#define METASHARD_TESTS_SIMCUDA_TESTS_PROGRAM_H
+#pragma once
 
 #include "tests/simcuda/harness/test.h"
 
@@ -88,5 +87,3 @@ static inline void open_gate(struct gate *gate)
 {
     __atomic_store_n(&gate->is_open, 1, __ATOMIC_RELEASE);
 }
-
-#endif

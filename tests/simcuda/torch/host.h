@@ -5,8 +5,7 @@
  * and functors; parameters lie where nvcc put them. Sources: aten/src/ATen/native/cuda of PyTorch
  * 2.15, curand_kernel.h.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_TORCH_HOST_H
-#define METASHARD_TESTS_SIMCUDA_TORCH_HOST_H
+#pragma once
 
 #include "tests/simcuda/driver/kernel.h"
 
@@ -86,5 +85,3 @@ simcuda_kernel *host_find_range(const char *name);
 simcuda_kernel *host_find_transpose(const char *name);
 simcuda_kernel *host_find_reduce(const char *name);
 simcuda_kernel *host_find_sleep(const char *name);
-
-#endif

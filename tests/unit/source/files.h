@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files with a known content, as sources; removed when the test ends. */
-#ifndef METASHARD_TESTS_UNIT_SOURCE_FILES_H
-#define METASHARD_TESTS_UNIT_SOURCE_FILES_H
+#pragma once
 
 #include <errno.h>
 #include <fcntl.h>
@@ -167,5 +166,3 @@ static inline int count_log_lines(const char *with)
     fclose(file);
     return count;
 }
-
-#endif

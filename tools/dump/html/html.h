@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the parts of the page share. Texts of a page are not trusted: html_text escapes them. */
-#ifndef METASHARD_TOOLS_DUMP_HTML_HTML_H
-#define METASHARD_TOOLS_DUMP_HTML_HTML_H
+#pragma once
 
 #include "tools/dump/merge.h"
 
@@ -34,5 +33,3 @@ void html_tensors(const struct html *html);
 void html_map(const struct html *html);
 void html_blocks(const struct html *html);
 void html_events(const struct html *html);
-
-#endif

@@ -3,8 +3,7 @@
  * Tests with ranks as processes: the test forks before it touches the driver. A rank that fails a
  * check ends with 1, and so does the test.
  */
-#ifndef METASHARD_TESTS_SIMCUDA_TESTS_NCCL_RANKS_H
-#define METASHARD_TESTS_SIMCUDA_TESTS_NCCL_RANKS_H
+#pragma once
 
 #include "tests/simcuda/harness/device.h"
 #include "tests/simcuda/nccl/simnccl.h"
@@ -39,5 +38,3 @@ ncclResult_t async_error(ncclComm_t comm);
 
 #define NCCL(call) CHECK_EQ(call, ncclSuccess)
 #define CU(call) CHECK_EQ(call, CUDA_SUCCESS)
-
-#endif
