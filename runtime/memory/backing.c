@@ -438,6 +438,8 @@ CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t en
     return CUDA_SUCCESS;
 }
 
+enum { JOIN_ATTEMPTS = 3 };
+
 /* One chunk in place of several. So much memory was there, so it can only fail if others take it
  * meanwhile. */
 static CUresult join_chunks(struct ms_backing *backing, size_t begin, size_t end)
@@ -448,10 +450,13 @@ static CUresult join_chunks(struct ms_backing *backing, size_t begin, size_t end
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = ms_driver.memcpy_dtoh(bytes, address, end - begin);
     if (result == CUDA_SUCCESS) {
+        int attempts = 0;
         unmap_chunks(backing, begin, end, false);
-        result = ms_backing_cover(backing, begin, end);
-        if (result == CUDA_SUCCESS)
-            result = ms_driver.memcpy_htod(address, bytes, end - begin);
+        do {
+            result = ms_backing_cover(backing, begin, end);
+            if (result == CUDA_SUCCESS)
+                result = ms_driver.memcpy_htod(address, bytes, end - begin);
+        } while (result != CUDA_SUCCESS && ++attempts < JOIN_ATTEMPTS);
         if (result != CUDA_SUCCESS)
             ms_fatal("%zu bytes at 0x%llx are lost: they do not get memory again, CUDA error %d",
                      end - begin, address, (int)result);

@@ -105,6 +105,8 @@ FACTS = {
     "access_flags.no_access_kernel_store.sticky": True,
     "past_end.alloc_cuMemFree_inside.result": INVALID,
     "past_end.vmm_cuMemFree.result": is_not(OK),
+    "mappings.cost_of_4.handles": 4,
+    "mappings.room_between_granules.granules": 256,
     # The legacy stream speaks for the blocking ones.
     "order.blocking_stream_busy.query_0": NOT_READY,
     "order.blocking_stream_busy.query_legacy": NOT_READY,

@@ -29,6 +29,7 @@ static const struct {
     {"reserve", section_reserve, 30},
     {"fresh_memory", section_fresh_memory, 30},
     {"cost", section_cost, 30},
+    {"mappings", section_mappings, 30},
     {"busy", section_busy, 30},
     {"alias", section_alias, 30},
     {"attributes", section_attributes, 30},

@@ -205,6 +205,7 @@ void section_reserve(void *unused);
 void section_fresh_memory(void *unused);
 void section_resolver(void *unused);
 void section_cost(void *unused);
+void section_mappings(void *unused);
 void section_busy(void *unused);
 void section_alias(void *unused);
 void section_attributes(void *unused);

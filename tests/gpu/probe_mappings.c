@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that a program maps itself: what many handles cost, and whether it matters in which order
+ * they are created. */
+#include "tests/gpu/probe.h"
+
+#define HANDLE (20 * MIB) /* as PyTorch's expandable segments have them */
+enum { HANDLES_MOST = 64 };
+
+static size_t handle_count(void)
+{
+    return probe_quick ? 4 : HANDLES_MOST;
+}
+
+static int run_count(void)
+{
+    return probe_quick ? 3 : 20;
+}
+
+/* Which handle is created at step i, of count. */
+enum order { ASCENDING, DESCENDING, SHUFFLED, ORDER_COUNT };
+static const char *const order_keys[ORDER_COUNT] = {"ascending", "descending", "shuffled"};
+
+static size_t handle_at(enum order order, size_t step, size_t count)
+{
+    /* Any odd number is one step through a power of two, which the counts are. */
+    return order == ASCENDING ? step : order == DESCENDING ? count - 1 - step : step * 27 % count;
+}
+
+/* Handles side by side, one call of cuMemSetAccess for all. */
+static void map_range(CUdeviceptr address, size_t bytes, size_t piece, enum order order)
+{
+    const size_t count = bytes / piece;
+    CUmemGenericAllocationHandle handles[HANDLES_MOST];
+    for (size_t i = 0; i < count; i++)
+        handles[handle_at(order, i, count)] = probe_create(piece);
+    for (size_t i = 0; i < count; i++)
+        probe_map(address + i * piece, piece, handles[i]);
+    for (size_t i = 0; i < count; i++)
+        TRY(cuMemRelease, handles[i]);
+    probe_require("cuMemSetAccess",
+                  probe_set_access(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+}
+
+/* --- what it costs */
+
+/* As the shim does it when the first byte is needed, and as the program does it at once. */
+static void cost_of_handles(void *count_)
+{
+    static struct samples mapped, unmapped, allocated, freed;
+    const size_t count = *(const size_t *)count_, bytes = count * HANDLE;
+    const CUdeviceptr address = probe_reserve(bytes);
+    mapped.count = unmapped.count = allocated.count = freed.count = 0;
+    for (int i = 0; i < run_count(); i++) {
+        CUdeviceptr other;
+        const int64_t start_ns = probe_clock_ns();
+        map_range(address, bytes, HANDLE, ASCENDING);
+        const int64_t mapped_ns = probe_clock_ns();
+        TRY(cuMemUnmap, address, bytes);
+        const int64_t unmapped_ns = probe_clock_ns();
+        TRY(cuMemAlloc_v2, &other, bytes);
+        const int64_t allocated_ns = probe_clock_ns();
+        TRY(cuMemFree_v2, other);
+        samples_add(&mapped, mapped_ns - start_ns);
+        samples_add(&unmapped, unmapped_ns - mapped_ns);
+        samples_add(&allocated, allocated_ns - unmapped_ns);
+        samples_add(&freed, probe_clock_ns() - allocated_ns);
+    }
+    js_int("handles", (long long)count);
+    samples_print(&mapped, "create_map_set_access");
+    samples_print(&unmapped, "unmap");
+    samples_print(&allocated, "alloc");
+    samples_print(&freed, "free");
+    TRY(cuMemAddressFree, address, bytes);
+}
+
+/* --- whether order matters */
+
+static void time_range(const char *key, CUdeviceptr address, size_t bytes)
+{
+    static struct samples sets, copies;
+    sets.count = copies.count = 0;
+    TRY(cuMemsetD8_v2, address, 1, bytes);
+    TRY(cuCtxSynchronize);
+    js_open(key);
+    for (int i = 0; i < run_count(); i++) {
+        const int64_t start_ns = probe_clock_ns();
+        TRY(cuMemsetD8_v2, address, (unsigned char)i, bytes);
+        TRY(cuCtxSynchronize);
+        const int64_t set_ns = probe_clock_ns();
+        TRY(cuMemcpyDtoD_v2, address, address + bytes / 2, bytes / 2);
+        TRY(cuCtxSynchronize);
+        samples_add(&sets, set_ns - start_ns);
+        samples_add(&copies, probe_clock_ns() - set_ns);
+    }
+    samples_print(&sets, "set");
+    samples_print(&copies, "copy_of_half");
+    js_close();
+}
+
+static void speed_of_orders(void *piece_)
+{
+    const size_t piece = *(const size_t *)piece_, bytes = handle_count() * piece;
+    const CUdeviceptr address = probe_reserve(bytes), whole = probe_alloc(bytes);
+    js_int("bytes", (long long)bytes);
+    time_range("alloc", whole, bytes);
+    TRY(cuMemFree_v2, whole);
+    for (int order = 0; order < ORDER_COUNT; order++) {
+        const int64_t before = probe_free_bytes();
+        map_range(address, bytes, piece, (enum order)order);
+        js_open(order_keys[order]);
+        js_int("taken_bytes", before - probe_free_bytes());
+        time_range("speed", address, bytes);
+        js_close();
+        TRY(cuMemUnmap, address, bytes);
+    }
+    TRY(cuMemAddressFree, address, bytes);
+}
+
+/* How many handles of 20 MiB there is room for, of those that the free memory has room for, when
+ * every other granule of it is taken. */
+static void room_between_granules(void *unused)
+{
+    (void)unused;
+    enum { GRANULES = 256, PAIRS = 40 };
+    const int64_t left = GRANULES * (int64_t)GRANULE;
+    const int64_t all = probe_free_bytes() - left;
+    CUmemGenericAllocationHandle small[GRANULES], large;
+    size_t count = 0, fitting = 0;
+    if (all < left)
+        probe_fail("there is too little memory");
+    const CUmemGenericAllocationHandle rest = probe_create((size_t)all / GRANULE * GRANULE);
+    const CUmemAllocationProp property = probe_property();
+    while (count < GRANULES && CU(cuMemCreate, &small[count], GRANULE, &property, 0) == 0)
+        count++;
+    for (size_t i = 0; i < count; i += 2)
+        TRY(cuMemRelease, small[i]);
+    js_int("granules", (long long)count);
+    js_int("free_bytes", probe_free_bytes());
+    CUmemGenericAllocationHandle fitted[PAIRS];
+    while (fitting < PAIRS && CU(cuMemCreate, &large, HANDLE, &property, 0) == CUDA_SUCCESS)
+        fitted[fitting++] = large;
+    js_int("handles_of_20_mib_that_fit", (long long)fitting);
+    for (size_t i = 0; i < fitting; i++)
+        TRY(cuMemRelease, fitted[i]);
+    for (size_t i = 1; i < count; i += 2)
+        TRY(cuMemRelease, small[i]);
+    TRY(cuMemRelease, rest);
+}
+
+void section_mappings(void *unused)
+{
+    (void)unused;
+    static size_t one = 1, several = 4, many = 32, granule = GRANULE, handle = HANDLE;
+    probe_driver_start();
+    probe_step("cost_of_1", cost_of_handles, &one);
+    probe_step("cost_of_4", cost_of_handles, &several);
+    if (!probe_quick)
+        probe_step("cost_of_32", cost_of_handles, &many);
+    probe_step("order_of_granules", speed_of_orders, &granule);
+    probe_step("order_of_handles_of_20_mib", speed_of_orders, &handle);
+    probe_step("room_between_granules", room_between_granules, NULL);
+}
