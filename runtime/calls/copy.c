@@ -352,7 +352,8 @@ static bool try_copy(struct copy *copy, size_t bytes, CUresult *result_out)
     do
         answered = claim_and_run(copy, bytes, result_out);
     while (answered && ms_try_bytes_again(*result_out, &attempts));
-    if (answered)
+    struct ms_allocation_facts facts;
+    if (answered && !(ms_space_look_up(copy->destination_address, &facts) && facts.is_transient))
         ms_window_extend();
     return answered;
 }

@@ -3,6 +3,7 @@
 
 #include "runtime/calls/calls.h"
 #include "runtime/memory/allocations.h"
+#include "runtime/memory/delayed_free.h"
 
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
 #define FIRST_BUFFER_ID (UINT64_C(1) << 62)
@@ -50,7 +51,8 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     *result_out = CUDA_SUCCESS;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *)value_out = facts.context;
+        /* Pooled memory belongs to a device. */
+        *(CUcontext *)value_out = facts.pool != NULL ? NULL : facts.context;
         return true;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         *(unsigned *)value_out = CU_MEMORYTYPE_DEVICE;
@@ -87,6 +89,7 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
         return true;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *(unsigned *)value_out =
+            facts.pool == NULL &&
             (unsigned)device_has(facts.device,
                                  CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
         return true;
@@ -94,7 +97,7 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
         *(unsigned *)value_out = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
         return is_current(facts.device) || ask_driver(address, result_out);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)value_out = NULL;
+        *(CUmemoryPool *)value_out = facts.pool;
         return true;
     default:
         return ask_driver(address, result_out);
@@ -107,7 +110,8 @@ size_t ms_free_memory(size_t free_bytes)
     if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return free_bytes;
     const uint64_t left = free_bytes + ms_backing_device_bytes(device);
-    const uint64_t promised = ms_space_reserved_bytes(device);
+    const uint64_t promised = ms_space_reserved_bytes(device) + ms_pool_kept_bytes(device) +
+                              ms_delayed_free_bytes(device);
     return promised < left ? left - promised : 0;
 }
 
@@ -182,7 +186,8 @@ bool ms_meets_allocation(CUdeviceptr address, size_t bytes)
 
 bool ms_strays(CUdeviceptr address, size_t bytes)
 {
-    return bytes > 0 && ms_space_may_hold(address) && ms_space_strays(address, bytes);
+    return bytes > 0 && ((ms_space_may_hold(address) && ms_space_strays(address, bytes)) ||
+                         ms_delayed_free_holds(address));
 }
 
 bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width)

@@ -384,7 +384,9 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .bytes = allocation->bytes,
                                         .context = allocation->context,
                                         .device = allocation->device,
-                                        .id = allocation->id};
+                                        .id = allocation->id,
+                                        .pool = ms_pool_handle(allocation->pool),
+                                        .is_transient = allocation->is_transient};
 }
 
 /* Copies the facts of what find(address) gives. */

@@ -223,7 +223,8 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
         .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = backing->device},
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    for (uint64_t left = atomic_load(&peers[backing->device]); left != 0; left &= left - 1) {
+    uint64_t left = backing->is_pooled ? 0 : atomic_load(&peers[backing->device]);
+    for (; left != 0; left &= left - 1) {
         access[count] = access[0];
         access[count++].location.id = __builtin_ctzll(left);
     }

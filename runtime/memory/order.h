@@ -51,6 +51,12 @@ bool ms_host_may_change(CUstream stream);
  */
 bool ms_context_is_idle(CUcontext context);
 
+/* Waits for the stream, also while other streams are captured. */
+CUresult ms_stream_wait(CUstream stream);
+
+/* True if the event of that context is complete; `patient`: or will be within a moment. */
+bool ms_event_passes(CUevent event, CUcontext context, bool patient);
+
 /*
  * Waits for all work that is queued in the context now, as cuCtxSynchronize does. During a capture
  * returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and does not end it.

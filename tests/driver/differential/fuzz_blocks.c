@@ -210,6 +210,8 @@ static void make(struct fuzz_block *block, size_t least, bool may_be_part)
     }
     if (block->is_part)
         block->at = arena + slot * ARENA_PART;
+    else if (block->bytes % 3 == 0) /* draws nothing, so that kept programs stay what they are */
+        SEE(CALL(cuMemAllocAsync)(&block->at, block->bytes, last_stream));
     else
         SEE(CALL(cuMemAlloc_v2)(&block->at, block->bytes));
     fuzz_say("  block %zu: %zu bytes%s\n", slot, block->bytes, block->is_part ? ", a part" : "");
@@ -220,7 +222,10 @@ void fuzz_free_block(struct fuzz_block *block)
 {
     if (block->at != 0 && !block->is_part) {
         fuzz_wait();
-        SEE(CALL(cuMemFree_v2)(block->at));
+        if (block->bytes % 6 == 0)
+            SEE(CALL(cuMemFreeAsync)(block->at, last_stream));
+        else
+            SEE(CALL(cuMemFree_v2)(block->at));
     }
     *block = (struct fuzz_block){0};
 }
@@ -337,6 +342,14 @@ struct fuzz_witness fuzz_witness_begin(void)
 }
 
 bool fuzz_launches_need_all;
+
+/* A device with threads may have been busy, so that the set has run. */
+void fuzz_see_deferred(CUdeviceptr at)
+{
+    const char *eager = getenv("SIMCUDA_EAGER");
+    const bool is_certain = eager == NULL || strcmp(eager, "0") != 0;
+    fuzz_see(is_certain && fuzz_has_shim() && fuzz_defers() && is_in_memory(at));
+}
 
 static void end_witness(struct fuzz_witness witness, bool counts)
 {
