@@ -18,7 +18,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     MS_ENTER("cuMemAlloc_v2");
     if (ms_is_started() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
         ms_alloc(bytesize, dptr, &result)) {
-        ms_observer_prepare();
+        ms_observer_prepare(false);
         return result;
     }
     do

@@ -3,7 +3,10 @@
 #ifndef METASHARD_SHIM_OBSERVER_H
 #define METASHARD_SHIM_OBSERVER_H
 
-/* An allocation was deferred. Warns, after some of them, if PyTorch reports no blocks. */
-void ms_observer_prepare(void);
+#include <stdbool.h>
+
+/* An allocation was deferred. Warns, after some of them, if PyTorch reports no blocks; not of what
+ * comes from a pool, where an allocation is a block. */
+void ms_observer_prepare(bool is_pooled);
 
 #endif

@@ -19,7 +19,7 @@ static bool deferred(bool is_inside_nccl, CUdeviceptr *address, size_t bytes, CU
     if (!ms_is_started() || is_inside_nccl ||
         !ms_alloc_in_stream(bytes, pool, stream, address, result_out))
         return false;
-    ms_observer_prepare();
+    ms_observer_prepare(true);
     return true;
 }
 

@@ -93,8 +93,8 @@ static void figures(void)
     CALL(cuMemPoolDestroy)(pool);
 }
 
-/* Whole granules, which the pool keeps. Where the shim settles meanwhile, the driver keeps a part of
- * its own, so not every figure is observed. */
+/* Whole granules, which the pool keeps. Where the shim settles meanwhile, the driver keeps a part
+ * of its own, so not every figure is observed. */
 static void kept(void)
 {
     const CUmemoryPool pool = make_pool();
