@@ -63,7 +63,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     if (ms_owns_any())
-        ms_free_passed();
+        ms_free_passed(false);
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
     if (result == CUDA_SUCCESS && free != NULL && ms_is_started())
         *free = ms_free_memory(*free);

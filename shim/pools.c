@@ -4,6 +4,7 @@
 
 #include "runtime/calls/calls.h"
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/pooled.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
@@ -13,10 +14,10 @@
 #include "shim/observer.h"
 #include "shim/stream.h"
 
-static bool deferred(bool is_inside_nccl, CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
                      CUstream stream, CUresult *result_out)
 {
-    if (!ms_is_started() || is_inside_nccl ||
+    if (!ms_is_started() || !ms_pooled_is_wanted() || ms_nccl_is_inside(caller) ||
         !ms_alloc_in_stream(bytes, pool, stream, address, result_out))
         return false;
     ms_observer_prepare(true);
@@ -32,19 +33,19 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
 }
 
 /* is_given: not a null pool, which the driver refuses. */
-#define ALLOCATE(symbol, parameters, arguments, is_given, pool, default_stream)                    \
-    CUresult symbol parameters                                                                     \
-    {                                                                                              \
-        int attempts = 0;                                                                          \
-        CUresult result;                                                                           \
-        MS_ENTER(#symbol);                                                                         \
-        if ((is_given) && deferred(ms_nccl_is_inside(__builtin_return_address(0)), dptr, bytesize, \
-                                   pool, ms_stream(hStream, default_stream), &result))             \
-            return result;                                                                         \
-        do                                                                                         \
-            result = MS_REAL(symbol) arguments;                                                    \
-        while (ms_try_again(result, &attempts));                                                   \
-        return published(result, dptr, bytesize);                                                  \
+#define ALLOCATE(symbol, parameters, arguments, is_given, pool, default_stream)       \
+    CUresult symbol parameters                                                        \
+    {                                                                                 \
+        int attempts = 0;                                                             \
+        CUresult result;                                                              \
+        MS_ENTER(#symbol);                                                            \
+        if ((is_given) && deferred(__builtin_return_address(0), dptr, bytesize, pool, \
+                                   ms_stream(hStream, default_stream), &result))      \
+            return result;                                                            \
+        do                                                                            \
+            result = MS_REAL(symbol) arguments;                                       \
+        while (ms_try_again(result, &attempts));                                      \
+        return published(result, dptr, bytesize);                                     \
     }
 #define ALLOCATE_IN_STREAM(symbol, default_stream)                            \
     ALLOCATE(symbol, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream), \
@@ -111,7 +112,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     MS_INSIDE;
-    ms_free_passed();
+    ms_free_passed(false);
     const CUresult result = MS_REAL(cuMemPoolGetAttribute)(pool, attr, value);
     if (result == CUDA_SUCCESS)
         ms_pool_add_figures(pool, attr, value);
@@ -121,7 +122,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
 {
     MS_INSIDE;
-    ms_free_passed();
+    ms_free_passed(false);
     const CUresult result = MS_REAL(cuMemPoolSetAttribute)(pool, attr, value);
     if (result == CUDA_SUCCESS)
         ms_pool_reset_high(pool, attr);
@@ -131,7 +132,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
     MS_INSIDE;
-    ms_free_passed();
+    ms_free_passed(false);
     return MS_REAL(cuMemPoolTrimTo)(pool, ms_pool_trim(pool, minBytesToKeep));
 }
 

@@ -73,7 +73,8 @@ err_free:
 static void forget_allocation(struct ms_allocation *allocation)
 {
     if (allocation->pool != NULL)
-        ms_pooled_end(allocation->backing.bytes, allocation->is_transient);
+        ms_pooled_end(allocation->backing.bytes, allocation->backing.backed_bytes,
+                      allocation->is_transient);
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_publish_freed(allocation);
     ms_space_remove(allocation);
@@ -175,10 +176,9 @@ bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
 {
     CUcontext context;
     CUdevice device;
-    if (!ms_pooled_is_wanted() || !may_defer(bytes, address_out, &context, &device) ||
-        !is_in(stream, context))
+    if (!may_defer(bytes, address_out, &context, &device) || !is_in(stream, context))
         return false;
-    ms_free_passed();
+    ms_free_passed(true);
     if (handle == NULL && ms_driver.device_get_mem_pool(&handle, device) != CUDA_SUCCESS)
         return false;
     struct ms_pool *pool = ms_pool_find(handle, device);
@@ -284,7 +284,7 @@ bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_ou
     allocation->freed = record_event(stream, context);
     ms_delay_free(allocation);
     ms_count(MS_COUNT_FREES, 1);
-    ms_free_passed();
+    ms_free_passed(false);
     *result_out = CUDA_SUCCESS;
     return true;
 }

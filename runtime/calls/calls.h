@@ -28,7 +28,7 @@
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
 
 /* The same of a memory pool (NULL: of the current one), in a stream. Only plain pools are deferred
- * (memory/pool.h), and only until the program has settled (pooled.h). */
+ * (memory/pool.h), and only if ms_pooled_is_wanted (pooled.h). */
 bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
                         CUdeviceptr *address_out, CUresult *result_out);
 

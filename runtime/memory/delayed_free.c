@@ -87,17 +87,21 @@ static void destroy(struct ms_allocation *allocation, enum how how)
 /* Of one context (NULL: of all). */
 static bool destroy_done(CUcontext context, enum how how)
 {
+    enum { MOST_ASKED = 8 }; /* that are not done; the list turns round each time */
     bool is_any = false;
+    unsigned asked = 0;
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
          allocation = next) {
         const bool is_meant = context == NULL || allocation->context == context;
         next = allocation->next_delayed;
         atomic_fetch_sub(&ms_hot.owned, 1);
         count(allocation, -1);
-        if (is_meant && is_done(allocation, how)) {
+        const bool is_asked = how >= BY_WAITING || asked < MOST_ASKED;
+        if (is_meant && is_asked && is_done(allocation, how)) {
             destroy(allocation, how);
             is_any = true;
         } else {
+            asked += is_asked;
             ms_delay_free(allocation);
         }
     }
@@ -109,12 +113,11 @@ bool ms_free_delayed(CUcontext context)
     return !ms_is_capturing() && destroy_done(context, BY_WAITING);
 }
 
-void ms_free_passed(void)
+void ms_free_passed(bool patient)
 {
+    const bool is_much = atomic_load(&delayed.backed_bytes) > ms_config.leftover_bytes;
     if (!ms_is_capturing())
-        destroy_done(NULL, atomic_load(&delayed.backed_bytes) > ms_config.leftover_bytes
-                               ? PATIENTLY
-                               : BY_EVENTS);
+        destroy_done(NULL, patient && is_much ? PATIENTLY : BY_EVENTS);
 }
 
 bool ms_delayed_free_holds(CUdeviceptr address)

@@ -18,10 +18,11 @@ void ms_allocation_destroy(struct ms_allocation *allocation);
 void ms_delay_free(struct ms_allocation *allocation);
 
 /*
- * Destroys what events show to be done, not during a capture. Waits a moment if it is more memory
- * than METASHARD_LEFTOVER_BYTES. The caller holds no claim.
+ * Destroys what events show to be done, not during a capture. Asks for a few only, if many are not.
+ * If patient, waits a moment when it is more memory than METASHARD_LEFTOVER_BYTES. The caller holds
+ * no claim.
  */
-void ms_free_passed(void);
+void ms_free_passed(bool patient);
 
 /* True for an address that the program has freed, and the driver still knows. */
 bool ms_delayed_free_holds(CUdeviceptr address);

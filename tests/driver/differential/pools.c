@@ -298,6 +298,7 @@ static void freed_meanwhile(void)
     const CUdeviceptr other = in_stream(4 * MIB, stream);
     OK(cuMemsetD8Async(other, 8, 4 * MIB, stream));
     OK(cuStreamEndCapture(captured, &graph));
+    OK(cuStreamSynchronize(stream));
     print_bytes("other", other, 4 * MIB);
     OK(cuMemFreeAsync(other, stream));
     OK(cuStreamSynchronize(stream));

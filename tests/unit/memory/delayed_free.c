@@ -57,19 +57,19 @@ MS_TEST(what_is_freed_in_a_stream_goes_when_the_stream_got_there)
     fake_start();
     fake.is_busy = true;
     bury_in_stream(1);
-    ms_free_passed();
+    ms_free_passed(true);
     CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
     CHECK_EQ(ms_delayed_free_bytes(0), FAKE_GRANULE);
     CHECK_EQ(fake.calls[FAKE_event_query], 1); /* asked, and not waited for */
     bury_in_stream(1);
-    ms_free_passed();
+    ms_free_passed(true);
     CHECK(fake.calls[FAKE_event_query] > 3); /* so much that a moment is waited */
     fake.is_busy = false;
     ms_order_set_capture(true);
-    ms_free_passed();
+    ms_free_passed(true);
     CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
     ms_order_set_capture(false);
-    ms_free_passed();
+    ms_free_passed(true);
     CHECK_EQ(ms_delayed_free_bytes(0), 0);
     fake.is_busy = true;
     bury_in_stream(1);
