@@ -271,6 +271,7 @@ static void refused(void)
            cuMemAllocAsync(&at, (size_t)1 << 50, stream));
     at = in_stream(4 * MIB, stream);
     OK(cuMemsetD8Async(at, 7, 4 * MIB, stream));
+    OK(cuStreamSynchronize(stream));
     printf("%d %d %d\n", cuMemFreeAsync(at + 4096, stream), cuMemFreeAsync(at, gone),
            cuMemFreeAsync(0, stream));
     /* The driver makes a node of it, for memory of a graph only. */
@@ -302,7 +303,7 @@ static void freed_meanwhile(void)
     print_bytes("other", other, 4 * MIB);
     OK(cuMemFreeAsync(other, stream));
     OK(cuStreamSynchronize(stream));
-    print_figures("afterwards", default_pool());
+    print_used();
 }
 
 /* Each step allocates, sets, computes and frees, as with PyTorch's backend:cudaMallocAsync. */
