@@ -6,6 +6,7 @@
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/memory/delayed_free.h"
 #include "shim/entries.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
@@ -17,7 +18,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     MS_ENTER("cuMemAlloc_v2");
     if (ms_is_started() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
         ms_alloc(bytesize, dptr, &result)) {
-        ms_observer_prepare();
+        ms_observer_prepare(false);
         return result;
     }
     do
@@ -27,40 +28,21 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 }
 
 /* Other ways to allocate: by the driver, after eviction where that is necessary. */
-#define ALLOCATE(symbol, parameters, arguments, published) \
-    CUresult symbol parameters                             \
-    {                                                      \
-        int attempts = 0;                                  \
-        CUresult result;                                   \
-        MS_ENTER(#symbol);                                 \
-        do                                                 \
-            result = MS_REAL(symbol) arguments;            \
-        while (ms_try_again(result, &attempts));           \
-        published;                                         \
-        return result;                                     \
+#define ALLOCATE(symbol, parameters, arguments)  \
+    CUresult symbol parameters                   \
+    {                                            \
+        int attempts = 0;                        \
+        CUresult result;                         \
+        MS_ENTER(#symbol);                       \
+        do                                       \
+            result = MS_REAL(symbol) arguments;  \
+        while (ms_try_again(result, &attempts)); \
+        return result;                           \
     }
 ALLOCATE(cuMemAllocPitch_v2,
          (CUdeviceptr * dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
           unsigned int ElementSizeBytes),
-         (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes), (void)0)
-
-/* Pools may be of host or managed memory. */
-static void add_pooled(CUresult result, const CUdeviceptr *address, size_t bytes)
-{
-    if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
-        ms_host_add(*address, bytes);
-}
-
-ALLOCATE(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-         (dptr, bytesize, hStream), add_pooled(result, dptr, bytesize))
-ALLOCATE(cuMemAllocAsync_ptsz, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
-         (dptr, bytesize, hStream), add_pooled(result, dptr, bytesize))
-ALLOCATE(cuMemAllocFromPoolAsync,
-         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-         (dptr, bytesize, pool, hStream), add_pooled(result, dptr, bytesize))
-ALLOCATE(cuMemAllocFromPoolAsync_ptsz,
-         (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
-         (dptr, bytesize, pool, hStream), add_pooled(result, dptr, bytesize))
+         (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes))
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
@@ -74,26 +56,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     return result;
 }
 
-/* Frees as cuMemFree does, after everything: programs cannot tell. The stream must be valid. */
-#define FREE_ASYNC(symbol, get_flags)                                                      \
-    CUresult symbol(CUdeviceptr dptr, CUstream hStream)                                    \
-    {                                                                                      \
-        CUresult result;                                                                   \
-        unsigned flags;                                                                    \
-        MS_ENTER(#symbol);                                                                 \
-        if (ms_owns_any() && ms_is_owned(dptr) &&                                          \
-            MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS && ms_free(dptr, &result)) \
-            return result;                                                                 \
-        result = MS_REAL(symbol)(dptr, hStream);                                           \
-        if (result == CUDA_SUCCESS)                                                        \
-            ms_host_forget(dptr);                                                          \
-        return result;                                                                     \
-    }
-FREE_ASYNC(cuMemFreeAsync, cuStreamGetFlags)
-FREE_ASYNC(cuMemFreeAsync_ptsz, cuStreamGetFlags_ptsz)
-
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
+    if (ms_owns_any())
+        ms_free_passed(false);
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
     if (result == CUDA_SUCCESS && free != NULL && ms_is_started())
         *free = ms_free_memory(*free);

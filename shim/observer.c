@@ -76,14 +76,14 @@ static void observe(void *block, int64_t size)
 DEFINE_REPORT(REPORT, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")
 DEFINE_REPORT(REPORT_OF_1_13, "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE")
 
-void ms_observer_prepare(void)
+void ms_observer_prepare(bool is_pooled)
 {
     enum { ENOUGH = 16 }; /* deferred allocations; by then one of them is PyTorch's */
     static _Atomic uint32_t allocations;
     if (atomic_fetch_add(&allocations, 1) + 1 != ENOUGH)
         return;
     ms_nccl_prepare_detection();
-    if (atomic_load_explicit(&has_reported, memory_order_relaxed))
+    if (is_pooled || atomic_load_explicit(&has_reported, memory_order_relaxed))
         return;
     void *library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
     if (library == NULL)

@@ -58,7 +58,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     MS_ENTER("cuMemCreate");
     if (ms_is_started() && flags == 0 && !ms_nccl_is_inside(__builtin_return_address(0)) &&
         ms_handle_defer(size, prop, handle, &result)) {
-        ms_observer_prepare();
+        ms_observer_prepare(false);
         return result;
     }
     do

@@ -6,6 +6,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/calls/deferral.h"
+#include "runtime/calls/pooled.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/overcommit.h"
@@ -32,7 +33,8 @@ static bool can_map_memory(CUdevice device)
 }
 
 struct ms_allocation *ms_allocation_create(const struct ms_backing *backing, CUcontext context,
-                                           size_t bytes, enum ms_kind kind)
+                                           size_t bytes, enum ms_kind kind, struct ms_pool *pool,
+                                           bool is_transient)
 {
     static _Atomic uint64_t next_id = 1;
     const struct ms_content content = {.kind = kind};
@@ -48,15 +50,22 @@ struct ms_allocation *ms_allocation_create(const struct ms_backing *backing, CUc
     allocation->bytes = bytes;
     allocation->context = context;
     allocation->device = backing->device;
+    allocation->backing.is_pooled = pool != NULL;
+    allocation->is_transient = is_transient;
     allocation->id = atomic_fetch_add(&next_id, 1);
     allocation->lineage.changed_end = bytes;
     ms_publish_allocation(allocation);
+    if (pool != NULL)
+        ms_pool_count(pool, ms_pooled_bytes(allocation));
+    allocation->pool = pool;
     if (!ms_space_add(allocation))
         goto err_noted;
     return allocation;
 
 err_noted:
     ms_publish_freed(allocation);
+    if (pool != NULL)
+        ms_pool_uncount(pool, ms_pooled_bytes(allocation));
 err_lineage:
     ms_lineage_cleanup(&allocation->lineage);
 err_free:
@@ -64,12 +73,14 @@ err_free:
     return NULL;
 }
 
-static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes)
+static struct ms_allocation *create_allocation(CUcontext context, CUdevice device, size_t bytes,
+                                               struct ms_pool *pool, bool is_transient)
 {
     struct ms_backing backing;
     if (ms_backing_reserve(&backing, device, bytes) != CUDA_SUCCESS)
         return NULL;
-    struct ms_allocation *allocation = ms_allocation_create(&backing, context, bytes, MS_UNDEFINED);
+    struct ms_allocation *allocation =
+        ms_allocation_create(&backing, context, bytes, MS_UNDEFINED, pool, is_transient);
     if (allocation == NULL)
         ms_backing_release(&backing);
     return allocation;
@@ -77,6 +88,9 @@ static struct ms_allocation *create_allocation(CUcontext context, CUdevice devic
 
 void ms_allocation_forget(struct ms_allocation *allocation)
 {
+    if (allocation->pool != NULL)
+        ms_pooled_end(allocation->backing.bytes, allocation->backing.backed_bytes,
+                      allocation->is_transient);
     ms_shard_forget(allocation, 0, allocation->bytes);
     ms_publish_freed(allocation);
     ms_space_remove(allocation);
@@ -115,10 +129,19 @@ bool ms_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
            can_map_memory(*device_out);
 }
 
-bool ms_overcommit_admits(CUdevice device, size_t bytes)
+/* What the driver keeps for the pool has room for this allocation, too. */
+static bool allows_trimmed(CUdevice device, size_t bytes, const struct ms_pool *pool,
+                           bool *is_tight_out)
+{
+    return ms_driver.mem_pool_trim_to(ms_pool_handle(pool), 0) == CUDA_SUCCESS &&
+           ms_overcommit_allows(device, bytes, is_tight_out);
+}
+
+bool ms_overcommit_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
 {
     bool is_tight;
-    if (!ms_overcommit_allows(device, bytes, &is_tight)) {
+    if (!ms_overcommit_allows(device, bytes, &is_tight) &&
+        !(pool != NULL && allows_trimmed(device, bytes, pool, &is_tight))) {
         ms_state_event_for(MS_EVENT_FAIL, MS_REASON_OVERCOMMIT, 0, 0, bytes, 0, NULL);
         return false;
     }
@@ -127,34 +150,67 @@ bool ms_overcommit_admits(CUdevice device, size_t bytes)
     return true;
 }
 
-void ms_deferral_begun(CUdevice device, size_t bytes)
+void ms_deferral_begun(CUdevice device, size_t bytes, bool is_transient)
 {
     ms_count(MS_COUNT_ALLOCATIONS, 1);
     ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
-    ms_window_open();
+    if (!is_transient)
+        ms_window_open();
     ms_publish_device(device);
+}
+
+/* Of the pool, or of cuMemAlloc. */
+static bool allocate(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
+                     CUdeviceptr *address_out, CUresult *result_out)
+{
+    if (!ms_overcommit_admits(device, bytes, pool)) {
+        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
+        return true;
+    }
+    /* If it cannot be deferred, the driver decides what the program gets. */
+    const bool is_transient = pool != NULL && ms_pooled_is_transient(bytes);
+    const struct ms_allocation *allocation =
+        create_allocation(context, device, bytes, pool, is_transient);
+    if (allocation == NULL)
+        return false;
+    if (pool != NULL)
+        ms_pooled_begin(allocation->backing.bytes, is_transient);
+    ms_deferral_begun(device, bytes, is_transient);
+    ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
+    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
+    *address_out = allocation->address;
+    *result_out = CUDA_SUCCESS;
+    return true;
 }
 
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
     CUdevice device;
-    if (address_out == NULL || !ms_may_defer(bytes, &context, &device))
+    return address_out != NULL && ms_may_defer(bytes, &context, &device) &&
+           allocate(context, device, bytes, NULL, address_out, result_out);
+}
+
+static bool is_in(CUstream stream, CUcontext context)
+{
+    CUcontext its_context;
+    return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+           (ms_driver.stream_get_ctx(stream, &its_context) == CUDA_SUCCESS &&
+            its_context == context);
+}
+
+bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
+                        CUdeviceptr *address_out, CUresult *result_out)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    if (address_out == NULL || !ms_may_defer(bytes, &context, &device) || !is_in(stream, context))
         return false;
-    if (!ms_overcommit_admits(device, bytes)) {
-        *result_out = CUDA_ERROR_OUT_OF_MEMORY;
-        return true;
-    }
-    /* If it cannot be deferred, the driver decides what the program gets. */
-    const struct ms_allocation *allocation = create_allocation(context, device, bytes);
-    if (allocation == NULL)
+    ms_free_passed(true);
+    if (handle == NULL && ms_driver.device_get_mem_pool(&handle, device) != CUDA_SUCCESS)
         return false;
-    ms_deferral_begun(device, bytes);
-    ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
-    ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
-    *address_out = allocation->address;
-    *result_out = CUDA_SUCCESS;
-    return true;
+    struct ms_pool *pool = ms_pool_find(handle, device);
+    return pool != NULL && allocate(context, device, bytes, pool, address_out, result_out);
 }
 
 /*
@@ -210,6 +266,86 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     return true;
 }
 
+/* NULL: none could be recorded. */
+static CUevent record_event(CUstream stream, CUcontext context)
+{
+    struct ms_driver_scope scope;
+    CUevent event = NULL;
+    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return NULL;
+    if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        event = NULL;
+    } else if (ms_driver.event_record(event, stream) != CUDA_SUCCESS) {
+        ms_driver.event_destroy(event);
+        event = NULL;
+    }
+    ms_driver_leave(&scope);
+    return event;
+}
+
+/* True if the driver would make a node of a call in that stream, or refuse it. */
+static bool is_captured(CUstream stream)
+{
+    CUstreamCaptureStatus status;
+    return ms_is_capturing() && (ms_driver.stream_is_capturing(stream, &status) != CUDA_SUCCESS ||
+                                 status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out)
+{
+    CUcontext context;
+    struct ms_allocation_facts facts;
+    if (!ms_space_look_up(address, &facts) || facts.is_programs || facts.address != address ||
+        is_captured(stream) || ms_driver.ctx_get_current(&context) != CUDA_SUCCESS ||
+        context == NULL)
+        return false;
+    /* A stream of another context: its event could not be waited for there. */
+    if (context != facts.context || !is_in(stream, context))
+        return ms_stream_wait(stream) == CUDA_SUCCESS && ms_free(address, result_out);
+    struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL || allocation->id != facts.id) {
+        ms_space_release(allocation);
+        return false;
+    }
+    ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
+           address, allocation->backing.backed_bytes);
+    ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
+    ms_allocation_forget(allocation);
+    allocation->freed = record_event(stream, context);
+    ms_delay_free(allocation);
+    ms_count(MS_COUNT_FREES, 1);
+    ms_free_passed(false);
+    *result_out = CUDA_SUCCESS;
+    return true;
+}
+
+CUresult ms_pool_share(CUmemoryPool handle)
+{
+    struct ms_allocation_facts facts;
+    ms_pool_set_shared(handle);
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
+        at = facts.address + facts.bytes;
+        const CUresult result = facts.pool == handle
+                                    ? ms_access(facts.address, facts.bytes, MS_NEED_PIN)
+                                    : CUDA_SUCCESS;
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult ms_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct ms_allocation *allocation = NULL;
+    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
+        if (ms_pool_handle(allocation->pool) == handle && allocation->device != peer)
+            result = ms_backing_apply_access(&allocation->backing, peer, enabled);
+    }
+    ms_space_release(allocation);
+    return result;
+}
+
 void ms_context_destroyed(CUcontext context)
 {
     ms_fill_stream_forget(context);
@@ -234,7 +370,8 @@ CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled)
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
     while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL) {
-        if (allocation->device == device && !allocation->backing.is_programs)
+        if (allocation->device == device && allocation->pool == NULL &&
+            !allocation->backing.is_programs)
             result = ms_backing_apply_access(&allocation->backing, peer, enabled);
     }
     ms_space_release(allocation);

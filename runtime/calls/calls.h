@@ -26,9 +26,23 @@
  * can map memory; *address_out is then its address. */
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
 
+/* The same of a memory pool (NULL: of the current one), in a stream. Only plain pools are deferred
+ * (memory/pool.h), and only if ms_pooled_is_wanted (pooled.h). */
+bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
+                        CUdeviceptr *address_out, CUresult *result_out);
+
 /* Frees the allocation that starts at address, after waiting for the device as cuMemFree does.
  * Returns false also if the thread has no context. */
 bool ms_free(CUdeviceptr address, CUresult *result_out);
+
+/* The same in the order of a valid stream: waits for nothing. The memory goes back when the stream
+ * has got there. Returns false for a stream that is captured: the driver refuses it. */
+bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out);
+
+/* Other devices may reach the pool: its allocations are brought into memory, and later ones are the
+ * driver's. ms_pool_access follows the driver's call for each of these devices. */
+CUresult ms_pool_share(CUmemoryPool handle);
+CUresult ms_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled);
 
 /*
  * A caching allocator has handed out, or taken back, a block: a part of an allocation. The first

@@ -345,6 +345,7 @@ static bool answer(struct copy *copy, CUresult *result_out)
     const CUdeviceptr source = copy->source_address;
     int attempts = 0;
     bool answered;
+    struct ms_allocation_facts facts;
     if (copy->bytes == 0)
         return answered_or_held(false);
     if (!ms_is_owned(source)) {
@@ -359,7 +360,7 @@ static bool answer(struct copy *copy, CUresult *result_out)
     do
         answered = claim_and_run(copy, result_out);
     while (answered && ms_try_bytes_again(*result_out, &attempts));
-    if (answered)
+    if (answered && !(ms_space_look_up(copy->destination_address, &facts) && facts.is_transient))
         ms_window_extend();
     return answered;
 }

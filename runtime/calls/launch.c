@@ -241,6 +241,8 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     const bool is_recorded = claim_and_record(&operands, recorded);
     ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
     if (is_recorded) {
+        if (!operands.out->is_transient)
+            ms_window_extend();
         ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
         ms_state_event(MS_EVENT_RECORD, operands.out->id, operands.out->address,
                        operands.out->bytes, 0, layout->name);
@@ -437,7 +439,6 @@ static bool launch_packed(const struct ms_call *call, struct ms_param_layout *la
         copy_rows(call, layout, packed, &reach, result_out))
         return true;
     if (record(call, layout, &arguments, &reach)) {
-        ms_window_extend();
         *result_out = CUDA_SUCCESS;
         return true;
     }

@@ -32,7 +32,7 @@ bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
     if (handle_out == NULL || !ms_may_defer(bytes, &context, &device) ||
         !ms_backing_serves(prop, device) || !is_granules(prop, bytes))
         return false;
-    if (!ms_overcommit_admits(device, bytes)) {
+    if (!ms_overcommit_admits(device, bytes, NULL)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
@@ -44,7 +44,7 @@ bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
     if (handle == NULL)
         return false;
     ms_space_count_promised(device, (int64_t)bytes);
-    ms_deferral_begun(device, bytes);
+    ms_deferral_begun(device, bytes, false);
     *result_out = CUDA_SUCCESS;
     return true;
 }
@@ -321,8 +321,8 @@ static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
     struct ms_allocation *allocation = NULL;
     if (ms_backing_adopt(&backing, handle->prop.location.id, reservation->address,
                          reservation->bytes) == CUDA_SUCCESS)
-        allocation =
-            ms_allocation_create(&backing, handle->context, reservation->bytes, MS_UNMAPPED);
+        allocation = ms_allocation_create(&backing, handle->context, reservation->bytes,
+                                          MS_UNMAPPED, NULL, false);
     return allocation != NULL ? ms_space_claim(reservation->address) : NULL;
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/calls/calls.h"
 #include "runtime/calls/program_mappings.h"
 #include "runtime/memory/allocations.h"
+#include "runtime/memory/delayed_free.h"
 
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
 #define FIRST_BUFFER_ID (UINT64_C(1) << 62)
@@ -118,7 +119,8 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     }
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        return give(value_out, (uintptr_t)facts.context, 8);
+        /* Pooled memory belongs to a device. */
+        return give(value_out, facts.pool != NULL ? 0 : (uintptr_t)facts.context, 8);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         return give(value_out, CU_MEMORYTYPE_DEVICE, 4);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -145,14 +147,15 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
         return give(value_out, CU_MEM_HANDLE_TYPE_NONE, 8);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         return give(value_out,
-                    device_has(facts.device,
-                               CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+                    facts.pool == NULL &&
+                        device_has(facts.device,
+                                   CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
                     4);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         give(value_out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE, 4);
         return is_current(facts.device) || ask_driver(address, result_out);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        return give(value_out, 0, 8);
+        return give(value_out, (uintptr_t)facts.pool, 8);
     default:
         return ask_driver(address, result_out);
     }
@@ -164,7 +167,8 @@ size_t ms_free_memory(size_t free_bytes)
     if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
         return free_bytes;
     const uint64_t left = free_bytes + ms_backing_device_bytes(device);
-    const uint64_t promised = ms_space_reserved_bytes(device);
+    const uint64_t promised = ms_space_reserved_bytes(device) + ms_pool_kept_bytes(device) +
+                              ms_delayed_free_bytes(device);
     return promised < left ? left - promised : 0;
 }
 
@@ -238,7 +242,8 @@ bool ms_meets_allocation(CUdeviceptr address, size_t bytes)
 
 bool ms_strays(CUdeviceptr address, size_t bytes)
 {
-    return bytes > 0 && ms_space_may_hold(address) && ms_space_strays(address, bytes);
+    return bytes > 0 && ((ms_space_may_hold(address) && ms_space_strays(address, bytes)) ||
+                         ms_delayed_free_holds(address));
 }
 
 bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width)

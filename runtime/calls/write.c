@@ -145,7 +145,8 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
         *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
-        ms_window_extend();
+        if (!allocation->is_transient)
+            ms_window_extend();
     } else {
         *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
         answered = *result_out != CUDA_SUCCESS;
@@ -322,7 +323,8 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
                              ms_shard_add_copy(content.source, content.source_offset, bytes);
     drop_found(&content);
     ms_space_release(allocation);
-    ms_window_extend();
+    if (!facts.is_transient)
+        ms_window_extend();
     if (is_complete)
         ms_prefetch_run("all tensors of the checkpoint are there");
     /* The driver would have waited for earlier work too, and programs rely on that. */

@@ -16,7 +16,6 @@ static const struct bad_setting {
     const char *key, *value, *why;
 } settings[] = {
     {"expandable_segments", "True", "PyTorch maps its device memory itself"},
-    {"backend", "cudaMallocAsync", "PyTorch's device memory comes from a pool of the driver"},
 };
 
 /* Skips spaces, as PyTorch does. */

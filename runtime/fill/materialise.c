@@ -326,7 +326,8 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
     if (is_cached)
         allocation->reads++;
     if (result == CUDA_SUCCESS && !ms_lineage_is_present(&allocation->lineage, begin, end)) {
-        ms_window_extend();
+        if (!allocation->is_transient)
+            ms_window_extend();
         const struct ms_publish_timer note = ms_publish_begin(allocation);
         result = play(allocation, begin, end);
         log_error(allocation, begin, end, result);
@@ -414,7 +415,8 @@ static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t
     log_error(allocation, begin, end, result);
     if (result != CUDA_SUCCESS)
         return result;
-    ms_window_extend();
+    if (!allocation->is_transient)
+        ms_window_extend();
     ms_count(MS_COUNT_MATERIALISED_BYTES, end - begin);
     result = set_resident(allocation, begin, end);
     ms_publish_materialised(&note, allocation, begin, result);

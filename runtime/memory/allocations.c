@@ -457,7 +457,9 @@ static struct ms_allocation_facts facts_of(const struct ms_allocation *allocatio
                                         .context = allocation->context,
                                         .device = allocation->device,
                                         .id = allocation->id,
-                                        .is_programs = allocation->backing.is_programs};
+                                        .is_programs = allocation->backing.is_programs,
+                                        .pool = ms_pool_handle(allocation->pool),
+                                        .is_transient = allocation->is_transient};
 }
 
 /* Copies the facts of what find(address) gives. */

@@ -19,6 +19,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
+#include "runtime/memory/pool.h"
 #include "runtime/state/state.h"
 
 /* A block: offsets in its allocation, and its record in the state page. */
@@ -48,7 +49,9 @@ struct ms_allocation {
     size_t bytes; /* as the program asked */
     CUcontext context;
     CUdevice device;
-    uint64_t id; /* unique in the process, never reused */
+    uint64_t id;          /* unique in the process, never reused */
+    struct ms_pool *pool; /* that counts it; NULL: it is of cuMemAlloc */
+    bool is_transient;    /* takes the place of what was freed: no sign of a program that loads */
 
     /* guarded by space.lock */
     bool claimed;
@@ -69,7 +72,17 @@ struct ms_allocation {
     bool keeps_dead;       /* a captured graph or an exported handle may use its dead bytes */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
+    CUevent freed;                      /* after the program's uses; or NULL */
 };
+
+/* What it counts in its pool: whole granules; if it is smaller than one, units of 512 bytes. */
+static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
+{
+    enum { UNIT = 512 };
+    return allocation->bytes < allocation->backing.granule
+               ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
+               : allocation->backing.bytes;
+}
 
 /* What is immutable of an allocation. */
 struct ms_allocation_facts {
@@ -79,6 +92,8 @@ struct ms_allocation_facts {
     CUdevice device;
     uint64_t id;
     bool is_programs; /* the program has reserved the addresses (backing.h) */
+    CUmemoryPool pool;
+    bool is_transient;
 };
 
 /*

@@ -268,7 +268,8 @@ static CUresult set_access(const struct ms_backing *backing, CUdeviceptr address
         .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     /* What the program maps itself has the access that it sets. */
-    uint64_t left = backing->is_programs ? 0 : atomic_load(&peers[backing->device]);
+    uint64_t left =
+        backing->is_programs || backing->is_pooled ? 0 : atomic_load(&peers[backing->device]);
     for (; left != 0; left &= left - 1) {
         access[count] = access[0];
         access[count++].location.id = __builtin_ctzll(left);

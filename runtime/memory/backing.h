@@ -54,6 +54,7 @@ struct ms_backing {
     size_t bytes;            /* without the guards, a multiple of granule; immutable */
     size_t granule;          /* immutable */
     CUdevice device;         /* immutable */
+    bool is_pooled;          /* immutable; enabled peers cannot reach it, as in the driver */
     struct ms_chunk *chunks; /* sorted */
     size_t count, capacity;
     size_t backed_bytes;

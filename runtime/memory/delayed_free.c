@@ -5,6 +5,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
+#include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -13,21 +14,38 @@ static struct {
     struct ms_lock lock;
     struct ms_allocation *first;
     _Atomic bool is_any;
+    _Atomic uint64_t backed_bytes; /* of those with an event */
+    _Atomic uint64_t bytes[MS_MAX_DEVICES];
 } delayed = {.lock = MS_LOCK_INIT(delayed_free)};
 
 void ms_allocation_destroy(struct ms_allocation *allocation)
 {
+    const size_t pooled = ms_pooled_bytes(allocation);
     ms_backing_release(&allocation->backing);
+    if (allocation->pool != NULL)
+        ms_pool_uncount(allocation->pool, pooled);
     ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
     ms_gap_array_free(&allocation->blocks.gaps, allocation->blocks.all);
     ms_heap_free(allocation);
 }
 
+/* sign: 1 or -1. */
+static void count(const struct ms_allocation *allocation, int64_t sign)
+{
+    if (allocation->freed == NULL)
+        return;
+    const struct ms_backing *backing = &allocation->backing;
+    atomic_fetch_add(&delayed.backed_bytes, (uint64_t)(sign * (int64_t)backing->backed_bytes));
+    atomic_fetch_add(&delayed.bytes[allocation->device],
+                     (uint64_t)(sign * (int64_t)backing->bytes));
+}
+
 /* It counts as owned, so that calls which may free it still come to the shim. */
 void ms_delay_free(struct ms_allocation *allocation)
 {
     atomic_fetch_add(&ms_hot.owned, 1);
+    count(allocation, 1);
     ms_lock_take(&delayed.lock);
     allocation->next_delayed = delayed.first;
     delayed.first = allocation;
@@ -48,19 +66,42 @@ static struct ms_allocation *take_all(void)
     return first;
 }
 
-/* Of one context (NULL: of all). */
-static bool destroy_done(CUcontext context, bool is_gone)
+enum how { BY_EVENTS, PATIENTLY, BY_WAITING, AS_GONE };
+
+static bool is_done(const struct ms_allocation *allocation, enum how how)
 {
+    const CUcontext context = allocation->context;
+    if (how == AS_GONE || (allocation->freed != NULL &&
+                           ms_event_passes(allocation->freed, context, how == PATIENTLY)))
+        return true;
+    return how == BY_WAITING && ms_context_wait(context) == CUDA_SUCCESS;
+}
+
+static void destroy(struct ms_allocation *allocation, enum how how)
+{
+    if (allocation->freed != NULL && how != AS_GONE)
+        ms_driver.event_destroy(allocation->freed);
+    ms_allocation_destroy(allocation);
+}
+
+/* Of one context (NULL: of all). */
+static bool destroy_done(CUcontext context, enum how how)
+{
+    enum { MOST_ASKED = 8 }; /* that are not done; the list turns round each time */
     bool is_any = false;
+    unsigned asked = 0;
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
          allocation = next) {
         const bool is_meant = context == NULL || allocation->context == context;
         next = allocation->next_delayed;
         atomic_fetch_sub(&ms_hot.owned, 1);
-        if (is_meant && (is_gone || ms_context_wait(allocation->context) == CUDA_SUCCESS)) {
-            ms_allocation_destroy(allocation);
+        count(allocation, -1);
+        const bool is_asked = how >= BY_WAITING || asked < MOST_ASKED;
+        if (is_meant && is_asked && is_done(allocation, how)) {
+            destroy(allocation, how);
             is_any = true;
         } else {
+            asked += is_asked;
             ms_delay_free(allocation);
         }
     }
@@ -69,10 +110,34 @@ static bool destroy_done(CUcontext context, bool is_gone)
 
 bool ms_free_delayed(CUcontext context)
 {
-    return !ms_is_capturing() && destroy_done(context, false);
+    return !ms_is_capturing() && destroy_done(context, BY_WAITING);
+}
+
+void ms_free_passed(bool patient)
+{
+    const bool is_much = atomic_load(&delayed.backed_bytes) > ms_config.leftover_bytes;
+    if (!ms_is_capturing())
+        destroy_done(NULL, patient && is_much ? PATIENTLY : BY_EVENTS);
+}
+
+bool ms_delayed_free_holds(CUdeviceptr address)
+{
+    if (!ms_owns_any() || !atomic_load_explicit(&delayed.is_any, memory_order_relaxed))
+        return false;
+    ms_lock_take(&delayed.lock);
+    const struct ms_allocation *at = delayed.first;
+    while (at != NULL && address - at->address >= at->backing.bytes)
+        at = at->next_delayed;
+    ms_lock_drop(&delayed.lock);
+    return at != NULL;
+}
+
+uint64_t ms_delayed_free_bytes(CUdevice device)
+{
+    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&delayed.bytes[device]) : 0;
 }
 
 void ms_delayed_free_forget(CUcontext context)
 {
-    destroy_done(context, true);
+    destroy_done(context, AS_GONE);
 }

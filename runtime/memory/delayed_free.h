@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocations that the program freed during a stream capture. Queued work may still use their
- * memory, and waiting for the context would end the capture. So they keep it until no stream is
- * captured.
+ * Allocations that the program has freed, and whose memory queued work may still use. Those freed
+ * in the order of a stream keep it until that work is done: an event follows it. Those freed during
+ * a stream capture keep it until no stream is captured, because waiting for the context would end
+ * the capture.
  */
 #pragma once
 
@@ -11,8 +12,22 @@
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);
 
-/* Takes over an allocation that is in no index, to free it later. */
+/* Takes over an allocation that is in no index, to free it later: when its event `freed` is
+ * complete, or without one when its context was waited for. */
 void ms_delay_free(struct ms_allocation *allocation);
+
+/*
+ * Destroys what events show to be done, not during a capture. Asks for a few only, if many are not.
+ * If patient, waits a moment when it is more memory than METASHARD_LEFTOVER_BYTES. The caller holds
+ * no claim.
+ */
+void ms_free_passed(bool patient);
+
+/* True for an address that the program has freed, and the driver still knows. */
+bool ms_delayed_free_holds(CUdeviceptr address);
+
+/* Bytes of the device that are freed in the order of a stream, when the stream gets there. */
+uint64_t ms_delayed_free_bytes(CUdevice device);
 
 /*
  * Waits for the context, or, with NULL, for all, and destroys what is delayed there; not during a

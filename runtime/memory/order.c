@@ -77,6 +77,32 @@ bool ms_context_is_idle(CUcontext context)
     return is_idle;
 }
 
+CUresult ms_stream_wait(CUstream stream)
+{
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult result = ms_driver.exchange_capture_mode(&mode);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_driver.stream_synchronize(stream);
+    ms_driver.exchange_capture_mode(&mode);
+    return result;
+}
+
+bool ms_event_passes(CUevent event, CUcontext context, bool patient)
+{
+    static _Atomic bool in_vain;
+    struct ms_driver_scope scope;
+    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return false;
+    const CUresult state = patient
+                               ? ms_event_poll(event, atomic_load(&in_vain) ? 0 : ms_config.idle_ms)
+                               : ms_driver.event_query(event);
+    if (patient)
+        atomic_store(&in_vain, state == CUDA_ERROR_NOT_READY);
+    ms_driver_leave(&scope);
+    return state == CUDA_SUCCESS;
+}
+
 /* Avoids cuCtxSynchronize if the driver has another way: it ends captures that begin meanwhile. */
 static CUresult wait_in(CUcontext context)
 {

@@ -53,6 +53,11 @@ bool ms_context_is_idle(CUcontext context);
 /* Waits for an event, for about so many milliseconds: CUDA_ERROR_NOT_READY if that was not enough.
  * Spins first: even an idle stream takes some microseconds to get to the event. */
 CUresult ms_event_poll(CUevent event, uint64_t ms);
+/* Waits for the stream, also while other streams are captured. */
+CUresult ms_stream_wait(CUstream stream);
+
+/* True if the event of that context is complete; `patient`: or will be within a moment. */
+bool ms_event_passes(CUevent event, CUcontext context, bool patient);
 
 /*
  * Waits for all work that is queued in the context now, as cuCtxSynchronize does. During a capture

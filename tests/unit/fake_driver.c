@@ -498,6 +498,32 @@ static CUresult mem_free_host(void *memory)
     return CUDA_SUCCESS;
 }
 
+static CUresult device_get_default_mem_pool(CUmemoryPool *pool, CUdevice device)
+{
+    ENTER(device_get_default_mem_pool);
+    *pool = device == 0 ? FAKE_POOL : NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult mem_pool_get_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                       void *value)
+{
+    ENTER(mem_pool_get_attribute);
+    WANT(pool == FAKE_POOL);
+    *(uint64_t *)value = fake.pool[attribute];
+    return CUDA_SUCCESS;
+}
+
+/* A high mark is set back to the present value, which is the attribute before it. */
+static CUresult mem_pool_set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute,
+                                       void *value)
+{
+    ENTER(mem_pool_set_attribute);
+    WANT(pool == FAKE_POOL && *(uint64_t *)value == 0);
+    fake.pool[attribute] = fake.pool[attribute - 1];
+    return CUDA_SUCCESS;
+}
+
 /* What is mapped is known to the driver; all else is host memory that it was not told of. */
 static CUresult pointer_get_attribute(void *value, CUpointer_attribute attribute,
                                       CUdeviceptr address)
@@ -607,6 +633,7 @@ void fake_start(void)
         FUNCTION(ctx_synchronize),
         FUNCTION(ctx_record_event),
         FUNCTION(device_get_attribute),
+        FUNCTION(device_get_default_mem_pool),
         FUNCTION(device_get_name),
         FUNCTION(device_total_mem),
         FUNCTION(mem_get_info),
@@ -623,6 +650,8 @@ void fake_start(void)
         FUNCTION(mem_get_granularity),
         FUNCTION(mem_host_alloc),
         FUNCTION(mem_map),
+        FUNCTION(mem_pool_get_attribute),
+        FUNCTION(mem_pool_set_attribute),
         FUNCTION(mem_release),
         FUNCTION(mem_retain),
         FUNCTION(mem_set_access),

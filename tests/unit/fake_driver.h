@@ -15,6 +15,7 @@
 
 enum { FAKE_GRANULE = 64 << 10, FAKE_WORK = 1024 };
 #define FAKE_CONTEXT ((CUcontext)1) /* of device 0; current from the start */
+#define FAKE_POOL ((CUmemoryPool)9) /* the default one */
 #define FAKE_STREAM ((CUstream)7)   /* of the program */
 
 /* The functions of the table, by name: FAKE_mem_map. */
@@ -48,6 +49,9 @@ struct fake_driver {
     size_t physical_bytes;
     size_t pushed_contexts;
     CUstreamCaptureMode capture_mode;
+
+    /* What the test may set, and the driver has of its pool FAKE_POOL. */
+    uint64_t pool[CU_MEMPOOL_ATTR_USED_MEM_HIGH + 1]; /* by attribute */
 
     /* What the test may set. */
     size_t total_bytes;      /* of the device */

@@ -242,19 +242,22 @@ static void free_memory(const struct fuzz_block *block)
 static void make(struct fuzz_block *block, size_t least, bool may_be_part)
 {
     const size_t slot = (size_t)(block - blocks);
-    block->is_mapped = fuzz_one_in(4);
     block->is_part = may_be_part && least <= ARENA_PART && fuzz_one_in(4);
     block->bytes = draw_bytes(block->is_part ? ARENA_PART : FUZZ_BLOCK_MOST);
     if (block->bytes < FUZZ_BLOCK_LEAST)
         block->bytes = FUZZ_BLOCK_LEAST;
     if (block->bytes < least)
         block->bytes = least;
+    block->is_mapped = block->bytes % 4 == 1; /* draws nothing, as below */
     if (block->is_part && arena == 0) {
         fuzz_wait();
         SEE(CALL(cuMemAlloc_v2)(&arena, FUZZ_SLOTS * ARENA_PART));
     }
     if (block->is_part)
         block->at = arena + slot * ARENA_PART;
+    else if (!block->is_mapped &&
+             block->bytes % 3 == 0) /* draws nothing, so that kept programs stay what they are */
+        SEE(CALL(cuMemAllocAsync)(&block->at, block->bytes, last_stream));
     else
         make_memory(block);
     fuzz_say("  block %zu: %zu bytes%s\n", slot, block->bytes, block->is_part ? ", a part" : "");
@@ -265,7 +268,10 @@ void fuzz_free_block(struct fuzz_block *block)
 {
     if (block->at != 0 && !block->is_part) {
         fuzz_wait();
-        free_memory(block);
+        if (!block->is_mapped && block->bytes % 6 == 0)
+            SEE(CALL(cuMemFreeAsync)(block->at, last_stream));
+        else
+            free_memory(block);
     }
     *block = (struct fuzz_block){0};
 }
@@ -372,7 +378,8 @@ static void defer_at_last(struct fuzz_witness *witness)
 
 struct fuzz_witness fuzz_witness_begin(void)
 {
-    struct fuzz_witness witness = {.block = {.bytes = WITNESS_BYTES, .is_mapped = fuzz_one_in(3)}};
+    struct fuzz_witness witness = {
+        .block = {.bytes = WITNESS_BYTES, .is_mapped = fuzz_way(3) == 0}};
     fuzz_default_stream(false);
     make_memory(&witness.block);
     SEE(CALL(cuMemsetD8_v2)(witness.block.at, 1, WITNESS_BYTES));
@@ -382,6 +389,14 @@ struct fuzz_witness fuzz_witness_begin(void)
 }
 
 bool fuzz_launches_need_all;
+
+/* A device with threads may have been busy, so that the set has run. */
+void fuzz_see_deferred(CUdeviceptr at)
+{
+    const char *eager = getenv("SIMCUDA_EAGER");
+    const bool is_certain = eager == NULL || strcmp(eager, "0") != 0;
+    fuzz_see(is_certain && fuzz_has_shim() && fuzz_defers() && is_in_memory(at));
+}
 
 static void end_witness(struct fuzz_witness witness, bool counts)
 {

@@ -90,7 +90,7 @@ static void green(void)
 
 /* --- a kernel of another device reads a block */
 
-static void read_from(CUcontext reader, CUdeviceptr at)
+void fuzz_read_from(CUcontext reader, CUdeviceptr at)
 {
     CUmodule module = NULL;
     CUfunction kernel = NULL;
@@ -118,7 +118,7 @@ static void read_by_peer(void)
         fuzz_read(at, BYTES); /* mapped before the access is given */
     SEE(CALL(cuCtxCreate_v2)(&reader, 0, 1));
     SEE(CALL(cuCtxEnablePeerAccess)(fuzz_context, 0));
-    read_from(reader, at);
+    fuzz_read_from(reader, at);
     SEE(CALL(cuCtxDisablePeerAccess)(fuzz_context));
     SEE(CALL(cuCtxDestroy_v2)(reader));
     SEE(CALL(cuCtxSetCurrent)(fuzz_context));
@@ -145,7 +145,7 @@ static void read_without_access(void)
     SEE(CALL(cuCtxCreate_v2)(&reader, 0, 1));
     SEE(CALL(cuCtxEnablePeerAccess)(fuzz_context, 0));
     SEE(CALL(cuCtxDisablePeerAccess)(fuzz_context));
-    read_from(reader, at);
+    fuzz_read_from(reader, at);
 }
 
 static void read_illegally(void)

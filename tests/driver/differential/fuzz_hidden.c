@@ -283,11 +283,11 @@ static void in_pool_of_device(void)
     SEE(CALL(cuDeviceGetMemPool)(&before, 0));
     SEE(CALL(cuDeviceSetMemPool)(0, pool));
     SEE(TWIN(twin, cuMemAllocAsync, cuMemAllocAsync_ptsz)(&table, PAGE, fuzz_stream(twin)));
+    SEE(CALL(cuDeviceSetMemPool)(0, before)); /* blocks come from there */
     fuzz_wait();
     gather_host((void *)(uintptr_t)table);
     SEE(CALL(cuMemFreeAsync)(table, fuzz_stream(false)));
     fuzz_wait();
-    SEE(CALL(cuDeviceSetMemPool)(0, before));
     SEE(CALL(cuMemPoolDestroy)(pool));
 }
 

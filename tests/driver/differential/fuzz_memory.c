@@ -284,6 +284,19 @@ static void bind(void)
 
 /* --- memory runs out: what can be restored makes room */
 
+/* What another device may reach is the driver's. */
+static CUmemoryPool make_shared_pool(void)
+{
+    CUmemoryPool pool = NULL;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    SEE(CALL(cuMemPoolCreate)(&pool, &props));
+    SEE(CALL(cuMemPoolSetAccess)(pool, &access, 1));
+    return pool;
+}
+
 /*
  * With the shim the device has 16 MiB (fuzzing.py), so 9 and 9 are too much, unless what was read
  * is given back. What is deferred as well may not be more than the device once the program computes
@@ -295,9 +308,10 @@ static void need_room(void)
     CUdeviceptr first = 0, second = 0;
     size_t pitch = 0;
     CUmemGenericAllocationHandle handle = 0;
-    CUmemoryPool pool = NULL;
+    CUmemoryPool pool = NULL, usual = NULL;
     const bool twin = fuzz_one_in(2);
     fuzz_end_program();
+    SEE(CALL(cuDeviceGetDefaultMemPool)(&usual, 0));
     SEE(CALL(cuMemAlloc_v2)(&first, bytes));
     SEE(CALL(cuMemsetD8_v2)(first, 7, bytes));
     for (size_t at = 0; at < bytes; at += FUZZ_BUFFER_BYTES)
@@ -308,10 +322,13 @@ static void need_room(void)
         SEE(CALL(cuMemAllocPitch_v2)(&second, &pitch, 1 << 20, 9, 4));
         break;
     case 1:
+        pool = make_shared_pool();
+        SEE(CALL(cuDeviceSetMemPool)(0, pool));
         SEE(TWIN(twin, cuMemAllocAsync, cuMemAllocAsync_ptsz)(&second, bytes, NULL));
+        SEE(CALL(cuDeviceSetMemPool)(0, usual));
         break;
     case 2:
-        SEE(CALL(cuDeviceGetDefaultMemPool)(&pool, 0));
+        pool = make_shared_pool();
         SEE(TWIN(twin, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz)(&second, bytes, pool,
                                                                               NULL));
         break;
@@ -328,9 +345,9 @@ static void need_room(void)
         SEE(CALL(cuMemFree_v2)(second));
     if (handle != 0)
         SEE(CALL(cuMemRelease)(handle));
-    if (pool == NULL)
-        CALL(cuDeviceGetDefaultMemPool)(&pool, 0);
-    CALL(cuMemPoolTrimTo)(pool, 0);
+    if (pool != NULL)
+        SEE(CALL(cuMemPoolDestroy)(pool));
+    CALL(cuMemPoolTrimTo)(usual, 0);
     fuzz_read(first, PAGE);
     SEE(CALL(cuMemFree_v2)(first));
 }

@@ -71,16 +71,14 @@ def said(lines):
 def check_allocator(program, preload, folder):
     expandable = ("expandable_segments:True: with it, PyTorch maps its device memory itself, and none of that is "
                   "deferred or sharded; remove it from the variable")
-    pooled = ("backend:cudaMallocAsync: with it, PyTorch's device memory comes from a pool of the driver, and none of "
-              "that is deferred or sharded; remove it from the variable")
     for value, wanted in (("expandable_segments:True", [expandable]),
                           ("max_split_size_mb:128, expandable_segments : True", [expandable]),
-                          ("backend:cudaMallocAsync,max_split_size_mb:1", [pooled]),
+                          ("backend:cudaMallocAsync,max_split_size_mb:1", []),
                           ("expandable_segments:True,expandable_segments:False", []),
                           ("expandable_segments:False,backend:native", []),
                           ("roundup_power2_divisions:[256:1,>:2],expandable_segments:True", [expandable]),
                           ("expandable_segments:Truely", []), ("", []),
-                          ("expandable_segments:True,backend:cudaMallocAsync", [expandable, pooled])):
+                          ("expandable_segments:True,backend:cudaMallocAsync", [expandable])):
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             _, _, errors = run(program, preload, folder, **{name: value})
             check(f"{name}={value}", said(errors), [f"{name} has {line}" for line in wanted])

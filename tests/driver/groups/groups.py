@@ -21,7 +21,7 @@ MIB = 1 << 20
 OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr"}
 
 # Without the hook more memory is needed, and nothing else is different.
-SAVES = {"cuMemAlloc_v2", "cuInit", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuMemFreeHost",
+SAVES = {"cuMemAlloc_v2", "cuInit", "cuMemPoolCreate", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuMemFreeHost",
          "cuMemHostUnregister", "cuLibraryGetKernel", "cuLibraryEnumerateKernels", "cuMemUnmap:host", "cuStreamEndCapture:unjoined",
          "cuStreamEndCapture_ptsz:unjoined", "cuMemFreeAsync:host", "cuMemFreeAsync_ptsz:host"}
 

@@ -73,6 +73,109 @@ static void room_in_a_pool(void)
     SEEN(TESTED(cuMemAllocFromPoolAsync)(&other, 40 * MIB, pool, NULL));
 }
 
+/* --- pools */
+
+static CUmemoryPool make_pool(CUmemLocationType place)
+{
+    CUmemoryPool pool;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = place}};
+    MUST(cuMemPoolCreate(&pool, &props));
+    return pool;
+}
+
+static CUdeviceptr make_pooled(CUmemoryPool pool, size_t bytes)
+{
+    CUdeviceptr block;
+    MUST(cuMemAllocFromPoolAsync(&block, bytes, pool, NULL));
+    MUST(cuMemsetD8_v2(block, 7, bytes));
+    return block;
+}
+
+static void print_figure(CUmemoryPool pool, CUmemPool_attribute attribute)
+{
+    uint64_t value = 0;
+    MUST(cuMemPoolGetAttribute(pool, attribute, &value));
+    printf("%d: %llu\n", (int)attribute, (unsigned long long)value);
+}
+
+static void pool_made(void)
+{
+    CUmemoryPool pool;
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    MUST(TESTED(cuMemPoolCreate)(&pool, &props));
+    const CUdeviceptr block = make_pooled(pool, 64 * MIB);
+    print_device("a part", block, MIB);
+}
+
+/* The handle is the next pool's, which is one of host memory. */
+static void pool_destroyed(void)
+{
+    CUdeviceptr there;
+    const CUmemoryPool gone = make_pool(CU_MEM_LOCATION_TYPE_DEVICE);
+    MUST(TESTED(cuMemPoolDestroy)(gone));
+    SEEN(cuMemPoolTrimTo(gone, 0));
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_HOST);
+    printf("the same handle: %d\n", pool == gone);
+    MUST(cuMemAllocFromPoolAsync(&there, BLOCK_BYTES, pool, NULL));
+    MUST(cuCtxSynchronize());
+    memset((void *)(uintptr_t)there, 3, BLOCK_BYTES);
+    print_device("there", there, BLOCK_BYTES);
+}
+
+static void pool_asked(void)
+{
+    uint64_t value = 0;
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE);
+    make_pooled(pool, BLOCK_BYTES);
+    SEEN(TESTED(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &value));
+    printf("%llu bytes\n", (unsigned long long)value);
+}
+
+static void pool_set(void)
+{
+    uint64_t zero = 0;
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE);
+    MUST(cuMemFreeAsync(make_pooled(pool, BLOCK_BYTES), NULL));
+    MUST(cuCtxSynchronize());
+    SEEN(TESTED(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero));
+    print_figure(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+}
+
+static void pool_trimmed(void)
+{
+    uint64_t all = UINT64_MAX;
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE);
+    MUST(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    MUST(cuMemFreeAsync(make_pooled(pool, BLOCK_BYTES), NULL));
+    MUST(cuCtxSynchronize());
+    print_figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    SEEN(TESTED(cuMemPoolTrimTo)(pool, 0));
+    print_figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+}
+
+static void pool_shared(void)
+{
+    CUcontext here, there;
+    CUdeviceptr copy;
+    uint64_t count = BLOCK_BYTES / 4;
+    const CUmemoryPool pool = make_pool(CU_MEM_LOCATION_TYPE_DEVICE);
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUdeviceptr block = make_pooled(pool, BLOCK_BYTES);
+    MUST(cuCtxSynchronize());
+    MUST(cuCtxGetCurrent(&here));
+    SEEN(TESTED(cuMemPoolSetAccess)(pool, &access, 1));
+    MUST(cuDevicePrimaryCtxRetain(&there, 1));
+    MUST(cuCtxSetCurrent(there));
+    MUST(cuMemAlloc_v2(&copy, BLOCK_BYTES));
+    void *params[] = {&copy, &block, &count};
+    SEEN(cuLaunchKernel(find_kernel("copy32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+    print_device("copied", copy, BLOCK_BYTES);
+    MUST(cuCtxSetCurrent(here));
+}
+
 static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                               .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
 
@@ -247,6 +350,12 @@ const struct scenario memory_scenarios[] = {
     {"cuMemAllocAsync_ptsz", room_in_a_stream, NULL},
     {"cuMemAllocFromPoolAsync", room_in_a_pool, NULL},
     {"cuMemAllocFromPoolAsync_ptsz", room_in_a_pool, NULL},
+    {"cuMemPoolCreate", pool_made, NULL},
+    {"cuMemPoolDestroy", pool_destroyed, NULL},
+    {"cuMemPoolGetAttribute", pool_asked, NULL},
+    {"cuMemPoolSetAttribute", pool_set, NULL},
+    {"cuMemPoolTrimTo", pool_trimmed, NULL},
+    {"cuMemPoolSetAccess", pool_shared, NULL},
     {"cuMemCreate", room_for_a_handle, NULL},
     {"cuMemGetAddressRange_v2", address_range, NULL},
     {"cuMemGetInfo_v2", free_memory, NULL},

@@ -213,10 +213,11 @@ MS_TEST(a_thread_that_is_cancelled_while_it_reads_holds_no_memory)
 
 /* --- what is being read stays */
 
-/* More than is free while what the call reads is in memory. */
-static CUresult take_memory(CUdeviceptr *address)
+/* Of the driver. */
+static CUresult take_memory(CUdeviceptr *address, size_t bytes)
 {
-    return cuMemAllocAsync(address, 48 * MIB, CU_STREAM_PER_THREAD);
+    size_t pitch;
+    return cuMemAllocPitch(address, &pitch, MIB, bytes / MIB, 4);
 }
 
 static void check_held(struct call *call, const char *function, bool in_busy_stream)
@@ -230,7 +231,8 @@ static void check_held(struct call *call, const char *function, bool in_busy_str
         call->stream = make_stream(true);
     stop_call_at(function, 1, call);
     atomic_store(&may_go_on, true);
-    CHECK_EQ(take_memory(&taken), CUDA_ERROR_OUT_OF_MEMORY);
+    /* More than is free while what the call reads is in memory. */
+    CHECK_EQ(take_memory(&taken, 48 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     simcuda_gate_open();
     end_call(call);
     CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
@@ -244,7 +246,7 @@ MS_TEST(what_a_copy_to_the_host_reads_stays_until_it_is_queued)
     check_held(&call, "cuMemcpyDtoH_v2", false);
     CHECK_EQ(call.host[4095], 7);
     if (device_has_shim())
-        CHECK_EQ(take_memory(&taken), CUDA_SUCCESS);
+        CHECK_EQ(take_memory(&taken, 48 * MIB), CUDA_SUCCESS);
 }
 
 /* The stream is busy for a moment, so that the copy is not recorded. */
@@ -258,7 +260,7 @@ static void check_copy_in_stream_held(void (*run)(struct call *call), const char
     check_filled(call.to, 8 * MIB, 7);
     if (device_has_shim()) {
         CHECK_EQ(cuMemFree(call.to), CUDA_SUCCESS);
-        CHECK_EQ(take_memory(&taken), CUDA_SUCCESS);
+        CHECK_EQ(take_memory(&taken, 48 * MIB), CUDA_SUCCESS);
     }
 }
 
@@ -311,7 +313,7 @@ static void check_held_by_other_context(bool to_host)
     else
         CHECK_EQ(cuMemcpyDtoDAsync(to, from, MIB, stream), CUDA_SUCCESS);
     CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-    CHECK_EQ(cuMemAllocAsync(&taken, 62 * MIB, CU_STREAM_PER_THREAD), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(take_memory(&taken, 62 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     atomic_store(&may_go_on, true);
     CHECK_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
     if (to_host)

@@ -10,8 +10,6 @@
         return 801; /* cudaErrorNotSupported */                           \
     }
 
-ABSENT(cudaDeviceGetGraphMemAttribute)
-ABSENT(cudaDeviceSetGraphMemAttribute)
 ABSENT(cudaGetSymbolAddress)
 ABSENT(cudaGraphAddNode)
 ABSENT(cudaGraphConditionalHandleCreate)

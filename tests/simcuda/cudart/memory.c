@@ -58,6 +58,18 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream)
     RT_RETURN(rt.cuMemFreeAsync(address_of(pointer), stream));
 }
 
+cudaError_t cudaDeviceGetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute,
+                                           void *value)
+{
+    RT_RETURN(rt.cuDeviceGetGraphMemAttribute(device, (CUgraphMem_attribute)attribute, value));
+}
+
+cudaError_t cudaDeviceSetGraphMemAttribute(int device, enum cudaGraphMemAttributeType attribute,
+                                           void *value)
+{
+    RT_RETURN(rt.cuDeviceSetGraphMemAttribute(device, (CUgraphMem_attribute)attribute, value));
+}
+
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
 {
     RT_RETURN(rt.cuMemPoolSetAttribute(pool, (CUmemPool_attribute)attribute, value));

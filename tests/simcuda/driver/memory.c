@@ -357,7 +357,9 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
                          (memory->kind == SIM_DEVICE || memory->pool != NULL ||
                           memory->kind == SIM_MANAGED || memory->kind == SIM_EXTERNAL);
     result = is_ours ? sim_sticky_error() : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && memory->pool != NULL)
+        sim_pool_free_locked(memory);
+    else if (result == CUDA_SUCCESS)
         sim_memory_destroy_locked(memory);
     pthread_mutex_unlock(&sim_lock);
     return result;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A block that the pool keeps for its next allocation of the same size. */
+/* A block that the pool keeps for its next allocations. */
 struct kept {
     struct kept *next;
     struct sim_memory *memory;
@@ -34,6 +34,7 @@ struct free_work {
     uint64_t buffer_id;
 };
 static struct sim_table pools;
+static struct CUmemPoolHandle_st *last_freed; /* the next pool gets its handle */
 
 static CUresult find_locked(CUmemoryPool handle)
 {
@@ -45,7 +46,9 @@ static CUresult find_locked(CUmemoryPool handle)
 
 static struct CUmemPoolHandle_st *create_locked(CUdevice device)
 {
-    struct CUmemPoolHandle_st *pool = sim_zalloc(sizeof(*pool));
+    struct CUmemPoolHandle_st *pool = last_freed != NULL ? last_freed : sim_zalloc(sizeof(*pool));
+    last_freed = NULL;
+    *pool = (struct CUmemPoolHandle_st){0};
     pool->region = (struct sim_region){(uint64_t)pool, 1};
     pool->device = device;
     pool->kind = SIM_POOLED;
@@ -76,17 +79,8 @@ static void free_if_over_locked(struct CUmemPoolHandle_st *pool)
     if (!pool->is_destroyed || pool->live > 0)
         return;
     sim_table_remove(&pools, &pool->region);
-    free(pool);
-}
-
-static void trim_locked(struct CUmemPoolHandle_st *pool, uint64_t keep)
-{
-    while (pool->kept != NULL && pool->reserved > keep) {
-        struct kept *kept = pool->kept;
-        pool->kept = kept->next;
-        sim_memory_destroy_locked(kept->memory);
-        free(kept);
-    }
+    free(last_freed);
+    last_freed = pool;
 }
 
 void sim_pools_forget_locked(struct sim_memory *memory)
@@ -122,6 +116,67 @@ static struct sim_memory *take_kept_locked(struct CUmemPoolHandle_st *pool, size
     return NULL;
 }
 
+static CUresult create_memory_locked(const struct CUmemPoolHandle_st *pool, size_t bytes,
+                                     struct sim_memory **out);
+
+static void add_kept_locked(struct CUmemPoolHandle_st *pool, struct sim_memory *memory)
+{
+    struct kept *kept = sim_zalloc(sizeof(*kept));
+    kept->memory = memory;
+    kept->next = pool->kept;
+    pool->kept = kept;
+    memory->freeing = true;
+    memory->internal = true;
+}
+
+static void count_locked(struct CUmemPoolHandle_st *pool, struct sim_memory *memory)
+{
+    memory->pool = pool;
+    pool->live++;
+    pool->reserved += memory->backed_bytes;
+    if (pool->reserved > pool->reserved_high)
+        pool->reserved_high = pool->reserved;
+}
+
+/*
+ * None of the size: the pool maps what it keeps anew, so as many granules as are needed go, and
+ * what is left of the last block stays.
+ */
+static void cut_kept_locked(struct CUmemPoolHandle_st *pool, size_t bytes)
+{
+    const size_t wanted = sim_round_up(bytes, SIM_GRANULE);
+    size_t cut = 0;
+    for (struct kept **link = &pool->kept; *link != NULL && cut < wanted;) {
+        struct kept *kept = *link;
+        if (kept->memory->region.bytes < SIM_GRANULE) {
+            link = &kept->next;
+            continue;
+        }
+        *link = kept->next;
+        cut += kept->memory->backed_bytes;
+        sim_memory_destroy_locked(kept->memory);
+        free(kept);
+    }
+    struct sim_memory *rest;
+    if (cut <= wanted || create_memory_locked(pool, cut - wanted, &rest) != CUDA_SUCCESS)
+        return;
+    count_locked(pool, rest);
+    add_kept_locked(pool, rest);
+}
+
+/* All granules above `keep` that nobody uses, and small blocks whole. */
+static void trim_locked(struct CUmemPoolHandle_st *pool, uint64_t keep)
+{
+    if (pool->reserved > keep)
+        cut_kept_locked(pool, pool->reserved - keep);
+    while (pool->kept != NULL && pool->reserved > keep) {
+        struct kept *kept = pool->kept;
+        pool->kept = kept->next;
+        sim_memory_destroy_locked(kept->memory);
+        free(kept);
+    }
+}
+
 /* Host and managed memory does not count as the device's. */
 static CUresult create_host_locked(enum sim_kind kind, size_t bytes, struct sim_memory **out)
 {
@@ -148,6 +203,8 @@ static CUresult allocate_locked(struct CUmemPoolHandle_st *pool, size_t bytes,
 {
     struct sim_memory *memory = take_kept_locked(pool, bytes);
     if (memory == NULL) {
+        if (pool->kept != NULL && bytes >= SIM_GRANULE)
+            cut_kept_locked(pool, bytes);
         CUresult result = create_memory_locked(pool, bytes, &memory);
         if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->kept != NULL) {
             trim_locked(pool, 0);
@@ -155,11 +212,7 @@ static CUresult allocate_locked(struct CUmemPoolHandle_st *pool, size_t bytes,
         }
         if (result != CUDA_SUCCESS)
             return result;
-        memory->pool = pool;
-        pool->live++;
-        pool->reserved += memory->backed_bytes;
-        if (pool->reserved > pool->reserved_high)
-            pool->reserved_high = pool->reserved;
+        count_locked(pool, memory);
     }
     pool->used += memory->backed_bytes;
     if (pool->used > pool->used_high)
@@ -218,7 +271,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemo
 
 /* --- stream-ordered free */
 
-static void keep_or_destroy_locked(struct sim_memory *memory)
+void sim_pool_free_locked(struct sim_memory *memory)
 {
     struct CUmemPoolHandle_st *pool = memory->pool;
     if (pool == NULL || pool->is_destroyed || pool->reserved > pool->release_threshold) {
@@ -226,12 +279,8 @@ static void keep_or_destroy_locked(struct sim_memory *memory)
         return;
     }
     sim_streams_retire_range_locked(memory->region.begin, memory->region.bytes, "memory was freed");
-    struct kept *kept = sim_zalloc(sizeof(*kept));
-    kept->memory = memory;
-    kept->next = pool->kept;
-    pool->kept = kept;
+    add_kept_locked(pool, memory);
     pool->used -= memory->backed_bytes;
-    memory->internal = true;
 }
 
 static void run_free(struct sim_work *work)
@@ -240,7 +289,7 @@ static void run_free(struct sim_work *work)
     pthread_mutex_lock(&sim_lock);
     struct sim_memory *memory = sim_memory_find_locked(job->address);
     if (memory != NULL && memory->buffer_id == job->buffer_id && memory->freeing)
-        keep_or_destroy_locked(memory);
+        sim_pool_free_locked(memory);
     pthread_mutex_unlock(&sim_lock);
 }
 
@@ -480,6 +529,32 @@ bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice devi
     const unsigned char wanted =
         write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
     return (pool->access[device] & wanted) == wanted;
+}
+
+/* --- memory of graphs, of which there is none */
+
+static CUresult check_graph_attribute(CUdevice device, CUgraphMem_attribute attribute,
+                                      const void *value)
+{
+    if (value == NULL || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
+        return CUDA_ERROR_INVALID_VALUE;
+    return sim_device_check(device);
+}
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
+{
+    SIM_ENTER(cuDeviceGetGraphMemAttribute);
+    const CUresult result = check_graph_attribute(device, attr, value);
+    if (result == CUDA_SUCCESS)
+        *(uint64_t *)value = 0;
+    return result;
+}
+
+CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
+{
+    SIM_ENTER(cuDeviceSetGraphMemAttribute);
+    const CUresult result = check_graph_attribute(device, attr, value);
+    return result != CUDA_SUCCESS || *(uint64_t *)value == 0 ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* --- the pools of a device */

@@ -311,4 +311,5 @@ bool sim_multicast_release_locked(CUmemGenericAllocationHandle handle); /* false
 
 /* --- pools (pool.c) */
 void sim_pools_forget_locked(struct sim_memory *memory); /* memory of a pool goes */
+void sim_pool_free_locked(struct sim_memory *memory);    /* it is freed, and the pool may keep it */
 bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice device, bool write);

@@ -42,6 +42,41 @@ MS_TEST(what_is_buried_keeps_its_memory_until_its_context_was_waited_for)
     fake_check_empty();
 }
 
+static void bury_in_stream(size_t granules)
+{
+    struct ms_allocation *allocation = fake_allocation(granules * FAKE_GRANULE);
+    fake_set(allocation, 0, granules * FAKE_GRANULE, &(struct ms_content){.kind = MS_RESIDENT});
+    ms_space_remove(ms_space_claim(allocation->address));
+    CHECK_EQ(ms_driver.event_create(&allocation->freed, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    CHECK_EQ(ms_driver.event_record(allocation->freed, FAKE_STREAM), CUDA_SUCCESS);
+    ms_delay_free(allocation);
+}
+
+MS_TEST(what_is_freed_in_a_stream_goes_when_the_stream_got_there)
+{
+    fake_start();
+    fake.is_busy = true;
+    bury_in_stream(1);
+    ms_free_passed(true);
+    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_delayed_free_bytes(0), FAKE_GRANULE);
+    CHECK_EQ(fake.calls[FAKE_event_query], 1); /* asked, and not waited for */
+    bury_in_stream(1);
+    ms_free_passed(true);
+    CHECK(fake.calls[FAKE_event_query] > 3); /* so much that a moment is waited */
+    fake.is_busy = false;
+    ms_order_set_capture(true);
+    ms_free_passed(true);
+    CHECK_EQ(fake.physical_bytes, 2 * FAKE_GRANULE);
+    ms_order_set_capture(false);
+    ms_free_passed(true);
+    CHECK_EQ(ms_delayed_free_bytes(0), 0);
+    fake.is_busy = true;
+    bury_in_stream(1);
+    CHECK(ms_free_delayed(NULL)); /* it waits for the context */
+    fake_check_empty();
+}
+
 MS_TEST(a_context_that_is_gone_is_not_waited_for)
 {
     fake_start();

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that is allocated and freed in the order of a stream, and the pools that it comes from. */
+#include <string.h>
+
+#include "runtime/calls/calls.h"
+#include "runtime/calls/host_memory.h"
+#include "runtime/calls/pooled.h"
+#include "runtime/calls/query.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/evict.h"
+#include "runtime/memory/delayed_free.h"
+#include "runtime/memory/pool.h"
+#include "shim/nccl_wrappers.h"
+#include "shim/observer.h"
+#include "shim/stream.h"
+
+static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
+                     CUstream stream, CUresult *result_out)
+{
+    if (!ms_is_started() || !ms_pooled_is_wanted() || ms_nccl_is_inside(caller) ||
+        !ms_alloc_in_stream(bytes, pool, stream, address, result_out))
+        return false;
+    ms_observer_prepare(true);
+    return true;
+}
+
+/* Pools may be of host or managed memory. */
+static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes)
+{
+    if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
+        ms_host_add(*address, bytes);
+    return result;
+}
+
+/* is_given: not a null pool, which the driver refuses. */
+#define ALLOCATE(symbol, parameters, arguments, is_given, pool, default_stream)       \
+    CUresult symbol parameters                                                        \
+    {                                                                                 \
+        int attempts = 0;                                                             \
+        CUresult result;                                                              \
+        MS_ENTER(#symbol);                                                            \
+        if ((is_given) && deferred(__builtin_return_address(0), dptr, bytesize, pool, \
+                                   ms_stream(hStream, default_stream), &result))      \
+            return result;                                                            \
+        do                                                                            \
+            result = MS_REAL(symbol) arguments;                                       \
+        while (ms_try_again(result, &attempts));                                      \
+        return published(result, dptr, bytesize);                                     \
+    }
+#define ALLOCATE_IN_STREAM(symbol, default_stream)                            \
+    ALLOCATE(symbol, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream), \
+             (dptr, bytesize, hStream), true, NULL, default_stream)
+ALLOCATE_IN_STREAM(cuMemAllocAsync, CU_STREAM_LEGACY)
+ALLOCATE_IN_STREAM(cuMemAllocAsync_ptsz, CU_STREAM_PER_THREAD)
+
+#define ALLOCATE_FROM_POOL(symbol, default_stream)                                               \
+    ALLOCATE(symbol, (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream), \
+             (dptr, bytesize, pool, hStream), pool != NULL, pool, default_stream)
+ALLOCATE_FROM_POOL(cuMemAllocFromPoolAsync, CU_STREAM_LEGACY)
+ALLOCATE_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, CU_STREAM_PER_THREAD)
+
+/* The driver refuses a stream that is not valid, and an address inside of an allocation. */
+#define FREE(symbol, get_flags, default_stream)                                   \
+    CUresult symbol(CUdeviceptr dptr, CUstream hStream)                           \
+    {                                                                             \
+        CUresult result;                                                          \
+        unsigned flags;                                                           \
+        MS_ENTER(#symbol);                                                        \
+        if (ms_owns_any() && ms_is_owned(dptr) &&                                 \
+            MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS &&                \
+            ms_free_in_stream(dptr, ms_stream(hStream, default_stream), &result)) \
+            return result;                                                        \
+        result = MS_REAL(symbol)(dptr, hStream);                                  \
+        if (result == CUDA_SUCCESS)                                               \
+            ms_host_forget(dptr);                                                 \
+        return result;                                                            \
+    }
+FREE(cuMemFreeAsync, cuStreamGetFlags, CU_STREAM_LEGACY)
+FREE(cuMemFreeAsync_ptsz, cuStreamGetFlags_ptsz, CU_STREAM_PER_THREAD)
+
+/* Of the device's memory, and without any property: nobody else can get at what comes from it. */
+static bool is_plain(const CUmemPoolProps *props)
+{
+    CUmemPoolProps plain;
+    memset(&plain, 0, sizeof(plain));
+    plain.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    plain.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    plain.location.id = props->location.id;
+    return memcmp(&plain, props, sizeof(plain)) == 0;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
+{
+    const CUresult result = MS_REAL(cuMemPoolCreate)(pool, poolProps);
+    if (result == CUDA_SUCCESS && ms_is_started() && is_plain(poolProps))
+        ms_pool_add(*pool, poolProps->location.id);
+    return result;
+}
+
+/* Another thread may get the same handle as soon as the driver has destroyed the pool. */
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    struct ms_pool *taken = ms_pool_take_handle(pool);
+    const CUresult result = MS_REAL(cuMemPoolDestroy)(pool);
+    if (result == CUDA_SUCCESS)
+        ms_pool_end(taken);
+    else
+        ms_pool_restore_handle(taken);
+    return result;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    MS_INSIDE;
+    ms_free_passed(false);
+    const CUresult result = MS_REAL(cuMemPoolGetAttribute)(pool, attr, value);
+    if (result == CUDA_SUCCESS)
+        ms_pool_add_figures(pool, attr, value);
+    return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value)
+{
+    MS_INSIDE;
+    ms_free_passed(false);
+    const CUresult result = MS_REAL(cuMemPoolSetAttribute)(pool, attr, value);
+    if (result == CUDA_SUCCESS)
+        ms_pool_reset_high(pool, attr);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+{
+    MS_INSIDE;
+    ms_free_passed(false);
+    return MS_REAL(cuMemPoolTrimTo)(pool, ms_pool_trim(pool, minBytesToKeep));
+}
+
+static bool is_another(const CUmemAccessDesc *access, CUmemoryPool pool)
+{
+    return access->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+           ms_pool_find(pool, access->location.id) == NULL;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+{
+    MS_ENTER("cuMemPoolSetAccess");
+    CUresult result = CUDA_SUCCESS;
+    bool is_shared = false;
+    for (size_t i = 0; i < count && map != NULL && ms_is_started(); i++)
+        is_shared = is_another(&map[i], pool) || is_shared;
+    if (is_shared)
+        result = ms_pool_share(pool);
+    if (result == CUDA_SUCCESS)
+        result = MS_REAL(cuMemPoolSetAccess)(pool, map, count);
+    for (size_t i = 0; i < count && is_shared && result == CUDA_SUCCESS; i++) {
+        if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+            result = ms_pool_access(pool, map[i].location.id,
+                                    map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    }
+    return result;
+}

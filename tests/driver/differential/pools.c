@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory that is allocated and freed in the order of a stream, and what pools say about it. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "tests/driver/differential/scenario.h"
+
+static CUdeviceptr in_stream(size_t bytes, CUstream stream)
+{
+    CUdeviceptr at = 0;
+    OK(cuMemAllocAsync(&at, bytes, stream));
+    return at;
+}
+
+static CUstream make_stream(void)
+{
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+}
+
+static CUmemoryPool default_pool(void)
+{
+    CUmemoryPool pool;
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    return pool;
+}
+
+static const CUmemPoolProps plain = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                     .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+
+static CUmemoryPool make_pool(void)
+{
+    CUmemoryPool pool;
+    OK(cuMemPoolCreate(&pool, &plain));
+    return pool;
+}
+
+static CUdeviceptr from_pool(size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    CUdeviceptr at = 0;
+    OK(cuMemAllocFromPoolAsync(&at, bytes, pool, stream));
+    return at;
+}
+
+static void add(CUdeviceptr address, uint64_t count, uint32_t value, CUstream stream)
+{
+    struct {
+        CUdeviceptr address;
+        uint64_t count;
+        uint32_t value;
+    } argument = {address, count, value};
+    void *params[] = {&argument};
+    OK(cuLaunchKernel(function("add_in_place32"), 16, 1, 1, 64, 1, 1, 0, stream, params, NULL));
+}
+
+/* A stream that stands still until it is let go. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    bool is_open;
+};
+
+static void pass(void *argument)
+{
+    struct gate *gate = argument;
+    pthread_mutex_lock(&gate->lock);
+    while (!gate->is_open)
+        pthread_cond_wait(&gate->opened, &gate->lock);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static void close_gate(struct gate *gate, CUstream stream)
+{
+    *gate = (struct gate){.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
+    OK(cuLaunchHostFunc(stream, pass, gate));
+}
+
+static void open_gate(struct gate *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    gate->is_open = true;
+    pthread_cond_signal(&gate->opened);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static void print_figures(const char *when, CUmemoryPool pool)
+{
+    static const CUmemPool_attribute all[] = {CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+                                              CU_MEMPOOL_ATTR_USED_MEM_HIGH,
+                                              CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+                                              CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH};
+    printf("%s:", when);
+    for (int i = 0; i < 4; i++) {
+        uint64_t value = 0;
+        OK(cuMemPoolGetAttribute(pool, all[i], &value));
+        printf(" %llu", (unsigned long long)value);
+    }
+    printf("\n");
+}
+
+static void print_used(void)
+{
+    uint64_t used = 1;
+    OK(cuMemPoolGetAttribute(default_pool(), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+    printf("used: %llu\n", (unsigned long long)used);
+}
+
+static void set_figure(CUmemoryPool pool, CUmemPool_attribute attribute, uint64_t value)
+{
+    OK(cuMemPoolSetAttribute(pool, attribute, &value));
+}
+
+static size_t free_bytes(void)
+{
+    size_t free, total;
+    OK(cuMemGetInfo(&free, &total));
+    return free;
+}
+
+/* Of what is loaded, a part is kept. */
+static void sliced(void)
+{
+    const CUstream stream = make_stream();
+    const CUdeviceptr loaded = load_file(8 * MIB);
+    const CUdeviceptr whole = in_stream(8 * MIB, stream), part = in_stream(2 * MIB, stream);
+    OK(cuMemcpyDtoDAsync(whole, loaded, 8 * MIB, stream));
+    OK(cuMemFreeAsync(loaded, stream));
+    OK(cuMemcpyDtoDAsync(part, whole + MIB, 2 * MIB, stream));
+    OK(cuMemFreeAsync(whole, stream));
+    OK(cuStreamSynchronize(stream));
+    print_bytes("the part", part, 2 * MIB);
+    OK(cuMemFree(part));
+}
+
+/* Neither the free nor what follows waits for a stream that stands still. */
+static void stands_still(void)
+{
+    struct gate gate;
+    const CUstream stream = make_stream();
+    const size_t before = free_bytes();
+    const CUdeviceptr pooled = in_stream(8 * MIB, stream);
+    CUdeviceptr plain_memory = allocate(8 * MIB);
+    OK(cuMemsetD32Async(pooled, 5, 2 * MIB, stream));
+    OK(cuMemsetD32Async(plain_memory, 6, 2 * MIB, stream));
+    add(pooled, 2 * MIB, 1, stream);
+    add(plain_memory, 2 * MIB, 1, stream);
+    OK(cuStreamSynchronize(stream));
+    close_gate(&gate, stream);
+    const CUdeviceptr kept = allocate(4096);
+    OK(cuMemcpyDtoDAsync(kept, pooled + MIB, 2048, stream));
+    OK(cuMemcpyDtoDAsync(kept + 2048, plain_memory + MIB, 2048, stream));
+    OK(cuMemFreeAsync(pooled, stream));
+    OK(cuMemFreeAsync(plain_memory, stream));
+    printf("freed again: %d %d\n", cuMemFreeAsync(pooled, stream),
+           cuMemFreeAsync(plain_memory, stream));
+    print_figures("while it stands still", default_pool());
+    const CUdeviceptr other = in_stream(16 * MIB, CU_STREAM_PER_THREAD);
+    OK(cuMemsetD8Async(other, 3, 16 * MIB, CU_STREAM_PER_THREAD));
+    printf("used: %d\n", before - free_bytes() >= 32 * MIB);
+    open_gate(&gate);
+    OK(cuStreamSynchronize(stream));
+    print_figures("afterwards", default_pool());
+    print_bytes("kept", kept, 4096);
+    print_bytes("other", other, 16 * MIB);
+    OK(cuMemFree(other));
+    OK(cuMemFree(kept));
+    printf("%d\n", free_bytes() == before);
+}
+
+/* Made in one stream, used and freed in another that waits for it. */
+static void handed_on(void)
+{
+    CUevent made, used;
+    const CUstream first = make_stream(), second = make_stream();
+    OK(cuEventCreate(&made, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&used, CU_EVENT_DISABLE_TIMING));
+    const CUdeviceptr result = allocate(4 * MIB);
+    for (uint32_t i = 0; i < 20; i++) {
+        const CUdeviceptr at = in_stream(4 * MIB, first);
+        OK(cuMemsetD32Async(at, i, MIB, first));
+        OK(cuEventRecord(made, first));
+        OK(cuStreamWaitEvent(second, made, 0));
+        add(at, MIB, 100, second);
+        OK(cuMemcpyDtoDAsync(result, at, 4 * MIB, second));
+        OK(cuEventRecord(used, second));
+        OK(cuStreamWaitEvent(first, used, 0));
+        OK(cuMemFreeAsync(at, i % 2 == 0 ? second : first));
+    }
+    OK(cuCtxSynchronize());
+    print_bytes("the last", result, 4 * MIB);
+}
+
+static void figures(void)
+{
+    const CUstream stream = make_stream();
+    const CUmemoryPool pool = make_pool();
+    CUmemoryPool seen = NULL;
+    CUcontext context = NULL;
+    print_figures("empty", pool);
+    const CUdeviceptr first = from_pool(4 * MIB, pool, stream);
+    const CUdeviceptr small = from_pool(1000, pool, stream);
+    const CUdeviceptr second = from_pool(6 * MIB + 5, pool, stream);
+    print_figures("three", pool);
+    OK(cuPointerGetAttribute(&seen, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, second + MIB));
+    OK(cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, second));
+    printf("handle %d, context %d\n", seen == pool, context != NULL);
+    OK(cuMemFreeAsync(first, stream));
+    OK(cuStreamSynchronize(stream));
+    print_figures("two", pool);
+    set_figure(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0);
+    set_figure(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0);
+    print_figures("set back", pool);
+    OK(cuMemFreeAsync(small, stream));
+    OK(cuStreamSynchronize(stream));
+    set_figure(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, UINT64_MAX);
+    const size_t before = free_bytes();
+    OK(cuMemFreeAsync(second, stream));
+    OK(cuStreamSynchronize(stream));
+    print_figures("kept", pool);
+    printf("%zu bytes more are free\n", free_bytes() - before);
+    const CUdeviceptr third = from_pool(2 * MIB, pool, stream);
+    print_figures("from what was kept", pool);
+    OK(cuMemPoolTrimTo(pool, 4 * MIB));
+    print_figures("trimmed to 4 MiB", pool);
+    OK(cuMemPoolTrimTo(pool, 0));
+    print_figures("trimmed", pool);
+    const CUdeviceptr fourth = from_pool(8 * MIB, pool, stream);
+    print_figures("larger", pool);
+    OK(cuMemFree(fourth));
+    print_figures("freed in no stream", pool);
+    OK(cuMemsetD8(third, 1, 2 * MIB));
+    OK(cuMemPoolDestroy(pool));
+    printf("destroyed: %d\n", cuMemPoolTrimTo(pool, 0));
+    print_bytes("of a pool that was destroyed", third, 2 * MIB);
+    OK(cuMemFreeAsync(third, stream));
+    OK(cuStreamSynchronize(stream));
+    printf("%zu bytes more are free\n", free_bytes() - before);
+    printf("the default pool is not destroyed: %d\n", cuMemPoolDestroy(default_pool()));
+    print_figures("the default pool", default_pool());
+}
+
+/* The current pool is another one, and the default one again when that is destroyed. */
+static void current_pool(void)
+{
+    const CUmemoryPool pool = make_pool();
+    OK(cuDeviceSetMemPool(0, pool));
+    const CUdeviceptr first = in_stream(4 * MIB, NULL);
+    print_figures("its pool", pool);
+    print_figures("the default pool", default_pool());
+    OK(cuMemFreeAsync(first, NULL));
+    OK(cuCtxSynchronize());
+    OK(cuMemPoolDestroy(pool));
+    const CUdeviceptr second = in_stream(4 * MIB, NULL);
+    print_figures("the default pool", default_pool());
+    OK(cuMemFree(second));
+}
+
+static void refused(void)
+{
+    CUdeviceptr at = 0;
+    CUgraph graph;
+    CUstreamCaptureStatus status;
+    const CUstream stream = make_stream(), gone = make_stream();
+    OK(cuStreamDestroy(gone));
+    printf("%d %d %d %d %d\n", cuMemAllocAsync(NULL, MIB, stream), cuMemAllocAsync(&at, 0, stream),
+           cuMemAllocAsync(&at, 4 * MIB, gone), cuMemAllocFromPoolAsync(&at, 4 * MIB, NULL, stream),
+           cuMemAllocAsync(&at, (size_t)1 << 50, stream));
+    at = in_stream(4 * MIB, stream);
+    OK(cuMemsetD8Async(at, 7, 4 * MIB, stream));
+    OK(cuStreamSynchronize(stream));
+    printf("%d %d %d\n", cuMemFreeAsync(at + 4096, stream), cuMemFreeAsync(at, gone),
+           cuMemFreeAsync(0, stream));
+    /* The driver makes a node of it, for memory of a graph only. */
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    printf("captured: %d\n", cuMemFreeAsync(at, stream));
+    OK(cuStreamIsCapturing(stream, &status));
+    printf("still captured: %d\n", (int)status);
+    OK(cuStreamEndCapture(stream, &graph));
+    print_bytes("still there", at, 4 * MIB);
+    OK(cuMemFreeAsync(at, stream));
+    OK(cuStreamSynchronize(stream));
+    printf("%d %d\n", cuMemFreeAsync(at, stream), cuMemFree(at));
+}
+
+/* Freed in one stream while another is captured. */
+static void freed_meanwhile(void)
+{
+    CUgraph graph;
+    const CUstream stream = make_stream(), captured = make_stream();
+    const CUdeviceptr at = in_stream(4 * MIB, stream);
+    OK(cuMemsetD8Async(at, 7, 4 * MIB, stream));
+    add(at, MIB, 1, stream);
+    OK(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuMemFreeAsync(at, stream));
+    const CUdeviceptr other = in_stream(4 * MIB, stream);
+    OK(cuMemsetD8Async(other, 8, 4 * MIB, stream));
+    OK(cuStreamEndCapture(captured, &graph));
+    OK(cuStreamSynchronize(stream));
+    print_bytes("other", other, 4 * MIB);
+    OK(cuMemFreeAsync(other, stream));
+    OK(cuStreamSynchronize(stream));
+    print_used();
+}
+
+/* Each step allocates, sets, computes and frees, as with PyTorch's backend:cudaMallocAsync. */
+static void train(void)
+{
+    enum { STEPS = 150, TENSORS = 4 };
+    const CUdeviceptr parameters = in_stream(8 * MIB, NULL);
+    OK(cuMemsetD32(parameters, 1, 2 * MIB));
+    const CUdeviceptr unused = in_stream(8 * MIB, NULL);
+    OK(cuMemsetD32(unused, 2, 2 * MIB));
+    for (uint32_t step = 0; step < STEPS; step++) {
+        CUdeviceptr made[TENSORS];
+        for (uint32_t i = 0; i < TENSORS; i++) {
+            made[i] = in_stream(4 * MIB, NULL);
+            OK(cuMemsetD32Async(made[i], step, MIB, NULL));
+            add(made[i], MIB, i, NULL);
+        }
+        add(parameters, 1000, step, NULL);
+        for (uint32_t i = 0; i < TENSORS; i++)
+            OK(cuMemFreeAsync(made[i], NULL));
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    print_bytes("parameters", parameters, 8 * MIB);
+    print_bytes("unused", unused, 8 * MIB);
+}
+
+/* The next model, when the first is gone. */
+static void train_and_load(void)
+{
+    const CUdeviceptr model = in_stream(16 * MIB, NULL);
+    OK(cuMemsetD32(model, 1, 4 * MIB));
+    const CUdeviceptr small = allocate(4096);
+    for (uint32_t step = 0; step < 150; step++) {
+        fill(small, step, 1024);
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    const CUdeviceptr working = in_stream(8 * MIB, NULL); /* the driver's */
+    OK(cuMemsetD8Async(working, 4, 8 * MIB, NULL));
+    OK(cuMemFreeAsync(model, NULL));
+    OK(cuCtxSynchronize());
+    const CUdeviceptr next = in_stream(16 * MIB, NULL);
+    OK(cuMemsetD32(next, 2, 4 * MIB));
+    print_bytes("a part of the next model", next, 4096);
+    print_bytes("working memory", working, 8 * MIB);
+}
+
+/* The other device has access when the pool gives it, and not by cuCtxEnablePeerAccess. */
+static void shared(void)
+{
+    CUcontext here, there;
+    CUdevice device;
+    const CUmemoryPool pool = make_pool();
+    OK(cuCtxGetCurrent(&here));
+    const CUdeviceptr at = from_pool(4 * MIB, pool, NULL);
+    OK(cuMemsetD32(at, 7, MIB));
+    const CUmemAccessDesc own = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                                 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc other = own;
+    other.location.id = 1;
+    OK(cuMemPoolSetAccess(pool, &own, 1));
+    OK(cuMemPoolSetAccess(pool, &other, 1));
+    const CUdeviceptr later = from_pool(4 * MIB, pool, NULL);
+    OK(cuMemsetD32(later, 8, MIB));
+    OK(cuCtxSynchronize());
+    OK(cuDeviceGet(&device, 1));
+    OK(cuDevicePrimaryCtxRetain(&there, device));
+    OK(cuCtxSetCurrent(there));
+    const CUdeviceptr result = allocate(8 * MIB);
+    OK(cuMemcpyDtoD(result, at, 4 * MIB));
+    OK(cuMemcpyDtoD(result + 4 * MIB, later, 4 * MIB));
+    print_bytes("read there", result, 8 * MIB);
+    OK(cuCtxSetCurrent(here));
+    OK(cuMemFreeAsync(at, NULL));
+    OK(cuMemFreeAsync(later, NULL));
+    OK(cuCtxSynchronize());
+    print_figures("afterwards", pool);
+}
+
+/* Freed memory that the device is not done with is waited for only when there is no other. */
+static void short_of_memory(void)
+{
+    const CUstream stream = make_stream();
+    for (uint32_t i = 0; i < 20; i++) {
+        const CUdeviceptr at = in_stream(40 * MIB, stream);
+        add(at, 10 * MIB, i, stream);
+        OK(cuMemFreeAsync(at, stream));
+    }
+    OK(cuStreamSynchronize(stream));
+    print_used();
+}
+
+static void *work(void *argument)
+{
+    CUcontext context = argument;
+    OK(cuCtxSetCurrent(context));
+    const CUstream stream = make_stream();
+    for (uint32_t i = 0; i < 100; i++) {
+        uint32_t seen = 0;
+        const CUdeviceptr at = in_stream((2 + i % 3) * 2 * MIB, stream);
+        OK(cuMemsetD32Async(at, i, MIB, stream));
+        if (i % 2 == 0)
+            add(at, 1000, 5, stream);
+        OK(cuMemcpyDtoHAsync(&seen, at, sizeof(seen), stream));
+        OK(cuMemFreeAsync(at, stream));
+        OK(cuStreamSynchronize(stream));
+        if (seen != i + (i % 2 == 0 ? 5 : 0))
+            printf("wrong: %u at %u\n", seen, i);
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t running[4];
+    CUcontext context;
+    OK(cuCtxGetCurrent(&context));
+    function("add_in_place32");
+    for (int i = 0; i < 4; i++)
+        pthread_create(&running[i], NULL, work, context);
+    for (int i = 0; i < 4; i++)
+        pthread_join(running[i], NULL);
+    OK(cuCtxSynchronize());
+    print_used();
+}
+
+const struct scenario scenarios[] = {
+    {"sliced", sliced},
+    {"stands_still", stands_still},
+    {"handed_on", handed_on},
+    {"figures", figures},
+    {"current_pool", current_pool},
+    {"refused", refused},
+    {"freed_meanwhile", freed_meanwhile},
+    {"train", train},
+    {"train_and_load", train_and_load},
+    {"shared", shared},
+    {"short_of_memory", short_of_memory},
+    {"threads", threads},
+    {NULL, NULL},
+};

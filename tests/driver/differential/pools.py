@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""pools.py PROGRAM KERNELS SHIM: stream-ordered memory without and with the shim; the dump must show that it is deferred."""
+from scenarios import SMALL, main
+
+MIB = 1 << 20
+ALL = ("sliced", "stands_still", "handed_on", "figures", "current_pool", "refused", "freed_meanwhile", "train_and_load",
+       "threads")
+
+
+def all_scenarios(test):
+    for scenario in ALL:
+        for settings in ({}, {"METASHARD_MIN_BYTES": "1"}, {"SIMCUDA_DELAY_US": "500"}):
+            test.both(scenario, settings)
+    test.both("shared", {"SIMCUDA_DEVICES": "2"})
+
+    _, dump = test.both("sliced")
+    test.check("only the part that was read had memory", dump["backed_bytes_peak"] <= 2 * MIB, dump)
+
+    _, dump = test.both("train")
+    test.check("a training loop settles", dump["settles"] == 1 and "launches work" in dump["settle_cause"], dump)
+    test.check("and then the driver serves it", dump["deferred_allocations"] < 500, dump["deferred_allocations"])
+    _, dump = test.both("train", {"METASHARD_SETTLE_MS": "0"})
+    test.check("without settling, all of it is deferred", dump["deferred_allocations"] >= 600, dump["deferred_allocations"])
+
+    _, dump = test.both("train_and_load")
+    test.check("settled once", dump["settles"] == 1, dump)
+    test.check("the next model is deferred, and working memory is not",
+               dump["deferred_allocations"] == 2 and dump["backed_bytes_peak"] <= 18 * MIB, dump)
+
+    test.both("short_of_memory", SMALL, alone={})
+    test.both("short_of_memory", dict(SMALL, SIMCUDA_DELAY_US="2000"), alone={})
+
+
+main(all_scenarios)
