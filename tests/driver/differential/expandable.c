@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments that grow and shrink, as PyTorch's allocator makes them with expandable_segments: a large
- * reservation, handles of 20 MiB (2 MiB for small blocks) that are mapped side by side in it, and
- * blocks that are reported. Runs with the shim and without it.
+ * Segments that grow and shrink, as PyTorch's allocator makes them with expandable_segments: a
+ * large reservation, handles of 20 MiB (2 MiB for small blocks) that are mapped side by side in
+ * it, and blocks that are reported. Runs with the shim and without it.
  */
 #include "tests/driver/differential/c10.h"
 #include "tests/driver/differential/mappings.h"

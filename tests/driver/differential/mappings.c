@@ -368,6 +368,7 @@ static struct side two_sides(void)
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, channel), 0);
     const pid_t child = fork();
     CHECK(child >= 0);
+    close(channel[child != 0]); /* so that either one notices when the other has failed */
     return (struct side){channel[child == 0], child != 0};
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library that is preloaded beside the shim, before it or behind it, as torch_memory_saver is: what
- * the CUDA runtime would allocate it maps itself, and it can give that memory back for a while. It
- * also passes on the calls of its process that map memory, and counts those that come by.
+ * A library that is preloaded beside the shim, before it or behind it, as torch_memory_saver is:
+ * what the CUDA runtime would allocate it maps itself, and it can give that memory back for a
+ * while. It also passes on the calls of its process that map memory, and counts those that come by.
  */
 #ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_SAVER_H
 #define METASHARD_TESTS_DRIVER_DIFFERENTIAL_SAVER_H
