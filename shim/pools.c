@@ -17,8 +17,13 @@
 static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
                      CUstream stream, CUresult *result_out)
 {
-    if (!ms_is_started() || !ms_pooled_is_wanted() || ms_nccl_is_inside(caller) ||
-        !ms_alloc_in_stream(bytes, pool, stream, address, result_out))
+    if (!ms_is_started())
+        return false;
+    if (!ms_pooled_is_wanted()) {
+        ms_pool_use_kept(pool, bytes);
+        return false;
+    }
+    if (ms_nccl_is_inside(caller) || !ms_alloc_in_stream(bytes, pool, stream, address, result_out))
         return false;
     ms_observer_prepare(true);
     return true;

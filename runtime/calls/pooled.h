@@ -2,10 +2,11 @@
 /*
  * Which allocations of pools are deferred, and which of them show that the program still loads.
  *
- * A program that takes its memory from a pool allocates and frees in each training step. Once it has
- * freed a few times what it had at most, an allocation that takes the place of what was freed is
- * *transient*: neither it nor what is written there keeps the window of deferral open. After
- * settling, the driver serves the pools, until the program has freed nearly all of what it kept.
+ * A program that takes its memory from a pool allocates and frees in each training step. Once it
+ * has freed a few times what it had at most, an allocation that takes the place of what was freed
+ * is *transient*: neither it nor what is written there keeps the window of deferral open. When the
+ * program has settled because it moved on, the driver serves the pools, until the program has freed
+ * nearly all of what it kept.
  */
 #ifndef METASHARD_RUNTIME_CALLS_POOLED_H
 #define METASHARD_RUNTIME_CALLS_POOLED_H

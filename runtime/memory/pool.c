@@ -33,7 +33,7 @@ struct ms_pool {
 static struct {
     struct ms_lock lock;
     struct ms_pool *first;
-    _Atomic uint64_t kept_bytes[MS_MAX_DEVICES];
+    _Atomic uint64_t kept_bytes[MS_MAX_DEVICES], all_kept_bytes;
 } pools = {.lock = MS_LOCK_INIT(pools)};
 
 MS_HOLDS(pools.lock) static struct ms_pool *find_locked(CUmemoryPool handle)
@@ -123,6 +123,7 @@ void ms_pool_restore_handle(struct ms_pool *pool)
 MS_HOLDS(pools.lock) static void keep_locked(struct ms_pool *pool, uint64_t bytes)
 {
     atomic_fetch_add(&pools.kept_bytes[pool->device], bytes - pool->kept);
+    atomic_fetch_add(&pools.all_kept_bytes, bytes - pool->kept);
     pool->kept = bytes;
 }
 
@@ -191,6 +192,22 @@ void ms_pool_uncount(struct ms_pool *pool, size_t bytes)
     pool->used -= bytes;
     pool->allocations--;
     free_if_over_locked(pool);
+    ms_lock_drop(&pools.lock);
+}
+
+void ms_pool_use_kept(CUmemoryPool handle, size_t bytes)
+{
+    CUdevice device;
+    if (atomic_load_explicit(&pools.all_kept_bytes, memory_order_relaxed) == 0 ||
+        ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+        (handle == NULL && ms_driver.device_get_mem_pool(&handle, device) != CUDA_SUCCESS))
+        return;
+    ms_lock_take(&pools.lock);
+    struct ms_pool *pool = find_locked(handle);
+    if (pool != NULL && pool->kept > 0) {
+        note_highs_locked(pool);
+        keep_locked(pool, pool->kept > bytes ? pool->kept - bytes : 0);
+    }
     ms_lock_drop(&pools.lock);
 }
 

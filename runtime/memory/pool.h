@@ -40,6 +40,10 @@ CUmemoryPool ms_pool_handle(const struct ms_pool *pool); /* also of one that was
 void ms_pool_count(struct ms_pool *pool, size_t bytes);
 void ms_pool_uncount(struct ms_pool *pool, size_t bytes);
 
+/* The driver is about to serve an allocation of the pool (NULL: the current one), for which it
+ * would use what is kept. Cheap if nothing is. */
+void ms_pool_use_kept(CUmemoryPool handle, size_t bytes);
+
 /* Adds the shim's part to what the driver says of an attribute. */
 void ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, uint64_t *value);
 

@@ -21,8 +21,16 @@ bool ms_window_is_settled(void)
     return atomic_load_explicit(&is_settled, memory_order_relaxed);
 }
 
+static _Atomic bool has_moved_on; /* the same, and not for a capture or a wish of the program */
+
+bool ms_window_has_moved_on(void)
+{
+    return atomic_load_explicit(&has_moved_on, memory_order_relaxed);
+}
+
 void ms_window_open(void)
 {
+    atomic_store_explicit(&has_moved_on, false, memory_order_relaxed);
     atomic_store_explicit(&is_settled, false, memory_order_relaxed);
     ms_window_extend();
 }
@@ -55,6 +63,7 @@ bool ms_window_is_due(void)
     if (now_ms() - last < ms_config.settle_ms)
         return false;
     start_waiting(); /* so that other threads do not come here too */
+    atomic_store_explicit(&has_moved_on, true, memory_order_relaxed);
     return true;
 }
 

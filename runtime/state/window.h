@@ -17,6 +17,9 @@ void ms_window_extend(void);
 /* True if settling ended the last window: what is handed out now should have memory. */
 bool ms_window_is_settled(void);
 
+/* True if it was settled because the program has moved on. */
+bool ms_window_has_moved_on(void);
+
 /* The program launched work. Returns true, to one thread at a time, if it has moved on. */
 bool ms_window_is_due(void);
 

@@ -350,6 +350,21 @@ static void train_and_load(void)
     print_bytes("working memory", working, 8 * MIB);
 }
 
+/* A capture settles, too, and is no sign that the program has loaded. */
+static void captured_early(void)
+{
+    CUgraph graph;
+    const CUstream stream = make_stream();
+    const CUdeviceptr early = in_stream(2 * MIB, stream);
+    OK(cuMemsetD8Async(early, 4, 2 * MIB, stream));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuStreamEndCapture(stream, &graph));
+    const CUdeviceptr model = in_stream(16 * MIB, stream);
+    OK(cuMemsetD8Async(model, 5, 16 * MIB, stream));
+    OK(cuStreamSynchronize(stream));
+    print_bytes("a part of the model", model, 4096);
+}
+
 /* The other device has access when the pool gives it, and not by cuCtxEnablePeerAccess. */
 static void shared(void)
 {
@@ -439,6 +454,7 @@ const struct scenario scenarios[] = {
     {"freed_meanwhile", freed_meanwhile},
     {"train", train},
     {"train_and_load", train_and_load},
+    {"captured_early", captured_early},
     {"shared", shared},
     {"short_of_memory", short_of_memory},
     {"threads", threads},

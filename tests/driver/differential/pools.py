@@ -28,6 +28,10 @@ def all_scenarios(test):
     test.check("the next model is deferred, and working memory is not",
                dump["deferred_allocations"] == 2 and dump["backed_bytes_peak"] <= 18 * MIB, dump)
 
+    _, dump = test.both("captured_early")
+    test.check("what comes after a capture is deferred", dump["deferred_allocations"] == 2 and
+               dump["backed_bytes_peak"] <= 4 * MIB, dump)
+
     test.both("short_of_memory", SMALL, alone={})
     test.both("short_of_memory", dict(SMALL, SIMCUDA_DELAY_US="2000"), alone={})
 
