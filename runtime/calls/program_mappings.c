@@ -587,15 +587,25 @@ static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end)
     return result;
 }
 
-static void remove_blocks(struct ms_allocation *allocation,
-                          const struct ms_program_mapping *mapping)
+/* What lies outside of the mapping is still the program's. */
+static bool add_rest(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    return begin >= end || ms_space_add_block(allocation, begin, end);
+}
+
+static void cut_blocks(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
     for (;;) {
         const size_t at = ms_space_block_behind(allocation, mapping->begin);
-        size_t end;
-        if (at == allocation->blocks.count || allocation->blocks.all[at].begin >= mapping->end ||
-            !ms_space_remove_block(allocation, allocation->blocks.all[at].begin, &end))
+        if (at == allocation->blocks.count || allocation->blocks.all[at].begin >= mapping->end)
             return;
+        size_t end;
+        const size_t begin = allocation->blocks.all[at].begin;
+        if (!ms_space_remove_block(allocation, begin, &end) ||
+            !add_rest(allocation, begin, mapping->begin) ||
+            !add_rest(allocation, mapping->end, end))
+            ms_fatal("there is no memory for the record of a block at 0x%llx",
+                     allocation->address + begin);
     }
 }
 
@@ -611,7 +621,7 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     ms_publish_event(MS_EVENT_FREE, allocation, mapping->begin, mapping->end - mapping->begin,
                      NULL);
     ms_shard_forget(allocation, mapping->begin, mapping->end);
-    remove_blocks(allocation, mapping);
+    cut_blocks(allocation, mapping);
     const size_t left = allocation->leftover_bytes;
     const size_t present =
         ms_lineage_present_bytes(&allocation->lineage, mapping->begin, mapping->end);

@@ -13,7 +13,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/quiet.h"
 #include "runtime/calls/file_writes.h"
-#include "runtime/config/torch_allocator.h"
 #include "runtime/control/control.h"
 #include "runtime/driver/flags.h"
 #include "runtime/kernel/rules.h"
@@ -40,7 +39,6 @@ static void start(void)
     /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
-    ms_allocator_warn(start_environment);
     ms_state_start(&ms_config);
     ms_publish_set_namer(ms_shard_name_of);
     ms_source_start();

@@ -68,25 +68,6 @@ def said(lines):
     return [line.split(": ", 1)[1] for line in lines]
 
 
-def check_allocator(program, preload, folder):
-    expandable = ("expandable_segments:True: with it, PyTorch maps its device memory itself, and none of that is "
-                  "deferred or sharded; remove it from the variable")
-    for value, wanted in (("expandable_segments:True", [expandable]),
-                          ("max_split_size_mb:128, expandable_segments : True", [expandable]),
-                          ("backend:cudaMallocAsync,max_split_size_mb:1", []),
-                          ("expandable_segments:True,expandable_segments:False", []),
-                          ("expandable_segments:False,backend:native", []),
-                          ("roundup_power2_divisions:[256:1,>:2],expandable_segments:True", [expandable]),
-                          ("expandable_segments:Truely", []), ("", []),
-                          ("expandable_segments:True,backend:cudaMallocAsync", [expandable])):
-        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            _, _, errors = run(program, preload, folder, **{name: value})
-            check(f"{name}={value}", said(errors), [f"{name} has {line}" for line in wanted])
-    _, _, errors = run(program, preload, folder, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
-                       PYTORCH_ALLOC_CONF="expandable_segments:True")
-    check("both names are one line", said(errors), [f"PYTORCH_ALLOC_CONF has {expandable}"])
-
-
 def check_no_plan(program, preload, folder):
     _, _, errors = run(program, preload, folder, METASHARD_PLAN="no/plan.json")
     if errors and "without jansson" in errors[0]:
@@ -169,7 +150,6 @@ def main():
         check_messages(program, preload, folder)
         check_deaf(program, preload, folder)
         check_busy(busy, preload, folder)
-        check_allocator(program, preload, folder)
         check_no_plan(program, preload, folder)
     print(f"1..{len(results)}")
     return not all(results)

@@ -17,8 +17,7 @@ SCRIPT = ("import os; print(len(os.listdir('/proc/self/task'))); "
 def run(folder, preload):
     environment = dict(os.environ, METASHARD_LOG=f"trace:{folder}/log",
                        METASHARD_DUMP=f"{folder}/dump", METASHARD_MIN_BYTES="nonsense",
-                       METASHARD_NO_SUCH="1", METASHARD_PLAN="nowhere",
-                       PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+                       METASHARD_NO_SUCH="1", METASHARD_PLAN="nowhere")
     if preload:
         environment["LD_PRELOAD"] = preload
     done = subprocess.run([sys.executable, "-S", "-c", SCRIPT], env=environment, check=True,
