@@ -8,8 +8,7 @@
  * program has settled because it moved on, the driver serves the pools, until the program has freed
  * nearly all of what it kept.
  */
-#ifndef METASHARD_RUNTIME_CALLS_POOLED_H
-#define METASHARD_RUNTIME_CALLS_POOLED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ bool ms_pooled_is_transient(size_t bytes);
 /* An allocation of a pool begins, or ends; with so much memory behind it. */
 void ms_pooled_begin(size_t bytes, bool is_transient);
 void ms_pooled_end(size_t bytes, size_t backed_bytes, bool is_transient);
-
-#endif

@@ -8,8 +8,7 @@
  * property, of the device's memory, and that no other device may reach. All functions are
  * thread-safe.
  */
-#ifndef METASHARD_RUNTIME_MEMORY_POOL_H
-#define METASHARD_RUNTIME_MEMORY_POOL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ size_t ms_pool_trim(CUmemoryPool handle, size_t keep);
 
 /* What the device's pools would keep for later allocations. */
 uint64_t ms_pool_kept_bytes(CUdevice device);
-
-#endif

@@ -313,6 +313,45 @@ MS_TEST(what_is_free_makes_room)
     free_segment(&new);
 }
 
+/* A block on memory that has a second address is written through either of them, also after it was
+ * given back, and taken again. */
+MS_TEST(memory_with_a_second_address_stays_where_it_is)
+{
+    start();
+    struct segment segment = make_segment(20 * MIB);
+    const CUdeviceptr other = reserve(20 * MIB);
+    grow(&segment, 0, 2);
+    const CUdeviceptr block = take(segment.address, 20 * MIB);
+    put_words(block, 20 * MIB, 3);
+    map(other, 20 * MIB, segment.handles[0]);
+    check_words(other, 20 * MIB, 3);
+    give(block, 20 * MIB);
+    take(block, 20 * MIB);
+    put_words(block, 20 * MIB, 9);
+    check_words(other, 20 * MIB, 9);
+    put_words(other, 20 * MIB, 5);
+    check_words(block, 20 * MIB, 5);
+    OK(cuMemUnmap(other, 20 * MIB));
+    OK(cuMemAddressFree(other, 20 * MIB));
+    free_segment(&segment);
+}
+
+/* A block of which the program unmaps a part without a word keeps the rest. */
+MS_TEST(a_block_that_is_unmapped_in_part_keeps_the_rest)
+{
+    start();
+    struct segment segment = make_segment(20 * MIB);
+    grow(&segment, 0, 3);
+    const CUdeviceptr block = take(segment.address, 60 * MIB);
+    put_words(block, 60 * MIB, 4);
+    shrink(&segment, 1, 2);
+    check_words(block, 20 * MIB, 4);
+    check_words(block + 40 * MIB, 20 * MIB, 4 + 10 * (uint32_t)MIB);
+    OK(cuMemsetD32(block + 40 * MIB, 8, 5 * MIB));
+    check_same(block + 40 * MIB, 20 * MIB, 8);
+    free_segment(&segment);
+}
+
 /* A private pool of a graph grows while the stream is captured. */
 MS_TEST(a_segment_grows_during_a_capture)
 {

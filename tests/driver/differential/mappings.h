@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What tests of memory that the program maps itself have in common. */
-#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_MAPPINGS_H
-#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_MAPPINGS_H
+#pragma once
 
 #include "tests/harness/preload.h"
 #include "tests/simcuda/driver/hook.h"
@@ -133,5 +132,3 @@ static inline CUresult try_add(CUfunction add, CUdeviceptr address, size_t bytes
     void *params[] = {&args};
     return cuLaunchKernel(add, 4, 1, 1, 64, 1, 1, 0, stream, params, NULL);
 }
-
-#endif

@@ -4,8 +4,7 @@
  * what the CUDA runtime would allocate it maps itself, and it can give that memory back for a
  * while. It also passes on the calls of its process that map memory, and counts those that come by.
  */
-#ifndef METASHARD_TESTS_DRIVER_DIFFERENTIAL_SAVER_H
-#define METASHARD_TESTS_DRIVER_DIFFERENTIAL_SAVER_H
+#pragma once
 
 /* From now on content is kept while memory is away, or not. */
 typedef void saver_keep_function(int keeps);
@@ -14,5 +13,3 @@ typedef void saver_resume_function(void);
 
 /* Calls that came by. */
 typedef int saver_count_function(void);
-
-#endif
