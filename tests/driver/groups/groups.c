@@ -86,7 +86,8 @@ void print_gathered(CUdeviceptr table, uint64_t count)
 
 static const struct scenario *const chapters[] = {memory_scenarios, copy_scenarios,
                                                   launch_scenarios, stream_scenarios,
-                                                  hidden_scenarios, device_scenarios};
+                                                  hidden_scenarios, device_scenarios,
+                                                  mapping_scenarios};
 enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]) };
 
 static const struct scenario *find(const char *symbol)

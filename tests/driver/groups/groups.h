@@ -53,4 +53,4 @@ struct scenario {
 
 /* By chapter; each ends with a row without a symbol. */
 extern const struct scenario memory_scenarios[], copy_scenarios[], launch_scenarios[],
-    stream_scenarios[], hidden_scenarios[], device_scenarios[];
+    stream_scenarios[], hidden_scenarios[], device_scenarios[], mapping_scenarios[];

@@ -21,8 +21,9 @@ MIB = 1 << 20
 OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr"}
 
 # Without the hook more memory is needed, and nothing else is different.
-SAVES = {"cuMemAlloc_v2", "cuInit", "cuMemPoolCreate", "cuStreamEndCapture", "cuStreamEndCapture_ptsz", "cuMemFreeHost",
-         "cuMemHostUnregister", "cuLibraryGetKernel", "cuLibraryEnumerateKernels", "cuMemUnmap:host", "cuStreamEndCapture:unjoined",
+SAVES = {"cuMemAlloc_v2", "cuMemAddressReserve", "cuInit", "cuMemPoolCreate", "cuStreamEndCapture",
+         "cuStreamEndCapture_ptsz", "cuMemFreeHost", "cuMemHostUnregister", "cuLibraryGetKernel",
+         "cuLibraryEnumerateKernels", "cuMemUnmap:host", "cuStreamEndCapture:unjoined",
          "cuStreamEndCapture_ptsz:unjoined", "cuMemFreeAsync:host", "cuMemFreeAsync_ptsz:host"}
 
 # The device is too small for what is cached and what is asked for.
