@@ -410,6 +410,49 @@ static void short_of_memory(void)
     print_used();
 }
 
+/*
+ * As RAPIDS' cuda_async_memory_resource: a pool of its own that keeps what is freed, warmed up by
+ * half of the device, and shared by two streams that hand buffers to each other.
+ */
+static void warmed_up(void)
+{
+    enum { COLUMNS = 6 };
+    CUevent made;
+    CUdeviceptr columns[COLUMNS];
+    const CUmemoryPool pool = make_pool();
+    const CUstream reading = make_stream(), computing = make_stream();
+    const size_t half = free_bytes() / 2 / (2 * MIB) * (2 * MIB);
+    int off = 0;
+    OK(cuEventCreate(&made, CU_EVENT_DISABLE_TIMING));
+    set_figure(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, UINT64_MAX);
+    OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &off));
+    OK(cuMemFreeAsync(from_pool(half, pool, NULL), NULL));
+    OK(cuCtxSynchronize());
+    print_figures("warm", pool);
+    const CUdeviceptr file = load_file(8 * MIB);
+    for (uint32_t i = 0; i < COLUMNS; i++) {
+        columns[i] = from_pool(4 * MIB, pool, reading);
+        OK(cuMemcpyDtoDAsync(columns[i], file + i * (MIB / 2), 4 * MIB, reading));
+        OK(cuEventRecord(made, reading));
+        OK(cuStreamWaitEvent(computing, made, 0));
+        const CUdeviceptr scratch = from_pool(6 * MIB, pool, computing);
+        OK(cuMemcpyDtoDAsync(scratch, columns[i], 4 * MIB, computing));
+        add(scratch, MIB, i, computing);
+        OK(cuMemcpyDtoDAsync(columns[i], scratch + MIB, 2 * MIB, computing));
+        OK(cuMemFreeAsync(scratch, computing));
+    }
+    OK(cuStreamSynchronize(computing));
+    for (int i = 0; i < COLUMNS; i++) {
+        print_bytes("column", columns[i], 4 * MIB);
+        OK(cuMemFreeAsync(columns[i], i % 2 == 0 ? reading : computing));
+    }
+    OK(cuCtxSynchronize());
+    print_figures("all freed", pool);
+    OK(cuMemFree(file));
+    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuMemPoolDestroy(pool));
+}
+
 static void *work(void *argument)
 {
     CUcontext context = argument;
@@ -457,6 +500,7 @@ const struct scenario scenarios[] = {
     {"captured_early", captured_early},
     {"shared", shared},
     {"short_of_memory", short_of_memory},
+    {"warmed_up", warmed_up},
     {"threads", threads},
     {NULL, NULL},
 };

@@ -5,10 +5,10 @@
 #include "tests/driver/groups/groups.h"
 #include "tests/simcuda/driver/hook.h"
 
-static const CUmemAllocationProp on_device = {
-    .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-    .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-    .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                              .requestedHandleTypes =
+                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                              .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
 static const CUmemAccessDesc read_write = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                                            .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 

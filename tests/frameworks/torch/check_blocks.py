@@ -94,11 +94,30 @@ def both(tap, shim, title, program, **settings):
         return read_dump(dump)
 
 
+BY_CALL = """
+import torch
+torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+"""
+# Segments of both kinds side by side.
+BY_CALL_LATER = """
+import torch
+early = torch.empty(24 << 20, dtype=torch.uint8, device="cuda").fill_(9)
+torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+"""
+
+
 def check_shim(tap, shim):
-    for allocator, wanted in (("", 8), ("expandable_segments:True", 8)):
-        title = f"under the shim, {allocator or 'default'}"
-        dump = both(tap, shim, title, PROGRAM, PYTORCH_ALLOC_CONF=allocator)
+    for title, program, settings, wanted in (
+            ("default", PROGRAM, {}, 8),
+            ("expandable segments", PROGRAM, {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, 8),
+            ("expandable segments, old spelling", PROGRAM,
+             {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, 8),
+            ("expandable segments by a call", BY_CALL + PROGRAM, {}, 8),
+            ("expandable segments by a later call", BY_CALL_LATER + PROGRAM, {}, 9)):
+        title = "under the shim, " + title
+        dump = both(tap, shim, title, program, **settings)
         tap.check(f"{title}: {wanted} blocks seen", dump["observed_blocks"] == wanted, dump)
+        tap.check(f"{title}: not all of it had memory", 0 < dump["backed_bytes_peak"] <= 100 << 20, dump)
     dump = both(tap, shim, "under the shim, little memory", PRESSURE, SIMCUDA_MEMORY_MIB="384",
                 METASHARD_LOG="warn")
     tap.check("memory of dead blocks came back", dump["evicted_bytes"] > 0, dump)
