@@ -139,13 +139,15 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
                  allocation->address + begin);
 }
 
-/* Its bytes come into memory, and all of that under one handle. */
+/* Its bytes come into memory, and all of that under one handle. Waits for the device if bytes have to
+ * move for that. */
 static CUresult gather(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
                        CUmemGenericAllocationHandle *real)
 {
     struct ms_driver_scope scope;
     CUresult result = ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_READ_WRITE);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS &&
+        !ms_backing_lies_in_one_chunk(&allocation->backing, mapping->begin, mapping->end))
         result = ms_context_wait(allocation->context);
     if (result == CUDA_SUCCESS)
         result = ms_driver_enter(allocation->context, &scope);

@@ -466,12 +466,18 @@ static CUresult join_chunks(struct ms_backing *backing, size_t begin, size_t end
     return result;
 }
 
+bool ms_backing_lies_in_one_chunk(const struct ms_backing *backing, size_t begin, size_t end)
+{
+    const size_t at = chunk_behind(backing, begin);
+    return at < backing->count && backing->chunks[at].begin <= begin &&
+           backing->chunks[at].end >= end;
+}
+
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
                               CUmemGenericAllocationHandle *real_out)
 {
-    struct ms_chunk *chunk = &backing->chunks[chunk_behind(backing, begin)];
     CUresult result = CUDA_SUCCESS;
-    if (chunk->end != end)
+    if (!ms_backing_lies_in_one_chunk(backing, begin, end))
         result = join_chunks(backing, begin, end);
     if (result == CUDA_SUCCESS)
         result = ms_driver.mem_retain(real_out, (void *)(uintptr_t)(backing->address + begin));

@@ -153,9 +153,10 @@ bool ms_backing_drop_sink(CUdevice device);
 /*
  * Real mappings. ms_backing_add_real takes over what the driver has mapped to [begin, end).
  * ms_backing_make_real makes all of [begin, end), which is backed, the memory of one handle, which
- * it names: if there are several, their bytes go through host memory. The device must be done with
- * them, and the current context is one of its own. ms_backing_unmap unmaps all chunks there.
+ * it names: if there are several chunks, their bytes go through host memory, and the device must be
+ * done with them. The current context is one of its own. ms_backing_unmap unmaps all chunks there.
  */
+bool ms_backing_lies_in_one_chunk(const struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
                               CUmemGenericAllocationHandle *real_out);
