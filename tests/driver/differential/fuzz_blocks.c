@@ -361,21 +361,6 @@ static bool is_in_memory(CUdeviceptr at)
     return find(at, &piece);
 }
 
-/* A device with threads may still be busy when the shim's patience is over; then the set has run,
- * and is tried anew. */
-static void defer_at_last(struct fuzz_witness *witness)
-{
-    enum { TRIES = 100 };
-    const char *eager = getenv("SIMCUDA_EAGER");
-    const bool is_late = eager != NULL && strcmp(eager, "0") == 0;
-    for (int i = 0; i < TRIES && is_late && is_in_memory(witness->block.at); i++) {
-        CALL(cuCtxSynchronize)();
-        free_memory(&witness->block);
-        make_memory(&witness->block);
-        CALL(cuMemsetD8_v2)(witness->block.at, 1, WITNESS_BYTES);
-    }
-}
-
 struct fuzz_witness fuzz_witness_begin(void)
 {
     struct fuzz_witness witness = {
@@ -383,8 +368,6 @@ struct fuzz_witness fuzz_witness_begin(void)
     fuzz_default_stream(false);
     make_memory(&witness.block);
     SEE(CALL(cuMemsetD8_v2)(witness.block.at, 1, WITNESS_BYTES));
-    if (fuzz_has_shim() && fuzz_defers())
-        defer_at_last(&witness);
     return witness;
 }
 
