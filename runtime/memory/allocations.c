@@ -258,19 +258,25 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
 
 /* --- blocks */
 
-size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
+struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
-    size_t low = 0;
-    size_t high = blocks->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (blocks->all[middle].end <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    const struct ms_sorted *all = &allocation->blocks.all;
+    const struct ms_position at = ms_sorted_find(all, offset);
+    const struct ms_block *block = ms_sorted_item(all, at);
+    return block != NULL && block->end <= offset ? ms_sorted_next(all, at) : at;
+}
+
+struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
+{
+    return ms_sorted_item(&allocation->blocks.all, ms_space_find_block(allocation, offset));
+}
+
+struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_block *block = ms_space_block_behind(allocation, offset);
+    if (block == NULL || block->begin > offset)
+        return (struct ms_range){0, allocation->bytes};
+    return (struct ms_range){block->begin, block->end};
 }
 
 bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end)
@@ -278,50 +284,40 @@ bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin,
     const struct ms_blocks *blocks = &allocation->blocks;
     if (!blocks->carved || blocks->strayed)
         return true;
-    for (size_t at = ms_space_block_behind(allocation, begin); begin < end; at++) {
-        if (at == blocks->count || blocks->all[at].begin > begin)
+    struct ms_position at = ms_space_find_block(allocation, begin);
+    for (; begin < end; at = ms_sorted_next(&blocks->all, at)) {
+        const struct ms_block *block = ms_sorted_item(&blocks->all, at);
+        if (block == NULL || block->begin > begin)
             return false;
-        begin = blocks->all[at].end;
+        begin = block->end;
     }
     return true;
-}
-
-static bool make_room(struct ms_blocks *blocks)
-{
-    blocks->gaps.item_bytes = sizeof(*blocks->all);
-    struct ms_block *roomy = ms_gap_array_reserve(&blocks->gaps, blocks->all, blocks->count, 1);
-    if (roomy != NULL)
-        blocks->all = roomy;
-    return roomy != NULL;
 }
 
 bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_block block = {.begin = begin, .end = end};
     ms_lock_take(&space.lock);
-    const bool gaps = make_room(blocks);
-    if (gaps) {
-        const size_t at = ms_space_block_behind(allocation, begin);
-        blocks->all = ms_gap_array_replace(&blocks->gaps, blocks->all, blocks->count, at, 0, 1);
-        blocks->all[at] = (struct ms_block){.begin = begin, .end = end};
-        blocks->count++;
-        blocks->carved = true;
-    }
+    blocks->all.item_bytes = sizeof(block);
+    const bool is_added =
+        ms_sorted_insert(&blocks->all, ms_space_find_block(allocation, begin), &block, 1);
+    blocks->carved |= is_added;
     ms_lock_drop(&space.lock);
-    return gaps;
+    return is_added;
 }
 
 bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
 {
     struct ms_blocks *blocks = &allocation->blocks;
     ms_lock_take(&space.lock);
-    const size_t at = ms_space_block_behind(allocation, begin);
-    const bool found = at < blocks->count && blocks->all[at].begin == begin;
+    const struct ms_position at = ms_space_find_block(allocation, begin);
+    struct ms_block *block = ms_sorted_item(&blocks->all, at);
+    const bool found = block != NULL && block->begin == begin;
     if (found) {
-        *end_out = blocks->all[at].end;
-        ms_state_remove(&blocks->all[at].place);
-        blocks->all = ms_gap_array_replace(&blocks->gaps, blocks->all, blocks->count, at, 1, 0);
-        blocks->count--;
+        *end_out = block->end;
+        ms_state_remove(&block->place);
+        ms_sorted_remove(&blocks->all, at, 1);
     }
     ms_lock_drop(&space.lock);
     return found;
@@ -332,8 +328,8 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
     struct ms_blocks *blocks = &allocation->blocks;
     if (!blocks->carved || blocks->strayed)
         return;
-    const size_t at = ms_space_block_behind(allocation, begin);
-    if (at < blocks->count && blocks->all[at].begin <= begin && end <= blocks->all[at].end)
+    const struct ms_block *block = ms_space_block_behind(allocation, begin);
+    if (block != NULL && block->begin <= begin && end <= block->end)
         return;
     ms_lock_take(&space.lock);
     blocks->strayed = true;
@@ -349,11 +345,10 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
     if (!blocks->carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
     struct ms_range found = {0, 0};
-    const size_t behind = offset < 0 ? 0 : ms_space_block_behind(allocation, (size_t)offset);
-    for (size_t at = behind; at < blocks->count; at++) {
-        const struct ms_block *block = &blocks->all[at];
-        if ((int64_t)block->begin - offset > BEFORE)
-            break;
+    struct ms_position at = ms_space_find_block(allocation, offset < 0 ? 0 : (size_t)offset);
+    for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, at)) != NULL &&
+                                       (int64_t)block->begin - offset <= BEFORE;
+         at = ms_sorted_next(&blocks->all, at)) {
         found = (struct ms_range){found.end > 0 ? found.begin : block->begin, block->end};
     }
     if (found.end == 0 && blocks->strayed)

@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/base/gap_array.h"
 #include "runtime/base/range.h"
+#include "runtime/base/sorted.h"
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
@@ -30,11 +30,9 @@ struct ms_block {
 
 /* The blocks of a carved allocation: sorted, without overlap. */
 struct ms_blocks {
-    bool carved;  /* else the allocation is one block */
-    bool strayed; /* the program has used bytes outside of all blocks */
-    struct ms_block *all;
-    size_t count;
-    struct ms_gap_array gaps; /* of all */
+    bool carved;          /* else the allocation is one block */
+    bool strayed;         /* the program has used bytes outside of all blocks */
+    struct ms_sorted all; /* struct ms_block */
 };
 
 /* What was last published of an allocation. */
@@ -69,6 +67,7 @@ struct ms_allocation {
     uint64_t changes;      /* number of times a block was taken or returned */
     size_t leftover_bytes; /* bytes of returned blocks that still have memory */
     bool uncarvable;       /* was written before its first block was taken: it stays one block */
+    size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bound_lineage) */
     bool keeps_dead;       /* a captured graph or an exported handle may use its dead bytes */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
@@ -112,8 +111,12 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
  */
 bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The index of the first block that ends behind offset. */
-size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
+/* The block at an offset; if it lies in none, or there are none, the whole allocation. */
+struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset);
+
+/* The first block that ends behind offset, or NULL; and its position. */
+struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
+struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset);
 
 /*
  * The mappings of a claimed allocation at addresses that the program has reserved (backing.h).
