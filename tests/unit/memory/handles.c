@@ -106,6 +106,8 @@ MS_TEST(many_handles_come_and_go_in_any_order)
     for (int i = 0; i < MANY; i++) {
         for (int k = 0; k < i; k++)
             CHECK(all[i] == NULL || all[k] == NULL || all[i]->number != all[k]->number);
+    }
+    for (int i = 0; i < MANY; i++) {
         if (all[i] != NULL)
             end(all[i]);
     }
