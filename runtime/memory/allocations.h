@@ -26,6 +26,7 @@
 struct ms_block {
     uint64_t begin, end;
     struct ms_state_place place;
+    uint32_t unpublished; /* changes since it was published (publish.c) */
 };
 
 /* The blocks of a carved allocation: sorted, without overlap. */

@@ -107,6 +107,17 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
     return block;
 }
 
+/* What a block in many pieces consists of is added up anew after as many changes, in proportion. */
+static bool is_due(const struct ms_allocation *allocation, struct ms_block *part)
+{
+    enum { PIECES_FOR_ONE = 64 };
+    if (++part->unpublished * PIECES_FOR_ONE <
+        ms_lineage_pieces(&allocation->lineage, part->begin, part->end))
+        return false;
+    part->unpublished = 0;
+    return true;
+}
+
 static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
@@ -114,6 +125,8 @@ static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t
     for (struct ms_block *part;
          (part = ms_sorted_item(&blocks->all, at)) != NULL && part->begin < end;
          at = ms_sorted_next(&blocks->all, at)) {
+        if (!is_due(allocation, part))
+            continue;
         struct ms_state_block block = describe_part(allocation, part->begin, part->end);
         add_name(&block, allocation, part->begin, part->end);
         ms_state_put(&part->place, &block);

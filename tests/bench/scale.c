@@ -326,8 +326,65 @@ static void measure_blocks(void)
     use_counted_addresses(false);
 }
 
-/* The same in segments, and written: an allocation of more than 16384 small pieces does not stay
- * deferred. */
+/* The same in any order, and written. */
+static void measure_written_blocks(void)
+{
+    static const char take[] = "blocks of one allocation: take and memset each, in any order";
+    static const char give[] = "blocks of one allocation: return each that was written, in any order";
+    if (!may_last(take) || !may_last(give))
+        return;
+    use_counted_addresses(true);
+    next_address = (CUdeviceptr)0x7e0000000000;
+    const CUdeviceptr segment = allocate(count * 2 * PIECE);
+    uint32_t *order = shuffled();
+    begin();
+    for (size_t i = 0; i < count; i++) {
+        const CUdeviceptr block = segment + (size_t)order[i] * 2 * PIECE;
+        ms_block_taken(block, PIECE);
+        set(block, i, PIECE);
+    }
+    end(take, 0);
+    begin();
+    for (size_t i = 0; i < CALLS; i++) {
+        const size_t one = random_below(count);
+        set(segment + one * 2 * PIECE, one, PIECE);
+    }
+    end("blocks of one allocation: memset one again", CALLS);
+    begin();
+    for (size_t i = 0; i < count; i++)
+        ms_block_returned(segment + (size_t)order[count - 1 - i] * 2 * PIECE);
+    end(give, 0);
+    free(order);
+    release(segment);
+    use_counted_addresses(false);
+}
+
+/* One block that stays deferred in all of them. */
+static void measure_pieces(void)
+{
+    enum { MOST = 100000, SMALL = 512 };
+    static const char first[] = "pieces of one block: memset each, in any order";
+    if (count > MOST || !may_last(first))
+        return;
+    use_counted_addresses(true);
+    const CUdeviceptr block = allocate(count * SMALL > GRANULE ? count * SMALL : GRANULE);
+    uint32_t *order = shuffled();
+    begin();
+    for (size_t i = 0; i < count; i++)
+        set(block + (size_t)order[i] * SMALL, i, SMALL);
+    end(first, 0);
+    begin();
+    for (size_t i = 0; i < CALLS; i++) {
+        const size_t one = random_below(count);
+        set(block + one * SMALL, one, SMALL);
+    }
+    end("pieces of one block: memset one again", CALLS);
+    free(order);
+    release(block);
+    use_counted_addresses(false);
+}
+
+/* The same in segments. */
 static void measure_segments(void)
 {
     enum { BLOCKS = 4096, SEGMENT = BLOCKS * 2 * PIECE };
@@ -575,6 +632,8 @@ int main(int argc, char **argv)
     for (count = 100; count <= largest; count *= 10) {
         measure_allocations();
         measure_blocks();
+        measure_written_blocks();
+        measure_pieces();
         measure_segments();
         measure_tensors();
         measure_mappings();
