@@ -521,15 +521,23 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* The allocation in whose reservation the address lies. Guards of neighbours do not overlap, so
- * there is at most one. */
-MS_HOLDS(space.lock) static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
+/* The addresses around one that mean the same: the reservation of an allocation, or a gap between
+ * two (NULL). Guards of neighbours do not overlap. */
+struct surroundings {
+    CUdeviceptr begin, end;
+    const struct ms_allocation *allocation;
+};
+
+MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
 {
     size_t at = lower_bound_locked(address);
     if (at > 0 && address < reach_end(at_locked(at - 1)))
         at--;
-    const struct ms_allocation *near = at < space.count ? at_locked(at) : NULL;
-    return near != NULL && address >= reach_begin(near) && address < reach_end(near) ? near : NULL;
+    const struct ms_allocation *next = at < space.count ? at_locked(at) : NULL;
+    if (next != NULL && address >= reach_begin(next) && address < reach_end(next))
+        return (struct surroundings){reach_begin(next), reach_end(next), next};
+    return (struct surroundings){at > 0 ? reach_end(at_locked(at - 1)) : 0,
+                                 next != NULL ? reach_begin(next) : UINT64_MAX, NULL};
 }
 
 bool ms_space_strays(CUdeviceptr address, size_t bytes)
@@ -537,7 +545,7 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
     if (is_empty())
         return false;
     ms_lock_take(&space.lock);
-    const struct ms_allocation *found = find_reservation_locked(address);
+    const struct ms_allocation *found = find_surroundings_locked(address).allocation;
     const bool strays = found != NULL && !found->backing.is_programs &&
                         (address < found->address || address - found->address > found->bytes ||
                          bytes > found->bytes - (address - found->address));
@@ -545,23 +553,41 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
     return strays;
 }
 
-bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
+MS_HOLDS(space.lock)
+static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *allocation,
+                              struct ms_allocation_facts *facts_out)
 {
-    if (is_empty())
+    if (allocation == NULL || !allocation->counted_deferred)
         return false;
+    const struct ms_range range =
+        find_pointed_locked(allocation, (int64_t)(pointer - allocation->address));
+    if (range.end == range.begin)
+        return false;
+    *facts_out = facts_of(allocation);
+    facts_out->address += range.begin;
+    facts_out->bytes = range.end - range.begin;
+    return true;
+}
+
+/* Pointers in a row mostly lie near each other. */
+size_t ms_space_find_pointed(struct ms_pointed *pointers, size_t count)
+{
+    size_t found = 0;
+    struct surroundings near = {0, 0, NULL};
+    if (is_empty())
+        return 0;
     ms_lock_take(&space.lock);
-    const struct ms_allocation *found = find_reservation_locked(pointer);
-    if (found != NULL && !found->counted_deferred)
-        found = NULL;
-    struct ms_range range = {0, 0};
-    if (found != NULL) {
-        range = find_pointed_locked(found, (int64_t)(pointer - found->address));
-        *facts_out = facts_of(found);
-        facts_out->address += range.begin;
-        facts_out->bytes = range.end - range.begin;
+    for (size_t i = 0; i < count; i++) {
+        const CUdeviceptr pointer = pointers[i].pointer;
+        if (pointer < near.begin || pointer >= near.end)
+            near = find_surroundings_locked(pointer);
+        if (!find_block_locked(pointer, near.allocation, &pointers[found].block))
+            continue;
+        pointers[found].offset = pointers[i].offset;
+        pointers[found++].pointer = pointer;
     }
     ms_lock_drop(&space.lock);
-    return range.end > range.begin;
+    return found;
 }
 
 uint64_t ms_space_live_bytes(CUdevice device)

@@ -197,13 +197,18 @@ bool ms_space_may_hold(CUdeviceptr address);
 bool ms_space_strays(CUdeviceptr address, size_t bytes);
 
 /*
- * The block that a pointer refers to. The pointer may lie a little before the block, or in the
- * guards of an allocation that is one block. A pointer to dead bytes refers to nothing, because the
- * padding of parameters holds stale addresses; but if the program has used dead bytes of the
- * allocation, it refers to the whole allocation. False if there is none, or nothing of the
- * allocation is deferred.
+ * The blocks that pointers refer to. A pointer may lie a little before its block, or in the guards
+ * of an allocation that is one block. A pointer to dead bytes refers to nothing, because the padding
+ * of parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
+ * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
+ * in their order, and returns their number.
  */
-bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
+struct ms_pointed {
+    size_t offset; /* the caller's */
+    CUdeviceptr pointer;
+    struct ms_allocation_facts block;
+};
+size_t ms_space_find_pointed(struct ms_pointed *pointers, size_t count);
 
 /* Sets a claimed allocation's leftover_bytes; and the sum over all allocations. */
 void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);
