@@ -64,11 +64,11 @@ static void use_again(struct ms_allocation *allocation, size_t begin, size_t end
 static bool remove_overlaps(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     for (;;) {
-        const size_t at = ms_space_block_behind(allocation, begin);
-        if (at == allocation->blocks.count || allocation->blocks.all[at].begin >= end)
+        const struct ms_block *old = ms_space_block_behind(allocation, begin);
+        if (old == NULL || old->begin >= end)
             return true;
         size_t old_end;
-        const size_t old_begin = allocation->blocks.all[at].begin;
+        const size_t old_begin = old->begin;
         if (!ms_space_remove_block(allocation, old_begin, &old_end) ||
             !forget(allocation, old_begin, old_end))
             return false;

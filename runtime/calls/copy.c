@@ -304,7 +304,7 @@ static bool run(struct copy *copy, CUresult *result_out)
     if (copy->destination != NULL) {
         copy->to = ms_offset(copy->destination, copy->destination_address);
         ms_space_add_use(copy->destination, copy->to, copy->to + bytes);
-        *result_out = ms_bound_lineage(copy->destination);
+        *result_out = ms_bound_lineage(copy->destination, copy->to);
         if (*result_out != CUDA_SUCCESS)
             return true;
     } else {

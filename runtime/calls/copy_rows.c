@@ -38,9 +38,9 @@ static void measure(const struct ms_strided_copy *rows, struct extent *to, struc
 static bool is_worth_it(const struct ms_lineage *lineage, size_t begin, size_t end, size_t rows)
 {
     size_t launches = 0;
-    for (size_t i = ms_lineage_index(lineage, begin);
-         i < lineage->count && lineage->extents[i].begin < end; i++) {
-        const struct ms_content *content = &lineage->extents[i].content;
+    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+        const struct ms_content *content = &extent->content;
         if (ms_content_is_present(content))
             return false;
         launches += content->kind == MS_LAUNCHED;

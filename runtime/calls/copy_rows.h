@@ -11,7 +11,7 @@
 #include "runtime/base/strided_copy.h"
 #include "runtime/driver/driver.h"
 
-/* ms_bound_lineage may materialise an allocation whole if it has more than 16,384 extents. */
+/* Each row is a piece of its block, of which ms_bound_lineage allows 131,072. */
 enum { MS_MAX_ROWS = 8000 };
 
 /* The number of rows; counting stops above MS_MAX_ROWS. */

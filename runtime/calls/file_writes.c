@@ -35,10 +35,7 @@ static bool may_need(const struct ms_lineage *lineage)
 
 static bool lineage_needs(const struct ms_lineage *lineage)
 {
-    bool found = false;
-    for (size_t i = 0; i < lineage->count && !found && may_need(lineage); i++)
-        found = needs(&lineage->extents[i].content);
-    return found;
+    return may_need(lineage) && ms_lineage_any(lineage, 0, lineage->bytes, needs);
 }
 
 /* Finds the next extents from `from` on, side by side, that need the file and are not remote. */

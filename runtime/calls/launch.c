@@ -68,7 +68,7 @@ struct operands {
     const struct ms_allocation_facts *in; /* NULL: nothing */
 };
 
-static bool is_inside(const struct ms_hit *hit)
+static bool is_inside(const struct ms_pointed *hit)
 {
     return hit->pointer >= hit->block.address &&
            hit->pointer < hit->block.address + hit->block.bytes;
@@ -84,7 +84,7 @@ static bool is_same_block(const struct ms_allocation_facts *a, const struct ms_a
 static bool find_operands(const struct ms_pointer_scan *reach, enum ms_rule rule,
                           struct operands *operands_out)
 {
-    const struct ms_hit *hits = reach->hits;
+    const struct ms_pointed *hits = reach->hits;
     if (reach->everything || reach->count == 0 || !is_inside(&hits[0]))
         return false;
     *operands_out = (struct operands){.out = &hits[0].block};

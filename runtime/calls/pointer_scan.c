@@ -46,43 +46,54 @@ bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at
     return ms_address_is_far(word) || ms_param_layout_has_word(arguments->layout, at);
 }
 
-static bool add_hit(struct ms_pointer_scan *reach, const struct ms_hit *hit)
+/* Words that may be pointers, looked up together, under one lock. */
+struct batch {
+    struct ms_pointed all[16];
+    size_t count;
+};
+enum { BATCH = sizeof(((struct batch *)0)->all) / sizeof(struct ms_pointed) };
+
+static void look_up(struct batch *batch, struct ms_pointer_scan *reach)
 {
-    if (reach->count == MS_MAX_HITS) {
-        reach->everything = true;
-        return false;
-    }
-    reach->hits[reach->count++] = *hit;
-    return true;
+    const size_t found = ms_space_find_pointed(batch->all, batch->count);
+    const size_t room = MS_MAX_HITS - reach->count, added = found < room ? found : room;
+    memcpy(&reach->hits[reach->count], batch->all, added * sizeof(batch->all[0]));
+    reach->count += added;
+    reach->everything |= added < found;
+    batch->count = 0;
 }
 
 void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointer_scan *reach_out)
 {
     const struct bounds bounds = get_bounds();
     struct ms_words words;
-    struct ms_hit hit;
+    struct batch batch;
+    size_t at;
     uint64_t word;
-    reach_out->count = 0;
+    batch.count = reach_out->count = 0;
     reach_out->everything = false;
     ms_words_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
-    while (ms_words_next(&words, &hit.offset, &word)) {
-        if (!ms_pointer_scan_is_possible(arguments, hit.offset, word))
+    while (!reach_out->everything && ms_words_next(&words, &at, &word)) {
+        if (!ms_pointer_scan_is_possible(arguments, at, word))
             continue;
-        hit.pointer = word;
-        if (is_of_blocks(&bounds, word) && ms_space_find_pointed(word, &hit.block)) {
-            if (!add_hit(reach_out, &hit))
-                return;
-        } else if (is_in(&bounds.ranges[HOST], word) && ms_host_holds(word)) {
+        if (is_in(&bounds.ranges[HOST], word) && ms_host_holds(word))
             reach_out->everything = true;
+        if (is_of_blocks(&bounds, word)) {
+            batch.all[batch.count].offset = at;
+            batch.all[batch.count++].pointer = word;
         }
+        if (batch.count == BATCH)
+            look_up(&batch, reach_out);
     }
+    if (batch.count > 0)
+        look_up(&batch, reach_out);
 }
 
 static CUresult expose(uint64_t word)
 {
-    struct ms_allocation_facts facts;
-    if (ms_space_find_pointed(word, &facts))
-        return ms_access(facts.address, facts.bytes, MS_NEED_REACH);
+    struct ms_pointed pointed = {.pointer = word};
+    if (ms_space_find_pointed(&pointed, 1) == 1)
+        return ms_access(pointed.block.address, pointed.block.bytes, MS_NEED_REACH);
     if (ms_host_holds(word))
         atomic_store(&unbounded, true);
     return CUDA_SUCCESS;

@@ -22,14 +22,8 @@
 
 enum { MS_MAX_HITS = 64 };
 
-struct ms_hit {
-    size_t offset;
-    CUdeviceptr pointer;
-    struct ms_allocation_facts block;
-};
-
 struct ms_pointer_scan {
-    struct ms_hit hits[MS_MAX_HITS]; /* ascending */
+    struct ms_pointed hits[MS_MAX_HITS]; /* ascending */
     size_t count;
     bool everything; /* more hits than fit, or memory that the host can write */
 };

@@ -553,8 +553,8 @@ static bool is_alive(const struct ms_allocation *allocation,
 {
     const struct ms_blocks *blocks = &allocation->blocks;
     if (blocks->carved && !blocks->strayed) {
-        const size_t at = ms_space_block_behind(allocation, mapping->begin);
-        return at < blocks->count && blocks->all[at].begin < mapping->end;
+        const struct ms_block *block = ms_space_block_behind(allocation, mapping->begin);
+        return block != NULL && block->begin < mapping->end;
     }
     for (size_t at = mapping->begin; at < mapping->end;) {
         const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
@@ -598,11 +598,11 @@ static bool add_rest(struct ms_allocation *allocation, size_t begin, size_t end)
 static void cut_blocks(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
 {
     for (;;) {
-        const size_t at = ms_space_block_behind(allocation, mapping->begin);
-        if (at == allocation->blocks.count || allocation->blocks.all[at].begin >= mapping->end)
+        const struct ms_block *block = ms_space_block_behind(allocation, mapping->begin);
+        if (block == NULL || block->begin >= mapping->end)
             return;
         size_t end;
-        const size_t begin = allocation->blocks.all[at].begin;
+        const size_t begin = block->begin;
         if (!ms_space_remove_block(allocation, begin, &end) ||
             !add_rest(allocation, begin, mapping->begin) ||
             !add_rest(allocation, mapping->end, end))

@@ -18,16 +18,24 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-CUresult ms_bound_lineage(struct ms_allocation *allocation)
+/*
+ * Some 50 bytes each. In a large block more is allowed: one that is copied row by row has a piece
+ * for each row. What is left to other ranks stays in pieces, so the next look is at twice as many.
+ */
+CUresult ms_bound_lineage(struct ms_allocation *allocation, size_t offset)
 {
-    /* A model's allocation has an extent for each expert's tensor, and one for its rounding. */
-    enum { LEAST_EXTENTS = 16384, BYTES_FOR_ONE = 512 << 10 };
-    if (allocation->lineage.count <= LEAST_EXTENTS ||
-        allocation->lineage.count <= allocation->bytes / BYTES_FOR_ONE)
+    enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
+    if (allocation->lineage.extents.count <= LEAST_PIECES)
+        return CUDA_SUCCESS;
+    const struct ms_range block = ms_space_block_at(allocation, offset);
+    const size_t pieces = ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
+    if (pieces <= LEAST_PIECES || pieces <= allocation->least_pieces ||
+        pieces <= (block.end - block.begin) / BYTES_FOR_ONE)
         return CUDA_SUCCESS;
     const struct ms_why why = ms_why_begin(MS_REASON_PIECES);
-    const CUresult result = ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
+    const CUresult result = ms_materialise(allocation, block.begin, block.end, MS_NEED_KEEP);
     ms_why_end(why);
+    allocation->least_pieces = 2 * ms_lineage_pieces(&allocation->lineage, block.begin, block.end);
     return result;
 }
 
@@ -93,7 +101,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
         ms_space_release(allocation);
         return NULL;
     }
-    *result_out = ms_bound_lineage(allocation);
+    *result_out = ms_bound_lineage(allocation, begin);
     if (*result_out == CUDA_SUCCESS) {
         ms_space_add_use(allocation, begin, begin + bytes);
         if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))

@@ -156,9 +156,13 @@ static void give_up_dead(struct ms_allocation *allocation)
     ms_space_set_leftover(allocation, 0);
     if (!blocks->carved || allocation->keeps_dead)
         return;
-    for (size_t i = 0; i <= blocks->count; i++) {
-        const size_t end = i < blocks->count ? blocks->all[i].begin : allocation->bytes;
-        size_t at = i > 0 ? blocks->all[i - 1].end : 0;
+    size_t at = 0;
+    struct ms_position next = {0, 0};
+    for (const struct ms_block *block; at < allocation->bytes;
+         at = block != NULL ? block->end : allocation->bytes) {
+        block = ms_sorted_item(&blocks->all, next);
+        next = ms_sorted_next(&blocks->all, next);
+        const size_t end = block != NULL ? block->begin : allocation->bytes;
         while (at < end) {
             const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
             size_t stop = extent.end < end ? extent.end : end;
@@ -173,8 +177,8 @@ static void give_up_dead(struct ms_allocation *allocation)
 static size_t uncover(struct ms_allocation *allocation)
 {
     size_t freed = 0, begin = 0;
-    for (size_t i = 0; i < allocation->lineage.count; i++) {
-        const struct ms_extent *extent = &allocation->lineage.extents[i];
+    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (!ms_content_is_present(&extent->content))
             continue;
         freed += ms_backing_uncover(&allocation->backing, begin, extent->begin);

@@ -106,8 +106,8 @@ static uint64_t left_out_bytes(const struct ms_allocation *allocation)
     const struct ms_lineage *lineage = &allocation->lineage;
     uint64_t bytes = 0;
     size_t begin = 0;
-    for (size_t i = 0; i < lineage->count; i++) {
-        const struct ms_extent *extent = &lineage->extents[i];
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (extent->content.locality == MS_REMOTE || extent->content.kind == MS_ABSENT)
             continue;
         bytes += unbacked_bytes(&allocation->backing, begin, extent->begin);

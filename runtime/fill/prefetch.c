@@ -57,8 +57,8 @@ static bool list_wanted(struct batch *batch, struct part *part)
 {
     const struct ms_lineage *lineage = &part->allocation->lineage;
     bool is_good = true;
-    for (size_t i = 0; i < lineage->count && is_good; i++) {
-        const struct ms_extent *extent = &lineage->extents[i];
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
         if (!is_wanted(&extent->content))
             continue;
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
@@ -245,9 +245,9 @@ static bool can_be_given_back(const struct ms_allocation *allocation, const stru
 {
     const struct ms_lineage *lineage = &allocation->lineage;
     bool was_planned = false;
-    for (size_t i = ms_lineage_index(lineage, chunk->begin);
-         i < lineage->count && lineage->extents[i].begin < chunk->end; i++) {
-        const struct ms_content *content = &lineage->extents[i].content;
+    struct ms_walk walk = ms_walk_begin(lineage, chunk->begin, chunk->end);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+        const struct ms_content *content = &extent->content;
         if (content->kind == MS_RESIDENT || (content->cached && !ms_content_is_current(content)))
             return false;
         was_planned |= content->cached && content->locality == MS_LOCAL;
@@ -289,8 +289,8 @@ static uint64_t reopen(struct ms_allocation *allocation)
 {
     const struct ms_range all = {0, allocation->bytes};
     uint64_t kept = 0;
-    for (size_t i = 0; i < allocation->lineage.count; i++) {
-        const struct ms_extent *extent = &allocation->lineage.extents[i];
+    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (extent->content.locality == MS_LOCAL && ms_content_is_present(&extent->content))
             kept += extent->end - extent->begin;
     }

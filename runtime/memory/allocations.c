@@ -258,19 +258,25 @@ void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_o
 
 /* --- blocks */
 
-size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
+struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset)
 {
-    const struct ms_blocks *blocks = &allocation->blocks;
-    size_t low = 0;
-    size_t high = blocks->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (blocks->all[middle].end <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    const struct ms_sorted *all = &allocation->blocks.all;
+    const struct ms_position at = ms_sorted_find(all, offset);
+    const struct ms_block *block = ms_sorted_item(all, at);
+    return block != NULL && block->end <= offset ? ms_sorted_next(all, at) : at;
+}
+
+struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
+{
+    return ms_sorted_item(&allocation->blocks.all, ms_space_find_block(allocation, offset));
+}
+
+struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_block *block = ms_space_block_behind(allocation, offset);
+    if (block == NULL || block->begin > offset)
+        return (struct ms_range){0, allocation->bytes};
+    return (struct ms_range){block->begin, block->end};
 }
 
 bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end)
@@ -278,50 +284,40 @@ bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin,
     const struct ms_blocks *blocks = &allocation->blocks;
     if (!blocks->carved || blocks->strayed)
         return true;
-    for (size_t at = ms_space_block_behind(allocation, begin); begin < end; at++) {
-        if (at == blocks->count || blocks->all[at].begin > begin)
+    struct ms_position at = ms_space_find_block(allocation, begin);
+    for (; begin < end; at = ms_sorted_next(&blocks->all, at)) {
+        const struct ms_block *block = ms_sorted_item(&blocks->all, at);
+        if (block == NULL || block->begin > begin)
             return false;
-        begin = blocks->all[at].end;
+        begin = block->end;
     }
     return true;
-}
-
-static bool make_room(struct ms_blocks *blocks)
-{
-    blocks->gaps.item_bytes = sizeof(*blocks->all);
-    struct ms_block *roomy = ms_gap_array_reserve(&blocks->gaps, blocks->all, blocks->count, 1);
-    if (roomy != NULL)
-        blocks->all = roomy;
-    return roomy != NULL;
 }
 
 bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_block block = {.begin = begin, .end = end};
     ms_lock_take(&space.lock);
-    const bool gaps = make_room(blocks);
-    if (gaps) {
-        const size_t at = ms_space_block_behind(allocation, begin);
-        blocks->all = ms_gap_array_replace(&blocks->gaps, blocks->all, blocks->count, at, 0, 1);
-        blocks->all[at] = (struct ms_block){.begin = begin, .end = end};
-        blocks->count++;
-        blocks->carved = true;
-    }
+    blocks->all.item_bytes = sizeof(block);
+    const bool is_added =
+        ms_sorted_insert(&blocks->all, ms_space_find_block(allocation, begin), &block, 1);
+    blocks->carved |= is_added;
     ms_lock_drop(&space.lock);
-    return gaps;
+    return is_added;
 }
 
 bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
 {
     struct ms_blocks *blocks = &allocation->blocks;
     ms_lock_take(&space.lock);
-    const size_t at = ms_space_block_behind(allocation, begin);
-    const bool found = at < blocks->count && blocks->all[at].begin == begin;
+    const struct ms_position at = ms_space_find_block(allocation, begin);
+    struct ms_block *block = ms_sorted_item(&blocks->all, at);
+    const bool found = block != NULL && block->begin == begin;
     if (found) {
-        *end_out = blocks->all[at].end;
-        ms_state_remove(&blocks->all[at].place);
-        blocks->all = ms_gap_array_replace(&blocks->gaps, blocks->all, blocks->count, at, 1, 0);
-        blocks->count--;
+        *end_out = block->end;
+        ms_state_remove(&block->place);
+        ms_sorted_remove(&blocks->all, at, 1);
     }
     ms_lock_drop(&space.lock);
     return found;
@@ -332,8 +328,8 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
     struct ms_blocks *blocks = &allocation->blocks;
     if (!blocks->carved || blocks->strayed)
         return;
-    const size_t at = ms_space_block_behind(allocation, begin);
-    if (at < blocks->count && blocks->all[at].begin <= begin && end <= blocks->all[at].end)
+    const struct ms_block *block = ms_space_block_behind(allocation, begin);
+    if (block != NULL && block->begin <= begin && end <= block->end)
         return;
     ms_lock_take(&space.lock);
     blocks->strayed = true;
@@ -349,11 +345,10 @@ static struct ms_range find_pointed_locked(const struct ms_allocation *allocatio
     if (!blocks->carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
     struct ms_range found = {0, 0};
-    const size_t behind = offset < 0 ? 0 : ms_space_block_behind(allocation, (size_t)offset);
-    for (size_t at = behind; at < blocks->count; at++) {
-        const struct ms_block *block = &blocks->all[at];
-        if ((int64_t)block->begin - offset > BEFORE)
-            break;
+    struct ms_position at = ms_space_find_block(allocation, offset < 0 ? 0 : (size_t)offset);
+    for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, at)) != NULL &&
+                                       (int64_t)block->begin - offset <= BEFORE;
+         at = ms_sorted_next(&blocks->all, at)) {
         found = (struct ms_range){found.end > 0 ? found.begin : block->begin, block->end};
     }
     if (found.end == 0 && blocks->strayed)
@@ -526,15 +521,23 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* The allocation in whose reservation the address lies. Guards of neighbours do not overlap, so
- * there is at most one. */
-MS_HOLDS(space.lock) static const struct ms_allocation *find_reservation_locked(CUdeviceptr address)
+/* The addresses around one that mean the same: the reservation of an allocation, or a gap between
+ * two (NULL). Guards of neighbours do not overlap. */
+struct surroundings {
+    CUdeviceptr begin, end;
+    const struct ms_allocation *allocation;
+};
+
+MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
 {
     size_t at = lower_bound_locked(address);
     if (at > 0 && address < reach_end(at_locked(at - 1)))
         at--;
-    const struct ms_allocation *near = at < space.count ? at_locked(at) : NULL;
-    return near != NULL && address >= reach_begin(near) && address < reach_end(near) ? near : NULL;
+    const struct ms_allocation *next = at < space.count ? at_locked(at) : NULL;
+    if (next != NULL && address >= reach_begin(next) && address < reach_end(next))
+        return (struct surroundings){reach_begin(next), reach_end(next), next};
+    return (struct surroundings){at > 0 ? reach_end(at_locked(at - 1)) : 0,
+                                 next != NULL ? reach_begin(next) : UINT64_MAX, NULL};
 }
 
 bool ms_space_strays(CUdeviceptr address, size_t bytes)
@@ -542,7 +545,7 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
     if (is_empty())
         return false;
     ms_lock_take(&space.lock);
-    const struct ms_allocation *found = find_reservation_locked(address);
+    const struct ms_allocation *found = find_surroundings_locked(address).allocation;
     const bool strays = found != NULL && !found->backing.is_programs &&
                         (address < found->address || address - found->address > found->bytes ||
                          bytes > found->bytes - (address - found->address));
@@ -550,23 +553,41 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes)
     return strays;
 }
 
-bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
+MS_HOLDS(space.lock)
+static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *allocation,
+                              struct ms_allocation_facts *facts_out)
 {
-    if (is_empty())
+    if (allocation == NULL || !allocation->counted_deferred)
         return false;
+    const struct ms_range range =
+        find_pointed_locked(allocation, (int64_t)(pointer - allocation->address));
+    if (range.end == range.begin)
+        return false;
+    *facts_out = facts_of(allocation);
+    facts_out->address += range.begin;
+    facts_out->bytes = range.end - range.begin;
+    return true;
+}
+
+/* Pointers in a row mostly lie near each other. */
+size_t ms_space_find_pointed(struct ms_pointed *pointers, size_t count)
+{
+    size_t found = 0;
+    struct surroundings near = {0, 0, NULL};
+    if (is_empty())
+        return 0;
     ms_lock_take(&space.lock);
-    const struct ms_allocation *found = find_reservation_locked(pointer);
-    if (found != NULL && !found->counted_deferred)
-        found = NULL;
-    struct ms_range range = {0, 0};
-    if (found != NULL) {
-        range = find_pointed_locked(found, (int64_t)(pointer - found->address));
-        *facts_out = facts_of(found);
-        facts_out->address += range.begin;
-        facts_out->bytes = range.end - range.begin;
+    for (size_t i = 0; i < count; i++) {
+        const CUdeviceptr pointer = pointers[i].pointer;
+        if (pointer < near.begin || pointer >= near.end)
+            near = find_surroundings_locked(pointer);
+        if (!find_block_locked(pointer, near.allocation, &pointers[found].block))
+            continue;
+        pointers[found].offset = pointers[i].offset;
+        pointers[found++].pointer = pointer;
     }
     ms_lock_drop(&space.lock);
-    return range.end > range.begin;
+    return found;
 }
 
 uint64_t ms_space_live_bytes(CUdevice device)

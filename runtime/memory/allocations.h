@@ -14,8 +14,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "runtime/base/gap_array.h"
 #include "runtime/base/range.h"
+#include "runtime/base/sorted.h"
 #include "runtime/driver/driver.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/lineage.h"
@@ -26,15 +26,14 @@
 struct ms_block {
     uint64_t begin, end;
     struct ms_state_place place;
+    uint32_t unpublished; /* changes since it was published (publish.c) */
 };
 
 /* The blocks of a carved allocation: sorted, without overlap. */
 struct ms_blocks {
-    bool carved;  /* else the allocation is one block */
-    bool strayed; /* the program has used bytes outside of all blocks */
-    struct ms_block *all;
-    size_t count;
-    struct ms_gap_array gaps; /* of all */
+    bool carved;          /* else the allocation is one block */
+    bool strayed;         /* the program has used bytes outside of all blocks */
+    struct ms_sorted all; /* struct ms_block */
 };
 
 /* What was last published of an allocation. */
@@ -69,6 +68,7 @@ struct ms_allocation {
     uint64_t changes;      /* number of times a block was taken or returned */
     size_t leftover_bytes; /* bytes of returned blocks that still have memory */
     bool uncarvable;       /* was written before its first block was taken: it stays one block */
+    size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bound_lineage) */
     bool keeps_dead;       /* a captured graph or an exported handle may use its dead bytes */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
@@ -112,8 +112,12 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
  */
 bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* The index of the first block that ends behind offset. */
-size_t ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
+/* The block at an offset; if it lies in none, or there are none, the whole allocation. */
+struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset);
+
+/* The first block that ends behind offset, or NULL; and its position. */
+struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
+struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset);
 
 /*
  * The mappings of a claimed allocation at addresses that the program has reserved (backing.h).
@@ -193,13 +197,18 @@ bool ms_space_may_hold(CUdeviceptr address);
 bool ms_space_strays(CUdeviceptr address, size_t bytes);
 
 /*
- * The block that a pointer refers to. The pointer may lie a little before the block, or in the
- * guards of an allocation that is one block. A pointer to dead bytes refers to nothing, because the
- * padding of parameters holds stale addresses; but if the program has used dead bytes of the
- * allocation, it refers to the whole allocation. False if there is none, or nothing of the
- * allocation is deferred.
+ * The blocks that pointers refer to. A pointer may lie a little before its block, or in the guards
+ * of an allocation that is one block. A pointer to dead bytes refers to nothing, because the padding
+ * of parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
+ * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
+ * in their order, and returns their number.
  */
-bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
+struct ms_pointed {
+    size_t offset; /* the caller's */
+    CUdeviceptr pointer;
+    struct ms_allocation_facts block;
+};
+size_t ms_space_find_pointed(struct ms_pointed *pointers, size_t count);
 
 /* Sets a claimed allocation's leftover_bytes; and the sum over all allocations. */
 void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);

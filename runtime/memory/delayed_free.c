@@ -26,7 +26,7 @@ void ms_allocation_destroy(struct ms_allocation *allocation)
         ms_pool_uncount(allocation->pool, pooled);
     ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
-    ms_gap_array_free(&allocation->blocks.gaps, allocation->blocks.all);
+    ms_sorted_cleanup(&allocation->blocks.all);
     ms_heap_free(allocation);
 }
 

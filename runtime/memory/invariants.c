@@ -67,16 +67,18 @@ bool ms_lineage_is_valid(const struct ms_lineage *lineage, struct ms_violation *
 {
     struct ms_lineage sums = {0};
     size_t at = 0;
-    for (size_t i = 0; i < lineage->count; i++) {
-        const struct ms_extent *extent = &lineage->extents[i];
+    const struct ms_extent *before = NULL;
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (extent->begin != at || extent->end <= at)
             return extent_violates(violation, "extents are sorted, without gaps", extent);
         if (!ms_content_is_legal(&extent->content))
             return extent_violates(violation, "states are those of extent_states.h", extent);
-        if (i > 0 && ms_extent_continues(extent - 1, extent))
+        if (before != NULL && ms_extent_continues(before, extent))
             return extent_violates(violation, "neighbours differ", extent);
         add(&sums, extent);
         at = extent->end;
+        before = extent;
     }
     if (at != lineage->bytes)
         return violates(violation, "extents end where the lineage does", at, lineage->bytes);
@@ -188,8 +190,9 @@ static bool blocks_are_valid(const struct ms_allocation *allocation, struct ms_v
 {
     const struct ms_blocks *blocks = &allocation->blocks;
     uint64_t at = 0;
-    for (size_t i = 0; i < blocks->count; i++) {
-        const struct ms_block *block = &blocks->all[i];
+    struct ms_position next = {0, 0};
+    for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, next)) != NULL;
+         next = ms_sorted_next(&blocks->all, next)) {
         if (!blocks->carved || block->begin < at || block->end <= block->begin ||
             block->end > allocation->bytes)
             return violates(violation, "blocks are sorted parts of a carved allocation",
@@ -215,11 +218,11 @@ static bool is_backed(const struct ms_backing *backing, size_t *at, size_t begin
 static bool is_placed(const struct ms_allocation *allocation, const struct ms_extent *extent)
 {
     const struct ms_blocks *blocks = &allocation->blocks;
-    const size_t at = ms_space_block_behind(allocation, extent->begin);
+    const struct ms_block *block = ms_space_block_behind(allocation, extent->begin);
     if (extent->content.kind == MS_UNMAPPED)
         return allocation->backing.is_programs;
     if (extent->content.kind == MS_DEAD)
-        return blocks->carved && (at == blocks->count || blocks->all[at].begin >= extent->end);
+        return blocks->carved && (block == NULL || block->begin >= extent->end);
     return ms_content_is_present(&extent->content) ||
            ms_space_is_in_blocks(allocation, extent->begin, extent->end);
 }
@@ -262,9 +265,10 @@ static size_t remote_bytes_of(const struct ms_allocation *allocation,
 {
     const struct ms_blocks *blocks = &allocation->blocks;
     size_t bytes = extent->end - extent->begin;
-    for (size_t i = ms_space_block_behind(allocation, extent->begin);
-         i < blocks->count && blocks->all[i].begin < extent->end; i++) {
-        const struct ms_block *block = &blocks->all[i];
+    struct ms_position at = ms_space_find_block(allocation, extent->begin);
+    for (const struct ms_block *block;
+         (block = ms_sorted_item(&blocks->all, at)) != NULL && block->begin < extent->end;
+         at = ms_sorted_next(&blocks->all, at)) {
         const size_t begin = block->begin > extent->begin ? block->begin : extent->begin;
         bytes -= (block->end < extent->end ? block->end : extent->end) - begin;
     }
@@ -275,8 +279,8 @@ static bool extents_are_valid(const struct ms_allocation *allocation,
                               struct ms_violation *violation)
 {
     size_t chunk = 0, outside = 0;
-    for (size_t i = 0; i < allocation->lineage.count; i++) {
-        const struct ms_extent *extent = &allocation->lineage.extents[i];
+    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         const bool is_present = ms_content_is_present(&extent->content);
         outside += is_present ? remote_bytes_of(allocation, extent) : 0;
         if (is_present && !is_backed(&allocation->backing, &chunk, extent->begin, extent->end))
@@ -316,8 +320,8 @@ static bool is_due(const struct ms_allocation *allocation)
     size_t sink = 0;
     for (const struct ms_sink_mapping *at = backing->sinks; at != NULL; at = at->next)
         sink += at->count;
-    const size_t cost = allocation->lineage.count + allocation->blocks.count + backing->count +
-                        sink * (sink + backing->count);
+    const size_t cost = allocation->lineage.extents.count + allocation->blocks.all.count +
+                        backing->count + sink * (sink + backing->count);
     saved += FOR_A_CLAIM;
     if (cost > saved)
         return false;

@@ -24,38 +24,41 @@ static void let_go(const struct ms_extent *extent)
 
 bool ms_lineage_init(struct ms_lineage *lineage, size_t bytes)
 {
-    enum { FIRST_CAPACITY = 4 };
-    struct ms_gap_array gaps = {.item_bytes = sizeof(struct ms_extent)};
-    struct ms_extent *extents = ms_gap_array_reserve(&gaps, NULL, 0, FIRST_CAPACITY);
-    if (extents == NULL)
-        return false;
-    extents = ms_gap_array_replace(&gaps, extents, 0, 0, 0, 1);
-    extents[0] = (struct ms_extent){.begin = 0, .end = bytes};
-    *lineage = (struct ms_lineage){.extents = extents, .count = 1, .gaps = gaps, .bytes = bytes};
-    return true;
+    const struct ms_extent all = {.begin = 0, .end = bytes};
+    *lineage = (struct ms_lineage){.extents = {.item_bytes = sizeof(all)}, .bytes = bytes};
+    return ms_sorted_insert(&lineage->extents, (struct ms_position){0, 0}, &all, 1);
+}
+
+struct ms_walk ms_walk_begin(const struct ms_lineage *lineage, size_t begin, size_t end)
+{
+    return (struct ms_walk){&lineage->extents, ms_sorted_find(&lineage->extents, begin), end};
+}
+
+struct ms_walk ms_walk_all(const struct ms_lineage *lineage)
+{
+    return (struct ms_walk){&lineage->extents, {0, 0}, lineage->bytes};
+}
+
+const struct ms_extent *ms_walk_next(struct ms_walk *walk)
+{
+    const struct ms_extent *extent = ms_sorted_item(walk->extents, walk->at);
+    walk->at = ms_sorted_next(walk->extents, walk->at);
+    return extent != NULL && extent->begin < walk->end ? extent : NULL;
 }
 
 void ms_lineage_cleanup(struct ms_lineage *lineage)
 {
-    for (size_t i = 0; i < lineage->count; i++)
-        let_go(&lineage->extents[i]);
-    ms_gap_array_free(&lineage->gaps, lineage->extents);
+    struct ms_walk walk = ms_walk_all(lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;)
+        let_go(extent);
+    ms_sorted_cleanup(&lineage->extents);
     *lineage = (struct ms_lineage){0};
 }
 
-/* Index of the extent that holds offset. */
-static size_t find(const struct ms_lineage *lineage, size_t offset)
+/* The extent that contains offset. */
+static const struct ms_extent *find(const struct ms_lineage *lineage, size_t offset)
 {
-    size_t low = 0;
-    size_t high = lineage->count;
-    while (high - low > 1) {
-        const size_t middle = low + (high - low) / 2;
-        if (lineage->extents[middle].begin <= offset)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return ms_sorted_item(&lineage->extents, ms_sorted_find(&lineage->extents, offset));
 }
 
 static void cut_front(struct ms_extent *extent, size_t begin)
@@ -67,7 +70,7 @@ static void cut_front(struct ms_extent *extent, size_t begin)
 
 struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset)
 {
-    struct ms_extent extent = lineage->extents[find(lineage, offset)];
+    struct ms_extent extent = *find(lineage, offset);
     cut_front(&extent, offset);
     return extent;
 }
@@ -89,24 +92,25 @@ bool ms_lineage_is_resident(const struct ms_lineage *lineage, size_t begin, size
     if (lineage->resident_bytes == lineage->bytes)
         return true;
     /* Neighbours differ, so a resident range lies in one extent. */
-    const struct ms_extent *extent = &lineage->extents[find(lineage, begin)];
+    const struct ms_extent *extent = find(lineage, begin);
     return extent->content.kind == MS_RESIDENT && extent->end >= end;
 }
 
-size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset)
+size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
-    return find(lineage, offset);
+    return 1 + ms_sorted_distance(&lineage->extents, ms_sorted_find(&lineage->extents, begin),
+                                  ms_sorted_find(&lineage->extents, end - 1));
 }
 
 bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end,
                     bool (*is)(const struct ms_content *content))
 {
-    bool found = false;
-    for (size_t i = find(lineage, begin); begin < end && !found && i < lineage->count; i++) {
-        found = is(&lineage->extents[i].content);
-        begin = lineage->extents[i].end;
+    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    for (const struct ms_extent *extent; begin < end && (extent = ms_walk_next(&walk)) != NULL;) {
+        if (is(&extent->content))
+            return true;
     }
-    return found;
+    return false;
 }
 
 static bool is_remote(const struct ms_content *content)
@@ -142,9 +146,12 @@ bool ms_lineage_is_present(const struct ms_lineage *lineage, size_t begin, size_
 size_t ms_lineage_present_bytes(const struct ms_lineage *lineage, size_t begin, size_t end)
 {
     size_t bytes = 0;
-    struct ms_extent extent;
-    while (ms_lineage_next(lineage, &begin, end, &extent))
-        bytes += ms_content_is_present(&extent.content) ? extent.end - extent.begin : 0;
+    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    for (const struct ms_extent *extent; begin < end && (extent = ms_walk_next(&walk)) != NULL;) {
+        const size_t stop = extent->end < end ? extent->end : end;
+        bytes += ms_content_is_present(&extent->content) ? stop - begin : 0;
+        begin = stop;
+    }
     return bytes;
 }
 
@@ -199,67 +206,96 @@ static void add_change(struct ms_lineage *lineage, size_t begin, size_t end)
         lineage->changed_end = end;
 }
 
-/*
- * Replaces the extents first..last by at most three: the rest of the first before `begin`, the new
- * one, and the rest of the last after `end`. Joins equal neighbours.
- */
+/* What takes the place of the extents that a change touches. */
+struct replacement {
+    struct ms_position at; /* of the first of them */
+    struct ms_extent pieces[3];
+    size_t removed, added;
+};
+
+static void add_piece(struct replacement *made, const struct ms_extent *piece)
+{
+    struct ms_extent *last = made->added > 0 ? &made->pieces[made->added - 1] : NULL;
+    if (last != NULL && ms_extent_continues(last, piece))
+        last->end = piece->end;
+    else
+        made->pieces[made->added++] = *piece;
+}
+
+/* The rest of the first extent before the new one, that, and the rest of the last one behind it.
+ * Includes a neighbour on each side, so that one rule joins all. */
+static struct replacement find_replacement(const struct ms_lineage *lineage,
+                                           const struct ms_extent *wanted)
+{
+    const struct ms_sorted *extents = &lineage->extents;
+    struct replacement made = {.at = ms_sorted_find(extents, wanted->begin)};
+    const struct ms_extent *old = ms_sorted_item(extents, made.at);
+    if (old->begin == wanted->begin && wanted->begin > 0) {
+        made.at = ms_sorted_previous(extents, made.at);
+        old = ms_sorted_item(extents, made.at);
+    }
+    if (old->begin < wanted->begin) {
+        struct ms_extent front = *old;
+        front.end = wanted->begin;
+        add_piece(&made, &front);
+    }
+    add_piece(&made, wanted);
+    struct ms_position at = made.at;
+    for (; (old = ms_sorted_item(extents, at)) != NULL && old->begin <= wanted->end;
+         at = ms_sorted_next(extents, at)) {
+        made.removed++;
+        if (old->end <= wanted->end)
+            continue;
+        struct ms_extent rest = *old;
+        if (rest.begin < wanted->end)
+            cut_front(&rest, wanted->end);
+        add_piece(&made, &rest);
+    }
+    return made;
+}
+
+/* Makes as many extents of the old ones as there will be. The new places hold copies. */
+static bool make_places(struct ms_lineage *lineage, struct replacement *made)
+{
+    const uint64_t begin = made->pieces[0].begin;
+    struct ms_position behind = made->at;
+    for (size_t i = 0; i < made->removed; i++)
+        behind = ms_sorted_next(&lineage->extents, behind);
+    if (made->added <= made->removed)
+        return true;
+    if (!ms_sorted_insert(&lineage->extents, behind, &made->pieces[made->removed],
+                          made->added - made->removed))
+        return false;
+    made->at = ms_sorted_find(&lineage->extents, begin);
+    return true;
+}
+
 bool ms_lineage_set(struct ms_lineage *lineage, size_t begin, size_t end,
                     const struct ms_content *content)
 {
     if (begin == end)
         return true;
-    struct ms_extent *roomy =
-        ms_gap_array_reserve(&lineage->gaps, lineage->extents, lineage->count, 2);
-    if (roomy == NULL)
+    const struct ms_extent wanted = {.begin = begin, .end = end, .content = *content};
+    struct replacement made = find_replacement(lineage, &wanted);
+    if (!make_places(lineage, &made))
         return false;
-    lineage->extents = roomy;
-
-    size_t first = find(lineage, begin);
-    size_t last = find(lineage, end - 1);
-    /* Include one neighbour on each side, so that one rule joins all. */
-    first -= first > 0;
-    last += last + 1 < lineage->count;
-
-    struct ms_extent pieces[5];
-    size_t count = 0;
-    struct ms_extent wanted = {.begin = begin, .end = end, .content = *content};
-    for (size_t i = first; i <= last; i++) {
-        const struct ms_extent *old = &lineage->extents[i];
-        if (old->begin < begin) {
-            pieces[count] = *old;
-            if (pieces[count].end > begin)
-                pieces[count].end = begin;
-            count++;
-        }
+    for (size_t i = 0; i < made.added; i++) {
+        hold(&made.pieces[i]);
+        account(lineage, &made.pieces[i], true);
     }
-    if (count > 0 && ms_extent_continues(&pieces[count - 1], &wanted))
-        pieces[count - 1].end = end;
-    else
-        pieces[count++] = wanted;
-    for (size_t i = first; i <= last; i++) {
-        struct ms_extent rest = lineage->extents[i];
-        if (rest.end <= end)
-            continue;
-        if (rest.begin < end)
-            cut_front(&rest, end);
-        if (ms_extent_continues(&pieces[count - 1], &rest))
-            pieces[count - 1].end = rest.end;
-        else
-            pieces[count++] = rest;
+    struct ms_position at = made.at;
+    for (size_t i = 0; i < made.removed; i++) {
+        struct ms_extent *old = ms_sorted_item(&lineage->extents, at);
+        account(lineage, old, false);
+        let_go(old);
+        if (i < made.added)
+            *old = made.pieces[i];
+        if (i + 1 == made.added)
+            made.at = ms_sorted_next(&lineage->extents, at);
+        at = ms_sorted_next(&lineage->extents, at);
     }
-
-    for (size_t i = 0; i < count; i++) {
-        hold(&pieces[i]);
-        account(lineage, &pieces[i], true);
-    }
-    for (size_t i = first; i <= last; i++) {
-        account(lineage, &lineage->extents[i], false);
-        let_go(&lineage->extents[i]);
-    }
-    lineage->extents = ms_gap_array_replace(&lineage->gaps, lineage->extents, lineage->count, first,
-                                            last - first + 1, count);
-    memcpy(&lineage->extents[first], pieces, count * sizeof(*pieces));
-    lineage->count = lineage->count - (last - first + 1) + count;
+    if (made.removed > made.added)
+        ms_sorted_remove(&lineage->extents, made.at, made.removed - made.added);
     add_change(lineage, begin, end);
     return true;
 }
@@ -290,57 +326,17 @@ bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end)
     return true;
 }
 
-/* A list of extents in the making, in order; equal neighbours are joined. */
-static void append(struct ms_lineage *made, const struct ms_extent *extent)
-{
-    if (made->count > 0 && ms_extent_continues(&made->extents[made->count - 1], extent)) {
-        made->extents[made->count - 1].end = extent->end;
-    } else {
-        hold(extent);
-        made->extents[made->count++] = *extent;
-    }
-    account(made, extent, true);
-}
-
-/* [begin, end) of the lineage, changed or as it is. *at is the extent that holds begin, and is
- * moved. */
-static void append_part(struct ms_lineage *made, const struct ms_lineage *lineage, size_t *at,
-                        struct ms_range range, ms_content_change *change)
-{
-    while (range.begin < range.end) {
-        struct ms_extent part = lineage->extents[*at];
-        cut_front(&part, range.begin);
-        if (part.end > range.end)
-            part.end = range.end;
-        range.begin = part.end;
-        if (part.end == lineage->extents[*at].end)
-            ++*at;
-        if (change != NULL)
-            change(&part.content);
-        append(made, &part);
-    }
-}
-
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
                        ms_content_change *change)
 {
-    const size_t most = lineage->count + 2 * count;
-    struct ms_lineage made = {.gaps = {.item_bytes = sizeof(struct ms_extent)},
-                              .bytes = lineage->bytes,
-                              .changed_end = lineage->bytes};
-    made.extents = ms_gap_array_reserve(&made.gaps, NULL, 0, most);
-    if (made.extents == NULL)
-        return false;
-    size_t at = 0, done = 0;
+    struct ms_extent extent;
     for (size_t i = 0; i < count; i++) {
-        append_part(&made, lineage, &at, (struct ms_range){done, ranges[i].begin}, NULL);
-        append_part(&made, lineage, &at, ranges[i], change);
-        done = ranges[i].end;
+        for (size_t at = ranges[i].begin; ms_lineage_next(lineage, &at, ranges[i].end, &extent);) {
+            change(&extent.content);
+            if (!ms_lineage_set(lineage, extent.begin, extent.end, &extent.content))
+                return false;
+        }
     }
-    append_part(&made, lineage, &at, (struct ms_range){done, lineage->bytes}, NULL);
-    made.extents = ms_gap_array_replace(&made.gaps, made.extents, 0, 0, 0, made.count);
-    ms_lineage_cleanup(lineage);
-    *lineage = made;
     return true;
 }
 
@@ -362,40 +358,33 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
     return true;
 }
 
-/* Joins neighbours that differed in nothing else. */
+/* Whole extents change, so no more of them are needed, and no memory. */
 void ms_lineage_drop_caches(struct ms_lineage *lineage)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < lineage->count; i++) {
-        struct ms_extent *extent = &lineage->extents[i];
-        extent->content.cached = false;
-        if (count > 0 && ms_extent_continues(&lineage->extents[count - 1], extent)) {
-            lineage->extents[count - 1].end = extent->end;
-            let_go(extent);
-        } else {
-            lineage->extents[count++] = *extent;
-        }
+    struct ms_extent extent;
+    for (size_t at = 0;
+         lineage->cached_bytes > 0 && ms_lineage_next(lineage, &at, lineage->bytes, &extent);) {
+        if (!extent.content.cached)
+            continue;
+        extent.content.cached = false;
+        ms_lineage_set(lineage, extent.begin, extent.end, &extent.content);
     }
-    lineage->extents = ms_gap_array_replace(&lineage->gaps, lineage->extents, lineage->count, count,
-                                            lineage->count - count, 0);
-    lineage->count = count;
-    lineage->cached_bytes = 0;
-    add_change(lineage, 0, lineage->bytes);
 }
 
 struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin, size_t end,
                                   size_t *count_out)
 {
-    const size_t first = find(lineage, begin);
-    const size_t count = find(lineage, end - 1) - first + 1;
+    const size_t count = ms_lineage_pieces(lineage, begin, end);
+    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
     struct ms_extent *copy = ms_heap_alloc(count * sizeof(*copy));
     if (copy == NULL)
         return NULL;
-    memcpy(copy, &lineage->extents[first], count * sizeof(*copy));
+    for (size_t i = 0; i < count; i++) {
+        copy[i] = *ms_walk_next(&walk);
+        hold(&copy[i]);
+    }
     cut_front(&copy[0], begin);
     copy[count - 1].end = end;
-    for (size_t i = 0; i < count; i++)
-        hold(&copy[i]);
     *count_out = count;
     return copy;
 }

@@ -14,7 +14,8 @@
  * *dead*: nobody wrote them and nobody will read them, so they are never deferred.
  *
  * Not thread-safe: guarded by the claim on the allocation. Owns references to its sources, recorded
- * launches and parked bytes. A function that fails (out of memory) leaves the lineage unchanged.
+ * launches and parked bytes. A function that fails (out of memory) leaves the lineage unchanged, or
+ * says otherwise.
  */
 #pragma once
 
@@ -23,8 +24,8 @@
 #include <stdint.h>
 
 #include "runtime/base/counted.h"
-#include "runtime/base/gap_array.h"
 #include "runtime/base/range.h"
+#include "runtime/base/sorted.h"
 #include "runtime/source/source.h"
 
 struct ms_recorded_launch;
@@ -52,8 +53,8 @@ enum ms_locality {
 
 /* The content of an extent. */
 struct ms_content {
-    enum ms_kind kind;
-    enum ms_locality locality;
+    enum ms_kind kind : 8; /* small, because a large model has very many extents */
+    enum ms_locality locality : 8;
     bool cached;         /* the bytes are in device memory as well; MS_FILL and later kinds */
     bool is_remote_copy; /* a copy of remote bytes (remote_parts.h). Never present. */
     uint32_t pattern;    /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
@@ -89,14 +90,12 @@ static inline void ms_content_forget_locality(struct ms_content *content)
 }
 
 struct ms_extent {
-    size_t begin, end;
+    uint64_t begin, end;
     struct ms_content content;
 };
 
 struct ms_lineage {
-    struct ms_extent *extents;
-    size_t count;
-    struct ms_gap_array gaps; /* of extents */
+    struct ms_sorted extents;
     size_t bytes;
     size_t deferred_bytes; /* bytes that are not resident, and not nothing */
     size_t resident_bytes;
@@ -125,8 +124,24 @@ struct ms_extent ms_lineage_at(const struct ms_lineage *lineage, size_t offset);
 bool ms_lineage_next(const struct ms_lineage *lineage, size_t *at, size_t end,
                      struct ms_extent *extent_out);
 
-/* The index of the extent that contains offset. */
-size_t ms_lineage_index(const struct ms_lineage *lineage, size_t offset);
+/*
+ * For loops that do not change the lineage: its extents, whole, from the one that contains `begin`
+ * to the last that begins before `end`.
+ *
+ *     struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+ *     for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;)
+ */
+struct ms_walk {
+    const struct ms_sorted *extents;
+    struct ms_position at;
+    size_t end;
+};
+struct ms_walk ms_walk_begin(const struct ms_lineage *lineage, size_t begin, size_t end);
+struct ms_walk ms_walk_all(const struct ms_lineage *lineage);
+const struct ms_extent *ms_walk_next(struct ms_walk *walk);
+
+/* The number of extents of [begin, end). */
+size_t ms_lineage_pieces(const struct ms_lineage *lineage, size_t begin, size_t end);
 
 /* True when that is true of some extent of [begin, end). */
 bool ms_lineage_any(const struct ms_lineage *lineage, size_t begin, size_t end,
@@ -160,8 +175,9 @@ bool ms_lineage_set_dead(struct ms_lineage *lineage, size_t begin, size_t end, b
 bool ms_lineage_forget(struct ms_lineage *lineage, size_t begin, size_t end);
 
 /*
- * Calls `change` for the content of every extent, cut to the ranges, in one walk. The ranges are
- * ascending and do not overlap. `change` must not change which references the content needs.
+ * Calls `change` for the content of every extent, cut to the ranges, which do not overlap. False if
+ * out of memory: then the extents before some offset have changed. `change` may be called more than
+ * once for an extent that became one with the next.
  */
 typedef void ms_content_change(struct ms_content *content);
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,

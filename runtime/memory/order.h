@@ -17,10 +17,11 @@
 bool ms_may_record(CUstream stream);
 
 /*
- * Materialises an allocation that was written in very many small parts, before its lineage costs
- * more than its bytes. The allocation is claimed. To be called before something is recorded in it.
+ * Materialises the block at an offset of a claimed allocation if it was written in very many small
+ * parts, before its lineage costs more than its bytes. To be called before something is recorded
+ * there.
  */
-CUresult ms_bound_lineage(struct ms_allocation *allocation);
+CUresult ms_bound_lineage(struct ms_allocation *allocation, size_t offset);
 
 /*
  * Backs a range that the call overwrites on that stream. Replays its old content if the driver may

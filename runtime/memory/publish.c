@@ -107,12 +107,26 @@ static struct ms_state_block describe_part(const struct ms_allocation *allocatio
     return block;
 }
 
+/* What a block in many pieces consists of is added up anew after as many changes, in proportion. */
+static bool is_due(const struct ms_allocation *allocation, struct ms_block *part)
+{
+    enum { PIECES_FOR_ONE = 64 };
+    if (++part->unpublished * PIECES_FOR_ONE <
+        ms_lineage_pieces(&allocation->lineage, part->begin, part->end))
+        return false;
+    part->unpublished = 0;
+    return true;
+}
+
 static void publish_parts(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_blocks *blocks = &allocation->blocks;
-    for (size_t i = ms_space_block_behind(allocation, begin);
-         i < blocks->count && blocks->all[i].begin < end; i++) {
-        struct ms_block *part = &blocks->all[i];
+    struct ms_position at = ms_space_find_block(allocation, begin);
+    for (struct ms_block *part;
+         (part = ms_sorted_item(&blocks->all, at)) != NULL && part->begin < end;
+         at = ms_sorted_next(&blocks->all, at)) {
+        if (!is_due(allocation, part))
+            continue;
         struct ms_state_block block = describe_part(allocation, part->begin, part->end);
         add_name(&block, allocation, part->begin, part->end);
         ms_state_put(&part->place, &block);
@@ -170,8 +184,10 @@ void ms_publish_freed(struct ms_allocation *allocation)
     struct ms_published *published = &allocation->published;
     if (!ms_is_recorded())
         return;
-    for (size_t i = 0; i < allocation->blocks.count; i++)
-        ms_state_remove(&allocation->blocks.all[i].place);
+    struct ms_position at = {0, 0};
+    for (struct ms_block *part; (part = ms_sorted_item(&allocation->blocks.all, at)) != NULL;
+         at = ms_sorted_next(&allocation->blocks.all, at))
+        ms_state_remove(&part->place);
     if (published->place.is_counted) {
         ms_count_live(-(int64_t)published->live_bytes);
         ms_gauge_add(MS_GAUGE_DEFERRED, -(int64_t)published->deferred_bytes);

@@ -15,7 +15,7 @@ typedef bool ms_tensor_namer(const struct ms_allocation *allocation, size_t begi
 void ms_publish_set_namer(ms_tensor_namer *namer);
 
 /* Publishes what has changed in the allocation and its blocks. To be called before its claim
- * ends. */
+ * ends. The record of a block in many pieces lags behind by one change for each 64 of them. */
 void ms_publish_allocation(struct ms_allocation *allocation);
 
 /* The allocation is about to be freed. */

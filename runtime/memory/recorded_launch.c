@@ -46,13 +46,14 @@ struct ms_depths ms_recorded_launch_depths(const struct ms_lineage *lineage, siz
     return depths;
 }
 
+static bool is_outdated(const struct ms_content *content)
+{
+    return !ms_content_is_current(content);
+}
+
 static bool is_current(const struct ms_lineage *lineage)
 {
-    for (size_t i = 0; i < lineage->count; i++) {
-        if (!ms_content_is_current(&lineage->extents[i].content))
-            return false;
-    }
-    return true;
+    return !ms_lineage_any(lineage, 0, lineage->bytes, is_outdated);
 }
 
 bool ms_content_is_current(const struct ms_content *content)

@@ -333,8 +333,8 @@ bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t
 
 static void set_extents(const struct ms_allocation *allocation)
 {
-    for (size_t i = 0; i < allocation->lineage.count; i++) {
-        const struct ms_extent *extent = &allocation->lineage.extents[i];
+    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (extent->content.kind == MS_SOURCE)
             ms_shard_add_copy(extent->content.source, extent->content.source_offset,
                               extent->end - extent->begin);

@@ -138,9 +138,8 @@ MS_HOLDS(ms_shard.lock)
 static void query_locked(struct query *query, const struct ms_allocation *allocation, size_t begin,
                          size_t end)
 {
-    for (size_t i = ms_lineage_index(&allocation->lineage, begin);
-         i < allocation->lineage.count && allocation->lineage.extents[i].begin < end; i++) {
-        const struct ms_extent *extent = &allocation->lineage.extents[i];
+    struct ms_walk walk = ms_walk_begin(&allocation->lineage, begin, end);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
         if (!is_open(&extent->content))
             continue;
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))

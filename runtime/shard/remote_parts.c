@@ -139,9 +139,8 @@ static bool look_at(const struct ms_lineage *lineage, size_t begin, size_t end,
 {
     bool is_good = true;
     *found = (struct findings){.is_open = true};
-    for (size_t i = ms_lineage_index(lineage, begin);
-         is_good && i < lineage->count && lineage->extents[i].begin < end; i++) {
-        const struct ms_extent *extent = &lineage->extents[i];
+    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
         const struct ms_content *content = &extent->content;
         const size_t from = extent->begin > begin ? extent->begin : begin;
         const size_t to = extent->end < end ? extent->end : end;

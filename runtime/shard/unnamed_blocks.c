@@ -46,8 +46,10 @@ static bool add_blocks(struct list *list, const struct ms_allocation *allocation
         return is_given(allocation, 0, allocation->bytes) ||
                add_block(list, allocation, 0, allocation->bytes);
     bool is_good = true;
-    for (size_t i = 0; i < blocks->count && is_good; i++) {
-        const struct ms_block *block = &blocks->all[i];
+    struct ms_position at = {0, 0};
+    for (const struct ms_block *block;
+         is_good && (block = ms_sorted_item(&blocks->all, at)) != NULL;
+         at = ms_sorted_next(&blocks->all, at)) {
         is_good = is_given(allocation, block->begin, block->end) ||
                   add_block(list, allocation, block->begin, block->end);
     }

@@ -82,9 +82,9 @@ static const struct {
          "files (safetensors, torch.load(mmap=True))."},
     [MS_REASON_PIECES] =
         {"a block in very many pieces",
-         "%c wrote an allocation that has more than 16384 separate pieces, more than one for "
-         "each 512 KiB, so it was materialised whole. Larger writes keep it deferred; "
-         "METASHARD_EXCLUDE with its size leaves it to the driver."},
+         "%c wrote a block that has more than 131072 separate pieces, more than one for each "
+         "512 KiB, so this block was materialised. Larger writes keep it deferred; "
+         "METASHARD_EXCLUDE with the size of its allocation leaves that to the driver."},
     [MS_REASON_EXPORT] =
         {"memory that is exported",
          "%c needs physical memory, so the whole allocation was materialised, for good. "

@@ -218,6 +218,12 @@ static void end(const char *name, size_t calls)
     tell(name, now() - began, calls);
 }
 
+static bool points_to_block(CUdeviceptr address)
+{
+    struct ms_pointed pointed = {.pointer = address};
+    return ms_space_find_pointed(&pointed, 1) == 1;
+}
+
 static void measure_allocations(void)
 {
     static const char all[] = "allocations: make";
@@ -243,7 +249,7 @@ static void measure_allocations(void)
     end("allocations: look up an address", CALLS);
     begin();
     for (size_t i = 0; i < CALLS; i++)
-        must(ms_space_find_pointed(addresses[random_below(count)] + 4096, &facts), "a block");
+        must(points_to_block(addresses[random_below(count)] + 4096), "a block");
     end("allocations: which one does a pointer mean", CALLS);
     /* One in the middle goes, and its address with it. */
     between = addresses[count / 2];
@@ -294,7 +300,6 @@ static void measure_blocks(void)
     static const char take[] = "blocks of one allocation: take";
     static const char give[] = "blocks of one allocation: return, lowest first";
     static const char mixed[] = "blocks of one allocation: return, in any order";
-    struct ms_allocation_facts facts;
     if (!may_last(take) || !may_last(give))
         return;
     use_counted_addresses(true);
@@ -306,7 +311,7 @@ static void measure_blocks(void)
     end(take, 0);
     begin();
     for (size_t i = 0; i < CALLS; i++)
-        must(ms_space_find_pointed(segment + random_below(count) * 2 * PIECE, &facts), "a block");
+        must(points_to_block(segment + random_below(count) * 2 * PIECE), "a block");
     end("blocks of one allocation: which one does a pointer mean", CALLS);
     begin();
     for (size_t i = 0; i < count; i++)
@@ -326,8 +331,66 @@ static void measure_blocks(void)
     use_counted_addresses(false);
 }
 
-/* The same in segments, and written: an allocation of more than 16384 small pieces does not stay
- * deferred. */
+/* The same in any order, and written. */
+static void measure_written_blocks(void)
+{
+    static const char take[] = "blocks of one allocation: take and memset each, in any order";
+    static const char give[] =
+        "blocks of one allocation: return each that was written, in any order";
+    if (!may_last(take) || !may_last(give))
+        return;
+    use_counted_addresses(true);
+    next_address = (CUdeviceptr)0x7e0000000000;
+    const CUdeviceptr segment = allocate(count * 2 * PIECE);
+    uint32_t *order = shuffled();
+    begin();
+    for (size_t i = 0; i < count; i++) {
+        const CUdeviceptr block = segment + (size_t)order[i] * 2 * PIECE;
+        ms_block_taken(block, PIECE);
+        set(block, i, PIECE);
+    }
+    end(take, 0);
+    begin();
+    for (size_t i = 0; i < CALLS; i++) {
+        const size_t one = random_below(count);
+        set(segment + one * 2 * PIECE, one, PIECE);
+    }
+    end("blocks of one allocation: memset one again", CALLS);
+    begin();
+    for (size_t i = 0; i < count; i++)
+        ms_block_returned(segment + (size_t)order[count - 1 - i] * 2 * PIECE);
+    end(give, 0);
+    free(order);
+    release(segment);
+    use_counted_addresses(false);
+}
+
+/* One block that stays deferred in all of them. */
+static void measure_pieces(void)
+{
+    enum { MOST = 100000, SMALL = 512 };
+    static const char first[] = "pieces of one block: memset each, in any order";
+    if (count > MOST || !may_last(first))
+        return;
+    use_counted_addresses(true);
+    const CUdeviceptr block = allocate(count * SMALL > GRANULE ? count * SMALL : GRANULE);
+    uint32_t *order = shuffled();
+    begin();
+    for (size_t i = 0; i < count; i++)
+        set(block + (size_t)order[i] * SMALL, i, SMALL);
+    end(first, 0);
+    begin();
+    for (size_t i = 0; i < CALLS; i++) {
+        const size_t one = random_below(count);
+        set(block + one * SMALL, one, SMALL);
+    }
+    end("pieces of one block: memset one again", CALLS);
+    free(order);
+    release(block);
+    use_counted_addresses(false);
+}
+
+/* The same in segments. */
 static void measure_segments(void)
 {
     enum { BLOCKS = 4096, SEGMENT = BLOCKS * 2 * PIECE };
@@ -575,6 +638,8 @@ int main(int argc, char **argv)
     for (count = 100; count <= largest; count *= 10) {
         measure_allocations();
         measure_blocks();
+        measure_written_blocks();
+        measure_pieces();
         measure_segments();
         measure_tensors();
         measure_mappings();

@@ -756,9 +756,10 @@ void fake_check_allocation(const struct ms_allocation *allocation)
     struct ms_violation violation;
     if (!ms_lineage_is_valid(&allocation->lineage, &violation))
         end_test("%s: \"%s\" is not true", __func__, violation.rule);
-    for (size_t i = 0; i < allocation->lineage.count; i++) {
-        if (ms_content_is_present(&allocation->lineage.extents[i].content))
-            check_memory(allocation, &allocation->lineage.extents[i]);
+    struct ms_walk walk = ms_walk_all(&allocation->lineage);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+        if (ms_content_is_present(&extent->content))
+            check_memory(allocation, extent);
     }
     for (size_t i = 0; i < MOST; i++) {
         if (mappings[i].bytes > 0 && mappings[i].begin >= backing->address &&

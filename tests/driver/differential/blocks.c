@@ -76,6 +76,40 @@ static void carved(void)
     print_told();
 }
 
+/* 128 experts in 48 layers, of three matrices each, in one allocation; an eighth of each is kept. */
+static void experts(void)
+{
+    enum { COUNT = 128 * 48 * 3, WHOLE = 8 << 10, PART = WHOLE / 8 };
+    const unsigned char *file = map_file(8 * MIB);
+    const CUdeviceptr model = allocate((size_t)COUNT * WHOLE);
+    const CUdeviceptr shards = allocate((size_t)COUNT * PART);
+    for (size_t i = 0; i < COUNT; i++) {
+        const CUdeviceptr expert = take(model + i * WHOLE, WHOLE);
+        OK(cuMemcpyHtoD(expert, file + i * 384, WHOLE));
+    }
+    for (size_t i = COUNT; i-- > 0;) {
+        const CUdeviceptr shard = take(shards + i * PART, PART);
+        OK(cuMemcpyDtoD(shard, model + i * WHOLE + 3 * PART, PART));
+    }
+    for (size_t i = 0; i < COUNT; i++)
+        give(model + i * 7 % COUNT * WHOLE, WHOLE);
+    print_bytes("some of the shards", shards + 5 * MIB, MIB);
+}
+
+/* Written in so many pieces that a block is better off in memory. Its neighbour is not. */
+static void shredded(void)
+{
+    enum { PIECES = 140000, STRIDE = 64 };
+    const CUdeviceptr whole = allocate(64 * MIB);
+    const CUdeviceptr shreds = take(whole, 16 * MIB), smooth = take(whole + 32 * MIB, 32 * MIB);
+    OK(cuMemsetD32(shreds, 1, 4 * MIB));
+    OK(cuMemsetD32(smooth, 2, 8 * MIB));
+    for (uint32_t i = 0; i < PIECES; i++)
+        OK(cuMemsetD32(shreds + (size_t)i * STRIDE, 0x80000000u | i, 1));
+    print_bytes("shreds", shreds, 16 * MIB);
+    print_bytes("some of the other", smooth + 7 * MIB, MIB);
+}
+
 /* An unknown kernel touches the block it is given, and no other. */
 static void one_block(void)
 {
@@ -515,6 +549,8 @@ static void random_blocks(void)
 
 const struct scenario scenarios[] = {
     {"carved", carved},
+    {"experts", experts},
+    {"shredded", shredded},
     {"one_block", one_block},
     {"neighbours", neighbours},
     {"freed_but_queued", freed_but_queued},

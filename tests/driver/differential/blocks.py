@@ -28,6 +28,13 @@ def alone(test):
     test.check("and those that are left are told", dump["deferred_bytes"] == 0 and
                [block["taken"] for block in dump["blocks"]] ==
                [[], [[at * MIB, (at + 4) * MIB] for at in (0, 4, 8, 12)]], dump)
+    _, dump = test.both("experts")
+    test.check("of 18,432 experts only what was read had memory", dump["backed_bytes_peak"] <= 2 * MIB,
+               dump["backed_bytes_peak"])
+    _, dump = test.both("shredded", {"METASHARD_SETTLE_MS": "0"})
+    test.check("a block in too many pieces is in memory, and no other", 16 * MIB < dump["backed_bytes_peak"] <= 18 * MIB,
+               dump["backed_bytes_peak"])
+    test.check("and that is said", dump["fallbacks"] == 1, dump["fallbacks"])
     _, dump = test.both("one_block")
     test.check("one block and what was read of another had memory",
                dump["backed_bytes_peak"] <= (16 + 2 + 2) * MIB, dump)

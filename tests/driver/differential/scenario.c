@@ -81,7 +81,7 @@ void uniform(CUdeviceptr address, uint64_t count, uint64_t seed)
 }
 
 /* A file of distinct bytes, mapped. */
-static void *map_file(size_t bytes)
+void *map_file(size_t bytes)
 {
     unsigned char *content = malloc(bytes);
     for (size_t i = 0; i < bytes; i++)

@@ -32,6 +32,9 @@ void unload_kernels(void);
 void fill(CUdeviceptr address, uint32_t value, uint64_t count);
 void uniform(CUdeviceptr address, uint64_t count, uint64_t seed);
 
+/* A file of distinct bytes, mapped. Each call makes it anew. */
+void *map_file(size_t bytes);
+
 /* A new block that was loaded from a mapped file of distinct bytes; and other bytes for that
  * file. */
 CUdeviceptr load_file(size_t bytes);

@@ -93,3 +93,46 @@ MS_TEST(host_memory_means_everything)
         CHECK(!reach.everything);
     }
 }
+
+/* More than are looked up at a time, in both allocations and beside them. */
+MS_TEST(many_pointers_are_found_in_their_order)
+{
+    static unsigned char bytes[600];
+    const uint64_t words[] = {FAR + 8, NEAR + 16, FAR + 3 * BYTES, FAR + BYTES - 1, NEAR - 4097};
+    enum { KINDS = sizeof(words) / sizeof(words[0]), WORDS = sizeof(bytes) / 8 };
+    start();
+    layout->params[1].bytes = sizeof(bytes) - 8;
+    packed.bytes = bytes;
+    packed.count = sizeof(bytes);
+    size_t wanted = 0;
+    for (size_t i = 1; i < WORDS; i++)
+        memcpy(bytes + 8 * i, &words[i * i % KINDS], 8);
+    ms_pointer_scan_find(&arguments, &reach);
+    for (size_t i = 1; i < WORDS; i++) {
+        const uint64_t word = words[i * i % KINDS];
+        if (word == FAR + 3 * BYTES || word == NEAR - 4097)
+            continue;
+        CHECK_EQ(reach.hits[wanted].offset, 8 * i);
+        CHECK_EQ(reach.hits[wanted].pointer, word);
+        CHECK_EQ(reach.hits[wanted++].block.id, word >= FAR ? 1 : 2);
+    }
+    CHECK_EQ(reach.count, wanted);
+    CHECK(wanted > 16 && !reach.everything);
+}
+
+MS_TEST(more_hits_than_fit_mean_everything)
+{
+    static unsigned char bytes[8 * (MS_MAX_HITS + 2)];
+    const uint64_t word = FAR + 8;
+    start();
+    layout->params[1].bytes = sizeof(bytes) - 8;
+    packed.bytes = bytes;
+    packed.count = sizeof(bytes);
+    for (size_t at = 8; at < 8 * (MS_MAX_HITS + 1); at += 8)
+        memcpy(bytes + at, &word, 8);
+    ms_pointer_scan_find(&arguments, &reach);
+    CHECK(reach.count == MS_MAX_HITS && !reach.everything);
+    memcpy(bytes + 8 * (MS_MAX_HITS + 1), &word, 8);
+    ms_pointer_scan_find(&arguments, &reach);
+    CHECK(reach.everything);
+}

@@ -130,8 +130,6 @@ static CUresult memset_d8(CUdeviceptr address, unsigned char value, size_t bytes
 /* --- one allocation */
 
 static struct ms_allocation allocation;
-static struct ms_block blocks[] = {{.begin = FILLED * GRANULE, .end = DEAD * GRANULE},
-                                   {.begin = LAUNCHED * GRANULE, .end = PARTS * GRANULE}};
 static struct ms_recorded_launch recorded;
 
 static void keep(struct ms_counted *counted)
@@ -180,9 +178,10 @@ static void start(void)
         .bytes = PARTS * GRANULE,
         .context = CONTEXT,
         .id = 1,
-        .blocks = {.carved = true, .all = blocks, .count = 2},
         .backing = {.address = ADDRESS, .bytes = PARTS * GRANULE, .granule = GRANULE}};
     CHECK(ms_lineage_init(&allocation.lineage, allocation.bytes));
+    CHECK(ms_space_add_block(&allocation, FILLED * GRANULE, DEAD * GRANULE));
+    CHECK(ms_space_add_block(&allocation, LAUNCHED * GRANULE, PARTS * GRANULE));
     cover(LAUNCHED);
     set(FILLED, (struct ms_content){.kind = MS_FILL, .pattern = 0x01010101});
     set(DEAD, (struct ms_content){.kind = MS_DEAD});
@@ -198,6 +197,7 @@ static void end(void)
     CHECK(ms_space_claim(ADDRESS) == &allocation);
     ms_space_remove(&allocation);
     ms_lineage_cleanup(&allocation.lineage);
+    ms_sorted_cleanup(&allocation.blocks.all);
     ms_lineage_cleanup(&recorded.before);
     ms_backing_release(&allocation.backing);
 }

@@ -39,7 +39,12 @@ static struct ms_sink_mapping *add_sunk(struct ms_range range)
 static void set(size_t begin, size_t end, struct ms_content content)
 {
     CHECK(ms_lineage_set(&allocation.lineage, begin, end, &content));
-    extents = allocation.lineage.extents;
+    extents = ms_sorted_item(&allocation.lineage.extents, (struct ms_position){0, 0});
+}
+
+static struct ms_block *block_at(size_t index)
+{
+    return ms_sorted_item(&allocation.blocks.all, (struct ms_position){0, index});
 }
 
 static void make(void)
@@ -69,7 +74,7 @@ static void make(void)
     set(576, 640, (struct ms_content){.kind = MS_DEAD});
     set(640, 900, (struct ms_content){.locality = MS_REMOTE});
     set(900, BYTES, (struct ms_content){.kind = MS_DEAD});
-    CHECK_EQ(allocation.lineage.count, 10);
+    CHECK_EQ(allocation.lineage.extents.count, 10);
     CHECK(ms_space_add_block(&allocation, 0, 256));
     CHECK(ms_space_add_block(&allocation, 256, 512));
     CHECK(ms_space_add_block(&allocation, 640, 900));
@@ -111,7 +116,7 @@ MS_BREAKS(add_an_empty_extent, "extents are sorted, without gaps")
 
 MS_BREAKS(end_too_early, "extents end where the lineage does")
 {
-    allocation.lineage.count--;
+    ms_sorted_remove(&allocation.lineage.extents, (struct ms_position){0, 9}, 1);
 }
 
 MS_BREAKS(cache_what_is_undefined, "states are those of extent_states.h")
@@ -213,12 +218,12 @@ MS_BREAKS(take_another_size, "lineage and backing are the allocation's")
 
 MS_BREAKS(swap_blocks, "blocks are sorted parts of a carved allocation")
 {
-    allocation.blocks.all[1].begin = 128;
+    block_at(1)->begin = 128;
 }
 
 MS_BREAKS(end_a_block_behind_all, "blocks are sorted parts of a carved allocation")
 {
-    allocation.blocks.all[2].end = BYTES + 1;
+    block_at(2)->end = BYTES + 1;
 }
 
 MS_BREAKS(carve_no_more, "blocks are sorted parts of a carved allocation")
@@ -240,19 +245,19 @@ MS_BREAKS(unmap_half_of_what_is_present, "what is present is backed")
 
 MS_BREAKS(leave_dead_bytes_in_a_block, "what is dead lies in no block, and what is deferred in one")
 {
-    allocation.blocks.all[1].end = 580;
+    block_at(1)->end = 580;
 }
 
 MS_BREAKS(leave_dead_bytes_without_blocks,
           "what is dead lies in no block, and what is deferred in one")
 {
-    allocation.blocks.count = 0;
+    ms_sorted_cleanup(&allocation.blocks.all);
     allocation.blocks.carved = false;
 }
 
 MS_BREAKS(defer_outside_of_blocks, "what is dead lies in no block, and what is deferred in one")
 {
-    allocation.blocks.all[0].end = 200;
+    block_at(0)->end = 200;
 }
 
 MS_BREAKS(outgrow_a_launch, "what an extent refers to can give its bytes")
@@ -351,7 +356,7 @@ MS_TEST(many_extents_are_checked_sometimes)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
     for (size_t at = 256; at < 512; at += 2)
         set(at, at + 1, (struct ms_content){.kind = MS_FILL, .pattern = 1});
-    CHECK(allocation.lineage.count > 512);
+    CHECK(allocation.lineage.extents.count > 512);
     CHECK_EQ(signal_of_claims(100), 0);
     allocation.leftover_bytes++;
     CHECK_EQ(signal_of_claims(1), 0);

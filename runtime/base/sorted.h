@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sorted lists that are changed anywhere, of any length. Items lie in leaves of a few KiB, and the
+ * leaves in an array. A change moves items of one leaf, and the pointer of each leaf behind it if
+ * a leaf comes or goes. That is cheap up to some 10^7 items.
+ *
+ *     leaves:  |  o  |  o  |  o  |
+ *                 |     |     `-> 4096 .. 9000
+ *                 |     `-------> 512 .. 3000
+ *                 `-------------> 0 .. 500
+ *
+ * An item begins with its key, a uint64_t. Keys ascend. Not thread-safe. Positions and pointers to
+ * items hold until the list changes.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ms_leaf;
+
+struct ms_sorted {
+    size_t item_bytes; /* set by the owner, immutable */
+    size_t count;      /* of items */
+    size_t leaf_count, leaf_capacity;
+    union {
+        struct ms_leaf *only;    /* if leaf_capacity is 0 */
+        struct ms_leaf **leaves; /* else */
+    };
+};
+
+struct ms_position {
+    size_t leaf, item;
+};
+
+/* The last item whose key is not above `key`; if there is none, the first item, or the end. */
+struct ms_position ms_sorted_find(const struct ms_sorted *list, uint64_t key);
+
+/* The item, or NULL at the end. */
+void *ms_sorted_item(const struct ms_sorted *list, struct ms_position at);
+
+/* One item forward, to the end at most; one item back, to the first at most. */
+struct ms_position ms_sorted_next(const struct ms_sorted *list, struct ms_position at);
+struct ms_position ms_sorted_previous(const struct ms_sorted *list, struct ms_position at);
+
+/* The number of items from one position to a later one. */
+size_t ms_sorted_distance(const struct ms_sorted *list, struct ms_position from,
+                          struct ms_position to);
+
+/* Inserts a few items before `at`, which may be the end. Out of memory: false, nothing changes. */
+bool ms_sorted_insert(struct ms_sorted *list, struct ms_position at, const void *items,
+                      size_t count);
+
+/* Removes `count` items from `at` on. */
+void ms_sorted_remove(struct ms_sorted *list, struct ms_position at, size_t count);
+
+/* Frees all items. The list is empty then. */
+void ms_sorted_cleanup(struct ms_sorted *list);
