@@ -11,6 +11,7 @@
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -50,10 +51,11 @@ CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t
 /*
  * Writes content to [begin, end): recorded where the allocation is deferred, replayed in stream
  * order where it is present. Cached bytes become resident then: queued work may still read them, so
- * they must not be replayed over out of order later.
+ * they must not be replayed over out of order later. `host`: the bytes; NULL for a fill.
  */
 static CUresult write_range(struct ms_allocation *allocation, size_t begin, size_t end,
-                            const struct ms_content *content, CUstream stream)
+                            const struct ms_content *content, const unsigned char *host,
+                            CUstream stream)
 {
     size_t count;
     struct ms_extent *old = ms_lineage_copy(&allocation->lineage, begin, end, &count);
@@ -64,6 +66,10 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
         struct ms_content part = *content;
         part.source_offset += old[i].begin - begin;
         if (!ms_content_is_present(&old[i].content)) {
+            if (ms_verifies())
+                part.is_shadowed =
+                    ms_shadow_write(allocation, old[i].begin, old[i].end, &part,
+                                    host != NULL ? host + (old[i].begin - begin) : NULL, stream);
             if (!ms_lineage_set(&allocation->lineage, old[i].begin, old[i].end, &part))
                 result = CUDA_ERROR_OUT_OF_MEMORY;
             continue;
@@ -142,7 +148,7 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
     bool answered = true;
     if (!is_far(allocation) && ms_may_record(stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
-        *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
+        *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
         if (!allocation->is_transient)
@@ -317,7 +323,7 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
         return *result_out != CUDA_SUCCESS;
     }
     const size_t begin = ms_offset(allocation, destination);
-    *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
+    *result_out = write_range(allocation, begin, begin + bytes, &content, source, stream);
     ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(&content));
     const bool is_complete = content.kind == MS_SOURCE && ms_shard_is_active() &&
                              ms_shard_add_copy(content.source, content.source_offset, bytes);
