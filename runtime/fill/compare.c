@@ -2,11 +2,9 @@
 #include "runtime/fill/compare.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
@@ -14,6 +12,7 @@
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
+#include "runtime/source/pinned_pool.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 
@@ -52,56 +51,31 @@ static void load_kernel(void)
                (int)result);
 }
 
-/* Places for what the kernel finds: a granule for each device, whose users go round. */
-static CUresult find_place(CUdevice device, CUdeviceptr *place_out)
-{
-    static _Atomic(struct ms_backing *) granules[MS_MAX_DEVICES];
-    static _Atomic size_t next;
-    struct ms_backing *granule = atomic_load(&granules[device]), *other = NULL;
-    if (granule == NULL) {
-        granule = ms_heap_zalloc(sizeof(*granule));
-        CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-        if (granule != NULL)
-            result = ms_backing_reserve(granule, device, 1);
-        if (result == CUDA_SUCCESS) {
-            result = ms_backing_cover(granule, 0, 1);
-            if (result != CUDA_SUCCESS ||
-                !atomic_compare_exchange_strong(&granules[device], &other, granule))
-                ms_backing_release(granule);
-        }
-        if (result != CUDA_SUCCESS || other != NULL)
-            ms_heap_free(granule);
-        if (result != CUDA_SUCCESS)
-            return result;
-        granule = other != NULL ? other : granule;
-    }
-    const size_t places = granule->bytes / sizeof(struct difference);
-    *place_out = granule->address + atomic_fetch_add(&next, 1) % places * sizeof(struct difference);
-    return CUDA_SUCCESS;
-}
-
-static CUresult compare_on_device(const struct pair *pair, CUdevice device, CUstream stream,
-                                  struct difference *found)
+/* The kernel writes what it finds to pinned memory. */
+static CUresult compare_on_device(const struct pair *pair, CUcontext context, CUstream stream,
+                                  struct difference *found_out)
 {
     enum { THREADS = 256, MOST_BLOCKS = 4096 };
-    struct pair copy = *pair;
-    CUdeviceptr place;
+    const size_t blocks = (pair->bytes + THREADS - 1) / THREADS;
+    struct ms_pinned_area area;
     pthread_once(&once, load_kernel);
-    CUresult result = kernel != NULL ? find_place(device, &place) : CUDA_ERROR_NOT_SUPPORTED;
-    if (result == CUDA_SUCCESS)
-        result = ms_driver.memset_d8_async(place, 0, sizeof(found->count), stream);
-    if (result == CUDA_SUCCESS)
-        result = ms_driver.memset_d8_async(place + sizeof(found->count), 0xff, sizeof(found->first),
-                                           stream);
+    CUresult result = kernel != NULL ? ms_pinned_pool_take(context, sizeof(*found_out), &area)
+                                     : CUDA_ERROR_NOT_SUPPORTED;
     if (result != CUDA_SUCCESS)
         return result;
-    const size_t blocks = (pair->bytes + THREADS - 1) / THREADS;
+    struct difference *found = (struct difference *)(void *)area.memory;
+    *found = (struct difference){0, UINT64_MAX};
+    struct pair copy = *pair;
+    CUdeviceptr place = (uintptr_t)found;
     void *params[] = {&copy.memory, &copy.shadow, &copy.bytes, &place};
-    result = ms_driver.launch_kernel(kernel, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS,
-                                     1, 1, THREADS, 1, 1, 0, stream, params, NULL);
-    if (result == CUDA_SUCCESS)
-        result = ms_driver.memcpy_dtoh_async(found, place, sizeof(*found), stream);
+    result = CUDA_ERROR_NOT_SUPPORTED;
+    if (area.is_pinned)
+        result =
+            ms_driver.launch_kernel(kernel, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS,
+                                    1, 1, THREADS, 1, 1, 0, stream, params, NULL);
     const CUresult waited = ms_driver_wait(stream);
+    *found_out = *found;
+    ms_pinned_pool_drop(&area);
     return result != CUDA_SUCCESS ? result : waited;
 }
 
@@ -117,23 +91,32 @@ static CUresult read_both(const struct pair *pair, size_t offset, size_t bytes, 
     return result != CUDA_SUCCESS ? result : waited;
 }
 
-static CUresult compare_on_host(const struct pair *pair, CUstream stream, struct difference *found)
+static void compare_bytes(const unsigned char *memory, const unsigned char *shadow, size_t bytes,
+                          size_t offset, struct difference *found)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (memory[i] != shadow[i] && found->count++ == 0)
+            found->first = offset + i;
+    }
+}
+
+static CUresult compare_on_host(const struct pair *pair, CUcontext context, CUstream stream,
+                                struct difference *found)
 {
     enum { PIECE = 1 << 20 };
-    unsigned char *memory = ms_heap_alloc((size_t)2 * PIECE);
-    CUresult result = memory != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    struct ms_pinned_area area;
+    CUresult result = ms_pinned_pool_take(context, (size_t)2 * PIECE, &area);
+    if (result != CUDA_SUCCESS)
+        return result;
+    unsigned char *memory = area.memory, *shadow = area.memory + PIECE;
     *found = (struct difference){0, UINT64_MAX};
     for (size_t done = 0; done < pair->bytes && result == CUDA_SUCCESS; done += PIECE) {
         const size_t now = pair->bytes - done < PIECE ? pair->bytes - done : PIECE;
-        const unsigned char *shadow = memory + PIECE;
-        result = read_both(pair, done, now, memory, memory + PIECE, stream);
-        const bool is_same = result != CUDA_SUCCESS || memcmp(memory, shadow, now) == 0;
-        for (size_t i = 0; !is_same && i < now; i++) {
-            if (memory[i] != shadow[i] && found->count++ == 0)
-                found->first = done + i;
-        }
+        result = read_both(pair, done, now, memory, shadow, stream);
+        if (result == CUDA_SUCCESS && memcmp(memory, shadow, now) != 0)
+            compare_bytes(memory, shadow, now, done, found);
     }
-    ms_heap_free(memory);
+    ms_pinned_pool_drop(&area);
     return result;
 }
 
@@ -203,10 +186,10 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
         return;
     CUresult result = ms_fill_stream(allocation->context, &stream);
     if (result == CUDA_SUCCESS) {
-        result = is_plain ? compare_on_device(pair, allocation->device, stream, &found)
+        result = is_plain ? compare_on_device(pair, allocation->context, stream, &found)
                           : CUDA_ERROR_NOT_SUPPORTED;
         if (result != CUDA_SUCCESS)
-            result = compare_on_host(pair, stream, &found);
+            result = compare_on_host(pair, allocation->context, stream, &found);
     }
     if (result == CUDA_SUCCESS) {
         ms_count(MS_COUNT_VERIFY_RANGES, 1);

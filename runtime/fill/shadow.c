@@ -131,8 +131,11 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     struct ms_backing *shadow = &allocation->shadow;
-    if (shadow->backed_bytes > 0)
-        ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes);
+    struct ms_driver_scope scope; /* unmapping would end a capture */
+    if (shadow->backed_bytes == 0 || !enter(&scope))
+        return;
+    ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes);
+    ms_driver_leave(&scope);
 }
 
 static void forget(struct ms_content *content)
