@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * With METASHARD=verify: compares memory with its shadow (shadow.h), by a kernel of the shim's own
- * (compare.ptx), or on the host where the driver does not take that. A difference is one line in the
- * log and an event in the state page, and changes nothing for the program. The bytes have no shadow
- * afterwards.
+ * (compare.ptx), or on the host where the driver does not take that. A difference is one line in
+ * the log and an event in the state page, and changes nothing for the program. The bytes have no
+ * shadow afterwards.
  */
 #pragma once
 

@@ -91,8 +91,8 @@ bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allo
     return finish(&scope, result == CUDA_SUCCESS, bytes, stream);
 }
 
-/* True if the part's shadow is what a launch would find. What was never written is zero in a replay,
- * too. */
+/* True if the part's shadow is what a launch would find. What was never written is zero, as in a
+ * replay. */
 static bool prepare(const struct ms_part *part, CUstream stream)
 {
     struct ms_allocation *allocation = part->allocation;

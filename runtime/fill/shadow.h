@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shadows, with METASHARD=verify. The shadow of an allocation is device memory of its own, mapped
- * nowhere else. The driver carries out there, at once and in the stream of the call, each write that
- * is recorded; and compare.h compares with it what a replay gives.
+ * nowhere else. The driver carries out there each write that is recorded, at once and in the stream
+ * of the call. What a replay gives is compared with it (compare.h).
  *
  *     program's call ---> lineage -----------> replay ---> memory --+
  *                   \                                               +--> the same?
@@ -30,8 +30,8 @@ static inline bool ms_verifies(void)
 }
 
 /*
- * A write of [begin, end) is recorded as this content, and may be one of `host` bytes; NULL: it is a
- * fill. Returns true if the bytes have a shadow now. So do the others here.
+ * A write of [begin, end), of `host` bytes or, if that is NULL, a fill, is recorded as this
+ * content. Returns true if the bytes have a shadow now. So do the others here.
  */
 bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
                      const struct ms_content *content, const void *host, CUstream stream);
