@@ -7,6 +7,7 @@
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/prefetch.h"
@@ -48,6 +49,15 @@ CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t
                           takes_work(stream) ? MS_NEED_OVERWRITE : MS_NEED_READ_WRITE);
 }
 
+/* The bytes went to memory from where the shim has found them, and not from the program's buffer. */
+static void verify(struct ms_allocation *allocation, size_t begin, size_t end,
+                   const struct ms_content *content, const void *host, CUstream stream)
+{
+    if (ms_shadow_write(allocation, begin, end, content, host, stream))
+        ms_compare_copy(allocation, begin, end - begin, allocation->address + begin, true, stream);
+    ms_shadow_trim(allocation, begin, end);
+}
+
 /*
  * Writes content to [begin, end): recorded where the allocation is deferred, replayed in stream
  * order where it is present. Cached bytes become resident then: queued work may still read them, so
@@ -63,21 +73,22 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        const size_t from = old[i].begin, to = old[i].end;
+        const unsigned char *bytes = host != NULL ? host + (from - begin) : NULL;
         struct ms_content part = *content;
-        part.source_offset += old[i].begin - begin;
+        part.source_offset += from - begin;
         if (!ms_content_is_present(&old[i].content)) {
-            if (ms_verifies())
-                part.is_shadowed =
-                    ms_shadow_write(allocation, old[i].begin, old[i].end, &part,
-                                    host != NULL ? host + (old[i].begin - begin) : NULL, stream);
-            if (!ms_lineage_set(&allocation->lineage, old[i].begin, old[i].end, &part))
+            part.is_shadowed =
+                ms_verifies() && ms_shadow_write(allocation, from, to, &part, bytes, stream);
+            if (!ms_lineage_set(&allocation->lineage, from, to, &part))
                 result = CUDA_ERROR_OUT_OF_MEMORY;
             continue;
         }
-        result = ms_materialise(allocation, old[i].begin, old[i].end, MS_NEED_READ_WRITE);
+        result = ms_materialise(allocation, from, to, MS_NEED_READ_WRITE);
         if (result == CUDA_SUCCESS)
-            result = ms_replay(&part, old[i].begin, allocation->address + old[i].begin,
-                               old[i].end - old[i].begin, stream);
+            result = ms_replay(&part, from, allocation->address + from, to - from, stream);
+        if (ms_verifies() && bytes != NULL && result == CUDA_SUCCESS)
+            verify(allocation, from, to, &part, bytes, stream);
     }
     ms_extents_free(old, count);
     return result;

@@ -133,8 +133,10 @@ static void describe(const struct ms_extent *extent, char *text, size_t bytes)
                  ms_launch_name(content->recorded->launch));
     else if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
         snprintf(text, bytes, "byte %llu of %s", offset, ms_source_path(content->source));
-    else
+    else if (content->kind == MS_SOURCE)
         snprintf(text, bytes, "a host copy of what the program wrote");
+    else
+        snprintf(text, bytes, "what the call has just put there");
 }
 
 enum { SHOWN = 8 };

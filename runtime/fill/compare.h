@@ -16,8 +16,8 @@
 enum ms_compared { MS_COMPARE_CACHED, MS_COMPARE_REPLAYED };
 void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum ms_compared what);
 
-/* What is at from_at in a claimed allocation was replayed to an address outside of it, in stream.
- * The address may be of any kind of memory if is_plain is false. */
+/* What the shadow has at from_at of a claimed allocation was replayed to this address, in stream.
+ * It may be of any kind of memory if is_plain is false. */
 void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
                      bool is_plain, CUstream stream);
 

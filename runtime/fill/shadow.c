@@ -2,6 +2,7 @@
 #include "runtime/fill/shadow.h"
 
 #include "runtime/base/log.h"
+#include "runtime/driver/flags.h"
 #include "runtime/fill/replay.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
@@ -158,7 +159,9 @@ size_t ms_shadow_give_up(void)
 {
     size_t freed = 0;
     struct ms_allocation_facts facts;
-    for (CUdeviceptr at = 0; ms_verifies() && ms_space_first_behind(at, &facts);) {
+    if (!ms_verifies() || ms_is_capturing())
+        return 0;
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
         at = facts.address + facts.bytes;
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation != NULL)

@@ -55,8 +55,8 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 /* [begin, end) has become resident: frees the shadow's granules there. */
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end);
 
-/* Frees all shadows, but those of allocations that are claimed. Returns how many bytes that gave.
- * The caller holds no claim. */
+/* Frees all shadows, but those of allocations that are claimed, and none during a capture. Returns
+ * how many bytes that gave. The caller holds no claim. */
 size_t ms_shadow_give_up(void);
 
 /* Waits for the work that is queued in the stream now. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scenarios that are right; faults.py and plants.c make the shim do them wrongly. */
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +80,7 @@ static void order(void)
 }
 
 /* Through a buffer, from a file that is mapped and has two tensors of this size. */
-static void staged(void)
+static void stage(bool into_memory)
 {
     static const char header[] =
         "{\"a\":{\"dtype\":\"U8\",\"shape\":[8388608],\"data_offsets\":[0,8388608]},"
@@ -98,9 +99,23 @@ static void staged(void)
     mmap(NULL, all, PROT_READ, MAP_PRIVATE, opened, 0);
     close(opened);
     const CUdeviceptr block = allocate(BYTES);
+    if (into_memory) { /* a part of it */
+        OK(cuMemsetD8(block + PART, 0, PART));
+        print_bytes("before", block + PART, PART);
+    }
     OK(cuMemcpyHtoD(block, content + begin, BYTES));
     print_bytes("all", block, BYTES);
     free(content);
+}
+
+static void staged(void)
+{
+    stage(false);
+}
+
+static void staged_into_memory(void)
+{
+    stage(true);
 }
 
 static void granules(void)
@@ -192,6 +207,7 @@ const struct scenario scenarios[] = {{"neighbours", neighbours},
                                      {"file_in_part", file_in_part},
                                      {"order", order},
                                      {"staged", staged},
+                                     {"staged_into_memory", staged_into_memory},
                                      {"granules", granules},
                                      {"stray_at_exit", stray_at_exit},
                                      {"stray_freed", stray_freed},

@@ -27,6 +27,8 @@ FAULTS = (
     ("order", {"PLANT": "order"}, "4096 of the bytes 0 to 4096 .* 11 11 11 11 11 11 11 11 instead of 22 22 22 22 22 22 22 22; "
      "by the lineage they are a host copy", {"SIMCUDA_DELAY_US": "20000"}),
     ("staged", {"PLANT": "staged"}, r"byte 8388\d+ of \S+staged; ", {}),
+    ("staged_into_memory", {"PLANT": "staged"}, "of the bytes 2097152 to 4194304 .* they are what the call has just put there; "
+     "cuMemcpyHtoD_v2 needs", {}),
     ("granules", {"PLANT": "sink"}, "of the bytes 0 to 8388608 .*; by the lineage they are a host copy", {}),
     ("stray_at_exit", MISSED, "3 of the bytes 0 to 8388608 .* from byte 2097157 on 77 77 77 .*; the end of the process needs",
      {}),
