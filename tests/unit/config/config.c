@@ -81,6 +81,16 @@ MS_TEST(values)
     CHECK_EQ(lines(complaints), 0);
 }
 
+MS_TEST(verify_is_on_with_a_share_of_the_allocations)
+{
+    char *all[] = {(char *)"METASHARD=Verify", NULL};
+    char *some[] = {(char *)"METASHARD=verify", (char *)"METASHARD_VERIFY_SAMPLE=10", NULL};
+    CHECK(read_config(all).mode == MS_VERIFY);
+    CHECK_EQ(read_config(all).verify_percent, 100);
+    CHECK_EQ(read_config(some).verify_percent, 10);
+    CHECK_EQ(lines(complaints), 0);
+}
+
 MS_TEST(a_wrong_value_is_one_line_and_the_default)
 {
     static char *wrong[] = {(char *)"METASHARD=maybe",
