@@ -49,7 +49,7 @@ CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t
                           takes_work(stream) ? MS_NEED_OVERWRITE : MS_NEED_READ_WRITE);
 }
 
-/* The bytes went to memory from where the shim has found them, and not from the program's buffer. */
+/* The bytes went to memory from where the shim has found them, not from the program's buffer. */
 static void verify(struct ms_allocation *allocation, size_t begin, size_t end,
                    const struct ms_content *content, const void *host, CUstream stream)
 {
