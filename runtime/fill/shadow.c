@@ -52,11 +52,12 @@ CUresult ms_shadow_wait(CUstream stream)
     return result;
 }
 
-/* Ends what `enter` began. Work that was queued is waited for in any case. */
-static bool finish(const struct ms_driver_scope *scope, bool is_queued, size_t bytes,
-                   CUstream stream)
+/* Ends what `enter` began. Work that was queued is waited for, also after a failure. */
+static bool finish(const struct ms_driver_scope *scope, bool is_queued, CUresult result,
+                   size_t bytes, CUstream stream)
 {
-    const bool is_done = ms_shadow_wait(stream) == CUDA_SUCCESS && is_queued;
+    const CUresult waited = is_queued ? ms_shadow_wait(stream) : CUDA_SUCCESS;
+    const bool is_done = result == CUDA_SUCCESS && waited == CUDA_SUCCESS;
     ms_driver_leave(scope);
     if (!is_done)
         count_left_out(bytes);
@@ -70,13 +71,13 @@ bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
     const size_t bytes = end - begin;
     if (!enter(&scope))
         return false;
+    const bool has_memory = cover(allocation, begin, end);
+    const CUdeviceptr address = allocation->shadow.address + begin;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (cover(allocation, begin, end)) {
-        const CUdeviceptr address = allocation->shadow.address + begin;
+    if (has_memory)
         result = host != NULL ? ms_driver.memcpy_htod_async(address, host, bytes, stream)
                               : ms_replay(content, begin, address, bytes, stream);
-    }
-    return finish(&scope, result == CUDA_SUCCESS, bytes, stream);
+    return finish(&scope, has_memory, result, bytes, stream);
 }
 
 bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allocation *from,
@@ -85,11 +86,13 @@ bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allo
     struct ms_driver_scope scope;
     if (!enter(&scope))
         return false;
+    const bool has_memory =
+        content->is_shadowed && to->device == from->device && cover(to, to_at, to_at + bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (content->is_shadowed && to->device == from->device && cover(to, to_at, to_at + bytes))
+    if (has_memory)
         result = ms_driver.memcpy_dtod_async(to->shadow.address + to_at,
                                              from->shadow.address + from_at, bytes, stream);
-    return finish(&scope, result == CUDA_SUCCESS, bytes, stream);
+    return finish(&scope, has_memory, result, bytes, stream);
 }
 
 /* True if the part's shadow is what a launch would find. What was never written is zero, as in a
@@ -121,12 +124,12 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
     struct ms_driver_scope scope;
     if (!enter(&scope))
         return false;
-    bool is_good = prepare(out, stream) && (in == NULL || prepare(in, stream));
-    if (is_good) {
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (prepare(out, stream) && (in == NULL || prepare(in, stream))) {
         const uint64_t deltas[] = {delta_of(out), delta_of(in != NULL ? in : out)};
-        is_good = ms_launch_run(launch, deltas, stream) == CUDA_SUCCESS;
+        result = ms_launch_run(launch, deltas, stream);
     }
-    return finish(&scope, is_good, out->end - out->begin, stream);
+    return finish(&scope, true, result, out->end - out->begin, stream);
 }
 
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
