@@ -9,6 +9,7 @@
 #include "runtime/calls/pooled.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/settle.h"
@@ -251,6 +252,8 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
+    if (is_done)
+        ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
            allocation->backing.backed_bytes);
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);

@@ -4,9 +4,11 @@
 
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
@@ -77,6 +79,12 @@ static CUresult copy_from_parked(const struct copy *copy, size_t at, size_t byte
     return result == CUDA_SUCCESS ? ms_driver_wait(copy->stream) : result;
 }
 
+/* The shim's own kernels reach it. */
+static bool is_on_device_of_source(const struct copy *copy)
+{
+    return copy->destination != NULL && copy->destination->device == copy->source->device;
+}
+
 /* Puts a deferred piece into memory, in stream order. The driver copies what is there already, or
  * must be replayed in its own place first. */
 static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
@@ -93,7 +101,11 @@ static CUresult copy_to_memory(const struct copy *copy, size_t at, size_t bytes,
     if (result != CUDA_SUCCESS)
         return result;
     ms_count(MS_COUNT_FORWARDED_BYTES, bytes);
-    return ms_replay(content, from, copy->destination_address + at, bytes, copy->stream);
+    result = ms_replay(content, from, copy->destination_address + at, bytes, copy->stream);
+    if (content->is_shadowed && result == CUDA_SUCCESS)
+        ms_compare_copy(copy->source, from, bytes, copy->destination_address + at,
+                        is_on_device_of_source(copy), copy->stream);
+    return result;
 }
 
 /* Makes a piece of the destination deferred. */
@@ -133,6 +145,9 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
     moved.locality = MS_UNKNOWN;
     moved.is_remote_copy = false;
     moved.pattern = ms_pattern_move(content->pattern, from, copy->to + at);
+    moved.is_shadowed =
+        ms_verifies() && ms_shadow_copy(copy->destination, copy->to + at, copy->source, from, bytes,
+                                        content, copy->stream);
     return set_content(copy, at, bytes, &moved);
 }
 
@@ -165,6 +180,9 @@ static CUresult define(const struct copy *copy, struct ms_extent *extent)
 {
     extent->content.kind = MS_FILL;
     extent->content.pattern = 0;
+    extent->content.is_shadowed =
+        ms_verifies() && ms_shadow_write(copy->source, extent->begin, extent->end, &extent->content,
+                                         NULL, copy->stream);
     return ms_lineage_set(&copy->source->lineage, extent->begin, extent->end, &extent->content)
                ? CUDA_SUCCESS
                : CUDA_ERROR_OUT_OF_MEMORY;

@@ -14,6 +14,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/settle.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/strided_loop.h"
 #include "runtime/memory/order.h"
@@ -121,31 +122,27 @@ static struct ms_recorded_launch *create_recorded(const struct ms_allocation_fac
     return recorded;
 }
 
-/* Makes [begin, end) the result of the recorded launch, which takes over what it was before. */
-static bool add_recorded(struct ms_allocation *allocation, size_t begin, size_t end,
-                         struct ms_recorded_launch *recorded)
+/* Makes the block the result of the recorded launch, which takes over what it was before. */
+static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
+                         struct ms_recorded_launch *recorded, CUstream stream)
 {
-    const struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
-    return ms_lineage_extract(&allocation->lineage, begin, end, &recorded->before) &&
-           ms_lineage_set(&allocation->lineage, begin, end, &launched);
+    struct ms_lineage *lineage = &out->allocation->lineage;
+    struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
+    if (!ms_lineage_extract(lineage, out->begin, out->end, &recorded->before))
+        return false;
+    launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
+    return ms_lineage_set(lineage, out->begin, out->end, &launched);
 }
 
-/* A block as a range of its claimed allocation. It may have been returned meanwhile, or be two
- * blocks with a gap between them: it is still a range. */
-struct part {
-    struct ms_allocation *allocation;
-    size_t begin, end;
-};
-
-static struct part part_of(struct ms_allocation *allocation,
-                           const struct ms_allocation_facts *block)
+static struct ms_part part_of(struct ms_allocation *allocation,
+                              const struct ms_allocation_facts *block)
 {
     const size_t begin = ms_offset(allocation, block->address);
-    return (struct part){allocation, begin, begin + block->bytes};
+    return (struct ms_part){allocation, begin, begin + block->bytes};
 }
 
 /* True if all of it can be restored for a replay, except perhaps what rounds a block up. */
-static bool can_be_input(const struct part *part)
+static bool can_be_input(const struct ms_part *part)
 {
     enum { ROUNDING = 512 };
     struct ms_extent extent;
@@ -158,7 +155,7 @@ static bool can_be_input(const struct part *part)
     return true;
 }
 
-static bool add_input(struct ms_recorded_launch *recorded, const struct part *in)
+static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part *in)
 {
     const struct ms_lineage *lineage = &in->allocation->lineage;
     const struct ms_depths below = ms_recorded_launch_depths(lineage, in->begin, in->end);
@@ -177,7 +174,7 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct part *in
 
 /* A recorded launch may be replayed, and so read remote bytes, when no placement query follows;
  * absent bytes can never be read. */
-static bool is_forbidden(const struct part *part)
+static bool is_forbidden(const struct ms_part *part)
 {
     if (ms_lineage_has_absent(&part->allocation->lineage, part->begin, part->end))
         return true;
@@ -187,8 +184,8 @@ static bool is_forbidden(const struct part *part)
     return ms_lineage_has_remote(&part->allocation->lineage, part->begin, part->end);
 }
 
-static bool record_in(const struct part *out, const struct part *in,
-                      struct ms_recorded_launch *recorded)
+static bool record_in(const struct ms_part *out, const struct ms_part *in,
+                      struct ms_recorded_launch *recorded, CUstream stream)
 {
     const struct ms_lineage *lineage = &out->allocation->lineage;
     const struct ms_depths below = ms_recorded_launch_depths(lineage, out->begin, out->end);
@@ -199,12 +196,12 @@ static bool record_in(const struct part *out, const struct part *in,
         return false;
     recorded->depth = below.launches + 1;
     recorded->input_depth = below.inputs;
-    return (in == NULL || add_input(recorded, in)) &&
-           add_recorded(out->allocation, out->begin, out->end, recorded);
+    return (in == NULL || add_input(recorded, in)) && add_recorded(out, in, recorded, stream);
 }
 
 /* Claims the allocations of the operands, and records the launch if they are still the same. */
-static bool claim_and_record(const struct operands *operands, struct ms_recorded_launch *recorded)
+static bool claim_and_record(const struct operands *operands, struct ms_recorded_launch *recorded,
+                             CUstream stream)
 {
     const struct ms_allocation_facts *in_facts =
         operands->in != NULL ? operands->in : operands->out;
@@ -212,9 +209,10 @@ static bool claim_and_record(const struct operands *operands, struct ms_recorded
     bool is_recorded = false;
     ms_space_claim_two(operands->out->address, in_facts->address, &out, &in);
     if (out != NULL && in != NULL && out->id == operands->out->id && in->id == in_facts->id) {
-        const struct part out_part = part_of(out, operands->out);
-        const struct part in_part = part_of(in, in_facts);
-        is_recorded = record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded);
+        const struct ms_part out_part = part_of(out, operands->out);
+        const struct ms_part in_part = part_of(in, in_facts);
+        is_recorded =
+            record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded, stream);
     }
     ms_space_release(out);
     if (in != out)
@@ -238,7 +236,7 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
         create_recorded(operands.out, call, layout, packed, reach);
     if (recorded == NULL)
         return false;
-    const bool is_recorded = claim_and_record(&operands, recorded);
+    const bool is_recorded = claim_and_record(&operands, recorded, call->stream);
     ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
     if (is_recorded) {
         if (!operands.out->is_transient)

@@ -7,10 +7,12 @@
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/prefetch.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -55,13 +57,23 @@ CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t
                           takes_work(stream) ? MS_NEED_OVERWRITE : MS_NEED_READ_WRITE);
 }
 
+/* The bytes went to memory from where the shim has found them, not from the program's buffer. */
+static void verify(struct ms_allocation *allocation, size_t begin, size_t end,
+                   const struct ms_content *content, const void *host, CUstream stream)
+{
+    if (ms_shadow_write(allocation, begin, end, content, host, stream))
+        ms_compare_copy(allocation, begin, end - begin, allocation->address + begin, true, stream);
+    ms_shadow_trim(allocation, begin, end);
+}
+
 /*
  * Writes content to [begin, end): recorded where the allocation is deferred, replayed in stream
  * order where it is present. Cached bytes become resident then: queued work may still read them, so
- * they must not be replayed over out of order later.
+ * they must not be replayed over out of order later. `host`: the bytes; NULL for a fill.
  */
 static CUresult write_range(struct ms_allocation *allocation, size_t begin, size_t end,
-                            const struct ms_content *content, CUstream stream)
+                            const struct ms_content *content, const unsigned char *host,
+                            CUstream stream)
 {
     size_t count;
     struct ms_extent *old = ms_lineage_copy(&allocation->lineage, begin, end, &count);
@@ -69,17 +81,22 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        const size_t from = old[i].begin, to = old[i].end;
+        const unsigned char *bytes = host != NULL ? host + (from - begin) : NULL;
         struct ms_content part = *content;
-        part.source_offset += old[i].begin - begin;
+        part.source_offset += from - begin;
         if (!ms_content_is_present(&old[i].content)) {
-            if (!ms_lineage_set(&allocation->lineage, old[i].begin, old[i].end, &part))
+            part.is_shadowed =
+                ms_verifies() && ms_shadow_write(allocation, from, to, &part, bytes, stream);
+            if (!ms_lineage_set(&allocation->lineage, from, to, &part))
                 result = CUDA_ERROR_OUT_OF_MEMORY;
             continue;
         }
-        result = ms_materialise(allocation, old[i].begin, old[i].end, MS_NEED_READ_WRITE);
+        result = ms_materialise(allocation, from, to, MS_NEED_READ_WRITE);
         if (result == CUDA_SUCCESS)
-            result = ms_replay(&part, old[i].begin, allocation->address + old[i].begin,
-                               old[i].end - old[i].begin, stream);
+            result = ms_replay(&part, from, allocation->address + from, to - from, stream);
+        if (ms_verifies() && bytes != NULL && result == CUDA_SUCCESS)
+            verify(allocation, from, to, &part, bytes, stream);
     }
     ms_extents_free(old, count);
     return result;
@@ -150,7 +167,7 @@ static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t cou
     bool answered = true;
     if (!is_far(allocation) && ms_may_record(stream)) {
         const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
-        *result_out = write_range(allocation, begin, begin + bytes, &fill, stream);
+        *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
         if (!allocation->is_transient)
@@ -325,7 +342,7 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
         return *result_out != CUDA_SUCCESS;
     }
     const size_t begin = ms_offset(allocation, destination);
-    *result_out = write_range(allocation, begin, begin + bytes, &content, stream);
+    *result_out = write_range(allocation, begin, begin + bytes, &content, source, stream);
     ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(&content));
     const bool is_complete = content.kind == MS_SOURCE && ms_shard_is_active() &&
                              ms_shard_add_copy(content.source, content.source_offset, bytes);

@@ -25,6 +25,18 @@ static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
     return NULL;
 }
 
+static const char *parse_MODE(const char *text, ms_type_MODE *value_out)
+{
+    bool is_on = false;
+    if (strcasecmp(text, "verify") == 0)
+        *value_out = MS_VERIFY;
+    else if (parse_SWITCH(text, &is_on) == NULL)
+        *value_out = is_on ? MS_ON : MS_OFF;
+    else
+        return "on, off, 1, 0 or verify";
+    return NULL;
+}
+
 /* Returns false if there are no digits, or the number is too large. */
 static bool read_digits(const char *text, char **end_out, unsigned long long *number_out)
 {
@@ -234,6 +246,12 @@ static void format_SWITCH(char *text, const ms_type_SWITCH *value)
     snprintf(text, VALUE_BYTES, "%s", *value ? "on" : "off");
 }
 
+static void format_MODE(char *text, const ms_type_MODE *value)
+{
+    static const char *const names[] = {[MS_OFF] = "off", [MS_ON] = "on", [MS_VERIFY] = "verify"};
+    snprintf(text, VALUE_BYTES, "%s", names[*value]);
+}
+
 static void format_BYTES(char *text, const ms_type_BYTES *value)
 {
     snprintf(text, VALUE_BYTES, "%llu", (unsigned long long)*value);
@@ -292,6 +310,6 @@ bool ms_size_list_holds(const struct ms_size_list *sizes, uint64_t bytes)
 bool ms_config_is_off(void)
 {
     const char *text = secure_getenv("METASHARD");
-    bool enabled = true;
-    return text != NULL && parse_SWITCH(text, &enabled) == NULL && !enabled;
+    enum ms_mode mode = MS_ON;
+    return text != NULL && parse_MODE(text, &mode) == NULL && mode == MS_OFF;
 }

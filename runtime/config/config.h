@@ -28,9 +28,11 @@ struct ms_size_list {
     } ranges[MS_MAX_SIZES];
 };
 
+enum ms_mode { MS_OFF, MS_ON, MS_VERIFY };
 enum ms_plan_mode { MS_ADVISE, MS_ENFORCE };
 
 typedef bool ms_type_SWITCH;
+typedef enum ms_mode ms_type_MODE;
 typedef enum ms_plan_mode ms_type_PLAN_MODE;
 typedef uint64_t ms_type_BYTES;
 typedef uint64_t ms_type_NUMBER;

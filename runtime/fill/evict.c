@@ -7,7 +7,9 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/memory/allocations.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
@@ -194,6 +196,7 @@ static size_t evict(struct ms_allocation *allocation)
 {
     give_up_dead(allocation);
     keep_what_is_lost(allocation);
+    ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
     ms_lineage_drop_caches(&allocation->lineage);
     return uncover(allocation);
 }
@@ -303,7 +306,7 @@ static bool relieve(void)
     const uint64_t began = ms_state_now();
     const bool is_unburied = ms_free_delayed(NULL);
     const bool is_dropped = drop_sinks();
-    const size_t freed = ms_pressure_evict(evict);
+    const size_t freed = ms_pressure_evict(evict) + ms_shadow_give_up();
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)
         ms_log(MS_DEBUG, "out of device memory: %zu bytes that can be restored were freed", freed);

@@ -4,7 +4,9 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/shadow.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -231,6 +233,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
     enum { MANY = 64 }; /* extents for which the lineage is made anew, at once */
     const struct ms_range range = {begin, end};
     size_t count;
+    ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
     struct ms_extent *extents = ms_lineage_copy(&allocation->lineage, begin, end, &count);
     if (extents == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -334,8 +337,11 @@ static CUresult materialise(struct ms_allocation *allocation, size_t begin, size
         ms_publish_materialised(&note, allocation, begin, result);
     }
     if (result == CUDA_SUCCESS && !is_cached &&
-        !ms_lineage_is_resident(&allocation->lineage, begin, end))
+        !ms_lineage_is_resident(&allocation->lineage, begin, end)) {
+        ms_compare(allocation, begin, end, MS_COMPARE_CACHED);
         result = set_resident(allocation, begin, end);
+        ms_shadow_trim(allocation, begin, end);
+    }
     return result;
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/range_list.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
@@ -123,6 +124,9 @@ static void set_cached(struct ms_content *content)
 static CUresult finish_part(struct part *part)
 {
     struct ms_allocation *allocation = part->allocation;
+    for (size_t i = 0; i < part->files.count; i++)
+        ms_compare(allocation, part->files.list[i].begin, part->files.list[i].end,
+                   MS_COMPARE_REPLAYED);
     if (!ms_lineage_change(&allocation->lineage, part->files.list, part->files.count, set_cached))
         return CUDA_ERROR_OUT_OF_MEMORY;
     ms_count(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(&part->files));

@@ -63,6 +63,7 @@ struct ms_allocation {
     /* guarded by the claim */
     struct ms_lineage lineage;
     struct ms_backing backing;
+    struct ms_backing shadow; /* METASHARD=verify: fill/shadow.h; 0 bytes: there is none */
     struct ms_published published;
     uint64_t reads;        /* number of times it was materialised for reading */
     uint64_t changes;      /* number of times a block was taken or returned */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The legal states of an extent: kind x locality x cached x remote copy. */
+/* The legal states of an extent: kind x locality x cached x remote copy; and what has a shadow. */
 #pragma once
 
 #include "runtime/memory/lineage.h"
@@ -39,6 +39,10 @@ static inline bool ms_content_is_legal(const struct ms_content *content)
         [MS_RESIDENT] = {.plain = UNKNOWN},
     };
     if (content->kind >= MS_KIND_COUNT || (content->cached && content->is_remote_copy))
+        return false;
+    /* What a replay gives can be compared. */
+    if (content->is_shadowed && content->kind != MS_FILL && content->kind != MS_SOURCE &&
+        content->kind != MS_LAUNCHED)
         return false;
     const unsigned localities = content->cached           ? states[content->kind].cached
                                 : content->is_remote_copy ? states[content->kind].copy

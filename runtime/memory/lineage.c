@@ -171,7 +171,7 @@ bool ms_extent_continues(const struct ms_extent *left, const struct ms_extent *r
     const struct ms_content *a = &left->content;
     const struct ms_content *b = &right->content;
     if (a->kind != b->kind || a->cached != b->cached || a->locality != b->locality ||
-        a->is_remote_copy != b->is_remote_copy)
+        a->is_remote_copy != b->is_remote_copy || a->is_shadowed != b->is_shadowed)
         return false;
     if (refers(a->kind))
         return a->owned == b->owned &&
@@ -350,6 +350,7 @@ bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t e
         const size_t to = extent.begin - begin;
         extent.content.pattern = ms_pattern_move(extent.content.pattern, extent.begin, to);
         ms_content_forget_locality(&extent.content);
+        extent.content.is_shadowed = false;
         if (!ms_lineage_set(part_out, to, extent.end - begin, &extent.content)) {
             ms_lineage_cleanup(part_out);
             return false;

@@ -57,6 +57,7 @@ struct ms_content {
     enum ms_locality locality : 8;
     bool cached;         /* the bytes are in device memory as well; MS_FILL and later kinds */
     bool is_remote_copy; /* a copy of remote bytes (remote_parts.h). Never present. */
+    bool is_shadowed;    /* the allocation's shadow holds the bytes too (fill/shadow.h) */
     uint32_t pattern;    /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
         struct ms_source *source;            /* MS_SOURCE */
@@ -183,7 +184,8 @@ typedef void ms_content_change(struct ms_content *content);
 bool ms_lineage_change(struct ms_lineage *lineage, const struct ms_range *ranges, size_t count,
                        ms_content_change *change);
 
-/* A lineage of [begin, end) alone, with offsets from 0. Its locality is unknown. */
+/* A lineage of [begin, end) alone, with offsets from 0. Its locality is unknown, and it has no
+ * shadow. */
 bool ms_lineage_extract(const struct ms_lineage *lineage, size_t begin, size_t end,
                         struct ms_lineage *part_out);
 

@@ -15,6 +15,7 @@
 #include "runtime/calls/file_writes.h"
 #include "runtime/control/control.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/compare.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -34,7 +35,7 @@ static void become_inert(void)
 static void start(void)
 {
     ms_config_read(&ms_config, start_environment);
-    if (!ms_config.enabled)
+    if (ms_config.mode == MS_OFF)
         return;
     /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
@@ -162,6 +163,7 @@ void ms_finish(void)
 {
     if (!ms_is_started())
         return;
+    ms_compare_finish();
     log_summary();
     log_plan();
     if (ms_config.explain)

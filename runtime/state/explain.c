@@ -23,6 +23,7 @@ static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
     [MS_EVENT_FALLBACK] = "fallback",
     [MS_EVENT_SETTLE] = "settle",
     [MS_EVENT_FAIL] = "fail",
+    [MS_EVENT_DIFFER] = "differ",
 };
 
 /*

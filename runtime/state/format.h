@@ -165,7 +165,8 @@ enum ms_event_kind {
     MS_EVENT_REMOTE_READ, /* a read of remote bytes */
     MS_EVENT_FALLBACK,    /* something was not deferred, or everything was materialised */
     MS_EVENT_SETTLE,
-    MS_EVENT_FAIL, /* a call of the program failed */
+    MS_EVENT_FAIL,   /* a call of the program failed */
+    MS_EVENT_DIFFER, /* METASHARD=verify: bytes are not what the program wrote */
     MS_EVENT_KIND_COUNT
 };
 

@@ -583,7 +583,7 @@ static bool is_cause(enum ms_event_kind kind)
 {
     return kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_REPLAY || kind == MS_EVENT_EVICT ||
            kind == MS_EVENT_REMOTE_READ || kind == MS_EVENT_FALLBACK || kind == MS_EVENT_SETTLE ||
-           kind == MS_EVENT_FAIL || kind == MS_EVENT_PIN;
+           kind == MS_EVENT_FAIL || kind == MS_EVENT_PIN || kind == MS_EVENT_DIFFER;
 }
 
 /* True for kinds with a sentence. The fallback explains what was materialised for it. */

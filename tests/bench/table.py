@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BENCHMARKS = ("quickstart", "main job", "ways", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "state page",
+BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "state page",
               "start-up", "calls", "instructions", "plan resolve", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
@@ -54,6 +54,11 @@ def ways(text):
             yield row(f"{name}: instructions of shim, driver and libc", "1 of 8", base,
                       *(f"{float(by_way[way][2]) / float(by_way[base][2]):.2f}" if way in by_way else ""
                         for way in ("by hand", "without", "with")))
+
+
+def verify(text):
+    for match in re.finditer(r"^(.+?)\s+ratio ([\d.]+)$", text, flags=re.M):
+        yield row(f"METASHARD=verify, {match[1]}", "1 of 8", "without", "", "1", match[2])
 
 
 def from_scratch(text):
@@ -159,7 +164,7 @@ def quickstart(text):
     return "\n".join(line for line in text.splitlines() if not line.startswith("RESULT ")).strip("\n") + "\n"
 
 
-READERS = {"main job": main_job, "ways": ways, "init, then shard": from_scratch, "flows over NCCL": nccl,
+READERS = {"main job": main_job, "ways": ways, "verify mode": verify, "init, then shard": from_scratch, "flows over NCCL": nccl,
            "instructions over NCCL": nccl_instructions, "fill": fill,
            "state page": state_page, "start-up": start_up, "calls": calls, "plan resolve": plan_resolve}
 

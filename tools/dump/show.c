@@ -137,7 +137,7 @@ static void show_tensors(const struct view *view)
 
 static enum color event_color(uint32_t kind)
 {
-    return kind == MS_EVENT_FAIL ? RED
+    return kind == MS_EVENT_FAIL || kind == MS_EVENT_DIFFER ? RED
            : kind == MS_EVENT_FALLBACK || kind == MS_EVENT_REMOTE_READ || kind == MS_EVENT_PRESSURE
                ? YELLOW
            : kind == MS_EVENT_MATERIALISE || kind == MS_EVENT_SETTLE || kind == MS_EVENT_REPLAY

@@ -39,6 +39,8 @@ WORLDS = {
 EXPECTED_LINES = re.compile(
     r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
     r"expected mesh or world_size|match no tensor of the program|another plan: |no plan was read from")
+# What METASHARD=verify says at the end of a process.
+VERIFIED = re.compile(r"verify: (\d+) ranges, (\d+) bytes compared, (\d+) differ")
 # Acts after which calls fail, and the driver says why on stderr.
 LOUD_ACTS = ("read-without-access", "read-illegally")
 
@@ -136,6 +138,12 @@ class Fuzzer:
         self.alone = {}  # by what a batch is: with `remembers`, what it left without the shim
         self.remembers = False
         self.draws = False  # worlds
+        self.compared = Counter()  # by METASHARD=verify: ranges, bytes, differ
+
+    def verify(self):
+        """From now on the shim compares what it materialises with a shadow."""
+        self.environment.update(METASHARD="verify", SIMCUDA_PTX_KERNELS=os.path.join(
+            self.build, "tests", "driver", "verify", "compare_kernel.so"))
 
     def base(self):
         kept = {name: value for name, value in os.environ.items()
@@ -187,7 +195,10 @@ class Fuzzer:
             return None, f"exit status {seen.status}", seen, alone
         if seen.errors and batch.last not in LOUD_ACTS:
             return None, f"on stderr: {seen.errors[-1500:]}", seen, alone
-        lines = [line for line in seen.log.splitlines() if not EXPECTED_LINES.search(line)]
+        for found in VERIFIED.finditer(seen.log):
+            self.compared.update(dict(zip(("ranges", "bytes", "differ"), map(int, found.groups()))))
+        lines = [line for line in seen.log.splitlines()
+                 if not EXPECTED_LINES.search(line) and not VERIFIED.search(line)]
         return None, f"in the log: {lines[0]}" if lines and batch.last not in LOUD_ACTS else None, seen, alone
 
     # --- shrinking

@@ -10,6 +10,7 @@
 static const uint32_t fatbin_magic = 0xba55ed50;
 static const uint32_t fatbin_wrapper_magic = 0x466243b1;
 static const char file_prefix[] = "SIMCUDA:";
+static const char ptx_prefix[] = ".version";
 
 static struct sim_module *live_modules; /* guarded by sim_lock */
 
@@ -80,6 +81,8 @@ CUresult sim_module_open_data(const void *data, bool is_library, struct sim_modu
         (*module_out)->is_fatbin = true;
         return CUDA_SUCCESS;
     }
+    if (strncmp(data, ptx_prefix, strlen(ptx_prefix)) == 0 && getenv("SIMCUDA_PTX_KERNELS") != NULL)
+        return sim_module_open_file(getenv("SIMCUDA_PTX_KERNELS"), is_library, module_out);
     if (strncmp(data, file_prefix, strlen(file_prefix)) != 0)
         return CUDA_ERROR_INVALID_IMAGE;
     return sim_module_open_file((const char *)data + strlen(file_prefix), is_library, module_out);

@@ -50,6 +50,8 @@
  *   SIMCUDA_LOG=<path>         one line for every driver call; %p in the path is the process id
  *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
  *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
+ *   SIMCUDA_PTX_KERNELS=<path> a kernel library with host versions of the kernels of all PTX, which is recognised by its
+ *                              first word, .version. Without it PTX is an invalid image
  *   SIMCUDA_STATS=<path>       statistics as a JSON object, written when the process ends; %p too
  *
  *   SIM_SETTINGS=<name>=<n> ... what those of the above that are numbers are when the environment does not say: for a

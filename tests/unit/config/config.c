@@ -43,7 +43,7 @@ MS_TEST(defaults)
 {
     char *environment[] = {(char *)"HOME=/root", NULL};
     const struct ms_config config = read_config(environment);
-    CHECK(config.enabled);
+    CHECK(config.mode == MS_ON);
     CHECK_EQ(config.min_bytes, 2 << 20);
     CHECK_EQ(config.snapshot_bytes, 256 << 20);
     CHECK_EQ(config.overcommit, 16);
@@ -65,7 +65,7 @@ MS_TEST(values)
                            (char *)"METASHARD_DUMP=/tmp/%p.json",
                            NULL};
     const struct ms_config config = read_config(environment);
-    CHECK(!config.enabled);
+    CHECK(config.mode == MS_OFF);
     CHECK_EQ(config.min_bytes, 512 << 10);
     CHECK_EQ(config.snapshot_bytes, 1 << 30);
     CHECK_EQ(config.overcommit, 3);
@@ -78,6 +78,16 @@ MS_TEST(values)
     char expected[64];
     snprintf(expected, sizeof(expected), "/tmp/%d.json", (int)getpid());
     CHECK(strcmp(config.dump_path, expected) == 0);
+    CHECK_EQ(lines(complaints), 0);
+}
+
+MS_TEST(verify_is_on_with_a_share_of_the_allocations)
+{
+    char *all[] = {(char *)"METASHARD=Verify", NULL};
+    char *some[] = {(char *)"METASHARD=verify", (char *)"METASHARD_VERIFY_SAMPLE=10", NULL};
+    CHECK(read_config(all).mode == MS_VERIFY);
+    CHECK_EQ(read_config(all).verify_percent, 100);
+    CHECK_EQ(read_config(some).verify_percent, 10);
     CHECK_EQ(lines(complaints), 0);
 }
 
@@ -97,7 +107,7 @@ MS_TEST(a_wrong_value_is_one_line_and_the_default)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         char *environment[] = {wrong[i], NULL};
         const struct ms_config config = read_config(environment);
-        CHECK(config.enabled);
+        CHECK(config.mode == MS_ON);
         CHECK_EQ(config.min_bytes, 2 << 20);
         CHECK_EQ(config.log.level, MS_WARN);
         CHECK_EQ(lines(complaints), 1);

@@ -236,7 +236,7 @@ static void event_row(const struct html *html, const struct ms_state_event *even
 {
     const bool is_alarming = event->kind == MS_EVENT_FAIL || event->kind == MS_EVENT_FALLBACK ||
                              event->kind == MS_EVENT_REMOTE_READ ||
-                             event->kind == MS_EVENT_PRESSURE;
+                             event->kind == MS_EVENT_PRESSURE || event->kind == MS_EVENT_DIFFER;
     fprintf(html->file,
             "<tr%s><td class=\"n\"><data value=\"%" PRIu64
             "\">%.6f</data></td>" WORD NUMBER NUMBER NUMBER WORD TEXT TEXT NUMBER "</tr>\n",

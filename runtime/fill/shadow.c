@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/shadow.h"
+
+#include "runtime/base/log.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/replay.h"
+#include "runtime/memory/order.h"
+#include "runtime/state/counters.h"
+
+static void count_left_out(size_t bytes)
+{
+    ms_count(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
+}
+
+/* So many of each hundred in a row, spread evenly. */
+static bool is_sampled(const struct ms_allocation *allocation)
+{
+    const uint64_t percent = ms_config.verify_percent < 100 ? ms_config.verify_percent : 100;
+    return allocation->id * percent / 100 != (allocation->id - 1) * percent / 100;
+}
+
+/* Memory of the shadow for [begin, end). False: it gets none. */
+static bool cover(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_backing *shadow = &allocation->shadow;
+    return is_sampled(allocation) &&
+           (shadow->bytes > 0 ||
+            ms_backing_reserve(shadow, allocation->device, allocation->bytes) == CUDA_SUCCESS) &&
+           ms_backing_cover(shadow, begin, end) == CUDA_SUCCESS;
+}
+
+/* The legacy stream is that of the current context, so that stays. */
+static bool enter(struct ms_driver_scope *scope_out)
+{
+    CUcontext current;
+    return ms_driver.ctx_get_current(&current) == CUDA_SUCCESS &&
+           ms_driver_enter(current, scope_out) == CUDA_SUCCESS;
+}
+
+/* By an event: waiting for the legacy stream would wait for what others queue meanwhile. */
+CUresult ms_shadow_wait(CUstream stream)
+{
+    CUevent event;
+    if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        return ms_stream_wait(stream);
+    CUresult result = ms_driver.event_record(event, stream);
+    if (result == CUDA_SUCCESS)
+        result = ms_driver.event_synchronize(event);
+    else
+        result = ms_stream_wait(stream); /* a stream of another context */
+    ms_driver.event_destroy(event);
+    return result;
+}
+
+/* Ends what `enter` began. Work that was queued is waited for, also after a failure. */
+static bool finish(const struct ms_driver_scope *scope, bool is_queued, CUresult result,
+                   size_t bytes, CUstream stream)
+{
+    const CUresult waited = is_queued ? ms_shadow_wait(stream) : CUDA_SUCCESS;
+    const bool is_done = result == CUDA_SUCCESS && waited == CUDA_SUCCESS;
+    ms_driver_leave(scope);
+    if (!is_done)
+        count_left_out(bytes);
+    return is_done;
+}
+
+bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
+                     const struct ms_content *content, const void *host, CUstream stream)
+{
+    struct ms_driver_scope scope;
+    const size_t bytes = end - begin;
+    if (!enter(&scope))
+        return false;
+    const bool has_memory = cover(allocation, begin, end);
+    const CUdeviceptr address = allocation->shadow.address + begin;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (has_memory)
+        result = host != NULL ? ms_driver.memcpy_htod_async(address, host, bytes, stream)
+                              : ms_replay(content, begin, address, bytes, stream);
+    return finish(&scope, has_memory, result, bytes, stream);
+}
+
+bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allocation *from,
+                    size_t from_at, size_t bytes, const struct ms_content *content, CUstream stream)
+{
+    struct ms_driver_scope scope;
+    if (!enter(&scope))
+        return false;
+    const bool has_memory =
+        content->is_shadowed && to->device == from->device && cover(to, to_at, to_at + bytes);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (has_memory)
+        result = ms_driver.memcpy_dtod_async(to->shadow.address + to_at,
+                                             from->shadow.address + from_at, bytes, stream);
+    return finish(&scope, has_memory, result, bytes, stream);
+}
+
+/* True if the part's shadow is what a launch would find. What was never written is zero, as in a
+ * replay. */
+static bool prepare(const struct ms_part *part, CUstream stream)
+{
+    struct ms_allocation *allocation = part->allocation;
+    bool is_good = cover(allocation, part->begin, part->end);
+    struct ms_extent extent;
+    for (size_t at = part->begin;
+         is_good && ms_lineage_next(&allocation->lineage, &at, part->end, &extent);) {
+        if (ms_content_is_nothing(&extent.content))
+            is_good = ms_driver.memset_d8_async(allocation->shadow.address + extent.begin, 0,
+                                                extent.end - extent.begin, stream) == CUDA_SUCCESS;
+        else
+            is_good = extent.content.is_shadowed;
+    }
+    return is_good;
+}
+
+static uint64_t delta_of(const struct ms_part *part)
+{
+    return part->allocation->shadow.address - part->allocation->address;
+}
+
+bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
+                      const struct ms_launch *launch, CUstream stream)
+{
+    struct ms_driver_scope scope;
+    if (!enter(&scope))
+        return false;
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (prepare(out, stream) && (in == NULL || prepare(in, stream))) {
+        const uint64_t deltas[] = {delta_of(out), delta_of(in != NULL ? in : out)};
+        result = ms_launch_run(launch, deltas, stream);
+    }
+    return finish(&scope, true, result, out->end - out->begin, stream);
+}
+
+void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_backing *shadow = &allocation->shadow;
+    struct ms_driver_scope scope; /* unmapping would end a capture */
+    if (shadow->backed_bytes == 0 || !enter(&scope))
+        return;
+    ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes);
+    ms_driver_leave(&scope);
+}
+
+static void forget(struct ms_content *content)
+{
+    content->is_shadowed = false;
+}
+
+static size_t give_up(struct ms_allocation *allocation)
+{
+    const struct ms_range all = {0, allocation->bytes};
+    const size_t freed = allocation->shadow.backed_bytes;
+    if (freed == 0 || !ms_lineage_change(&allocation->lineage, &all, 1, forget))
+        return 0;
+    ms_backing_release(&allocation->shadow);
+    count_left_out(freed);
+    return freed;
+}
+
+size_t ms_shadow_give_up(void)
+{
+    size_t freed = 0;
+    struct ms_allocation_facts facts;
+    if (!ms_verifies() || ms_is_capturing())
+        return 0;
+    for (CUdeviceptr at = 0; ms_space_first_behind(at, &facts);) {
+        at = facts.address + facts.bytes;
+        struct ms_allocation *allocation = ms_space_try_claim(facts.address);
+        if (allocation != NULL)
+            freed += give_up(allocation);
+        ms_space_release(allocation);
+    }
+    if (freed > 0)
+        ms_log(MS_INFO,
+               "verify: out of device memory, so %zu bytes of shadows were freed: what "
+               "they held is not compared",
+               freed);
+    return freed;
+}

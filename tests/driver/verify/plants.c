@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The shim for tests, with the fault that PLANT names. Linked with --wrap for each function here,
+ * and with tests/driver/groups/unhook.c, by which calls of the program are missed.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/memory/backing.h"
+#include "runtime/memory/order.h"
+#include "runtime/source/content.h"
+#include "runtime/source/trust.h"
+
+static bool is_planted(const char *fault)
+{
+    const char *planted = getenv("PLANT");
+    return planted != NULL && strcmp(planted, fault) == 0;
+}
+
+/* A file that has changed is read all the same. */
+bool __real_ms_trust_is_unchanged(const struct stat *then, const struct stat *now);
+bool __wrap_ms_trust_is_unchanged(const struct stat *then, const struct stat *now);
+bool __wrap_ms_trust_is_unchanged(const struct stat *then, const struct stat *now)
+{
+    return is_planted("file") || __real_ms_trust_is_unchanged(then, now);
+}
+
+/* A write is recorded although queued work is before it. */
+bool __real_ms_may_record(CUstream stream);
+bool __wrap_ms_may_record(CUstream stream);
+bool __wrap_ms_may_record(CUstream stream)
+{
+    return is_planted("order") || __real_ms_may_record(stream);
+}
+
+/* Staged bytes are taken for the next tensor of their size. */
+struct ms_source *__real_ms_source_from_content(const void *address, size_t bytes,
+                                                uint64_t *offset_out);
+struct ms_source *__wrap_ms_source_from_content(const void *address, size_t bytes,
+                                                uint64_t *offset_out);
+struct ms_source *__wrap_ms_source_from_content(const void *address, size_t bytes,
+                                                uint64_t *offset_out)
+{
+    struct ms_source *found = __real_ms_source_from_content(address, bytes, offset_out);
+    if (found != NULL && is_planted("staged"))
+        *offset_out += bytes;
+    return found;
+}
+
+/* The sink stays under what gets memory: under the second that does, which is no shadow. */
+CUresult __real_ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
+CUresult __wrap_ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end);
+CUresult __wrap_ms_backing_cover(struct ms_backing *backing, size_t begin, size_t end)
+{
+    static const struct ms_backing *shadow, *leaking;
+    const CUresult result = __real_ms_backing_cover(backing, begin, end);
+    if (!is_planted("sink") || result != CUDA_SUCCESS)
+        return result;
+    if (shadow == NULL)
+        shadow = backing;
+    if (backing == shadow || leaking != NULL)
+        return result;
+    leaking = backing;
+    struct ms_backing bare = *backing;
+    for (size_t i = 0; i < backing->count; i++)
+        ms_driver.mem_unmap(backing->address + backing->chunks[i].begin,
+                            backing->chunks[i].end - backing->chunks[i].begin);
+    bare.chunks = NULL;
+    bare.count = 0;
+    return ms_backing_sink_map(&bare, begin, end);
+}
