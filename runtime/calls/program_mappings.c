@@ -139,8 +139,8 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
                  allocation->address + begin);
 }
 
-/* Its bytes come into memory, and all of that under one handle. Waits for the device if bytes have to
- * move for that. */
+/* Its bytes come into memory, and all of that under one handle. Waits for the device if bytes have
+ * to move for that. */
 static CUresult gather(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
                        CUmemGenericAllocationHandle *real)
 {

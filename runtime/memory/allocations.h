@@ -199,8 +199,8 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes);
 
 /*
  * The blocks that pointers refer to. A pointer may lie a little before its block, or in the guards
- * of an allocation that is one block. A pointer to dead bytes refers to nothing, because the padding
- * of parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
+ * of an allocation that is one block. A pointer to dead bytes refers to nothing, because padding of
+ * parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
  * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
  * in their order, and returns their number.
  */

@@ -380,9 +380,10 @@ struct ms_extent *ms_lineage_copy(const struct ms_lineage *lineage, size_t begin
     struct ms_extent *copy = ms_heap_alloc(count * sizeof(*copy));
     if (copy == NULL)
         return NULL;
-    for (size_t i = 0; i < count; i++) {
-        copy[i] = *ms_walk_next(&walk);
-        hold(&copy[i]);
+    size_t at = 0;
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL; at++) {
+        copy[at] = *extent;
+        hold(extent);
     }
     cut_front(&copy[0], begin);
     copy[count - 1].end = end;

@@ -55,10 +55,10 @@ enum ms_locality {
 struct ms_content {
     enum ms_kind kind : 8; /* small, because a large model has very many extents */
     enum ms_locality locality : 8;
-    bool cached;         /* the bytes are in device memory as well; MS_FILL and later kinds */
-    bool is_remote_copy; /* a copy of remote bytes (remote_parts.h). Never present. */
-    bool is_shadowed;    /* the allocation's shadow holds the bytes too (fill/shadow.h) */
-    uint32_t pattern;    /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
+    bool cached : 1;         /* the bytes are in device memory as well; MS_FILL and later kinds */
+    bool is_remote_copy : 1; /* a copy of remote bytes (remote_parts.h). Never present. */
+    bool is_shadowed : 1;    /* the allocation's shadow holds the bytes too (fill/shadow.h) */
+    uint32_t pattern;        /* MS_FILL: the byte at offset o is byte o % 4, lowest first */
     union {
         struct ms_source *source;            /* MS_SOURCE */
         struct ms_recorded_launch *recorded; /* MS_LAUNCHED */
@@ -94,6 +94,8 @@ struct ms_extent {
     uint64_t begin, end;
     struct ms_content content;
 };
+
+_Static_assert(sizeof(struct ms_extent) == 40, "a large model has very many of them");
 
 struct ms_lineage {
     struct ms_sorted extents;

@@ -76,7 +76,7 @@ static void carved(void)
     print_told();
 }
 
-/* 128 experts in 48 layers, of three matrices each, in one allocation; an eighth of each is kept. */
+/* 128 experts in 48 layers, three matrices each, in one allocation; an eighth of each is kept. */
 static void experts(void)
 {
     enum { COUNT = 128 * 48 * 3, WHOLE = 8 << 10, PART = WHOLE / 8 };

@@ -104,7 +104,7 @@ MS_TEST(a_hint_outside_of_what_is_known)
 
 MS_TEST(reservations_may_be_huge)
 {
-    /* QEMU keeps a record of every page that is reserved, and is out of memory before it is done. */
+    /* QEMU keeps a record of every page that is reserved: it is out of memory before the end. */
     if (getenv("MESON_EXE_WRAPPER") != NULL)
         ms_test_skip("an emulator needs memory for addresses");
     start();
