@@ -15,6 +15,7 @@
 #include "runtime/calls/file_writes.h"
 #include "runtime/control/control.h"
 #include "runtime/driver/flags.h"
+#include "runtime/hashes/hashes.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -35,6 +36,9 @@ static void start(void)
 {
     ms_config_read(&ms_config, start_environment);
     if (!ms_config.enabled)
+        return;
+    ms_hashes_start();
+    if (ms_hashes.is_reference)
         return;
     /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
