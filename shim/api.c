@@ -73,6 +73,8 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
 {
     MS_ENTER("metashard_name");
     struct ms_tensor tensor;
+    if (ms_hashes.is_on && name != NULL)
+        ms_live_set_label(address, name);
     return end(does_nothing() ||
                (is_on() &&
                 ((name != NULL && name[0] != '\0') || ms_fault_set(&fault, "expected a name")) &&

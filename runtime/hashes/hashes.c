@@ -59,7 +59,7 @@ static bool is_elsewhere(const struct ms_content *content)
            (content->locality == MS_REMOTE && ms_shard_enforces());
 }
 
-/* Lists what of a block cannot be read, and finds its name. */
+/* Lists what of a block cannot be read, and finds its name in the plan. */
 static void look_at(const struct ms_live_block *block, struct ms_ranges *elsewhere_out, char *name,
                     size_t name_bytes)
 {
@@ -72,8 +72,7 @@ static void look_at(const struct ms_live_block *block, struct ms_ranges *elsewhe
         block->bytes < allocation->bytes - at ? at + block->bytes : allocation->bytes;
     struct ms_extent extent;
     ms_shard_query_placement(allocation, begin, end);
-    if (!ms_shard_name_of(allocation, begin, end, name, name_bytes))
-        name[0] = '\0';
+    ms_shard_name_of(allocation, begin, end, name, name_bytes);
     while (ms_lineage_next(&allocation->lineage, &at, end, &extent)) {
         if (is_elsewhere(&extent.content))
             ms_ranges_add(elsewhere_out, extent.begin - begin, extent.end - begin);
@@ -121,8 +120,9 @@ static void write_block(FILE *out, const struct ms_live_block *block,
 {
     struct ms_ranges skipped = {0};
     struct ms_driver_scope scope;
-    char name[256] = "";
+    char name[256];
     uint64_t hash = 0;
+    snprintf(name, sizeof(name), "%s", block->label);
     if (ms_hashes.is_reference)
         ms_reference_find(reference, block, &skipped);
     else

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/hashes/live_blocks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,6 +152,18 @@ void ms_live_remove(enum ms_live_kind kind, CUdeviceptr address)
         if (kind == MS_LIVE_WHOLE)
             remove_overlaps(&live.lists[MS_LIVE_PART], address, list->all[at].bytes);
         remove_at(list, at, 1);
+    }
+    ms_lock_drop(&live.lock);
+}
+
+void ms_live_set_label(CUdeviceptr address, const char *label)
+{
+    ms_lock_take(&live.lock);
+    for (int kind = 0; kind < 2; kind++) {
+        struct list *list = &live.lists[kind];
+        const size_t at = behind(list, address);
+        if (at < list->count && list->all[at].address == address)
+            snprintf(list->all[at].label, sizeof(list->all[at].label), "%s", label);
     }
     ms_lock_drop(&live.lock);
 }

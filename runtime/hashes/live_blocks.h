@@ -23,6 +23,7 @@ struct ms_live_block {
     bool is_carved;  /* a whole of which parts were reported: they count, and it does not */
     uint32_t thread; /* this and the rest: its name */
     uint32_t number;
+    char label[80]; /* what the program calls it; or "" */
 };
 
 /* A new block. Parts replace the parts that they overlap. */
@@ -30,6 +31,9 @@ void ms_live_add(enum ms_live_kind kind, CUdeviceptr address, size_t bytes);
 
 /* The block that begins there is gone: a whole with all parts in it. */
 void ms_live_remove(enum ms_live_kind kind, CUdeviceptr address);
+
+/* The program says what the block is called that begins there; cut to fit. */
+void ms_live_set_label(CUdeviceptr address, const char *label);
 
 /* What was in a context that was destroyed is gone. */
 void ms_live_forget(CUcontext context);
