@@ -65,10 +65,10 @@ METASHARD_API int metashard_materialise(void);
 
 /*
  * For metashard-verify, which compares a run without MetaShard with one under it: compares the
- * content of all device memory here too, not only when the process ends. `name` is for its output: 1
- * to 100 characters, none of them a control character. The same name may be used again. Waits for
- * the device and reads all memory, so nothing else should work with it meanwhile, and no stream may
- * be captured. Under metashard-verify it fails if the name is not valid, or the file of hashes
+ * content of all device memory here too, not only when the process ends. `name` is for its output:
+ * 1 to 100 characters, none of them a control character. The same name may be used again. Waits
+ * for the device and reads all memory, so nothing else should work with it meanwhile, and no stream
+ * may be captured. Under metashard-verify it fails if the name is not valid, or the file of hashes
  * cannot be written. Everywhere else it does nothing and succeeds.
  */
 METASHARD_API int metashard_mark(const char *name);

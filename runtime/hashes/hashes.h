@@ -4,15 +4,15 @@
  * the folder METASHARD_HASHES at each mark and when the process ends, before its memory goes.
  *
  * A process whose hashes are to be compared runs twice: once as usual, and once with
- * METASHARD_HASHES_LIKE, which names the folder of the first run. Then nothing is deferred and every
- * call goes to the driver. Its hashes leave out the bytes that the first run could not read, because
- * by the plan they are other ranks'.
+ * METASHARD_HASHES_LIKE, which names the folder of the first run. Then nothing is deferred and
+ * every call goes to the driver. Its hashes leave out the bytes that the first run could not read,
+ * because by the plan they are other ranks'.
  *
  * Nobody can compare bytes that the program has never written, such as the padding of a tensor:
  * without the shim they are what the memory held before. So in both runs all memory begins as
- * MS_UNWRITTEN_BYTE: where the driver has allocated it; when a caching allocator hands it out, after
- * all work that is queued; and when what was never written comes into memory. A write that the shim
- * has lost shows as a difference.
+ * MS_UNWRITTEN_BYTE: where the driver has allocated it; when a caching allocator hands it out,
+ * after all work that is queued; and when what was never written comes into memory. A write that
+ * the shim has lost shows as a difference.
  *
  * Each process has a file. Its name is the rank, if a launcher gives one, and a number for each
  * process of that rank. It is text, with tabs between fields:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file that the same process wrote in the first run: which bytes of each block its hashes leave
- * out. A missing file, mark or block leaves out nothing; the comparison then says what is missing. */
+ * out. A missing file, mark or block leaves out nothing; the comparison then says what is
+ * missing. */
 #pragma once
 
 #include <stddef.h>

@@ -70,6 +70,18 @@ def check_different(folder):
     job("kernel", 1, "layer.0.weight (allocation 2 of 4194304 bytes in thread 0)", METASHARD_KERNEL_RULES=rules)
 
 
+def check_plan(folder):
+    """What the plan gives to another rank cannot be read, and is left out in both runs."""
+    plan = os.path.join(folder, "plan.json")
+    with open(plan, "w") as file:
+        file.write('{"format": "metashard-plan/1", "mesh": {"tp": 2}, "rank": 0, '
+                   '"tensors": [{"name": "w", "placements": {"tp": {"shard": 0}}}]}')
+    settings = {"METASHARD_PLAN": plan, "METASHARD_PLAN_MODE": "enforce"}
+    job("planned", 0, "equal: 1 blocks, 4.0 MiB", "4.0 MiB that are other ranks' were left out", **settings)
+    job("planned", 1, "w (allocation 1 of 8388608 bytes in thread 0)", PLANT="1", **settings)
+    job("planned", 0, "equal: 1 blocks, 8.0 MiB", METASHARD_PLAN=plan)
+
+
 def check_not_compared(folder):
     job("status", 2, "fails with exit status 3, also without")
     job("by_time", 2, "the sequence of allocations is not the same")
@@ -108,6 +120,8 @@ def main():
         check_equal()
         check_different(folder)
         check_not_compared(folder)
+        if "--plans" in sys.argv:
+            check_plan(folder)
         check_kept(folder)
         if "--python" in sys.argv:
             check_python(folder)

@@ -84,7 +84,7 @@ static void add(CUdeviceptr address, uint32_t value, uint64_t count)
     MUST(cuCtxSynchronize());
 }
 
-/* Parts that nobody writes: at the beginning, in between, at the end, and what is copied of them. */
+/* Bytes that nobody writes: at the beginning, in between, at the end, and in a copy. */
 static void plain(void)
 {
     const CUdeviceptr whole = allocate(8 * MIB), holes = allocate(8 * MIB), small = allocate(4096);
@@ -122,8 +122,8 @@ static void parts(void)
     part(whole + 8 * MIB, 12 * MIB);
 }
 
-/* A kernel reads, through a tensor map, what is overwritten later; a rule that says it reads nothing
- * lets it run then. */
+/* A kernel reads, through a tensor map, what is overwritten later; a rule that says that it reads
+ * nothing lets it run then. */
 static void kernel(void)
 {
     static const uint64_t shape[] = {MIB};
@@ -142,6 +142,16 @@ static void kernel(void)
     MUST(cuLaunchKernel(find_kernel("sum_map32"), 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
     MUST(cuCtxSynchronize());
     MUST(cuMemsetD8(in, 9, 4 * MIB));
+}
+
+/* A plan gives a half of it to another rank. */
+static void planned(void)
+{
+    static const uint64_t shape[] = {2 * MIB};
+    const CUdeviceptr weight = allocate(8 * MIB);
+    if (metashard_name != NULL && metashard_name(weight, 8 * MIB, "w", "F32", shape, 1) != 0)
+        fprintf(stderr, "%s\n", metashard_error());
+    MUST(cuMemsetD32(weight, is_planted() ? 7 : 3, 2 * MIB));
 }
 
 static void mark(const char *name)
@@ -230,9 +240,10 @@ int main(int count, char **arguments)
     static const struct {
         const char *name;
         void (*run)(void);
-    } scenarios[] = {{"plain", plain},     {"parts", parts},     {"kernel", kernel},
-                     {"marks", marks},     {"status", status},   {"reset", reset},
-                     {"threads", threads}, {"by_time", by_time}, {"killed", killed}};
+    } scenarios[] = {{"plain", plain},  {"parts", parts},     {"kernel", kernel},
+                     {"marks", marks},  {"planned", planned}, {"status", status},
+                     {"reset", reset},  {"threads", threads}, {"by_time", by_time},
+                     {"killed", killed}};
     if (count != 3)
         return 2;
     kernels = arguments[2];
