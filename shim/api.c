@@ -33,7 +33,7 @@ static bool is_on(void)
 static bool does_nothing(void)
 {
     fault.text[0] = '\0';
-    return ms_hashes.is_reference;
+    return ms_hashes_is_reference;
 }
 
 int metashard_plan_file(const char *path)
@@ -73,7 +73,7 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
 {
     MS_ENTER("metashard_name");
     struct ms_tensor tensor;
-    if (ms_hashes.is_on && name != NULL)
+    if (ms_is_hashed() && name != NULL)
         ms_live_set_label(address, name);
     return end(does_nothing() ||
                (is_on() &&
@@ -92,7 +92,7 @@ int metashard_materialise(void)
 {
     MS_ENTER("metashard_materialise");
     const bool is_good = does_nothing() || is_on();
-    if (is_good && !ms_hashes.is_reference)
+    if (is_good && !ms_hashes_is_reference)
         ms_settle_now("the program asked for it");
     return end(is_good);
 }
@@ -103,7 +103,7 @@ int metashard_mark(const char *name)
     MS_ENTER("metashard_mark");
     size_t length = 0;
     fault.text[0] = '\0';
-    if (!ms_hashes.is_on)
+    if (!ms_is_hashed())
         return 0;
     while (name != NULL && length <= MOST && (unsigned char)name[length] >= ' ')
         length++;

@@ -9,7 +9,7 @@ static void destroyed(CUcontext context)
 {
     if (ms_is_started())
         ms_context_destroyed(context);
-    if (ms_hashes.is_on)
+    if (ms_is_hashed())
         ms_live_forget(context);
 }
 
@@ -32,7 +32,7 @@ CUresult cuCtxDetach(CUcontext ctx)
     MS_INSIDE;
     unsigned version;
     const CUresult result = MS_REAL(cuCtxDetach)(ctx);
-    if (result == CUDA_SUCCESS && (ms_is_started() || ms_hashes.is_on) &&
+    if (result == CUDA_SUCCESS && (ms_is_started() || ms_is_hashed()) &&
         MS_REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS)
         destroyed(ctx);
     return result;
@@ -50,7 +50,7 @@ static bool is_primary_active(CUdevice device)
 static CUcontext primary_context(CUdevice device)
 {
     CUcontext context;
-    if (!(ms_is_started() || ms_hashes.is_on) || !is_primary_active(device) ||
+    if (!(ms_is_started() || ms_is_hashed()) || !is_primary_active(device) ||
         MS_REAL(cuDevicePrimaryCtxRetain)(&context, device) != CUDA_SUCCESS)
         return NULL;
     MS_REAL(cuDevicePrimaryCtxRelease_v2)(device);

@@ -18,7 +18,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     CUresult result;
     MS_ENTER("cuMemAlloc_v2");
     const bool is_programs =
-        (ms_is_started() || ms_hashes.is_on) && !ms_nccl_is_inside(__builtin_return_address(0));
+        (ms_is_started() || ms_is_hashed()) && !ms_nccl_is_inside(__builtin_return_address(0));
     if (ms_is_started() && is_programs && ms_alloc(bytesize, dptr, &result)) {
         ms_observer_prepare(false);
     } else {

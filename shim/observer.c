@@ -72,7 +72,7 @@ static void observe(void *block, int64_t size)
         }                                                                               \
         if (ms_owns_any())                                                              \
             observe(block, size);                                                       \
-        if (ms_hashes.is_on && device.type == DEVICE_CUDA)                              \
+        if (ms_is_hashed() && device.type == DEVICE_CUDA)                               \
             ms_hashes_part((CUdeviceptr)(uintptr_t)block, size);                        \
         if (go_on != NULL)                                                              \
             go_on(block, size, allocated, reserved, device);                            \

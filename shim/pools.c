@@ -34,11 +34,11 @@ static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUm
 static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes,
                           CUstream stream, const void *caller)
 {
-    if (result != CUDA_SUCCESS || !(ms_is_started() || ms_hashes.is_on))
+    if (result != CUDA_SUCCESS || !(ms_is_started() || ms_is_hashed()))
         return result;
     if (ms_host_can_write(*address))
         ms_host_add(*address, bytes);
-    else if (ms_hashes.is_on && !ms_nccl_is_inside(caller))
+    else if (ms_is_hashed() && !ms_nccl_is_inside(caller))
         ms_hashes_allocated(*address, bytes, stream);
     return result;
 }
@@ -52,7 +52,7 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
         MS_ENTER(#symbol);                                                            \
         if ((is_given) && deferred(__builtin_return_address(0), dptr, bytesize, pool, \
                                    ms_stream(hStream, default_stream), &result)) {    \
-            if (result == CUDA_SUCCESS && ms_hashes.is_on)                            \
+            if (result == CUDA_SUCCESS && ms_is_hashed())                             \
                 ms_hashes_allocated(*dptr, bytesize, NULL);                           \
             return result;                                                            \
         }                                                                             \

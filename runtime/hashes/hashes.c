@@ -29,7 +29,7 @@
 
 enum { BUFFER_BYTES = 8 << 20, PATIENCE_MS = 5000 };
 
-struct ms_hashes_state ms_hashes;
+bool ms_hashes_is_reference;
 static _Atomic uint64_t unfilled; /* parts */
 
 static struct {
@@ -43,11 +43,11 @@ static struct {
 static CUresult read_bytes(CUdeviceptr address, size_t bytes, void *buffer)
 {
     CUresult result =
-        ms_hashes.is_reference ? CUDA_SUCCESS : ms_access(address, bytes, MS_NEED_READ);
+        ms_hashes_is_reference ? CUDA_SUCCESS : ms_access(address, bytes, MS_NEED_READ);
     if (result != CUDA_SUCCESS)
         return result;
     result = ms_driver.memcpy_dtoh(buffer, address, bytes);
-    if (!ms_hashes.is_reference)
+    if (!ms_hashes_is_reference)
         ms_read_end();
     return result;
 }
@@ -55,8 +55,7 @@ static CUresult read_bytes(CUdeviceptr address, size_t bytes, void *buffer)
 /* Other ranks have these bytes, and a read of them would fail. */
 static bool is_elsewhere(const struct ms_content *content)
 {
-    return content->kind == MS_ABSENT || content->kind == MS_UNMAPPED ||
-           (content->locality == MS_REMOTE && ms_shard_enforces());
+    return content->kind == MS_ABSENT || (content->locality == MS_REMOTE && ms_shard_enforces());
 }
 
 /* Lists what of a block cannot be read, and finds its name in the plan. */
@@ -123,7 +122,7 @@ static void write_block(FILE *out, const struct ms_live_block *block,
     char name[256];
     uint64_t hash = 0;
     snprintf(name, sizeof(name), "%s", block->label);
-    if (ms_hashes.is_reference)
+    if (ms_hashes_is_reference)
         ms_reference_find(reference, block, &skipped);
     else
         look_at(block, &skipped, name, sizeof(name));
@@ -155,7 +154,7 @@ static void write_mark(FILE *out, const char *name, const struct ms_live_block *
 {
     struct ms_reference reference;
     struct ms_live_thread thread;
-    if (ms_hashes.is_reference)
+    if (ms_hashes_is_reference)
         ms_reference_begin(&reference, name);
     fprintf(out, "mark\t%s\n", name);
     for (uint32_t i = 0; ms_live_thread(i, &thread); i++)
@@ -199,7 +198,7 @@ static const char *append(const char *name, bool is_end)
 
 static const char *report(const char *name, bool is_end)
 {
-    if (!ms_hashes.is_on || getpid() != file.pid)
+    if (!ms_is_hashed() || getpid() != file.pid)
         return NULL;
     const char *call = ms_caller;
     ms_caller = "METASHARD_HASHES";
@@ -243,8 +242,10 @@ static bool make_file(void)
     }
     if (descriptor < 0)
         return false;
+    char first[64];
+    const int length = snprintf(first, sizeof(first), "metashard-hashes\t1\t%d\n", (int)getpid());
     ms_quiet_begin(&quiet);
-    const bool is_good = dprintf(descriptor, "metashard-hashes\t1\t%d\n", (int)getpid()) > 0;
+    const bool is_good = ms_quiet_write(descriptor, first, (size_t)length) == length;
     ms_quiet_end(&quiet, !is_good);
     close(descriptor);
     return is_good;
@@ -252,7 +253,7 @@ static bool make_file(void)
 
 void ms_hashes_start(void)
 {
-    ms_hashes.is_reference = ms_config.hashes_like[0] != '\0';
+    ms_hashes_is_reference = ms_config.hashes_like[0] != '\0';
     if (ms_config.hashes[0] == '\0')
         return;
     if (!make_file()) {
@@ -261,8 +262,8 @@ void ms_hashes_start(void)
         return;
     }
     file.pid = getpid();
-    ms_hashes.is_on = true;
-    if (!ms_hashes.is_reference)
+    atomic_store(&ms_hot.hashed, 1);
+    if (!ms_hashes_is_reference)
         ms_unwritten_pattern = UINT32_C(0x01010101) * MS_UNWRITTEN_BYTE;
     ms_reference_open(strrchr(file.path, '/') + 1);
     atexit(end);
@@ -314,7 +315,7 @@ void ms_hashes_allocated(CUdeviceptr address, size_t bytes, CUstream stream)
 {
     static atomic_bool is_registered;
     CUcontext context;
-    if (!ms_hashes.is_on)
+    if (!ms_is_hashed())
         return;
     ms_live_add(MS_LIVE_WHOLE, address, bytes);
     if (!ms_is_capturing() && ms_driver.ctx_get_current(&context) == CUDA_SUCCESS)
@@ -343,6 +344,6 @@ void ms_hashes_part(CUdeviceptr address, int64_t size)
 
 void ms_hashes_context_ends(CUcontext context)
 {
-    if (ms_hashes.is_on && ms_live_has(context))
+    if (ms_is_hashed() && ms_live_has(context))
         report("end of a context", false);
 }

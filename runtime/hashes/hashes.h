@@ -33,15 +33,13 @@
 #include <stddef.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/driver/flags.h"
 #include "runtime/hashes/live_blocks.h"
 
 enum { MS_UNWRITTEN_BYTE = 0xcb };
 
-/* Immutable after ms_hashes_start. */
-extern struct ms_hashes_state {
-    bool is_on;
-    bool is_reference; /* METASHARD_HASHES_LIKE: nothing is deferred */
-} ms_hashes;
+/* METASHARD_HASHES_LIKE: nothing is deferred. Immutable after ms_hashes_start. */
+extern bool ms_hashes_is_reference;
 
 /* Reads the settings, and makes this process's file. */
 void ms_hashes_start(void);
@@ -52,7 +50,7 @@ void ms_hashes_allocated(CUdeviceptr address, size_t bytes, CUstream stream);
 
 static inline void ms_hashes_freed(CUdeviceptr address)
 {
-    if (ms_hashes.is_on)
+    if (ms_is_hashed())
         ms_live_remove(MS_LIVE_WHOLE, address);
 }
 

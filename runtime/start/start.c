@@ -37,12 +37,12 @@ static void start(void)
     ms_config_read(&ms_config, start_environment);
     if (!ms_config.enabled)
         return;
-    ms_hashes_start();
-    if (ms_hashes.is_reference)
-        return;
     /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
+    ms_hashes_start();
+    if (ms_hashes_is_reference)
+        return;
     ms_state_start(&ms_config);
     ms_publish_set_namer(ms_shard_name_of);
     ms_source_start();
