@@ -272,7 +272,7 @@ void ms_hashes_start(void)
 /* --- what the program does */
 
 /* The bytes in memory of [*address, end): all that is no allocation of the shim's, or the next part
- * that is present. Moves *address behind them. False: there are none left. */
+ * of the allocation that is present. Moves *address behind them. False: there are none left. */
 static bool next_present(CUdeviceptr *address, CUdeviceptr end, struct ms_range *range_out)
 {
     bool found = false;
@@ -282,6 +282,10 @@ static bool next_present(CUdeviceptr *address, CUdeviceptr end, struct ms_range 
         *address = end;
         return true;
     }
+    if (allocation == NULL)
+        return false;
+    if (end > allocation->address + allocation->bytes)
+        end = allocation->address + allocation->bytes;
     while (!found && *address < end) {
         const struct ms_extent extent =
             ms_lineage_at(&allocation->lineage, (size_t)(*address - allocation->address));
