@@ -221,5 +221,5 @@ SIMCUDA_PARAMS(gather_managed32, {0, 8}, {8, 8});
 SIMCUDA_GLOBAL(answer, uint32_t, 42);
 
 SIMCUDA_KERNEL_LIST("fill32", "copy32", "add_in_place32", "uniform32", "gather32", "read_map32",
-                    "sum_map32", "add_map32", "read_texture32", "read_packed32", "read_records32",
-                    "gather_managed32", "no_params", "unknown_layout");
+                    "read_texture32", "read_packed32", "read_records32", "gather_managed32",
+                    "no_params", "unknown_layout");
