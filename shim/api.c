@@ -5,6 +5,7 @@
 
 #include "runtime/control/arrive.h"
 #include "runtime/fill/settle.h"
+#include "runtime/hashes/hashes.h"
 #include "runtime/shard/active_plan.h"
 #include "shim/cancellation.h"
 #include "shim/init.h"
@@ -28,18 +29,27 @@ static bool is_on(void)
     return !ms_is_off() || ms_fault_set(&fault, "METASHARD is off");
 }
 
+/* True where nothing is deferred (METASHARD_HASHES_LIKE). */
+static bool does_nothing(void)
+{
+    fault.text[0] = '\0';
+    return ms_hashes_is_reference;
+}
+
 int metashard_plan_file(const char *path)
 {
     MS_ENTER("metashard_plan_file");
-    return end(is_on() && (path != NULL || ms_fault_set(&fault, "expected a path")) &&
-               ms_arrive_file(path, &fault));
+    return end(does_nothing() ||
+               (is_on() && (path != NULL || ms_fault_set(&fault, "expected a path")) &&
+                ms_arrive_file(path, &fault)));
 }
 
 int metashard_plan_text(const char *json, size_t bytes)
 {
     MS_ENTER("metashard_plan_text");
-    return end(is_on() && (json != NULL || ms_fault_set(&fault, "expected a text")) &&
-               ms_arrive_text(json, bytes, "metashard_plan_text", &fault));
+    return end(does_nothing() ||
+               (is_on() && (json != NULL || ms_fault_set(&fault, "expected a text")) &&
+                ms_arrive_text(json, bytes, "metashard_plan_text", &fault)));
 }
 
 static bool make_tensor(struct ms_tensor *tensor, const char *dtype, const uint64_t *shape,
@@ -63,25 +73,44 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
 {
     MS_ENTER("metashard_name");
     struct ms_tensor tensor;
-    return end(is_on() &&
-               ((name != NULL && name[0] != '\0') || ms_fault_set(&fault, "expected a name")) &&
-               make_tensor(&tensor, dtype, shape, dims) &&
-               ms_shard_name(address, bytes, name, &tensor, &fault));
+    if (ms_is_hashed() && name != NULL)
+        ms_live_set_label(address, name);
+    return end(does_nothing() ||
+               (is_on() &&
+                ((name != NULL && name[0] != '\0') || ms_fault_set(&fault, "expected a name")) &&
+                make_tensor(&tensor, dtype, shape, dims) &&
+                ms_shard_name(address, bytes, name, &tensor, &fault)));
 }
 
 int metashard_unname(uint64_t address, size_t bytes)
 {
     MS_ENTER("metashard_unname");
-    return end(is_on() && ms_shard_unname(address, bytes, &fault));
+    return end(does_nothing() || (is_on() && ms_shard_unname(address, bytes, &fault)));
 }
 
 int metashard_materialise(void)
 {
     MS_ENTER("metashard_materialise");
-    const bool is_good = is_on();
-    if (is_good)
+    const bool is_good = does_nothing() || is_on();
+    if (is_good && !ms_hashes_is_reference)
         ms_settle_now("the program asked for it");
     return end(is_good);
+}
+
+int metashard_mark(const char *name)
+{
+    enum { MOST = 100 };
+    MS_ENTER("metashard_mark");
+    size_t length = 0;
+    fault.text[0] = '\0';
+    if (!ms_is_hashed())
+        return 0;
+    while (name != NULL && length <= MOST && (unsigned char)name[length] >= ' ')
+        length++;
+    if (length == 0 || length > MOST || name[length] != '\0')
+        return end(ms_fault_set(&fault, "expected a name of 1 to %d characters", MOST));
+    const char *wrong = ms_hashes_mark(name);
+    return end(wrong == NULL || ms_fault_set(&fault, "METASHARD_HASHES: %s", wrong));
 }
 
 size_t metashard_status(char *text, size_t bytes)

@@ -2,16 +2,26 @@
 /* Contexts: allocations end with their context; mapped memory needs explicit peer access. */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
+#include "runtime/hashes/hashes.h"
 #include "shim/entries.h"
 
-#define DESTROY(symbol)                                \
-    CUresult symbol(CUcontext ctx)                     \
-    {                                                  \
-        MS_INSIDE;                                     \
-        const CUresult result = MS_REAL(symbol)(ctx);  \
-        if (result == CUDA_SUCCESS && ms_is_started()) \
-            ms_context_destroyed(ctx);                 \
-        return result;                                 \
+static void destroyed(CUcontext context)
+{
+    if (ms_is_started())
+        ms_context_destroyed(context);
+    if (ms_is_hashed())
+        ms_live_forget(context);
+}
+
+#define DESTROY(symbol)                               \
+    CUresult symbol(CUcontext ctx)                    \
+    {                                                 \
+        MS_INSIDE;                                    \
+        ms_hashes_context_ends(ctx);                  \
+        const CUresult result = MS_REAL(symbol)(ctx); \
+        if (result == CUDA_SUCCESS)                   \
+            destroyed(ctx);                           \
+        return result;                                \
     }
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
@@ -22,9 +32,9 @@ CUresult cuCtxDetach(CUcontext ctx)
     MS_INSIDE;
     unsigned version;
     const CUresult result = MS_REAL(cuCtxDetach)(ctx);
-    if (result == CUDA_SUCCESS && ms_is_started() &&
+    if (result == CUDA_SUCCESS && (ms_is_started() || ms_is_hashed()) &&
         MS_REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS)
-        ms_context_destroyed(ctx);
+        destroyed(ctx);
     return result;
 }
 
@@ -40,27 +50,30 @@ static bool is_primary_active(CUdevice device)
 static CUcontext primary_context(CUdevice device)
 {
     CUcontext context;
-    if (!ms_is_started() || !is_primary_active(device) ||
+    if (!(ms_is_started() || ms_is_hashed()) || !is_primary_active(device) ||
         MS_REAL(cuDevicePrimaryCtxRetain)(&context, device) != CUDA_SUCCESS)
         return NULL;
     MS_REAL(cuDevicePrimaryCtxRelease_v2)(device);
     return context;
 }
 
-#define RELEASE_PRIMARY(symbol)                                                   \
+/* Libraries take and release references often: what a release may end is not hashed before. */
+#define RELEASE_PRIMARY(symbol, is_reset)                                         \
     CUresult symbol(CUdevice dev)                                                 \
     {                                                                             \
         MS_INSIDE;                                                                \
         const CUcontext context = primary_context(dev);                           \
+        if ((is_reset) && context != NULL)                                        \
+            ms_hashes_context_ends(context);                                      \
         const CUresult result = MS_REAL(symbol)(dev);                             \
         if (result == CUDA_SUCCESS && context != NULL && !is_primary_active(dev)) \
-            ms_context_destroyed(context);                                        \
+            destroyed(context);                                                   \
         return result;                                                            \
     }
-RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
-RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
-RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
-RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease, false)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset, true)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
 
 CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 {

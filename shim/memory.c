@@ -6,6 +6,7 @@
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/hashes/hashes.h"
 #include "runtime/memory/delayed_free.h"
 #include "shim/entries.h"
 #include "shim/nccl_wrappers.h"
@@ -16,14 +17,17 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     int attempts = 0;
     CUresult result;
     MS_ENTER("cuMemAlloc_v2");
-    if (ms_is_started() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
-        ms_alloc(bytesize, dptr, &result)) {
+    const bool is_programs =
+        (ms_is_started() || ms_is_hashed()) && !ms_nccl_is_inside(__builtin_return_address(0));
+    if (ms_is_started() && is_programs && ms_alloc(bytesize, dptr, &result)) {
         ms_observer_prepare(false);
-        return result;
+    } else {
+        do
+            result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
+        while (ms_try_again(result, &attempts));
     }
-    do
-        result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
-    while (ms_try_again(result, &attempts));
+    if (is_programs && result == CUDA_SUCCESS)
+        ms_hashes_allocated(*dptr, bytesize, NULL);
     return result;
 }
 
@@ -48,6 +52,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result;
     MS_ENTER("cuMemFree_v2");
+    ms_hashes_freed(dptr);
     if (ms_owns_any() && ms_free(dptr, &result))
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);

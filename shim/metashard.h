@@ -13,7 +13,8 @@
  *
  * Functions that return int return 0 on success and -1 on failure; metashard_error then returns the
  * reason. They may be called from any thread, before and after cuInit, but not from a signal
- * handler, a host function of a stream, or a forked child. With METASHARD=off they fail.
+ * handler, a host function of a stream, or a forked child. With METASHARD=off they fail. In the run
+ * of metashard-verify in which nothing is deferred they succeed and do nothing.
  */
 #ifndef METASHARD_H
 #define METASHARD_H
@@ -61,6 +62,16 @@ METASHARD_API int metashard_unname(uint64_t address, size_t bytes);
 /* Materialises everything deferred, except what the plan gives to other ranks. What cannot be
  * materialised stays deferred, and is tried again when it is used. */
 METASHARD_API int metashard_materialise(void);
+
+/*
+ * For metashard-verify, which compares a run without MetaShard with one under it: compares the
+ * content of all device memory here too, not only when the process ends. `name` is for its output:
+ * 1 to 100 characters, none of them a control character. The same name may be used again. Waits
+ * for the device and reads all memory, so nothing else should work with it meanwhile, and no stream
+ * may be captured. Under metashard-verify it fails if the name is not valid, or the file of hashes
+ * cannot be written. Everywhere else it does nothing and succeeds.
+ */
+METASHARD_API int metashard_mark(const char *name);
 
 /* Writes one line of JSON, an object with the counters of the plan and of memory, to `text`, cut to
  * `bytes` including the NUL. Returns its full length without the NUL. Keys: pid, plans, mode, rank,

@@ -17,7 +17,6 @@ MS_NEWER(cuCheckpointProcessLock);
 MS_NEWER(cuCheckpointProcessRestore);
 MS_NEWER(cuMemBatchDecompressAsync);
 MS_NEWER(cuMemBatchDecompressAsync_ptsz);
-MS_NEWER(cuTensorMapEncodeIm2colWide);
 #endif
 
 #undef MS_NEWER
@@ -25,6 +24,9 @@ MS_NEWER(cuTensorMapEncodeIm2colWide);
 /* As in cuda.h of 12.8; types whose content the shim does not read have no members. */
 #if CUDA_VERSION < 12080
 typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
+typedef enum {
+    CU_TENSOR_MAP_IM2COL_WIDE_MODE_W = 0,
+} CUtensorMapIm2ColWideMode;
 typedef enum {
     CU_MEMCPY_OPERAND_TYPE_POINTER = 1,
     CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
@@ -63,6 +65,13 @@ MS_BATCH(cuMemcpyBatchAsync, size_t *failIdx, CUstream hStream);
 MS_BATCH(cuMemcpyBatchAsync_ptsz, size_t *failIdx, CUstream hStream);
 MS_BATCH_3D(cuMemcpy3DBatchAsync, size_t *failIdx, unsigned long long flags, CUstream hStream);
 MS_BATCH_3D(cuMemcpy3DBatchAsync_ptsz, size_t *failIdx, unsigned long long flags, CUstream hStream);
+CUresult cuTensorMapEncodeIm2colWide(
+    CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
+    void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides,
+    int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel,
+    cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave,
+    CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion,
+    CUtensorMapFloatOOBfill oobFill);
 #endif
 
 #if CUDA_VERSION < 13000

@@ -8,6 +8,7 @@
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/hashes/hashes.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/pool.h"
 #include "shim/nccl_wrappers.h"
@@ -30,10 +31,15 @@ static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUm
 }
 
 /* Pools may be of host or managed memory. */
-static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes)
+static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes,
+                          CUstream stream, const void *caller)
 {
-    if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
+    if (result != CUDA_SUCCESS || !(ms_is_started() || ms_is_hashed()))
+        return result;
+    if (ms_host_can_write(*address))
         ms_host_add(*address, bytes);
+    else if (ms_is_hashed() && !ms_nccl_is_inside(caller))
+        ms_hashes_allocated(*address, bytes, stream);
     return result;
 }
 
@@ -45,12 +51,16 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
         CUresult result;                                                              \
         MS_ENTER(#symbol);                                                            \
         if ((is_given) && deferred(__builtin_return_address(0), dptr, bytesize, pool, \
-                                   ms_stream(hStream, default_stream), &result))      \
+                                   ms_stream(hStream, default_stream), &result)) {    \
+            if (result == CUDA_SUCCESS && ms_is_hashed())                             \
+                ms_hashes_allocated(*dptr, bytesize, NULL);                           \
             return result;                                                            \
+        }                                                                             \
         do                                                                            \
             result = MS_REAL(symbol) arguments;                                       \
         while (ms_try_again(result, &attempts));                                      \
-        return published(result, dptr, bytesize);                                     \
+        return published(result, dptr, bytesize, ms_stream(hStream, default_stream),  \
+                         __builtin_return_address(0));                                \
     }
 #define ALLOCATE_IN_STREAM(symbol, default_stream)                            \
     ALLOCATE(symbol, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream), \
@@ -71,6 +81,7 @@ ALLOCATE_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, CU_STREAM_PER_THREAD)
         CUresult result;                                                          \
         unsigned flags;                                                           \
         MS_ENTER(#symbol);                                                        \
+        ms_hashes_freed(dptr);                                                    \
         if (ms_owns_any() && ms_is_owned(dptr) &&                                 \
             MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS &&                \
             ms_free_in_stream(dptr, ms_stream(hStream, default_stream), &result)) \

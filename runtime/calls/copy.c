@@ -175,11 +175,11 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
     return CUDA_SUCCESS;
 }
 
-/* Bytes never written may be anything, but must be equal in both places: they become zero. */
+/* Bytes never written may be anything, but must be equal in both places. */
 static CUresult define(const struct copy *copy, struct ms_extent *extent)
 {
     extent->content.kind = MS_FILL;
-    extent->content.pattern = 0;
+    extent->content.pattern = ms_unwritten_pattern;
     extent->content.is_shadowed =
         ms_verifies() && ms_shadow_write(copy->source, extent->begin, extent->end, &extent->content,
                                          NULL, copy->stream);

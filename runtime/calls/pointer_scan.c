@@ -55,7 +55,7 @@ enum { BATCH = sizeof(((struct batch *)0)->all) / sizeof(struct ms_pointed) };
 
 static void look_up(struct batch *batch, struct ms_pointer_scan *reach)
 {
-    const size_t found = ms_space_find_pointed(batch->all, batch->count);
+    const size_t found = ms_space_find_all_pointed(batch->all, batch->count);
     const size_t room = MS_MAX_HITS - reach->count, added = found < room ? found : room;
     memcpy(&reach->hits[reach->count], batch->all, added * sizeof(batch->all[0]));
     reach->count += added;
@@ -91,9 +91,9 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
 
 static CUresult expose(uint64_t word)
 {
-    struct ms_pointed pointed = {.pointer = word};
-    if (ms_space_find_pointed(&pointed, 1) == 1)
-        return ms_access(pointed.block.address, pointed.block.bytes, MS_NEED_REACH);
+    struct ms_allocation_facts facts;
+    if (ms_space_find_pointed(word, &facts))
+        return ms_access(facts.address, facts.bytes, MS_NEED_REACH);
     if (ms_host_holds(word))
         atomic_store(&unbounded, true);
     return CUDA_SUCCESS;

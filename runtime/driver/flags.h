@@ -34,7 +34,8 @@ struct ms_hot {
     _Atomic uint32_t recorded; /* the process keeps a state page (state/state.h) */
     _Atomic uint32_t marking;  /* threads that may be in cuCtxRecordEvent */
     _Atomic uint32_t files;    /* files with bytes that may not be in memory yet (source.h) */
-    char rest_of_page[MS_HOT_PAGE - 9 * sizeof(uint32_t)];
+    _Atomic uint32_t hashed;   /* the process writes hashes (hashes.h) */
+    char rest_of_page[MS_HOT_PAGE - 10 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;
@@ -48,6 +49,7 @@ MS_IS_SET(ms_is_started, started)
 MS_IS_SET(ms_is_recorded, recorded)
 MS_IS_SET(ms_is_capturing, captures)
 MS_IS_SET(ms_has_files, files)
+MS_IS_SET(ms_is_hashed, hashed)
 MS_IS_SET(ms_owns_any, owned)
 MS_IS_SET(ms_is_gated, gated)
 MS_IS_SET(ms_defers_any, deferred)

@@ -64,10 +64,19 @@ static CUresult replay_files(const struct ms_allocation *allocation, size_t begi
     return result;
 }
 
+/* There are bytes to be written to new memory. */
+static bool is_something(const struct ms_content *content)
+{
+    return !ms_content_is_nothing(content) ||
+           (ms_unwritten_pattern != 0 && content->kind != MS_UNMAPPED);
+}
+
 static CUresult replay_extent(const struct ms_allocation *allocation,
                               const struct ms_extent *extent, CUstream stream)
 {
-    return ms_replay_any(&extent->content, extent->begin, allocation->address + extent->begin,
+    const struct ms_content unwritten = {.kind = MS_FILL, .pattern = ms_unwritten_pattern};
+    return ms_replay_any(ms_content_is_nothing(&extent->content) ? &unwritten : &extent->content,
+                         extent->begin, allocation->address + extent->begin,
                          extent->end - extent->begin, stream);
 }
 
@@ -79,7 +88,7 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     CUresult result = replay_files(allocation, begin, end, stream, &files_done);
     struct ms_extent extent;
     while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
-        if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
+        if (!ms_content_is_present(&extent.content) && is_something(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
             result = replay_extent(allocation, &extent, stream);
     }
@@ -100,7 +109,8 @@ static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end
 static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     CUresult result = cover(allocation, begin, end);
-    if (result != CUDA_SUCCESS || allocation->lineage.deferred_bytes == 0)
+    if (result != CUDA_SUCCESS ||
+        (allocation->lineage.deferred_bytes == 0 && ms_unwritten_pattern == 0))
         return result;
     CUstream stream;
     result = ms_fill_stream(allocation->context, &stream);
@@ -170,7 +180,7 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
         const bool is_there = extent.content.kind == MS_LAUNCHED &&
                               extent.content.recorded == run->recorded &&
                               extent.content.source_offset == extent.begin - run->recorded_begin;
-        if (!is_there && !ms_content_is_nothing(&extent.content))
+        if (!is_there && is_something(&extent.content))
             result = replay_extent(allocation, &extent, stream);
     }
     return result;

@@ -239,7 +239,7 @@ static const struct ms_recorded_launch *find_own_launch(const struct placed *pla
     return NULL;
 }
 
-/* What was never written before a launch becomes zero there, so that replaying twice gives the
+/* What was never written before a launch is defined there, so that replaying twice gives the
  * same. */
 static CUresult replay_extent(const struct ms_extent *extent, const struct ms_recorded_launch *own,
                               CUdeviceptr address, CUstream stream)
@@ -247,8 +247,8 @@ static CUresult replay_extent(const struct ms_extent *extent, const struct ms_re
     const struct ms_content *content = &extent->content;
     const size_t bytes = extent->end - extent->begin;
     if (ms_content_is_nothing(content)) {
-        static const struct ms_content zero = {.kind = MS_FILL};
-        return ms_replay(&zero, 0, address, bytes, stream);
+        const struct ms_content unwritten = {.kind = MS_FILL, .pattern = ms_unwritten_pattern};
+        return ms_replay(&unwritten, 0, address, bytes, stream);
     }
     if (content->kind == MS_LAUNCHED && content->recorded == own &&
         content->source_offset == extent->begin)

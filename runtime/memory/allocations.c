@@ -570,7 +570,7 @@ static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *a
 }
 
 /* Pointers in a row mostly lie near each other. */
-size_t ms_space_find_pointed(struct ms_pointed *pointers, size_t count)
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count)
 {
     size_t found = 0;
     struct surroundings near = {0, 0, NULL};
@@ -588,6 +588,15 @@ size_t ms_space_find_pointed(struct ms_pointed *pointers, size_t count)
     }
     ms_lock_drop(&space.lock);
     return found;
+}
+
+bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
+{
+    struct ms_pointed one = {.pointer = pointer};
+    const bool is_found = ms_space_find_all_pointed(&one, 1) == 1;
+    if (is_found)
+        *facts_out = one.block;
+    return is_found;
 }
 
 uint64_t ms_space_live_bytes(CUdevice device)

@@ -209,7 +209,10 @@ struct ms_pointed {
     CUdeviceptr pointer;
     struct ms_allocation_facts block;
 };
-size_t ms_space_find_pointed(struct ms_pointed *pointers, size_t count);
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count);
+
+/* The same for one pointer: true if it is kept. */
+bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
 
 /* Sets a claimed allocation's leftover_bytes; and the sum over all allocations. */
 void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);

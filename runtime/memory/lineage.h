@@ -70,6 +70,10 @@ struct ms_content {
     uint64_t source_offset;
 };
 
+/* What bytes that were never written become where two reads of them must agree. If it is not zero
+ * (hashes.h), they become so as soon as they have memory. Immutable after the start. */
+extern uint32_t ms_unwritten_pattern;
+
 /* There is nothing to replay. */
 static inline bool ms_content_is_nothing(const struct ms_content *content)
 {

@@ -77,6 +77,22 @@ bool ms_context_is_idle(CUcontext context)
     return is_idle;
 }
 
+bool ms_context_ends_within(CUcontext context, uint64_t ms)
+{
+    CUevent event;
+    struct ms_driver_scope scope;
+    bool has_ended = false;
+    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
+        return false;
+    if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+        has_ended = record_context(context, event) == CUDA_SUCCESS &&
+                    ms_event_poll(event, ms) == CUDA_SUCCESS;
+        ms_driver.event_destroy(event);
+    }
+    ms_driver_leave(&scope);
+    return has_ended;
+}
+
 CUresult ms_stream_wait(CUstream stream)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

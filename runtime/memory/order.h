@@ -51,6 +51,9 @@ bool ms_host_may_change(CUstream stream);
  */
 bool ms_context_is_idle(CUcontext context);
 
+/* The same for work that ends within so many milliseconds. */
+bool ms_context_ends_within(CUcontext context, uint64_t ms);
+
 /* Waits for an event, for about so many milliseconds: CUDA_ERROR_NOT_READY if that was not enough.
  * Spins first: even an idle stream takes some microseconds to get to the event. */
 CUresult ms_event_poll(CUevent event, uint64_t ms);

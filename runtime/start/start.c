@@ -16,6 +16,7 @@
 #include "runtime/control/control.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
+#include "runtime/hashes/hashes.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -40,6 +41,9 @@ static void start(void)
     /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
+    ms_hashes_start();
+    if (ms_hashes_is_reference)
+        return;
     ms_state_start(&ms_config);
     ms_publish_set_namer(ms_shard_name_of);
     ms_source_start();

@@ -218,12 +218,6 @@ static void end(const char *name, size_t calls)
     tell(name, now() - began, calls);
 }
 
-static bool points_to_block(CUdeviceptr address)
-{
-    struct ms_pointed pointed = {.pointer = address};
-    return ms_space_find_pointed(&pointed, 1) == 1;
-}
-
 static void measure_allocations(void)
 {
     static const char all[] = "allocations: make";
@@ -249,7 +243,7 @@ static void measure_allocations(void)
     end("allocations: look up an address", CALLS);
     begin();
     for (size_t i = 0; i < CALLS; i++)
-        must(points_to_block(addresses[random_below(count)] + 4096), "a block");
+        must(ms_space_find_pointed(addresses[random_below(count)] + 4096, &facts), "a block");
     end("allocations: which one does a pointer mean", CALLS);
     /* One in the middle goes, and its address with it. */
     between = addresses[count / 2];
@@ -300,6 +294,7 @@ static void measure_blocks(void)
     static const char take[] = "blocks of one allocation: take";
     static const char give[] = "blocks of one allocation: return, lowest first";
     static const char mixed[] = "blocks of one allocation: return, in any order";
+    struct ms_allocation_facts facts;
     if (!may_last(take) || !may_last(give))
         return;
     use_counted_addresses(true);
@@ -311,7 +306,7 @@ static void measure_blocks(void)
     end(take, 0);
     begin();
     for (size_t i = 0; i < CALLS; i++)
-        must(points_to_block(segment + random_below(count) * 2 * PIECE), "a block");
+        must(ms_space_find_pointed(segment + random_below(count) * 2 * PIECE, &facts), "a block");
     end("blocks of one allocation: which one does a pointer mean", CALLS);
     begin();
     for (size_t i = 0; i < count; i++)

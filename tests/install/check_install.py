@@ -24,7 +24,8 @@ from tool_table import Tool  # noqa: E402
 BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metashard/plan-schema.json"},
           "metashard-dump": {"{datadir}/metashard/state-schema.json"}}
 FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
-         "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7"}
+         "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7", "{bindir}/metashard-verify",
+         "{mandir}/man1/metashard-verify.1"}
 DOCUMENTS = ("LICENSE", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "launchers.md",
              "limits.md", "locking.md", "plan-format.md", "security.md", "troubleshooting.md")
 results = []
@@ -78,7 +79,7 @@ def check_manuals(mandir, tools):
     if shutil.which("man") is None:
         skip("man finds the pages in MANPATH", "man is not installed")
         return
-    pages = [("7", "metashard")] + [("1", tool) for tool in tools]
+    pages = [("7", "metashard"), ("1", "metashard-verify")] + [("1", tool) for tool in tools]
     pages += [("5", "metashard-plan")] if "metashard-plan" in tools else []
     found = [run(["man", "-w", section, name], MANPATH=mandir).strip() for section, name in pages]
     check("man finds the pages in MANPATH", found,
@@ -164,8 +165,19 @@ def check_library(options, library, folder):
     check("and defers its allocations", counters["deferred_allocations"] > 0)
 
 
+def check_verify(options, bindir, folder):
+    """With the library that is installed beside it. A sanitizer's runtime would have to come first."""
+    if len(options.preload.split(":")) > 1:
+        skip("metashard-verify finds the installed library", "built with a sanitizer")
+        return
+    client = [os.path.join(options.build, "tests", "demo", "client"), "1", "2", folder]
+    done = subprocess.run([os.path.join(bindir, "metashard-verify"), "--", *client], capture_output=True, text=True, timeout=60)
+    check("metashard-verify finds the installed library", "libmetashard.so" not in done.stderr and
+          "the command runs without MetaShard" in done.stderr)
+
+
 def check_tools(bindir, tools):
-    for name in tools:
+    for name in [*tools, "metashard-verify"]:
         check(f"{name} runs", run([os.path.join(bindir, name), "--help"]).startswith(f"usage: {name} "))
 
 
@@ -192,6 +204,7 @@ def main():
         check_tools(below["bindir"], tools)
         with tempfile.TemporaryDirectory() as folder:
             check_library(options, library, folder)
+            check_verify(options, below["bindir"], folder)
     print(f"1..{len(results)}")
 
 

@@ -343,6 +343,83 @@ static void odd_reports(void)
     print_bytes("new", whole + 2 * MIB, 4 * MIB);
 }
 
+static CUtensorMap map_of(CUdeviceptr address, size_t bytes)
+{
+    CUtensorMap map;
+    const cuuint64_t dims[] = {1024, bytes / 4096};
+    const cuuint64_t pitch = 4096;
+    const cuuint32_t box[] = {64, 1}, steps[] = {1, 1};
+    OK(cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, (void *)(uintptr_t)address,
+                              dims, &pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    return map;
+}
+
+static void add_through(CUtensorMap *map, uint32_t value)
+{
+    void *params[] = {map, &value};
+    OK(cuLaunchKernel(function("add_map32"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+static void print_through(CUtensorMap *map)
+{
+    static CUdeviceptr out;
+    if (out == 0)
+        OK(cuMemAlloc(&out, 4));
+    void *params[] = {&out, map};
+    OK(cuLaunchKernel(function("sum_map32"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    print_bytes("through the map", out, 4);
+}
+
+/* A matrix product reads one weight through a tensor map, and writes its result through another. */
+static void described(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    for (int i = 0; i < 4; i++)
+        uniform(take(whole + (size_t)i * 16 * MIB, 16 * MIB), 4 * MIB, (uint64_t)i);
+    CUtensorMap in = map_of(whole + 16 * MIB, 16 * MIB);
+    print_through(&in);
+    CUtensorMap out = map_of(whole + 52 * MIB, 4 * MIB);
+    add_through(&out, 5);
+    print_bytes("written", whole + 52 * MIB, 4 * MIB);
+}
+
+/* Another address in the map of a block: the block there. */
+static void described_elsewhere(void)
+{
+    const CUdeviceptr whole = allocate(64 * MIB);
+    for (int i = 0; i < 4; i++)
+        uniform(take(whole + (size_t)i * 16 * MIB, 16 * MIB), 4 * MIB, (uint64_t)i);
+    CUtensorMap map = map_of(allocate(4096), 4096);
+    OK(cuTensorMapReplaceAddress(&map, (void *)(uintptr_t)(whole + 20 * MIB)));
+    print_through(&map);
+    OK(cuTensorMapReplaceAddress(&map, (void *)(uintptr_t)(whole + 32 * MIB - 4096)));
+    print_through(&map);
+}
+
+/* A map is used again for the next block in the same place, with other content: memory that others
+ * left behind is given back, also that which was only read. The map's own stays. */
+static void described_again(void)
+{
+    const CUdeviceptr whole = allocate(32 * MIB);
+    const CUdeviceptr file = load_file(16 * MIB);
+    const CUdeviceptr other = allocate(40 * MIB);
+    uniform(take(whole, 8 * MIB), 2 * MIB, 1);
+    CUtensorMap map = map_of(whole, 8 * MIB);
+    print_through(&map);
+    give(whole, 8 * MIB);
+    uniform(take(whole + 8 * MIB, 8 * MIB), 2 * MIB, 2);
+    add(whole + 8 * MIB, 1, 2 * MIB);
+    give(whole + 8 * MIB, 8 * MIB);
+    print_bytes("file", file, 16 * MIB);
+    uniform(take(whole, 8 * MIB), 2 * MIB, 3);
+    add_through(&map, 7);
+    add(other, 1, MIB);
+    print_through(&map);
+    print_bytes("again", whole, 8 * MIB);
+}
+
 /* Memory of a captured graph is used whenever it is launched, whether or not it is handed out. */
 static void captured(void)
 {
@@ -566,6 +643,9 @@ const struct scenario scenarios[] = {
     {"undefined_input", undefined_input},
     {"within", within},
     {"odd_reports", odd_reports},
+    {"described", described},
+    {"described_elsewhere", described_elsewhere},
+    {"described_again", described_again},
     {"captured", captured},
     {"exported", exported},
     {"chain", chain},

@@ -51,6 +51,13 @@ def alone(test):
     test.both("within")
     _, dump = test.both("chain")
     test.check("of a chain of copies no more than two wait", dump["recorded_launches"] == 1 + 2, dump)
+    _, dump = test.both("described")
+    test.check("a map's tensor had memory, and no other",
+               dump["backed_bytes_peak"] <= (16 + 4) * MIB and
+               dump["deferred_bytes"] == (16 + 16 + 12) * MIB, dump)
+    _, dump = test.both("described_elsewhere")
+    test.check("the block at a map's new address had memory, and no other",
+               dump["backed_bytes_peak"] <= 16 * MIB and dump["deferred_bytes"] == 48 * MIB, dump)
     test.both("odd_reports")
     seen, dump = test.both("silent")
     test.check("it is said, once, that no blocks are reported", dump["observed_blocks"] == 0 and
@@ -80,6 +87,9 @@ def with_time(test):
     test.check("a block that was handed out later has memory, and what is dead has none",
                kinds(dump) == {"resident", "dead"} and
                dump["backed_bytes_peak"] <= (8 + 4 + 2) * MIB, dump)
+    _, dump = test.both("described_again", dict(SMALL, **patient), alone={})
+    test.check("what a map is made over stays, and other memory is given back",
+               dump["evicted_bytes"] >= 16 * MIB, dump["evicted_bytes"])
     test.both("captured", SMALL, alone={})
     # Without the shim there is no room for the other one.
     seen, _ = test.run("exported", SMALL)

@@ -396,15 +396,39 @@ static void print_described(const char *kernel, void *descriptor)
 static void in_tensor_map(void)
 {
     CUtensorMap map;
-    static const cuuint64_t dim = 8;
-    static const cuuint32_t box = 8, step = 1;
+    static const cuuint64_t dims[] = {8, 3, 2}, strides[] = {64, 256};
+    static const cuuint32_t box[] = {8, 1, 1}, steps[] = {1, 1, 1};
+    static const int corners[] = {0};
     const struct fuzz_block *block = fuzz_new_block(4096);
-    SEE(CALL(cuTensorMapEncodeTiled)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 1,
-                                     (void *)(uintptr_t)(block->at / 16 * 16), &dim, NULL, &box,
-                                     &step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                     CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
-    print_described("read_map32", &map);
+    void *at = (void *)(uintptr_t)((block->at + 15) / 16 * 16);
+    switch (fuzz_below(3)) {
+    case 0:
+        SEE(CALL(cuTensorMapEncodeTiled)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, at, dims, strides,
+                                         box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                         CU_TENSOR_MAP_SWIZZLE_NONE,
+                                         CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+        break;
+    case 1:
+        SEE(CALL(cuTensorMapEncodeIm2col)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, at, dims,
+                                          strides, corners, corners, 8, 3, steps,
+                                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                          CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+        break;
+    default:
+        SEE(CALL(cuTensorMapEncodeIm2colWide)(
+            &map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, at, dims, strides, 0, 0, 8, 3, steps,
+            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_IM2COL_WIDE_MODE_W,
+            CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    }
+    print_described("sum_map32", &map);
+    if (fuzz_one_in(2)) {
+        const struct fuzz_block *other = fuzz_new_block(4096);
+        SEE(CALL(cuTensorMapReplaceAddress)(&map, (void *)(uintptr_t)((other->at + 15) / 16 * 16)));
+        print_described("sum_map32", &map);
+    }
 }
 
 static void in_texture(void)
@@ -436,7 +460,7 @@ const struct fuzz_operation fuzz_hidden[] = {
     {"a table in external memory", in_external, 2},
     {"a table in a graphics buffer", in_graphics, 2},
     {"a table in a mapping", in_mapping, 3},
-    {"a tensor map", in_tensor_map, 1},
+    {"a tensor map", in_tensor_map, 3},
     {"a texture", in_texture, 1},
     {NULL, NULL, 0},
 };

@@ -276,6 +276,35 @@ static void in_tensor_map(void)
     print_described("read_map32", &map);
 }
 
+/* Images of 4 pixels, in rows and with gaps between. */
+static const cuuint64_t dims[] = {32, 2, 2};
+static const cuuint64_t strides[] = {128, 512};
+static const cuuint32_t steps[] = {1, 1, 1};
+
+static void in_image_map(void)
+{
+    CUtensorMap map;
+    const int corners[] = {0};
+    SEEN(TESTED(cuTensorMapEncodeIm2col)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3,
+                                         (void *)(uintptr_t)(make_block(1) + 3 * MIB), dims,
+                                         strides, corners, corners, 32, 2, steps,
+                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                         CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    print_described("sum_map32", &map);
+}
+
+static void in_wide_image_map(void)
+{
+    CUtensorMap map;
+    SEEN(TESTED(cuTensorMapEncodeIm2colWide)(
+        &map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, (void *)(uintptr_t)(make_block(1) + 3 * MIB), dims,
+        strides, 0, 0, 32, 2, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_IM2COL_WIDE_MODE_W, CU_TENSOR_MAP_SWIZZLE_64B,
+        CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    print_described("sum_map32", &map);
+}
+
 static void in_tensor_map_replaced(void)
 {
     CUtensorMap map;
@@ -549,6 +578,8 @@ const struct scenario hidden_scenarios[] = {
     {"cuModuleGetGlobal_v2", in_variable, NULL},
     {"cuLibraryGetGlobal", in_variable_of_library, NULL},
     {"cuLibraryGetManaged", in_managed_of_library, NULL},
+    {"cuTensorMapEncodeIm2col", in_image_map, NULL},
+    {"cuTensorMapEncodeIm2colWide", in_wide_image_map, NULL},
     {"cuTensorMapEncodeTiled", in_tensor_map, NULL},
     {"cuTensorMapReplaceAddress", in_tensor_map_replaced, NULL},
     {"cuTexObjectCreate", in_texture, NULL},

@@ -109,6 +109,36 @@ SIMCUDA_KERNEL(read_map32)
     read_hidden(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), first);
 }
 SIMCUDA_PARAMS(read_map32, {0, 8}, {64, sizeof(CUtensorMap)});
+
+/* sum_map32(to, map) and add_map32(map, value): all words of the map's tensor. */
+static uint32_t *touch_map(const struct simcuda_launch *launch, const void *map,
+                           uint64_t *count_out)
+{
+    uint64_t opaque[2];
+    memcpy(opaque, map, sizeof(opaque));
+    *count_out = opaque[1];
+    return launch->touch(launch, simcuda_hide(opaque[0]), opaque[1] * 4);
+}
+SIMCUDA_KERNEL(sum_map32)
+{
+    uint64_t count;
+    uint32_t *out = launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), 4);
+    const uint32_t *in = out == NULL ? NULL : touch_map(launch, args[1], &count);
+    uint32_t sum = 0;
+    for (uint64_t i = 0; in != NULL && i < count; i++)
+        sum = sum * 31 + in[i];
+    if (in != NULL)
+        *out = sum;
+}
+SIMCUDA_PARAMS(sum_map32, {0, 8}, {64, sizeof(CUtensorMap)});
+SIMCUDA_KERNEL(add_map32)
+{
+    uint64_t count;
+    uint32_t *words = touch_map(launch, args[0], &count);
+    for (uint64_t i = 0; words != NULL && i < count; i++)
+        words[i] += SIMCUDA_ARG(args, 1, uint32_t);
+}
+SIMCUDA_PARAMS(add_map32, {0, sizeof(CUtensorMap)}, {sizeof(CUtensorMap), 4});
 SIMCUDA_KERNEL(read_texture32)
 {
     read_hidden(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), SIMCUDA_ARG(args, 1, CUtexObject));

@@ -240,7 +240,7 @@ MS_TEST(calls_that_nobody_simulates_are_refused)
 {
     void *driver = open_driver("SIM_LIBRARY");
     CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
-    CUresult (*refused)(void) = (CUresult(*)(void))dlsym(driver, "cuTensorMapEncodeIm2col");
+    CUresult (*refused)(void) = (CUresult(*)(void))dlsym(driver, "cuCheckpointProcessLock");
     CHECK_EQ(refused(), CUDA_ERROR_NOT_INITIALIZED);
     CHECK_EQ(init(0), CUDA_SUCCESS);
     CHECK_EQ(refused(), CUDA_ERROR_NOT_SUPPORTED);

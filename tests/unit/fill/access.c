@@ -266,6 +266,7 @@ static const struct expected {
     [MS_NEED_READ_WRITE] = {"rrr", 1, "r", 1, NULL, NULL, .is_use = true},
     [MS_NEED_OVERWRITE] = {"rrr", 0, "r", 0, "r", "r", .is_use = true},
     [MS_NEED_REACH] = {"rrr", 1, "r", 1, "-", "-", .is_use = true},
+    [MS_NEED_DESCRIBE] = {"rrr", 1, "r", 1, "-", "-", .is_use = true, .is_pinned = true},
     [MS_NEED_REACH_LIVE] = {"r-r", 1, "r", 1, "-", "-"},
     [MS_NEED_KEEP] = {"r-r", 1, "-", 0, "-", "-"},
     [MS_NEED_LAUNCHED] = {"--r", 0, "-", 0, "-", "-"},
@@ -328,7 +329,8 @@ MS_TEST(what_other_ranks_keep_in_a_granule_that_has_memory)
     put_plan_in_force();
     ms_config.plan_mode = MS_ENFORCE;
     for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
-        const bool faults = need == MS_NEED_REACH || need == MS_NEED_REACH_LIVE;
+        const bool faults =
+            need == MS_NEED_REACH || need == MS_NEED_DESCRIBE || need == MS_NEED_REACH_LIVE;
         start();
         cover(AWAY);
         get(need, AWAY, AWAY);

@@ -56,9 +56,8 @@ static void check_place(int place)
     CHECK_EQ(ms_space_look_up(address, &facts), used[place]);
     CHECK(!used[place] || facts.id == (uint64_t)place + 1);
     CHECK_EQ(ms_space_look_up(address + BYTES, &facts), false);
-    struct ms_pointed pointed = {.pointer = address + BYTES}; /* its guard */
-    CHECK_EQ(ms_space_find_pointed(&pointed, 1), used[place]);
-    CHECK(!used[place] || pointed.block.id == (uint64_t)place + 1);
+    CHECK_EQ(ms_space_find_pointed(address + BYTES, &facts), used[place]); /* its guard */
+    CHECK(!used[place] || facts.id == (uint64_t)place + 1);
     const int next = next_used(place);
     CHECK_EQ(ms_space_first_behind(address, &facts), next < PLACES);
     CHECK(next == PLACES || facts.id == (uint64_t)next + 1);

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensor maps: descriptors through which kernels read and write a tensor (TMA). A map hides the
+ * address, so no launch shows what it reaches. So what a map is made over comes into memory then,
+ * and stays there until the allocation is freed.
+ *
+ *     address                                     address + extent
+ *     | dims[0] elements |    | dims[0] ... |  ...  | dims[0] elements |
+ *     |<---- strides[0] ---->|                      \ the last row
+ */
+#pragma once
+
+#include <stddef.h>
+
+#include "runtime/driver/driver.h"
+
+/*
+ * The bytes from a map's address to the end of its tensor: `rank` dimensions, and the strides of
+ * all but the first. Types of less than a byte count as a byte. SIZE_MAX: not known, because the
+ * layout is interleaved, the type is new, the arguments are invalid, or the sum overflows.
+ */
+size_t ms_tensor_map_extent(CUtensorMapDataType type, uint32_t rank, const cuuint64_t *dims,
+                            const cuuint64_t *strides, CUtensorMapInterleave interleave);
+
+/*
+ * A map is about to be made over these bytes (SIZE_MAX: not known). Bytes that do not end in the
+ * allocation, or are not known, are the block that the address points to. CUDA_SUCCESS: the call
+ * may be forwarded.
+ */
+CUresult ms_access_tensor_map(CUdeviceptr address, size_t bytes);

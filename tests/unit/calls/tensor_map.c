@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bytes that a tensor map reaches; what becomes of them is tested in fill/access.c and, with
+ * kernels, in tests/driver/differential/blocks.c. */
+#include "runtime/calls/tensor_map.h"
+
+#include "tests/simcuda/harness/test.h"
+
+#define EXTENT(type, rank, dims, strides)                                     \
+    ms_tensor_map_extent(CU_TENSOR_MAP_DATA_TYPE_##type, rank, dims, strides, \
+                         CU_TENSOR_MAP_INTERLEAVE_NONE)
+
+MS_TEST(a_vector)
+{
+    const cuuint64_t dims[] = {100};
+    CHECK_EQ(EXTENT(UINT8, 1, dims, NULL), 100);
+    CHECK_EQ(EXTENT(BFLOAT16, 1, dims, NULL), 200);
+    CHECK_EQ(EXTENT(TFLOAT32_FTZ, 1, dims, NULL), 400);
+    CHECK_EQ(EXTENT(FLOAT64, 1, dims, NULL), 800);
+}
+
+MS_TEST(rows_with_gaps_end_with_the_last_row)
+{
+    const cuuint64_t dims[] = {10, 4, 3};
+    const cuuint64_t strides[] = {64, 1024};
+    CHECK_EQ(EXTENT(FLOAT32, 1, dims, strides), 40);
+    CHECK_EQ(EXTENT(FLOAT32, 2, dims, strides), 3 * 64 + 40);
+    CHECK_EQ(EXTENT(FLOAT32, 3, dims, strides), 2 * 1024 + 3 * 64 + 40);
+}
+
+MS_TEST(a_dimension_that_repeats)
+{
+    const cuuint64_t dims[] = {10, 4000};
+    const cuuint64_t strides[] = {0};
+    CHECK_EQ(EXTENT(FLOAT32, 2, dims, strides), 40);
+}
+
+/* Values of 4 and 6 bits, of CUDA 12.8. */
+MS_TEST(packed_values_count_as_bytes)
+{
+    const cuuint64_t dims[] = {128, 2};
+    const cuuint64_t strides[] = {96};
+    for (int type = 13; type < 16; type++)
+        CHECK_EQ(ms_tensor_map_extent((CUtensorMapDataType)type, 2, dims, strides,
+                                      CU_TENSOR_MAP_INTERLEAVE_NONE),
+                 96 + 128);
+}
+
+MS_TEST(what_is_not_known)
+{
+    const cuuint64_t dims[] = {8, 4, 0};
+    const cuuint64_t strides[] = {64, 1024};
+    const cuuint64_t large[] = {UINT64_C(1) << 32, UINT64_C(1) << 32};
+    const cuuint64_t far[] = {UINT64_C(1) << 39};
+    CHECK_EQ(EXTENT(FLOAT32, 0, dims, strides), SIZE_MAX);
+    CHECK_EQ(EXTENT(FLOAT32, 6, dims, strides), SIZE_MAX);
+    CHECK_EQ(EXTENT(FLOAT32, 2, dims, NULL), SIZE_MAX);
+    CHECK_EQ(EXTENT(FLOAT32, 1, NULL, NULL), SIZE_MAX);
+    CHECK_EQ(EXTENT(FLOAT32, 3, dims, strides), SIZE_MAX);
+    CHECK_EQ(EXTENT(FLOAT32, 2, large, far), SIZE_MAX);
+    CHECK_EQ(ms_tensor_map_extent((CUtensorMapDataType)16, 2, dims, strides,
+                                  CU_TENSOR_MAP_INTERLEAVE_NONE),
+             SIZE_MAX);
+    CHECK_EQ(ms_tensor_map_extent((CUtensorMapDataType)-1, 2, dims, strides,
+                                  CU_TENSOR_MAP_INTERLEAVE_NONE),
+             SIZE_MAX);
+    CHECK_EQ(ms_tensor_map_extent(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, dims, strides,
+                                  CU_TENSOR_MAP_INTERLEAVE_32B),
+             SIZE_MAX);
+}
