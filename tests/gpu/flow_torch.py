@@ -39,6 +39,10 @@ ways = {
     "ones": lambda t: t.fill_(1),
     "zeros": lambda t: t.zero_(),
 }
+work = lambda x: x @ x
+if sys.argv[3] == "simulated":  # such a device has few kernels
+    del ways["trunc_normal"]
+    work = lambda x: x + x
 hashes, shards = {}, {}
 def empty(dtype, rows=rows):
     return torch.empty(rows, columns, dtype=dtype, device="cuda")
@@ -67,11 +71,9 @@ for name, shard in shards.items():
     bits = shard.cpu().view(torch.uint8).numpy().tobytes()
     hashes[name] = hashlib.sha256(bits).hexdigest()
 x = torch.randn(512, 512, device="cuda")
-hashes["work"] = hashlib.sha256((PRODUCT).cpu().numpy().tobytes()).hexdigest()
+hashes["work"] = hashlib.sha256(work(x).cpu().numpy().tobytes()).hexdigest()
 json.dump(hashes, sys.stdout)
 """
-# A simulated device has no matrix product.
-PRODUCTS = {True: "x @ x", False: "x + x"}
 AVAILABLE = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 KNOWN_BEFORE_S = 4  # the stacks of Python are written so long before the end
 
@@ -97,9 +99,8 @@ def run(options, shim, limit):
         preload = ":".join(filter(None, [shim, environment.get("LD_PRELOAD")]))
         environment.update(LD_PRELOAD=preload, METASHARD_DUMP=os.path.join(folder, "dump.state"),
                            METASHARD_LOG="debug:" + os.path.join(folder, "shim.log"), METASHARD_STATE_DIR=state)
-    script = SCRIPT.replace("PRODUCT", PRODUCTS[options.products])
-    done = run_limited([sys.executable, "-c", script, str(options.rows), str(max(1, limit - KNOWN_BEFORE_S))], limit,
-                       environment, session=True,
+    done = run_limited([sys.executable, "-c", SCRIPT, str(options.rows), str(max(1, limit - KNOWN_BEFORE_S)),
+                        options.device], limit, environment, session=True,
                        on_timeout=lambda process: evidence.look(process, os.path.join(folder, "hung"), [state]))
     with open(os.path.join(folder, "error.log"), "w", encoding="utf-8") as file:
         file.write(done.error)
@@ -148,7 +149,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=240, help="for both runs")
     parser.add_argument("--keep", type=os.path.abspath, help="folder for logs; default: a temporary one")
     parser.add_argument("--rows", type=int, default=4096, help="of each tensor; it has twice as many columns")
-    parser.add_argument("--no-products", dest="products", action="store_false", help="on a simulated device")
+    parser.add_argument("--device", choices=("gpu", "simulated"), default="gpu")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         options.keep = options.keep or folder

@@ -48,7 +48,7 @@ def under_shim_command(name, *more, small=()):
 
 
 def flow_torch_command(run, out, seconds):
-    small = ["--rows", "1024", "--no-products"] if run.simulated else []
+    small = ["--rows", "2048", "--device", "simulated"] if run.simulated else []
     return [run.python, *script("flow_torch.py"), "--shim", run.built.path(build_all.SHIM), "--out", out, "--seconds",
             str(seconds), "--keep", run.log_path("flow-torch"), *small]
 
@@ -93,10 +93,10 @@ def probe_torch_in_short(result):
 
 def flow_torch_in_short(result):
     ended = [f"{name} the shim: {result[name]['error']}" for name in ("without", "with") if "error" in result.get(name, {})]
-    equal = "all values the same" if result["values_equal"] else \
-        f"values differ: {', '.join(result['different']) or 'no values'}"
-    return f"{'; '.join(ended) or equal}, {mib(result['with'].get('shim', {}).get('backed_bytes_peak'))} MiB at most behind " \
-           "deferred allocations"
+    if ended:
+        return "; ".join(ended)
+    equal = "all values the same" if result["values_equal"] else f"values differ: {', '.join(result['different'])}"
+    return f"{equal}, {mib(result['with'].get('shim', {}).get('backed_bytes_peak'))} MiB at most behind deferred allocations"
 
 
 def counts_in_short(result):
@@ -149,7 +149,7 @@ SMALL_STEPS = ["--device", "cpu", "--steps", "20", "--layers", "1", "--width", "
 
 def flows(name, group, seconds, *wanted):
     more = ["--flows", *wanted] if wanted else []
-    return Part(name, group, seconds, SHIM, True, under_shim_command("run_flows.py", *more, small=["--scale", "0.25"]),
+    return Part(name, group, seconds, SHIM, True, under_shim_command("run_flows.py", *more, small=["--scale", "0.1"]),
                 counts_in_short, flows_details)
 
 
@@ -166,7 +166,7 @@ def conformance(name, group, faults):
 PARTS = [
     probe("first", "first", 60),
     Part("flow-torch", "first", 110, SHIM, True, flow_torch_command, flow_torch_in_short),
-    Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=["--bytes", str(256 << 20)]),
+    Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=["--bytes", str(64 << 20)]),
          load_time_in_short),
     flows("flows-first", "first", 110, *FIRST_FLOWS),
     Part("step-time", "first", 70, SHIM, True, under_shim_command("step_time.py", small=SMALL_STEPS), step_time_in_short),

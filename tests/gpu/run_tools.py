@@ -134,7 +134,7 @@ def source_files():
             yield path
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(name for name in folders if name != "__pycache__")
-            yield from (os.path.join(folder, name) for name in sorted(names) if not name.endswith(".pyc"))
+            yield from (os.path.join(folder, name) for name in sorted(names))
 
 
 def code_version():
