@@ -20,10 +20,12 @@ import tempfile
 import time
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from types import SimpleNamespace
 
 sys.dont_write_bytecode = True
 
 import build_all  # noqa: E402
+import flow_torch  # noqa: E402
 import run_tools  # noqa: E402
 from alternating import medians  # noqa: E402
 from archive import write_archive  # noqa: E402
@@ -48,6 +50,21 @@ with open(sys.argv[1], "w") as file:
     file.flush()
     time.sleep(float(sys.argv[2]))
     file.write(': 2\\n  }\\n}')
+"""
+# A flow's script: with the shim in the process it starts CUDA, defers, and never ends.
+HANGS_UNDER_THE_SHIM = """
+import ctypes, faulthandler, os, sys, time
+faulthandler.dump_traceback_later(float(sys.argv[2]), exit=False)
+def where_it_hangs():
+    time.sleep(600)
+if "libmetashard" in os.environ.get("LD_PRELOAD", ""):
+    cuda, context, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+    cuda.cuInit(0)
+    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    cuda.cuCtxSetCurrent(context)
+    cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 << 20))
+    where_it_hangs()
+print('{"a": "b"}')
 """
 
 
@@ -284,6 +301,31 @@ def check_device_that_does_not_answer(build):
     assert rows["next"]["result"] == "not run" and "after bad" in rows["next"]["in_short"], rows
 
 
+def check_flow_that_hangs(build):
+    """Under the shim alone: what was found without it is kept, and the log, the state page, threads and stacks tell where."""
+    before = flow_torch.SCRIPT, flow_torch.reason_to_skip, dict(os.environ)
+    flow_torch.SCRIPT, flow_torch.reason_to_skip = HANGS_UNDER_THE_SHIM, lambda shim: None
+    os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tests", "simcuda")
+    try:
+        with tempfile.TemporaryDirectory() as keep:
+            out = os.path.join(keep, "out.json")
+            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1, seconds=18,
+                                               device="simulated"))
+            with open(out, encoding="utf-8") as file:
+                result = json.load(file)
+            hung = os.listdir(os.path.join(keep, "with", "hung"))
+            said = read(os.path.join(keep, "with", "error.log"))
+            log = read(os.path.join(keep, "with", "shim.log"))
+    finally:
+        flow_torch.SCRIPT, flow_torch.reason_to_skip = before[:2]
+        os.environ.clear()
+        os.environ.update(before[2])
+    assert result["without"]["hashes"] == {"a": "b"} and not result["complete"] and not result["values_equal"], result
+    assert result["with"]["error"].startswith("no end in"), result
+    assert any(name.startswith("process-") for name in hung) and any(name.endswith(".state") for name in hung), hung
+    assert "in where_it_hangs" in said and "debug" in log, (said, log)
+
+
 def check_order(build):
     """First contact first; what faults on purpose last, and in no other call."""
     names = [part.name for part in PARTS]
@@ -336,7 +378,7 @@ def main():
     build = os.path.abspath(parser.parse_args().build)
     for check in (check_figures, check_order, check_code_version, check_limits, check_archive, check_results_in_the_archive,
                   check_deadline, check_end_of_the_run_itself, check_killed, check_device_that_does_not_answer,
-                  check_build_made_elsewhere, check_parts):
+                  check_flow_that_hangs, check_build_made_elsewhere, check_parts):
         check(build)
         print(check.__name__.replace("_", " "), flush=True)
 

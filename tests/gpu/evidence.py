@@ -40,10 +40,10 @@ def page_folders():
             os.path.join(tempfile.gettempdir(), f"metashard-{user}"), f"/tmp/metashard-{user}"]
 
 
-def look(session, folder, page_places=()):
-    """Writes a file for each process of the session, and copies their state pages."""
+def look(leader, folder, page_places=()):
+    """Writes a file for each process of the session or process group, and copies their state pages."""
     os.makedirs(folder, exist_ok=True)
-    for process in list(members_of(session))[:MOST_PROCESSES]:
+    for process in list(members_of(leader))[:MOST_PROCESSES]:
         parts = [f"== {name}\n{read(f'/proc/{process}/{name}')}" for name in OF_PROCESS]
         parts += [f"== thread {thread}, {name}\n{read(f'/proc/{process}/task/{thread}/{name}')}"
                   for thread in threads_of(process) for name in OF_THREAD]

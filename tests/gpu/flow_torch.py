@@ -76,6 +76,7 @@ json.dump(hashes, sys.stdout)
 """
 AVAILABLE = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
 KNOWN_BEFORE_S = 4  # the stacks of Python are written so long before the end
+FOR_EVIDENCE_S = 8  # to look at a process that hangs
 
 
 def reason_to_skip(shim):
@@ -100,7 +101,7 @@ def run(options, shim, limit):
         environment.update(LD_PRELOAD=preload, METASHARD_DUMP=os.path.join(folder, "dump.state"),
                            METASHARD_LOG="debug:" + os.path.join(folder, "shim.log"), METASHARD_STATE_DIR=state)
     done = run_limited([sys.executable, "-c", SCRIPT, str(options.rows), str(max(1, limit - KNOWN_BEFORE_S)),
-                        options.device], limit, environment, session=True,
+                        options.device], limit, environment,
                        on_timeout=lambda process: evidence.look(process, os.path.join(folder, "hung"), [state]))
     with open(os.path.join(folder, "error.log"), "w", encoding="utf-8") as file:
         file.write(done.error)
@@ -131,8 +132,8 @@ def measure(options):
         result = {"skipped": skipped}
         write()
         return result
-    deadline = time.monotonic() + options.seconds
-    result["without"] = run(options, None, options.seconds / 2)
+    deadline = time.monotonic() + options.seconds - FOR_EVIDENCE_S
+    result["without"] = run(options, None, (deadline - time.monotonic()) / 2)
     write()
     result["with"] = run(options, options.shim, max(5, deadline - time.monotonic()))
     wanted, seen = (result[name].get("hashes", {}) for name in ("without", "with"))

@@ -48,14 +48,14 @@ def under_shim_command(name, *more, small=()):
 
 
 def flow_torch_command(run, out, seconds):
-    small = ["--rows", "2048", "--device", "simulated"] if run.simulated else []
+    small = ["--rows", "1024", "--device", "simulated"] if run.simulated else []
     return [run.python, *script("flow_torch.py"), "--shim", run.built.path(build_all.SHIM), "--out", out, "--seconds",
             str(seconds), "--keep", run.log_path("flow-torch"), *small]
 
 
 def systems_command(ranks, *rows):
     def command(run, out, seconds):
-        how = ["--scale", "0.4", "--slack-mib", "16"] if run.simulated else ["--gpu", "--scale", "2"]
+        how = ["--scale", "0.2", "--slack-mib", "16"] if run.simulated else ["--gpu", "--scale", "2"]
         return [sys.executable, SYSTEMS, "--build", run.built.folder, "--python", run.python, "--ranks", ranks, "--json", out,
                 "--seconds", str(seconds), "--timeout", str(max(20, seconds / 3)), *how,
                 *(word for row in rows for word in ("--only", row))]
@@ -92,7 +92,8 @@ def probe_torch_in_short(result):
 
 
 def flow_torch_in_short(result):
-    ended = [f"{name} the shim: {result[name]['error']}" for name in ("without", "with") if "error" in result.get(name, {})]
+    ended = [f"{name} the shim: {result.get(name, {'error': 'not run'})['error']}" for name in ("without", "with")
+             if "hashes" not in result.get(name, {})]
     if ended:
         return "; ".join(ended)
     equal = "all values the same" if result["values_equal"] else f"values differ: {', '.join(result['different'])}"

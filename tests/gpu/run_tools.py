@@ -22,15 +22,15 @@ CODE = ["meson.build", "meson_options.txt", "runtime", "shim", "tests", "tools"]
 Done = namedtuple("Done", "status timed_out seconds out error")
 
 
-def members_of(session):
-    """Processes of a session, which a process group of their own does not leave."""
+def members_of(leader):
+    """Processes of a session, which a process group of their own does not leave; or of a process group."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        if int(fields[3]) == session:
+        if leader in (int(fields[2]), int(fields[3])):
             yield int(name)
 
 
