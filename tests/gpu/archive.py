@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One archive of all results, that is never larger than what comes back from a machine that is lent."""
+"""One archive of all results, never larger than what comes back from a machine that is lent."""
 import io
 import os
 import tarfile
@@ -22,7 +22,8 @@ def content_of(path):
 
 
 def write_archive(path, folder, names, limit=LIMIT_BYTES):
-    """A .tar.gz with these files of a folder, the most important first; what does not fit is named in it."""
+    """A .tar.gz with these files of a folder, the most important first; what does not fit is named
+    in it."""
     taken, left_out = 0, []
     with tarfile.open(path + ".new", "w:gz") as archive:
         def add(name, content):

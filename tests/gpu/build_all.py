@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what tests/gpu/run needs, with meson and ninja: the machine's, Python's, or those of .tools/ (prepare).
+"""Builds what tests/gpu/run needs, with the machine's meson and ninja, or those that prepare
+fetched.
 
 What cannot be built is missing afterwards, and only the parts that need it say so.
 """
@@ -43,7 +44,8 @@ class Builder:
         os.makedirs(self.folder, exist_ok=True)
         self.log = os.path.join(self.folder, "run-build.log")
         # A Python that has meson or ninja as packages has them beside it.
-        places = [os.path.dirname(python), os.environ.get("PATH", ""), *glob.glob(os.path.join(SOURCE, ".tools", "ninja-*", "scripts"))]
+        fetched = glob.glob(os.path.join(SOURCE, ".tools", "ninja-*", "scripts"))
+        places = [os.path.dirname(python), os.environ.get("PATH", ""), *fetched]
         self.environment = dict(os.environ, PATH=":".join(places))
 
     def path(self, target):
@@ -90,8 +92,8 @@ class Builder:
                 ("nccl-headers", headers_with("nccl.h", "NCCL_HEADERS", self.python))) if folder is not None]
             if not self.call(*meson, "setup", self.folder, *options):
                 return
-        # The most important first, should the time not suffice. Whatever fails, the rest is built; what is left of an
-        # older build must not pass for it.
+        # The most important first, should the time not suffice. Whatever fails, the rest is built;
+        # what is left of an older build must not pass for it.
         if not all(self.call("ninja", "-k", "0", "-C", self.folder, *some) for some in (targets[:IMPORTANT], targets)):
             for target in targets:
                 if not self.call("ninja", "-C", self.folder, target) and os.path.exists(self.path(target)):
@@ -107,8 +109,8 @@ def toolkit_of_nvcc():
 
 
 def headers_with(header, variable, python):
-    """The folder to take the header from. One that has crt/ as well is whole: PyTorch's wheels have none, and the
-    headers of NCCL and of the CUDA runtime include files of it."""
+    """The folder to take the header from. One that has crt/ as well is whole: PyTorch's wheels have
+    none, and the headers of NCCL and of the CUDA runtime include files of it."""
     given = os.environ.get(variable)
     if given:
         return given

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks tests/gpu/run as far as it goes without a GPU, with parts of its own where a GPU's would take too long.
+"""Checks tests/gpu/run without a GPU, with parts of its own where a GPU's take too long.
 
     check_run.py --build DIR
 
-Results, what is left alone the second time, the end at the deadline, what stays when the run is killed, the archive, a build
-that was made elsewhere, a device that does not answer, what is kept of a part that hangs, and the version of the code.
+Results, what is left alone the second time, the end at the deadline, what stays when the run is
+killed, the archive, a build that was made elsewhere, a device that does not answer, what is kept of
+a part that hangs, and the version of the code.
 """
 import argparse
 import contextlib
@@ -166,7 +167,8 @@ def start(parts, build, out, *arguments, change=None):
 
 
 def check_deadline(build):
-    """A part that takes too long is stopped, and what it has by then counts; the others are not begun."""
+    """A part that takes too long is stopped, and what it has by then counts; the others are not
+    begun."""
     with tempfile.TemporaryDirectory() as out:
         began = time.monotonic()
         status, rows, printed = start([writer("quick", 0), writer("slow", 600), writer("late", 0)], build, out,
@@ -209,8 +211,8 @@ def wait_for(condition):
 
 
 def check_killed(build):
-    """Somebody ends the run at once: results, the summary and the archive are there of all parts before, and what the part
-    had written."""
+    """Somebody ends the run at once: results, the summary and the archive are there of all parts
+    before, and what the part had written."""
     with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as elsewhere:
         archive = os.path.join(elsewhere, "all.tar.gz")
         started = os.path.join(out, "slow-simulated.started.json")
@@ -238,7 +240,8 @@ def check_killed(build):
 
 def check_archive(build):
     with tempfile.TemporaryDirectory() as folder:
-        path, sizes = os.path.join(folder, "all.tar.gz"), {"small.json": 2000, "long.log": 9 << 20, "page.state": 1 << 20}
+        path = os.path.join(folder, "all.tar.gz")
+        sizes = {"small.json": 2000, "long.log": 9 << 20, "page.state": 1 << 20}
         for name, size in sizes.items():
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(os.urandom(size))
@@ -277,6 +280,26 @@ def check_build_made_elsewhere(build):
         assert not os.path.exists(os.path.join(carried, "build.ninja"))
 
 
+def check_headers(build):
+    """A folder that has crt/ is preferred, as the others lack files that their headers include; for
+    NCCL's, it does not matter."""
+    before = build_all.HEADER_PLACES, build_all.toolkit_of_nvcc
+    with tempfile.TemporaryDirectory() as folder:
+        wheel, toolkit = (os.path.join(folder, name) for name in ("wheel", "toolkit"))
+        os.makedirs(wheel)
+        os.makedirs(os.path.join(toolkit, "crt"))
+        for place, header in ((wheel, "cuda.h"), (wheel, "nccl.h"), (toolkit, "cuda.h")):
+            with open(os.path.join(place, header), "w", encoding="ascii"):
+                pass
+        build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = [wheel, toolkit], lambda: []
+        try:
+            found = [build_all.headers_with(header, "NO_SUCH_VARIABLE", sys.executable)
+                     for header in ("cuda.h", "nccl.h")]
+        finally:
+            build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = before
+    assert found == [toolkit, wheel], found
+
+
 def check_device_that_does_not_answer(build):
     """What the device is asked is seen to fail; then the run stops, and names the part."""
     simulated = {"LD_LIBRARY_PATH": os.path.join(build, "tests", "simcuda")}
@@ -302,7 +325,8 @@ def check_device_that_does_not_answer(build):
 
 
 def check_flow_that_hangs(build):
-    """Under the shim alone: what was found without it is kept, and the log, the state page, threads and stacks tell where."""
+    """Under the shim alone: what was found without it is kept, and the log, the state page, threads
+    and stacks tell where."""
     before = flow_torch.SCRIPT, flow_torch.reason_to_skip, dict(os.environ)
     flow_torch.SCRIPT, flow_torch.reason_to_skip = HANGS_UNDER_THE_SHIM, lambda shim: None
     os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tests", "simcuda")
@@ -376,9 +400,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", required=True)
     build = os.path.abspath(parser.parse_args().build)
-    for check in (check_figures, check_order, check_code_version, check_limits, check_archive, check_results_in_the_archive,
-                  check_deadline, check_end_of_the_run_itself, check_killed, check_device_that_does_not_answer,
-                  check_flow_that_hangs, check_build_made_elsewhere, check_parts):
+    for check in (check_figures, check_order, check_code_version, check_headers, check_limits, check_archive,
+                  check_results_in_the_archive, check_deadline, check_end_of_the_run_itself,
+                  check_killed, check_device_that_does_not_answer, check_flow_that_hangs, check_build_made_elsewhere,
+                  check_parts):
         check(build)
         print(check.__name__.replace("_", " "), flush=True)
 

@@ -4,12 +4,13 @@
 
     conformance.py --build DIR [--simulated NAME=VALUE]... [--only PATTERN] [--faults HOW] [--out FILE]
 
-A test is a process of its own with a limit; its checks write down their answers and it goes on after one
-that differs (conformance.h). An answer is the same when every check saw on the real driver what it saw on
-the simulated one. Tests that are about the simulated driver are listed in conformance_rows.py. Kernels are
-those of conformance_kernels.ptx on the real driver. With --simulated the simulated driver with these
-settings takes the real one's place. With "--faults without", a test that makes the simulated device fault is not run on
-the real one; with "--faults only", no other is.
+A test is a process of its own with a limit; its checks write down their answers and it goes on
+after one that differs (conformance.h). An answer is the same when every check saw on the real
+driver what it saw on the simulated one. Tests that are about the simulated driver are listed in
+conformance_rows.py. Kernels are those of conformance_kernels.ptx on the real driver. With
+--simulated the simulated driver with these settings takes the real one's place. With "--faults
+without", a test that makes the simulated device fault is not run on the real one; with "--faults
+only", no other is.
 """
 import argparse
 import collections
@@ -161,7 +162,8 @@ def record_of(name, simulated, real):
 
 
 def is_faulting(simulated):
-    """The test touches memory that is not there, on purpose: what the simulated driver answered says so."""
+    """The test touches memory that is not there, on purpose: what the simulated driver answered
+    says so."""
     return any("ILLEGAL_ADDRESS" in answer for answers in simulated.checks.values() for answer in answers)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen of processes that hang, where there is no debugger: /proc, and the shim's state pages."""
+"""What can be seen of processes that hang, without a debugger: /proc, and state pages."""
 import glob
 import os
 import shutil
@@ -7,7 +7,8 @@ import tempfile
 
 from run_tools import members_of
 
-# Of a process, and of each of its threads. Some are for root alone, or are not there in every kernel.
+# Of a process, and of each of its threads. Some are for root alone, or are not there in every
+# kernel.
 OF_PROCESS = ("cmdline", "status", "limits")
 OF_THREAD = ("comm", "status", "wchan", "stack", "syscall")
 MOST_PROCESSES = 64
@@ -41,7 +42,8 @@ def page_folders():
 
 
 def look(leader, folder, page_places=()):
-    """Writes a file for each process of the session or process group, and copies their state pages."""
+    """Writes a file for each process of the session or process group, and copies their state
+    pages."""
     os.makedirs(folder, exist_ok=True)
     for process in list(members_of(leader))[:MOST_PROCESSES]:
         parts = [f"== {name}\n{read(f'/proc/{process}/{name}')}" for name in OF_PROCESS]

@@ -3,10 +3,10 @@
 
     flow_torch.py --shim libmetashard.so [--out FILE] [--seconds S] [--keep DIR]
 
-Runs the same plain script without and with the preload and prints one JSON object: whether every byte is
-the same, what each run took, and the shim's counters. DIR gets what both said, the shim's log at debug and its state
-page; and of a run that does not end, the stacks of its threads. Without PyTorch or a GPU it says {"skipped": "..."} and
-ends with status 0.
+Runs the same plain script without and with the preload and prints one JSON object: whether every
+byte is the same, what each run took, and the shim's counters. DIR gets what both said, the shim's
+log at debug and its state page; and of a run that does not end, the stacks of its threads. Without
+PyTorch or a GPU it says {"skipped": "..."} and ends with status 0.
 """
 import argparse
 import importlib.util

@@ -12,13 +12,15 @@ from run_tools import SOURCE
 
 HERE = os.path.join(SOURCE, "tests", "gpu")
 SYSTEMS = os.path.join(SOURCE, "tests", "frameworks", "systems", "run")
-# Of all the flows and of all the systems, what says most in little time. One rank: NCCL is for the second call.
+# Of all the flows and of all the systems, what says most in little time. One rank: NCCL is for the
+# second call.
 FIRST_FLOWS = ["from_scratch", "safetensors_load:mapping", "torch_load:assign", "warm_up"]
 FIRST_SYSTEMS = ["plain-scratch", "plain-load", "plain-fsdp1-load", "dcp-real", "plain-pretrained", "lora", "training-plain",
                  "training-graph"]
 
-# group: which call runs it. needs: what has to be built. torch: needs PyTorch on the device. seconds: the most it may take.
-# own: it chooses between the simulated driver and the real one itself. details: lines that someone should look at.
+# group: which call runs it. needs: what has to be built. torch: needs PyTorch on the device.
+# seconds: the most it may take. own: it chooses between the simulated driver and the real one
+# itself. details: lines that someone should look at.
 Part = namedtuple("Part", "name group seconds needs torch command in_short details own",
                   defaults=(lambda result: [], False))
 
@@ -150,8 +152,8 @@ SMALL_STEPS = ["--device", "cpu", "--steps", "20", "--layers", "1", "--width", "
 
 def flows(name, group, seconds, *wanted):
     more = ["--flows", *wanted] if wanted else []
-    return Part(name, group, seconds, SHIM, True, under_shim_command("run_flows.py", *more, small=["--scale", "0.1"]),
-                counts_in_short, flows_details)
+    command = under_shim_command("run_flows.py", *more, small=["--scale", "0.1", "--ranks", "5"])
+    return Part(name, group, seconds, SHIM, True, command, counts_in_short, flows_details)
 
 
 def probe(group, call, seconds):
@@ -188,5 +190,6 @@ PARTS = [
     probe("faults", "faults", 150),
 ]
 # Names for several parts: those of a call, and those about NCCL.
-GROUPS = {group: [part.name for part in PARTS if part.group == group] for group in ("first", "second", "more", "faults")}
+GROUPS = {group: [part.name for part in PARTS if part.group == group]
+          for group in ("first", "second", "more", "faults")}
 GROUPS["nccl"] = ["nccl-alias", "nccl-alone", "nccl-ranks"]

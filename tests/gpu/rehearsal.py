@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch on the simulated driver, for tests/gpu/run --rehearse: as in tests/frameworks/torch/run."""
+"""PyTorch on the simulated driver, for run --rehearse: as in tests/frameworks/torch/run."""
 import os
 import subprocess
 
@@ -24,7 +24,8 @@ def layouts_of(built, python, torch):
 
 
 def environment(built, python):
-    """PyTorch's libraries find their own by a path that is inside of them, so the stand-ins are preloaded."""
+    """PyTorch's libraries find their own by a path that is inside of them, so the stand-ins are
+    preloaded."""
     libraries = [built.path(build_all.STAND_IN), built.path(build_all.SIMULATED_NCCL)]
     torch, nccl = output_of(python, os.path.join(TORCH, "release.py")).split()
     folders = [os.path.dirname(built.path(build_all.SIMULATOR)), *map(os.path.dirname, libraries)]

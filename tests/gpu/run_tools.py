@@ -23,7 +23,8 @@ Done = namedtuple("Done", "status timed_out seconds out error")
 
 
 def members_of(leader):
-    """Processes of a session, which a process group of their own does not leave; or of a process group."""
+    """Processes of a session, which a process group of their own does not leave; or of a process
+    group."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
@@ -53,8 +54,8 @@ def end(process, session):
 
 
 def run_limited(command, limit, environment=None, session=False, show=False, on_timeout=None):
-    """Runs it in a process group of its own, or a session, for at most so many seconds. on_timeout is handed its process
-    id while it still runs."""
+    """Runs it in a process group of its own, or a session, for at most so many seconds. on_timeout
+    is handed its process id while it still runs."""
     start = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as out, \
             tempfile.TemporaryFile("w+", errors="replace") as error:
@@ -148,7 +149,8 @@ def code_version():
 
 
 def commit():
-    """Of the working tree, or None where there is no git; with a + where the sources differ from it."""
+    """Of the working tree, or None where there is no git; with a + where the sources differ from
+    it."""
     found = []
     for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE]):
         try:
@@ -181,7 +183,8 @@ if cuda.cuInit(0) == 0:
     cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 sys.stdin.read()
 """
-# Memory that is written, on the device, and read back; in a process of its own, whose context is a new one's.
+# Memory that is written, on the device, and read back; in a process of its own, whose context is a
+# new one's.
 ASK_HEALTH = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
