@@ -6,6 +6,7 @@ What cannot be built is missing afterwards, and only the parts that need it say 
 """
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ STAND_IN, TORCH_KERNELS = "tests/simcuda/cudart/libcudart.so.13", "tests/simcuda
 REHEARSAL_TARGETS = [STAND_IN, TORCH_KERNELS]
 HEADER_PLACES = ["/usr/local/cuda/include", "/usr/local/cuda-13.0/include", "/opt/cuda/include",
                  "/usr/include", "/usr/local/include", "/usr/lib/cuda/include"]
+HEADER_VARIABLES = {"cuda.h": "CUDA_HEADERS", "nccl.h": "NCCL_HEADERS"}
 CODE_FILE = "code"  # in the folder: the code_version() that it was built from
 
 
@@ -87,9 +89,8 @@ class Builder:
                 log.write("meson or ninja is missing: tests/gpu/prepare fetches them, where there is a network\n")
             return
         if not os.path.exists(self.path("build.ninja")):
-            options = [f"-D{option}={folder}" for option, folder in (
-                ("cuda-headers", headers_with("cuda.h", "CUDA_HEADERS", self.python)),
-                ("nccl-headers", headers_with("nccl.h", "NCCL_HEADERS", self.python))) if folder is not None]
+            found = {"cuda": headers_with("cuda.h", self.python), "nccl": headers_with("nccl.h", self.python)}
+            options = [f"-D{name}-headers={folder}" for name, folder in found.items() if folder is not None]
             if not self.call(*meson, "setup", self.folder, *options):
                 return
         # The most important first, should the time not suffice. Whatever fails, the rest is built;
@@ -108,16 +109,25 @@ def toolkit_of_nvcc():
     return [os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "include")] if nvcc else []
 
 
-def headers_with(header, variable, python):
-    """The folder to take the header from. One that has crt/ as well is whole: PyTorch's wheels have
-    none, and the headers of NCCL and of the CUDA runtime include files of it."""
-    given = os.environ.get(variable)
+def has(folder, header):
+    """cuda.h of CUDA 13; any nccl.h."""
+    try:
+        with open(os.path.join(folder, header), encoding="utf-8", errors="replace") as file:
+            return header != "cuda.h" or re.search(r"#define CUDA_VERSION 1[3-9]", file.read()) is not None
+    except OSError:
+        return False
+
+
+def headers_with(header, python):
+    """The folder to take the header from, or None. One that has crt/ as well is whole: PyTorch's
+    wheels have none, and the headers of NCCL and of the CUDA runtime include files of it.
+    """
+    given = os.environ.get(HEADER_VARIABLES[header])
     if given:
         return given
     wheels = subprocess.run([python, "tests/setup/find_wheel_headers.py"], cwd=SOURCE, capture_output=True, text=True,
                             check=False).stdout.split()
-    places = [place for place in toolkit_of_nvcc() + HEADER_PLACES + wheels
-              if os.path.exists(os.path.join(place, header))]
+    places = [place for place in toolkit_of_nvcc() + HEADER_PLACES + wheels if has(place, header)]
     whole = [place for place in places if os.path.isdir(os.path.join(place, "crt"))]
     return next(iter(whole if header == "cuda.h" and whole else places), None)
 

@@ -133,7 +133,8 @@ def check_limits(build):
 
 def writer(name, seconds, most=60):
     return Part(name, "first", most, [], False,
-                lambda run, out, limit: [sys.executable, "-c", WRITER, out, str(seconds)], lambda result: f"has {len(result)}")
+                lambda run, out, limit: [sys.executable, "-c", WRITER, out, str(seconds)],
+                lambda result: f"has {len(result)}")
 
 
 def load(parts):
@@ -281,22 +282,22 @@ def check_build_made_elsewhere(build):
 
 
 def check_headers(build):
-    """A folder that has crt/ is preferred, as the others lack files that their headers include; for
-    NCCL's, it does not matter."""
-    before = build_all.HEADER_PLACES, build_all.toolkit_of_nvcc
+    """Those of CUDA 13, of a folder that has crt/, as the others lack files that their headers
+    include; for NCCL's, it does not matter."""
+    before = build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc
     with tempfile.TemporaryDirectory() as folder:
-        wheel, toolkit = (os.path.join(folder, name) for name in ("wheel", "toolkit"))
-        os.makedirs(wheel)
-        os.makedirs(os.path.join(toolkit, "crt"))
-        for place, header in ((wheel, "cuda.h"), (wheel, "nccl.h"), (toolkit, "cuda.h")):
-            with open(os.path.join(place, header), "w", encoding="ascii"):
-                pass
-        build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = [wheel, toolkit], lambda: []
+        places = old, wheel, toolkit = [os.path.join(folder, name) for name in ("old", "wheel", "toolkit")]
+        for place, version in zip(places, (12040, 13000, 13000)):
+            os.makedirs(os.path.join(place, "crt" if place != wheel else ""))
+            with open(os.path.join(place, "cuda.h"), "w", encoding="ascii") as file:
+                file.write(f"#define CUDA_VERSION {version}\n")
+        shutil.copy(os.path.join(wheel, "cuda.h"), os.path.join(wheel, "nccl.h"))
+        build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = list(places), lambda: []
+        build_all.HEADER_VARIABLES = {"cuda.h": "NO_VARIABLE", "nccl.h": "NO_VARIABLE"}
         try:
-            found = [build_all.headers_with(header, "NO_SUCH_VARIABLE", sys.executable)
-                     for header in ("cuda.h", "nccl.h")]
+            found = [build_all.headers_with(header, sys.executable) for header in ("cuda.h", "nccl.h")]
         finally:
-            build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = before
+            build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc = before
     assert found == [toolkit, wheel], found
 
 
@@ -333,8 +334,8 @@ def check_flow_that_hangs(build):
     try:
         with tempfile.TemporaryDirectory() as keep:
             out = os.path.join(keep, "out.json")
-            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1, seconds=18,
-                                               device="simulated"))
+            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1,
+                                               seconds=18, device="simulated"))
             with open(out, encoding="utf-8") as file:
                 result = json.load(file)
             hung = os.listdir(os.path.join(keep, "with", "hung"))
@@ -377,8 +378,9 @@ def check_code_version(build):
             file.write(b"a")
 
         def said():
-            return subprocess.run(ask, cwd=os.path.join(copy, "tests", "gpu"), capture_output=True, text=True, check=True,
-                                  env=dict(os.environ, GIT_CEILING_DIRECTORIES=copy)).stdout.split()
+            done = subprocess.run(ask, cwd=os.path.join(copy, "tests", "gpu"), capture_output=True, text=True,
+                                  check=True, env=dict(os.environ, GIT_CEILING_DIRECTORIES=copy))
+            return done.stdout.split()
 
         assert said() == [code_version(), "None"], (said(), code_version())
         with open(os.path.join(copy, "shim", "another.c"), "w", encoding="ascii"):

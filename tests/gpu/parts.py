@@ -15,8 +15,8 @@ SYSTEMS = os.path.join(SOURCE, "tests", "frameworks", "systems", "run")
 # Of all the flows and of all the systems, what says most in little time. One rank: NCCL is for the
 # second call.
 FIRST_FLOWS = ["from_scratch", "safetensors_load:mapping", "torch_load:assign", "warm_up"]
-FIRST_SYSTEMS = ["plain-scratch", "plain-load", "plain-fsdp1-load", "dcp-real", "plain-pretrained", "lora", "training-plain",
-                 "training-graph"]
+FIRST_SYSTEMS = ["plain-scratch", "plain-load", "plain-fsdp1-load", "dcp-real", "plain-pretrained", "lora",
+                 "training-plain", "training-graph"]
 
 # group: which call runs it. needs: what has to be built. torch: needs PyTorch on the device.
 # seconds: the most it may take. own: it chooses between the simulated driver and the real one
@@ -58,8 +58,8 @@ def flow_torch_command(run, out, seconds):
 def systems_command(ranks, *rows):
     def command(run, out, seconds):
         how = ["--scale", "0.2", "--slack-mib", "16"] if run.simulated else ["--gpu", "--scale", "2"]
-        return [sys.executable, SYSTEMS, "--build", run.built.folder, "--python", run.python, "--ranks", ranks, "--json", out,
-                "--seconds", str(seconds), "--timeout", str(max(20, seconds / 3)), *how,
+        return [sys.executable, SYSTEMS, "--build", run.built.folder, "--python", run.python, "--ranks", ranks,
+                "--json", out, "--seconds", str(seconds), "--timeout", str(max(20, seconds / 3)), *how,
                 *(word for row in rows for word in ("--only", row))]
     return command
 
@@ -67,8 +67,8 @@ def systems_command(ranks, *rows):
 def conformance_command(faults):
     def command(run, out, seconds):
         simulated = ["--simulated", "SIMCUDA_DEVICES=1"] if run.simulated else []
-        return [sys.executable, *script("conformance.py"), "--build", run.built.folder, "--out", out, "--seconds", str(seconds),
-                "--faults", faults, *simulated]
+        return [sys.executable, *script("conformance.py"), "--build", run.built.folder, "--out", out,
+                "--seconds", str(seconds), "--faults", faults, *simulated]
     return command
 
 
@@ -99,7 +99,8 @@ def flow_torch_in_short(result):
     if ended:
         return "; ".join(ended)
     equal = "all values the same" if result["values_equal"] else f"values differ: {', '.join(result['different'])}"
-    return f"{equal}, {mib(result['with'].get('shim', {}).get('backed_bytes_peak'))} MiB at most behind deferred allocations"
+    peak = result["with"].get("shim", {}).get("backed_bytes_peak")
+    return f"{equal}, {mib(peak)} MiB at most behind deferred allocations"
 
 
 def counts_in_short(result):
@@ -162,8 +163,8 @@ def probe(group, call, seconds):
 
 
 def conformance(name, group, faults):
-    return Part(name, group, 90, CONFORMANCE_NEEDS, False, conformance_command(faults), counts_in_short, conformance_details,
-                True)
+    return Part(name, group, 90, CONFORMANCE_NEEDS, False, conformance_command(faults), counts_in_short,
+                conformance_details, True)
 
 
 PARTS = [
@@ -172,17 +173,19 @@ PARTS = [
     Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=["--bytes", str(64 << 20)]),
          load_time_in_short),
     flows("flows-first", "first", 110, *FIRST_FLOWS),
-    Part("step-time", "first", 70, SHIM, True, under_shim_command("step_time.py", small=SMALL_STEPS), step_time_in_short),
+    Part("step-time", "first", 70, SHIM, True, under_shim_command("step_time.py", small=SMALL_STEPS),
+         step_time_in_short),
     probe("rest", "first", 120),
     Part("probe-torch", "first", 90, [build_all.RECORDER], True, probe_torch_command, probe_torch_in_short),
-    Part("systems-first", "first", 130, SHIM, True, systems_command("1", *FIRST_SYSTEMS), systems_in_short, systems_details),
+    Part("systems-first", "first", 130, SHIM, True, systems_command("1", *FIRST_SYSTEMS), systems_in_short,
+         systems_details),
     conformance("conformance", "second", "without"),
     Part("nccl-alias", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_alias.py"), nccl_alias.in_short,
          nccl_alias.problems, True),
-    Part("nccl-alone", "second", 100, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "1"), counts_in_short,
-         nccl_conformance.details, True),
-    Part("nccl-ranks", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "4"), counts_in_short,
-         nccl_conformance.details, True),
+    Part("nccl-alone", "second", 100, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "1"),
+         counts_in_short, nccl_conformance.details, True),
+    Part("nccl-ranks", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_conformance.py", "--ranks", "4"),
+         counts_in_short, nccl_conformance.details, True),
     flows("flows", "more", 240),
     Part("systems", "more", 280, SHIM, True, systems_command("1,2"), systems_in_short, systems_details),
     # Last, and only when they are asked for: what makes the device fault on purpose.
