@@ -148,7 +148,9 @@ def mib(value):
 SHIM = [build_all.SHIM]
 CONFORMANCE_NEEDS = [build_all.SIMULATOR, build_all.TEST_KERNELS, *build_all.CONFORMANCE]
 NCCL_NEEDS = [build_all.SHIM, build_all.SIMULATOR, *build_all.NCCL_TARGETS]
-SMALL_STEPS = ["--device", "cpu", "--steps", "20", "--layers", "1", "--width", "128", "--batch", "2", "--length", "64"]
+SMALL_LOAD = ["--bytes", str(64 << 20), "--rounds", "1"]
+SMALL_STEPS = ["--device", "cpu", "--rounds", "1", "--steps", "20", "--layers", "1", "--width", "128", "--batch", "2",
+               "--length", "64"]
 
 
 def flows(name, group, seconds, *wanted):
@@ -170,8 +172,7 @@ def conformance(name, group, faults):
 PARTS = [
     probe("first", "first", 60),
     Part("flow-torch", "first", 110, SHIM, True, flow_torch_command, flow_torch_in_short),
-    Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=["--bytes", str(64 << 20)]),
-         load_time_in_short),
+    Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=SMALL_LOAD), load_time_in_short),
     flows("flows-first", "first", 110, *FIRST_FLOWS),
     Part("step-time", "first", 70, SHIM, True, under_shim_command("step_time.py", small=SMALL_STEPS),
          step_time_in_short),
