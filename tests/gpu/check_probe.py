@@ -119,7 +119,7 @@ FACTS = {
     "past_end.vmm_cuMemFree.result": is_not(OK),
     "mappings.cost_of_4.handles": 4,
     "mappings.room_between_granules.granules": 256,
-    "mappings.late_on_a_busy_device.waited_for_the_device": 0,
+    "mappings.late_on_a_busy_device.waited_for_the_device": False,
     # A pool's figures, to which the shim adds its own.
     "pools.figures_with_threshold_of_everything.with_3_blocks.used": 96 << 20,
     "pools.figures_with_threshold_of_everything.synchronized.used": 64 << 20,

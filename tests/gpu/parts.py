@@ -172,7 +172,8 @@ def conformance(name, group, faults):
 PARTS = [
     probe("first", "first", 60),
     Part("flow-torch", "first", 110, SHIM, True, flow_torch_command, flow_torch_in_short),
-    Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=SMALL_LOAD), load_time_in_short),
+    Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=SMALL_LOAD),
+         load_time_in_short),
     flows("flows-first", "first", 110, *FIRST_FLOWS),
     Part("step-time", "first", 70, SHIM, True, under_shim_command("step_time.py", small=SMALL_STEPS),
          step_time_in_short),

@@ -96,12 +96,18 @@ static unsigned char expected(size_t row, size_t column)
     return (unsigned char)(1 + (row * 31 + column * 7 + (column >> 12)) % 251);
 }
 
+static unsigned char *host_memory(size_t bytes)
+{
+    unsigned char *const host = malloc(bytes);
+    if (host == NULL)
+        probe_fail("malloc");
+    return host;
+}
+
 /* Read back granule by granule, so that no copy of the comparison meets two handles. */
 static long long wrong_bytes(CUdeviceptr address)
 {
-    unsigned char *const seen = malloc(GRANULES * GRANULE);
-    if (seen == NULL)
-        probe_fail("malloc");
+    unsigned char *const seen = host_memory(GRANULES * GRANULE);
     TRY(cuCtxSynchronize);
     for (size_t i = 0; i < GRANULES; i++)
         TRY(cuMemcpyDtoH_v2, seen + i * GRANULE, address + i * GRANULE, GRANULE);
@@ -119,9 +125,7 @@ static long long wrong_bytes(CUdeviceptr address)
 static void copies_2d(void *unused)
 {
     (void)unused;
-    unsigned char *const host = malloc((size_t)ROWS * ROW_BYTES);
-    if (host == NULL)
-        probe_fail("malloc");
+    unsigned char *const host = host_memory((size_t)ROWS * ROW_BYTES);
     for (size_t row = 0; row < ROWS; row++)
         for (size_t column = 0; column < ROW_BYTES; column++)
             host[row * ROW_BYTES + column] = expected(row, column);
