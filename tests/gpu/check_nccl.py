@@ -11,6 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from types import SimpleNamespace
 
 sys.dont_write_bytecode = True
 
@@ -18,6 +21,7 @@ from nccl_alias import problems  # noqa: E402
 from run_tools import without_shim  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+SYSTEMS = os.path.join(os.path.dirname(HERE), "frameworks", "systems", "run")
 
 
 def run(build, program, *arguments, **environment):
@@ -78,6 +82,25 @@ def check_wrong_library(build):
         assert status != 0 and "was wanted" in error, (program, status, error)
 
 
+def check_ranks_that_share_a_device(build):
+    """Of tests/frameworks/systems/run --gpu: before 2.30 each is a host of its own, and they talk
+    over sockets."""
+    loader = SourceFileLoader("systems_run", SYSTEMS)
+    systems = module_from_spec(spec_from_loader("systems_run", loader))
+    loader.exec_module(systems)
+    systems.glob = SimpleNamespace(glob=lambda pattern: ["the only device"])
+    options = SimpleNamespace(gpu=True, build=build, python=sys.executable, set={})
+
+    def ranks(nccl):
+        systems.release = lambda options: ["2.11.0", nccl]
+        return systems.Runner(options, "folder").ranks(systems.ROWS[0], systems.WITHOUT, 2, "folder")
+
+    older, newer = ranks("22809"), ranks("23000")
+    assert [rank["NCCL_HOSTID"] for rank in older] == ["rank0", "rank1"], older
+    assert all(rank["NCCL_NET"] == "Socket" and rank["LOCAL_RANK"] == "0" for rank in older), older
+    assert all(rank["NCCL_MULTI_RANK_GPU_ENABLE"] == "1" and "NCCL_HOSTID" not in rank for rank in newer), newer
+
+
 def check_run(build):
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run([sys.executable, os.path.join(HERE, "run"), "--simulated", "--no-build", "--build", build,
@@ -95,7 +118,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", required=True)
     build = os.path.abspath(parser.parse_args().build)
-    for check in (check_nothing_differs, check_changed_answer, check_alias, check_wrong_library, check_run):
+    for check in (check_nothing_differs, check_changed_answer, check_alias, check_wrong_library,
+                  check_ranks_that_share_a_device, check_run):
         check(build)
         print(check.__name__.replace("_", " "))
 

@@ -1,20 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks tests/gpu/run as far as it goes without a GPU: results, what is left alone the second time, limits.
+"""Checks tests/gpu/run without a GPU, with parts of its own where a GPU's take too long.
 
     check_run.py --build DIR
+
+Results, what is left alone the second time, the end at the deadline, what stays when the run is
+killed, the archive, a build that was made elsewhere, a device that does not answer, what is kept of
+a part that hangs, and the version of the code.
 """
 import argparse
+import contextlib
+import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from types import SimpleNamespace
 
 sys.dont_write_bytecode = True
 
+import build_all  # noqa: E402
+import flow_torch  # noqa: E402
+import run_tools  # noqa: E402
 from alternating import medians  # noqa: E402
-from run_tools import code_version, read_started, run_limited, without_shim  # noqa: E402
+from archive import write_archive  # noqa: E402
+from evidence import read  # noqa: E402
+from parts import GROUPS, PARTS, Part  # noqa: E402
+from run_tools import CODE, SOURCE, code_version, health, read_started, run_limited, without_shim  # noqa: E402
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run")
 # Ends only when it is stopped, and so does what it starts, in a process group of its own.
@@ -23,6 +41,31 @@ import os, subprocess, sys, time
 inner = subprocess.Popen(["sleep", "600"], preexec_fn=os.setpgrp)
 print(inner.pid, flush=True)
 time.sleep(600)
+"""
+# A part's program: writes its result, a section at a time, and then takes as long as it is told.
+WRITER = """
+import sys, time
+print("so it says", flush=True)
+with open(sys.argv[1], "w") as file:
+    file.write('{\\n  "first": {\\n    "a": 1\\n  },\\n  "second": {\\n    "b"')
+    file.flush()
+    time.sleep(float(sys.argv[2]))
+    file.write(': 2\\n  }\\n}')
+"""
+# A flow's script: with the shim in the process it starts CUDA, defers, and never ends.
+HANGS_UNDER_THE_SHIM = """
+import ctypes, faulthandler, os, sys, time
+faulthandler.dump_traceback_later(float(sys.argv[2]), exit=False)
+def where_it_hangs():
+    time.sleep(600)
+if "libmetashard" in os.environ.get("LD_PRELOAD", ""):
+    cuda, context, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+    cuda.cuInit(0)
+    cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    cuda.cuCtxSetCurrent(context)
+    cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 << 20))
+    where_it_hangs()
+print('{"a": "b"}')
 """
 
 
@@ -48,6 +91,7 @@ def check_parts(build):
         with open(path, encoding="utf-8") as file:
             result = json.load(file)
         assert result["run"]["complete"] and result["run"]["gpu"] == "simulated", result["run"]
+        assert len(result["left_out"]) > 5 and "vmm.granularity" not in result["left_out"], result["left_out"]
         again(build, out, path, result)
 
 
@@ -84,6 +128,277 @@ def check_limits(build):
     raise AssertionError("a process that the part started goes on")
 
 
+# --- with parts of its own
+
+
+def writer(name, seconds, most=60):
+    return Part(name, "first", most, [], False,
+                lambda run, out, limit: [sys.executable, "-c", WRITER, out, str(seconds)],
+                lambda result: f"has {len(result)}")
+
+
+def load(parts):
+    """The program as a module, with these parts."""
+    loader = SourceFileLoader("gpu_run", PROGRAM)
+    module = module_from_spec(spec_from_loader("gpu_run", loader))
+    loader.exec_module(module)
+    module.PARTS, module.SHORTEST_S, module.RESERVE_S = parts, 1, 2
+    module.GROUPS = {"first": [part.name for part in parts]}
+    module.commit = lambda: None  # git takes a second
+    return module
+
+
+def start(parts, build, out, *arguments, change=None):
+    """Runs it in this process: (exit status, {part: row}, what it printed)."""
+    module = load(parts)
+    if change is not None:
+        change(module)
+    printed = io.StringIO()
+    before = sys.argv
+    sys.argv = [PROGRAM, "--simulated", "--no-build", "--build", build, "--out", out, *arguments]
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            status = module.main()
+    finally:
+        sys.argv = before
+        for name in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(name, signal.SIG_DFL)
+    with open(os.path.join(out, "summary-simulated.json"), encoding="utf-8") as file:
+        return status, {row["part"]: row for row in json.load(file)["parts"]}, printed.getvalue()
+
+
+def check_deadline(build):
+    """A part that takes too long is stopped, and what it has by then counts; the others are not
+    begun."""
+    with tempfile.TemporaryDirectory() as out:
+        began = time.monotonic()
+        status, rows, printed = start([writer("quick", 0), writer("slow", 600), writer("late", 0)], build, out,
+                                      "--minutes", "0.2")
+        assert time.monotonic() - began < 25, time.monotonic() - began
+        assert rows["quick"]["result"] == "done" and rows["quick"]["in_short"] == "has 3", rows
+        assert rows["slow"]["result"] == "in part" and rows["slow"]["in_short"] == "has 2", rows
+        assert rows["late"]["result"] == "not run" and "no time left" in rows["late"]["in_short"], rows
+        assert status == 0 and "late" in printed
+        with open(os.path.join(out, "slow-simulated.json"), encoding="utf-8") as file:
+            result = json.load(file)
+        assert result["first"] == {"a": 1} and not result["run"]["complete"], result
+        # What a hanging part looked like.
+        log = os.path.join(out, "logs-simulated", "slow")
+        with open(os.path.join(log, "said.log"), encoding="utf-8") as file:
+            assert "so it says" in file.read()
+        [seen] = os.listdir(os.path.join(log, "hung"))
+        with open(os.path.join(log, "hung", seen), encoding="utf-8") as file:
+            text = file.read()
+        assert "wchan" in text and "python" in text.split("== status")[0] and "r-xp" in text, text
+
+
+def check_silent_part(build):
+    """One that has no result in its time failed; in what was left of the run's time it did not."""
+    def silent(most):
+        return writer("silent", 600, most)._replace(command=lambda run, out, limit: ["sleep", "600"])
+
+    for most, minutes, wanted in ((3, "1", "failed"), (60, "0.2", "not run")):
+        with tempfile.TemporaryDirectory() as out:
+            status, rows, _ = start([silent(most)], build, out, "--minutes", minutes)
+            assert rows["silent"]["result"] == wanted and status == (wanted == "failed"), rows
+
+
+def check_end_of_the_run_itself(build):
+    """Whatever hangs outside of a part: the summary is written in time."""
+    stuck = writer("stuck", 0)._replace(command=lambda run, out, limit: time.sleep(600))
+    with tempfile.TemporaryDirectory() as out:
+        began = time.monotonic()
+        status, rows, printed = start([writer("quick", 0), stuck], build, out, "--minutes", "0.15")
+        assert time.monotonic() - began < 20, time.monotonic() - began
+        assert status == 1 and rows["quick"]["result"] == "done" and "time was up" in rows["run"]["in_short"], rows
+        assert "quick" in printed and os.path.exists(os.path.join(out, "summary-simulated.txt"))
+
+
+def wait_for(condition):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come in 30 s")
+
+
+def check_killed(build):
+    """Somebody ends the run at once: results, the summary and the archive are there of all parts
+    before, and what the part had written."""
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as elsewhere:
+        archive = os.path.join(elsewhere, "all.tar.gz")
+        started = os.path.join(out, "slow-simulated.started.json")
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            start([writer("quick", 0), writer("slow", 600)], build, out, "--archive", archive)
+            os._exit(1)
+        try:
+            wait_for(lambda: os.path.exists(started) and read_started(started))
+        finally:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            # The part is a session of its own, and its parent, which would end it, is gone.
+            for process in filter(str.isdigit, os.listdir("/proc")):
+                if started in read(f"/proc/{process}/cmdline"):
+                    os.kill(int(process), signal.SIGKILL)
+        assert read_started(started) == {"first": {"a": 1}}
+        assert os.path.exists(os.path.join(out, "quick-simulated.json"))
+        with tarfile.open(archive) as found:
+            summary = json.load(found.extractfile("summary-simulated.json"))
+            assert "quick-simulated.json" in found.getnames(), found.getnames()
+        assert [row["part"] for row in summary["parts"]] == ["build", "quick"], summary
+
+
+def check_archive(build):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "all.tar.gz")
+        sizes = {"small.json": 2000, "long.log": 9 << 20, "page.state": 1 << 20}
+        for name, size in sizes.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(os.urandom(size))
+        write_archive(path, folder, [*sizes, "gone.json"], limit=5 << 20)
+        assert os.path.getsize(path) <= 5 << 20, os.path.getsize(path)
+        with tarfile.open(path) as archive:
+            found = {entry.name: entry.size for entry in archive.getmembers()}
+            left_out = archive.extractfile("left-out.txt").read().decode()
+        # Of a log the beginning and the end; what does not fit, and what is gone, is named.
+        assert found["small.json"] == 2000 and 4 << 20 < found["long.log"] < 5 << 20, found
+        assert "page.state" in left_out and "gone.json" in left_out, left_out
+
+
+def check_results_in_the_archive(build):
+    with tempfile.TemporaryDirectory() as out:
+        archive = os.path.join(out, "all.tar.gz")
+        start([writer("quick", 0)], build, out, "--archive", archive)
+        with tarfile.open(archive) as found:
+            assert {"summary-simulated.json", "summary-simulated.txt", "quick-simulated.json",
+                    "logs-simulated/quick/said.log"} <= set(found.getnames()), found.getnames()
+
+
+def check_build_made_elsewhere(build):
+    """--no-build takes what is there, builds nothing, and says when it is of other code."""
+    with tempfile.TemporaryDirectory() as carried, tempfile.TemporaryDirectory() as out:
+        for target in (build_all.PROBE, build_all.PROBE_KERNELS, build_all.SIMULATOR):
+            os.makedirs(os.path.dirname(os.path.join(carried, target)), exist_ok=True)
+            shutil.copy(os.path.join(build, target), os.path.join(carried, target))
+        for code, said in ((code_version(), ""), ("sources-of-yesterday", "other code: sources-of-yesterday")):
+            with open(os.path.join(carried, build_all.CODE_FILE), "w", encoding="ascii") as file:
+                file.write(code + "\n")
+            rows = run(carried, out, "--only", "probe-first", "--only", "conformance", "--again")
+            assert rows["probe-first"]["result"] == "done", rows
+            assert "not built: tests/simcuda/test_kernels.so" in rows["conformance"]["in_short"], rows
+            assert said in rows["build"]["in_short"] and ("other code" in rows["build"]["in_short"]) == bool(said), rows
+        assert not os.path.exists(os.path.join(carried, "build.ninja"))
+
+
+def check_headers(build):
+    """Those of CUDA 13, of a folder that has crt/, as the others lack files that their headers
+    include; for NCCL's, it does not matter."""
+    before = build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc
+    with tempfile.TemporaryDirectory() as folder:
+        places = old, wheel, toolkit = [os.path.join(folder, name) for name in ("old", "wheel", "toolkit")]
+        for place, version in zip(places, (12040, 13000, 13000)):
+            os.makedirs(os.path.join(place, "crt" if place != wheel else ""))
+            with open(os.path.join(place, "cuda.h"), "w", encoding="ascii") as file:
+                file.write(f"#define CUDA_VERSION {version}\n")
+        shutil.copy(os.path.join(wheel, "cuda.h"), os.path.join(wheel, "nccl.h"))
+        build_all.HEADER_PLACES, build_all.toolkit_of_nvcc = list(places), lambda: []
+        build_all.HEADER_VARIABLES = {"cuda.h": "NO_VARIABLE", "nccl.h": "NO_VARIABLE"}
+        try:
+            found = [build_all.headers_with(header, sys.executable) for header in ("cuda.h", "nccl.h")]
+        finally:
+            build_all.HEADER_PLACES, build_all.HEADER_VARIABLES, build_all.toolkit_of_nvcc = before
+    assert found == [toolkit, wheel], found
+
+
+def check_device_that_does_not_answer(build):
+    """What the device is asked is seen to fail; then the run stops, and names the part."""
+    simulated = {"LD_LIBRARY_PATH": os.path.join(build, "tests", "simcuda")}
+    assert health(without_shim(**simulated)) is None
+    for fault in ("cuMemsetD8_v2:1=719", "cuMemcpyDtoH_v2:1=700"):
+        reason = health(dict(without_shim(**simulated), SIMCUDA_FAULTS=fault))
+        assert reason == f"{fault.split(':')[0]} gave {fault.split('=')[1]}", reason
+    before, run_tools.ASK_HEALTH = run_tools.ASK_HEALTH, "import time; time.sleep(60)"
+    began = time.monotonic()
+    assert health() == "no answer in 5 s" and time.monotonic() - began < 15
+    run_tools.ASK_HEALTH = before
+
+    answers = [None, "cuInit gave 999"]
+
+    def change(module):
+        module.health = lambda environment: answers.pop(0)
+
+    with tempfile.TemporaryDirectory() as out:
+        status, rows, _ = start([writer(name, 0) for name in ("good", "bad", "next")], build, out, change=change)
+    assert status == 1 and rows["good"]["result"] == rows["bad"]["result"] == "done", rows
+    assert rows["device"]["in_short"] == "it does not answer after bad: cuInit gave 999", rows
+    assert rows["next"]["result"] == "not run" and "after bad" in rows["next"]["in_short"], rows
+
+
+def check_flow_that_hangs(build):
+    """Under the shim alone: what was found without it is kept, and the log, the state page, threads
+    and stacks tell where."""
+    before = flow_torch.SCRIPT, flow_torch.reason_to_skip, dict(os.environ)
+    flow_torch.SCRIPT, flow_torch.reason_to_skip = HANGS_UNDER_THE_SHIM, lambda shim: None
+    os.environ["LD_LIBRARY_PATH"] = os.path.join(build, "tests", "simcuda")
+    try:
+        with tempfile.TemporaryDirectory() as keep:
+            out = os.path.join(keep, "out.json")
+            flow_torch.measure(SimpleNamespace(shim=os.path.join(build, build_all.SHIM), out=out, keep=keep, rows=1,
+                                               seconds=18, device="simulated"))
+            with open(out, encoding="utf-8") as file:
+                result = json.load(file)
+            hung = os.listdir(os.path.join(keep, "with", "hung"))
+            said = read(os.path.join(keep, "with", "error.log"))
+            log = read(os.path.join(keep, "with", "shim.log"))
+    finally:
+        flow_torch.SCRIPT, flow_torch.reason_to_skip = before[:2]
+        os.environ.clear()
+        os.environ.update(before[2])
+    assert result["without"]["hashes"] == {"a": "b"} and not result["complete"] and not result["values_equal"], result
+    assert result["with"]["error"].startswith("no end in"), result
+    assert any(name.startswith("process-") for name in hung) and any(name.endswith(".state") for name in hung), hung
+    assert "in where_it_hangs" in said and "debug" in log, (said, log)
+
+
+def check_order(build):
+    """First contact first; what faults on purpose last, and in no other call."""
+    names = [part.name for part in PARTS]
+    assert names[:3] == ["probe-first", "flow-torch", "load-time"] and GROUPS["first"][:2] == names[:2], names
+    assert set(names[-2:]) == set(GROUPS["faults"]) == {"conformance-faults", "probe-faults"}, names
+    faulting = {"unmapped", "access_flags", "past_end"}
+    probe = os.path.join(build, build_all.PROBE)
+    for group in ("first", "rest"):
+        with tempfile.NamedTemporaryFile("r", encoding="utf-8") as out:
+            subprocess.run([probe, "--quick", "--group", group, "--out", out.name, "--kernels",
+                            os.path.join(build, build_all.PROBE_KERNELS)], check=True, stderr=subprocess.DEVNULL,
+                           env=without_shim(LD_LIBRARY_PATH=os.path.join(build, "tests", "simcuda")))
+            assert not faulting & set(json.load(out)["sections"]), group
+
+
+def check_code_version(build):
+    """The same without git, and with what Python leaves; another one with one byte more."""
+    ask = [sys.executable, "-c", "import run_tools; print(run_tools.code_version(), run_tools.commit())"]
+    with tempfile.TemporaryDirectory() as copy:
+        for entry in CODE:
+            path = os.path.join(SOURCE, entry)
+            (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, os.path.join(copy, entry))
+        os.makedirs(os.path.join(copy, "tests", "gpu", "__pycache__"), exist_ok=True)
+        with open(os.path.join(copy, "tests", "gpu", "__pycache__", "run_tools.cpython-312.pyc"), "wb") as file:
+            file.write(b"a")
+
+        def said():
+            done = subprocess.run(ask, cwd=os.path.join(copy, "tests", "gpu"), capture_output=True, text=True,
+                                  check=True, env=dict(os.environ, GIT_CEILING_DIRECTORIES=copy))
+            return done.stdout.split()
+
+        assert said() == [code_version(), "None"], (said(), code_version())
+        with open(os.path.join(copy, "shim", "another.c"), "w", encoding="ascii"):
+            pass
+        assert said()[0] != code_version()
+
+
 def check_figures(build):
     runs = {"without": [{"ms": 2}, {"ms": 4}, {"error": "no"}], "with": [{"ms": 3.3}]}
     assert medians(runs, ["ms"]) == {"ms": {"without": 3, "with": 3.3, "ratio": 1.1}}
@@ -98,9 +413,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", required=True)
     build = os.path.abspath(parser.parse_args().build)
-    for check in (check_figures, check_limits, check_parts):
+    for check in (check_figures, check_order, check_code_version, check_headers, check_limits, check_archive,
+                  check_results_in_the_archive, check_deadline, check_silent_part, check_end_of_the_run_itself,
+                  check_killed, check_device_that_does_not_answer, check_flow_that_hangs,
+                  check_build_made_elsewhere, check_parts):
         check(build)
-        print(check.__name__.replace("_", " "))
+        print(check.__name__.replace("_", " "), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the simulated driver's own tests on it and on the real driver, and compares what they saw.
 
-    conformance.py --build DIR [--simulated NAME=VALUE]... [--only PATTERN] [--out FILE]
+    conformance.py --build DIR [--simulated NAME=VALUE]... [--only PATTERN] [--faults HOW] [--out FILE]
 
-A test is a process of its own with a limit; its checks write down their answers and it goes on after one
-that differs (conformance.h). An answer is the same when every check saw on the real driver what it saw on
-the simulated one. Tests that are about the simulated driver are listed in conformance_rows.py. Kernels are
-those of conformance_kernels.ptx on the real driver. With --simulated the simulated driver with these
-settings takes the real one's place.
+A test is a process of its own with a limit; its checks write down their answers and it goes on
+after one that differs (conformance.h). An answer is the same when every check saw on the real
+driver what it saw on the simulated one. Tests that are about the simulated driver are listed in
+conformance_rows.py. Kernels are those of conformance_kernels.ptx on the real driver. With
+--simulated the simulated driver with these settings takes the real one's place. With "--faults
+without", a test that makes the simulated device fault is not run on the real one; with "--faults
+only", no other is.
 """
 import argparse
 import collections
@@ -159,6 +161,12 @@ def record_of(name, simulated, real):
             "real": first["real"] if first else real.end, "differences": differences}
 
 
+def is_faulting(simulated):
+    """The test touches memory that is not there, on purpose: what the simulated driver answered
+    says so."""
+    return any("ILLEGAL_ADDRESS" in answer for answers in simulated.checks.values() for answer in answers)
+
+
 def measure(options):
     simulated = Side(options.build, True)
     real = Side(options.build, bool(options.simulated), options.simulated or ())
@@ -168,24 +176,29 @@ def measure(options):
     wanted.sort(key=lambda name: name in LAST)
     deadline = time.monotonic() + options.seconds
     result = {"format": "metashard-conformance-1", "complete": False, "real_driver": None, "counts": {},
-              "tests": [], "not_run": [],
+              "tests": [], "not_run": [], "faults": options.faults, "left_out": [],
               "not_compared": [dict(zip(("tests", "check", "reason"), row)) for row in NOT_COMPARED]}
     checks = []
     for name in wanted:
         if time.monotonic() > deadline:
             result["not_run"].append(name)
             continue
-        with_simulated, with_real = simulated.run(name, options.limit), real.run(name, options.limit)
+        with_simulated = simulated.run(name, options.limit)
         checks += [(name, text) for _, text in with_simulated.checks]
+        if options.faults != "with" and is_faulting(with_simulated) != (options.faults == "only"):
+            result["left_out"].append(name)
+            continue
+        with_real = real.run(name, options.limit)
         result["real_driver"] = result["real_driver"] or with_real.library
         result["tests"].append(record_of(name, with_simulated, with_real))
         same = sum(record["same"] for record in result["tests"])
         result["counts"] = {"same": same, "different": len(result["tests"]) - same,
-                            "not_run": len(wanted) - len(result["tests"]),
+                            "not_run": len(wanted) - len(result["tests"]) - len(result["left_out"]),
                             "not_compared": sum(row_of(other) is not None for other in names)}
         if options.out is not None:
             write_json(options.out, result)
     result["complete"] = not result["not_run"]
+    result["counts"].update(not_run=len(result["not_run"]), left_out=len(result["left_out"]))
     result["stale_rows"] = stale_rows(names, checks)
     if options.out is not None:
         write_json(options.out, result)
@@ -221,6 +234,8 @@ def main():
     parser.add_argument("--simulated", action="append", metavar="NAME=VALUE",
                         help="compare with the simulated driver, with this setting")
     parser.add_argument("--only", default="*", help="tests, as vmm.*")
+    parser.add_argument("--faults", choices=("with", "without", "only"), default="with",
+                        help="tests that make the device fault on purpose")
     parser.add_argument("--limit", type=float, default=20, help="seconds for one test")
     parser.add_argument("--seconds", type=float, default=600, help="for all")
     parser.add_argument("--out")

@@ -1,29 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real PyTorch under the shim: initialise whole tensors, keep one part of each, compare.
 
-    flow_torch.py --shim libmetashard.so [--out FILE]
+    flow_torch.py --shim libmetashard.so [--out FILE] [--seconds S] [--keep DIR]
 
-Runs the same plain script without and with the preload and prints one JSON object: whether every byte is
-the same, what each run took, and the shim's counters. Without PyTorch or a GPU it says {"skipped": "..."}
-and ends with status 0.
+Runs the same plain script without and with the preload and prints one JSON object: whether every
+byte is the same, what each run took, and the shim's counters. DIR gets what both said, the shim's
+log at debug and its state page; and of a run that does not end, the stacks of its threads. Without
+PyTorch or a GPU it says {"skipped": "..."} and ends with status 0.
 """
 import argparse
 import importlib.util
 import json
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "harness"))
-from state_page import read_dump  # noqa: E402
+import evidence
+from run_tools import last_line, read_json, run_limited, without_shim, write_json
 
 # The script: what a user writes who initialises on the device and then shards. Large tensors, so that
 # the caching allocator asks the driver for each.
 SCRIPT = """
-import hashlib, json, sys, torch
+import faulthandler, hashlib, json, sys
+faulthandler.dump_traceback_later(float(sys.argv[2]), exit=False)
+import torch
 torch.manual_seed(1234)
+rows, columns = int(sys.argv[1]), 2 * int(sys.argv[1])
+rows_of = lambda t: t.chunk(4)[1].clone()
+columns_of = lambda t: t.chunk(4, dim=1)[2].clone()
 ways = {
     "normal": lambda t: t.normal_(0, 0.02),
     "uniform": lambda t: t.uniform_(-1, 1),
@@ -33,22 +39,44 @@ ways = {
     "ones": lambda t: t.fill_(1),
     "zeros": lambda t: t.zero_(),
 }
+work = lambda x: x @ x
+if sys.argv[3] == "simulated":  # such a device has few kernels
+    del ways["trunc_normal"]
+    work = lambda x: x + x
 hashes, shards = {}, {}
+def empty(dtype, rows=rows):
+    return torch.empty(rows, columns, dtype=dtype, device="cuda")
 for dtype in (torch.float32, torch.bfloat16):
     for name, initialise in ways.items():
-        whole = torch.empty(4096, 8192, dtype=dtype, device="cuda")
-        initialise(whole)
-        shards[f"{name}.{dtype}"] = whole.chunk(4)[1].clone()
+        whole = initialise(empty(dtype))
+        shards[f"{name}.{dtype}"] = rows_of(whole)
+        shards[f"{name}.columns.{dtype}"] = columns_of(whole)
         del whole
         torch.cuda.empty_cache()
+for dtype in (torch.bfloat16, torch.float16):
+    whole = empty(torch.float32).normal_().to(dtype)
+    shards[f"cast.{dtype}"] = rows_of(whole)
+    shards[f"cast.columns.{dtype}"] = columns_of(whole)
+    del whole
+    torch.cuda.empty_cache()
+for dimension in (0, 1):
+    halves = [empty(torch.bfloat16, rows // 2).uniform_() for _ in range(2)]
+    whole = torch.cat(halves, dim=dimension)
+    del halves
+    shards[f"cat.{dimension}"] = rows_of(whole)
+    shards[f"cat.columns.{dimension}"] = columns_of(whole)
+    del whole
+    torch.cuda.empty_cache()
 for name, shard in shards.items():
     bits = shard.cpu().view(torch.uint8).numpy().tobytes()
     hashes[name] = hashlib.sha256(bits).hexdigest()
 x = torch.randn(512, 512, device="cuda")
-hashes["work"] = hashlib.sha256((x @ x).cpu().numpy().tobytes()).hexdigest()
+hashes["work"] = hashlib.sha256(work(x).cpu().numpy().tobytes()).hexdigest()
 json.dump(hashes, sys.stdout)
 """
 AVAILABLE = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
+KNOWN_BEFORE_S = 4  # the stacks of Python are written so long before the end
+FOR_EVIDENCE_S = 8  # to look at a process that hangs
 
 
 def reason_to_skip(shim):
@@ -56,56 +84,81 @@ def reason_to_skip(shim):
         return "PyTorch is not installed for " + sys.executable
     if not os.path.exists(shim):
         return "the shim is not built: " + shim
-    if subprocess.run([sys.executable, "-c", AVAILABLE], capture_output=True, timeout=120,
-                      check=False).returncode != 0:
+    if run_limited([sys.executable, "-c", AVAILABLE], 60).status != 0:
         return "PyTorch sees no GPU"
     return None
 
 
-def run(shim, folder):
-    environment = dict(os.environ)
-    dump = os.path.join(folder, "dump.json")
+def run(options, shim, limit):
+    """One process; what it leaves is in a folder of its own under --keep."""
+    name = "without" if shim is None else "with"
+    folder = os.path.join(options.keep, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    state, environment = os.path.join(folder, "state"), without_shim()
     if shim is not None:
         preload = ":".join(filter(None, [shim, environment.get("LD_PRELOAD")]))
-        environment.update(LD_PRELOAD=preload, METASHARD_DUMP=dump, METASHARD_LOG="info")
-    start = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True,
-                          text=True, timeout=240, check=False)
-    result = {"status": done.returncode, "seconds": round(time.monotonic() - start, 2),
-              "errors": done.stderr[-2000:]}
-    if done.returncode == 0:
-        result["hashes"] = json.loads(done.stdout)
-    if shim is not None and os.path.exists(dump):
-        counters = read_dump(dump)
+        environment.update(LD_PRELOAD=preload, METASHARD_DUMP=os.path.join(folder, "dump.state"),
+                           METASHARD_LOG="debug:" + os.path.join(folder, "shim.log"), METASHARD_STATE_DIR=state)
+    done = run_limited([sys.executable, "-c", SCRIPT, str(options.rows), str(max(1, limit - KNOWN_BEFORE_S)),
+                        options.device], limit, environment,
+                       on_timeout=lambda process: evidence.look(process, os.path.join(folder, "hung"), [state]))
+    with open(os.path.join(folder, "error.log"), "w", encoding="utf-8") as file:
+        file.write(done.error)
+    result = {"status": done.status, "seconds": round(done.seconds, 2), "errors": done.error[-2000:]}
+    if done.timed_out:
+        result["error"] = f"no end in {limit:.0f} s"
+    elif done.status == 0:
+        result["hashes"] = json.loads(done.out)
+    else:
+        result["error"] = f"exit status {done.status}: {last_line(done.error)}"
+    counters = read_json(os.path.join(folder, "dump.state"))
+    if counters:
         counters.pop("blocks", None)
         result["shim"] = counters
     return result
 
 
-def measure(shim):
-    reason = reason_to_skip(shim)
-    if reason is not None:
-        return {"skipped": reason}
-    with tempfile.TemporaryDirectory() as folder:
-        without, under = run(None, folder), run(shim, folder)
-    wanted, seen = without.get("hashes", {}), under.get("hashes", {})
-    return {"values_equal": bool(wanted) and wanted == seen,
-            "different": sorted(name for name in wanted if wanted[name] != seen.get(name)),
-            "without": without, "with": under}
+def measure(options):
+    """Written after each run: what is known of the first is not lost with the second."""
+    result = {"format": "metashard-flow-torch-2", "complete": False, "values_equal": False, "different": []}
+
+    def write():
+        if options.out:
+            write_json(options.out, result)
+
+    skipped = reason_to_skip(options.shim)
+    if skipped is not None:
+        result = {"skipped": skipped}
+        write()
+        return result
+    deadline = time.monotonic() + options.seconds - FOR_EVIDENCE_S
+    result["without"] = run(options, None, (deadline - time.monotonic()) / 2)
+    write()
+    result["with"] = run(options, options.shim, max(5, deadline - time.monotonic()))
+    wanted, seen = (result[name].get("hashes", {}) for name in ("without", "with"))
+    result.update(values_equal=bool(wanted) and wanted == seen, complete=bool(wanted) and bool(seen),
+                  different=sorted(name for name in wanted if wanted[name] != seen.get(name)))
+    write()
+    return result
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shim", required=True)
+    parser.add_argument("--shim", required=True, type=os.path.abspath)
     parser.add_argument("--out")
-    arguments = parser.parse_args()
-    text = json.dumps(measure(os.path.abspath(arguments.shim)), indent=1) + "\n"
-    if arguments.out:
-        with open(arguments.out, "w") as file:
-            file.write(text)
-    else:
-        sys.stdout.write(text)
+    parser.add_argument("--seconds", type=float, default=240, help="for both runs")
+    parser.add_argument("--keep", type=os.path.abspath, help="folder for logs; default: a temporary one")
+    parser.add_argument("--rows", type=int, default=4096, help="of each tensor; it has twice as many columns")
+    parser.add_argument("--device", choices=("gpu", "simulated"), default="gpu")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        options.keep = options.keep or folder
+        result = measure(options)
+    if not options.out:
+        json.dump(result, sys.stdout, indent=1)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -199,7 +199,7 @@ def measure(options):
                 cases = [case for case in cases if case[0] != "dcp"]
         warm(folder)
         complete = False
-        for number in range(ROUNDS):
+        for number in range(options.rounds):
             # What takes its time the others need not wait for: later rounds go on with what fits.
             finished = [turns.round(how, [script, "--load", how, what, folder, "--device", options.device],
                                     result["cases"].setdefault(f"{how}, {what}", {}))
@@ -225,6 +225,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--bytes", type=int, default=LARGEST, help="of the checkpoint, at most")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--save-dcp", metavar="FOLDER", help=argparse.SUPPRESS)
     parser.add_argument("--load", nargs=3, metavar=("HOW", "WHAT", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()

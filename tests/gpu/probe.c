@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * probe [--quick] [--kernels FILE] [--out FILE] [--section NAME]... : see probe.h. The kernels come
- * from the embedded PTX, or from FILE: a driver that cannot compile PTX may have them otherwise.
+ * probe [--quick] [--kernels FILE] [--out FILE] [--group GROUP] [--section NAME]... : see probe.h.
+ * The kernels come from the embedded PTX, or from FILE: a driver that cannot compile PTX may have
+ * them otherwise. GROUP: first, rest or faults; without it, and without sections, all three.
  *
  * Exit status: 0 when the JSON was written, whatever the measurements said; 77 when there is no
  * driver or no device (the JSON then says {"skipped": "..."}); 2 for a wrong command line.
@@ -18,36 +19,52 @@
 
 enum { EXIT_SKIPPED = 77, SELECTED_MAX = 32 };
 
+/* What is cheap and needed first, what else leaves the device as it was, what makes it fault. */
+enum group { FIRST, REST, FAULTS, GROUP_COUNT };
+static const char *const group_names[GROUP_COUNT] = {"first", "rest", "faults"};
+
 static const struct {
+    enum group group;
     const char *name;
     void (*body)(void *unused);
     int limit_seconds;
 } sections[] = {
-    {"device", section_device, 30},
-    {"resolver", section_resolver, 30},
-    {"accounting", section_accounting, 30},
-    {"reserve", section_reserve, 30},
-    {"fresh_memory", section_fresh_memory, 30},
-    {"cost", section_cost, 30},
-    {"mappings", section_mappings, 30},
-    {"busy", section_busy, 30},
-    {"alias", section_alias, 30},
-    {"attributes", section_attributes, 30},
-    {"unmapped", section_unmapped, 90},
-    {"order", section_order, 30},
-    {"pageable", section_pageable, 30},
-    {"capture", section_capture, 60},
-    {"edges", section_edges, 30},
-    {"access_flags", section_access_flags, 40},
-    {"past_end", section_past_end, 60},
-    {"parameters", section_parameters, 30},
+    {FIRST, "device", section_device, 30},
+    {FIRST, "shim", section_shim, 30},
+    {FIRST, "accounting", section_accounting, 30},
+    {FIRST, "order", section_order, 30},
+    {FIRST, "pageable", section_pageable, 30},
+    {FIRST, "parameters", section_parameters, 30},
+    {REST, "resolver", section_resolver, 30},
+    {REST, "reserve", section_reserve, 30},
+    {REST, "fresh_memory", section_fresh_memory, 30},
+    {REST, "cost", section_cost, 30},
+    {REST, "mappings", section_mappings, 30},
+    {REST, "pools", section_pools, 30},
+    {REST, "busy", section_busy, 30},
+    {REST, "alias", section_alias, 30},
+    {REST, "attributes", section_attributes, 30},
+    {REST, "capture", section_capture, 60},
+    {REST, "edges", section_edges, 30},
+    {FAULTS, "unmapped", section_unmapped, 90},
+    {FAULTS, "access_flags", section_access_flags, 40},
+    {FAULTS, "past_end", section_past_end, 60},
 };
 
 struct options {
     const char *out_path;
+    const char *group;
     const char *selected[SELECTED_MAX];
     int selected_count;
 };
+
+static bool is_group(const char *name)
+{
+    for (int i = 0; i < GROUP_COUNT; i++)
+        if (strcmp(group_names[i], name) == 0)
+            return true;
+    return false;
+}
 
 static bool parse(int count, char **words, struct options *options)
 {
@@ -59,6 +76,8 @@ static bool parse(int count, char **words, struct options *options)
             options->out_path = words[++i];
         else if (strcmp(words[i], "--kernels") == 0 && has_value)
             probe_kernel_file = words[++i];
+        else if (strcmp(words[i], "--group") == 0 && has_value && is_group(words[i + 1]))
+            options->group = words[++i];
         else if (strcmp(words[i], "--section") == 0 && has_value &&
                  options->selected_count < SELECTED_MAX)
             options->selected[options->selected_count++] = words[++i];
@@ -68,12 +87,14 @@ static bool parse(int count, char **words, struct options *options)
     return true;
 }
 
-static bool is_selected(const struct options *options, const char *name)
+static bool is_selected(const struct options *options, const char *group, const char *name)
 {
     for (int i = 0; i < options->selected_count; i++)
         if (strcmp(options->selected[i], name) == 0)
             return true;
-    return options->selected_count == 0;
+    if (options->selected_count > 0)
+        return false;
+    return options->group == NULL || strcmp(options->group, group) == 0;
 }
 
 /*
@@ -125,8 +146,8 @@ int main(int count, char **words)
 {
     struct options options = {.out_path = NULL};
     if (!parse(count, words, &options)) {
-        fprintf(stderr,
-                "usage: probe [--quick] [--kernels FILE] [--out FILE] [--section NAME]...\n");
+        fprintf(stderr, "usage: probe [--quick] [--kernels FILE] [--out FILE] "
+                        "[--group first|rest|faults] [--section NAME]...\n");
         return 2;
     }
     int descriptor = STDOUT_FILENO;
@@ -140,12 +161,17 @@ int main(int count, char **words)
     const int64_t start_ns = probe_clock_ns();
     const pid_t keeper = start_keeper(answer, sizeof(answer));
     js_begin(descriptor);
-    js_string("format", "metashard-probe-1");
+    js_string("format", "metashard-probe-2");
+    js_open_list("sections");
+    for (size_t i = 0; i < ARRAY_COUNT(sections); i++)
+        if (is_selected(&options, group_names[sections[i].group], sections[i].name))
+            js_string(NULL, sections[i].name);
+    js_close();
     if (answer[0] == 'y') {
         js_number("driver_start_ms", (double)(probe_clock_ns() - start_ns) / 1e6);
         for (size_t i = 0; i < ARRAY_COUNT(sections); i++) {
             const int64_t section_ns = probe_clock_ns();
-            if (!is_selected(&options, sections[i].name))
+            if (!is_selected(&options, group_names[sections[i].group], sections[i].name))
                 continue;
             probe_child(sections[i].name, sections[i].limit_seconds, sections[i].body, NULL);
             fprintf(stderr, "%-14s %7.2f s\n", sections[i].name,

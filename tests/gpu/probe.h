@@ -48,6 +48,13 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
     X(cuMemFree_v2)                      \
     X(cuMemAllocAsync)                   \
     X(cuMemFreeAsync)                    \
+    X(cuMemAllocFromPoolAsync)           \
+    X(cuMemPoolCreate)                   \
+    X(cuMemPoolDestroy)                  \
+    X(cuMemPoolTrimTo)                   \
+    X(cuMemPoolGetAttribute)             \
+    X(cuMemPoolSetAttribute)             \
+    X(cuDeviceGetDefaultMemPool)         \
     X(cuMemAllocManaged)                 \
     X(cuMemHostAlloc)                    \
     X(cuMemFreeHost)                     \
@@ -79,6 +86,7 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
     X(cuMemcpyDtoD_v2)                   \
     X(cuMemcpyDtoDAsync_v2)              \
     X(cuMemcpy2D_v2)                     \
+    X(cuMemcpy2DAsync_v2)                \
     X(cuMemsetD8_v2)                     \
     X(cuMemsetD8Async)                   \
     X(cuMemsetD32_v2)                    \
@@ -200,12 +208,14 @@ CUresult probe_kernel_store(CUdeviceptr address, uint32_t value); /* one thread 
 
 /* Sections, each the body of a child. */
 void section_device(void *unused);
+void section_shim(void *unused);
 void section_accounting(void *unused);
 void section_reserve(void *unused);
 void section_fresh_memory(void *unused);
 void section_resolver(void *unused);
 void section_cost(void *unused);
 void section_mappings(void *unused);
+void section_pools(void *unused);
 void section_busy(void *unused);
 void section_alias(void *unused);
 void section_attributes(void *unused);

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static struct {
     CUdeviceptr reserved, mapped, device, block, new_address;
@@ -283,6 +284,49 @@ static void try_way(void *way_)
             try_call(&calls[i], way_);
 }
 
+/* --- a capture that begins while another thread waits in cuMemFree */
+
+enum { BUSY_MS = 60, HEAD_START_US = 10000 };
+
+static void *free_behind_work(void *result)
+{
+    CU(cuCtxSetCurrent, probe_context);
+    *(CUresult *)result = call_free();
+    return NULL;
+}
+
+static void capture_during_a_free(void *mode_)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult freed = CUDA_ERROR_UNKNOWN;
+    CUgraph graph = NULL;
+    pthread_t thread;
+    probe_driver_start();
+    it.device = probe_alloc(MIB);
+    it.other = probe_stream(CU_STREAM_NON_BLOCKING);
+    const bool has_kernels = busy_kernel_available();
+    prepare();
+    busy_start(it.other, has_kernels ? BUSY_KERNEL : BUSY_HOST_FUNCTION, BUSY_MS);
+    if (pthread_create(&thread, NULL, free_behind_work, &freed) != 0)
+        probe_fail("pthread_create");
+    usleep(HEAD_START_US);
+    const CUresult began =
+        CU(cuStreamBeginCapture_v2, it.captured, *(const CUstreamCaptureMode *)mode_);
+    const CUresult captured = CU(cuMemsetD8Async, it.device, 0, 4096, it.captured);
+    js_bool("began_before_the_work_was_done", CU(cuStreamQuery, it.other) == CUDA_ERROR_NOT_READY);
+    pthread_join(thread, NULL);
+    const CUresult asked = CU(cuStreamIsCapturing, it.captured, &status);
+    const CUresult ended = CU(cuStreamEndCapture, it.captured, &graph);
+    js_result("free", freed);
+    js_result("begin", began);
+    js_result("captured_call", captured);
+    js_string("capture", asked == CUDA_SUCCESS ? status_name(status) : "not known");
+    js_result("end_capture", ended);
+    if (graph != NULL)
+        CU(cuGraphDestroy, graph);
+    js_result("synchronize_at_the_end", CU(cuCtxSynchronize));
+}
+
 void section_capture(void *unused)
 {
     (void)unused;
@@ -299,6 +343,16 @@ void section_capture(void *unused)
         {"thread_local_other_thread", {CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false, true}},
         {"relaxed", {CU_STREAM_CAPTURE_MODE_RELAXED, false, false}},
     };
+    static struct {
+        const char *key;
+        CUstreamCaptureMode mode;
+    } modes[] = {
+        {"global_during_a_free", CU_STREAM_CAPTURE_MODE_GLOBAL},
+        {"thread_local_during_a_free", CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+        {"relaxed_during_a_free", CU_STREAM_CAPTURE_MODE_RELAXED},
+    };
     for (size_t i = 0; i < ARRAY_COUNT(ways); i++)
         probe_child(ways[i].key, 15, try_way, &ways[i].way);
+    for (size_t i = 0; i < ARRAY_COUNT(modes); i++)
+        probe_child(modes[i].key, 15, capture_during_a_free, &modes[i].mode);
 }

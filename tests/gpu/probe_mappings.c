@@ -73,6 +73,46 @@ static void cost_of_handles(void *count_)
     TRY(cuMemAddressFree, address, bytes);
 }
 
+/* --- what one more costs, among others that are mapped */
+
+/* A program's mapping that was put off is made when the first byte is needed: late, between others,
+ * and perhaps while the device works. */
+static void cost_of_a_late_one(void *is_busy)
+{
+    static struct samples created, mapped, given;
+    const size_t count = handle_count(), bytes = count * HANDLE;
+    const CUdeviceptr address = probe_reserve(bytes), late = address + count / 2 * HANDLE;
+    const CUstream stream = probe_stream(CU_STREAM_NON_BLOCKING);
+    created.count = mapped.count = given.count = 0;
+    int waited = 0;
+    map_range(address, bytes, HANDLE, ASCENDING);
+    for (int i = 0; i < run_count(); i++) {
+        TRY(cuMemUnmap, late, HANDLE);
+        if (*(const bool *)is_busy)
+            busy_start(stream, busy_best(), 40);
+        const int64_t start_ns = probe_clock_ns();
+        const CUmemGenericAllocationHandle handle = probe_create(HANDLE);
+        const int64_t created_ns = probe_clock_ns();
+        probe_map(late, HANDLE, handle);
+        const int64_t mapped_ns = probe_clock_ns();
+        probe_require("cuMemSetAccess",
+                      probe_set_access(late, HANDLE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+        samples_add(&given, probe_clock_ns() - mapped_ns);
+        samples_add(&mapped, mapped_ns - created_ns);
+        samples_add(&created, created_ns - start_ns);
+        waited += *(const bool *)is_busy && CU(cuStreamQuery, stream) == CUDA_SUCCESS;
+        TRY(cuMemRelease, handle);
+        TRY(cuCtxSynchronize);
+    }
+    js_int("handles", (long long)count);
+    js_bool("waited_for_the_device", 2 * waited > run_count());
+    samples_print(&created, "create");
+    samples_print(&mapped, "map");
+    samples_print(&given, "set_access");
+    TRY(cuMemUnmap, address, bytes);
+    TRY(cuMemAddressFree, address, bytes);
+}
+
 /* --- whether order matters */
 
 static void time_range(const char *key, CUdeviceptr address, size_t bytes)
@@ -151,11 +191,14 @@ void section_mappings(void *unused)
 {
     (void)unused;
     static size_t one = 1, several = 4, many = 32, granule = GRANULE, handle = HANDLE;
+    static bool idle = false, busy = true;
     probe_driver_start();
     probe_step("cost_of_1", cost_of_handles, &one);
     probe_step("cost_of_4", cost_of_handles, &several);
     if (!probe_quick)
         probe_step("cost_of_32", cost_of_handles, &many);
+    probe_step("late_on_an_idle_device", cost_of_a_late_one, &idle);
+    probe_step("late_on_a_busy_device", cost_of_a_late_one, &busy);
     probe_step("order_of_granules", speed_of_orders, &granule);
     probe_step("order_of_handles_of_20_mib", speed_of_orders, &handle);
     probe_step("room_between_granules", room_between_granules, NULL);

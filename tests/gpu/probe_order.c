@@ -173,9 +173,10 @@ static void copy_source(void *source_)
     static const struct {
         const char *key;
         size_t bytes;
-    } sizes[] = {{"64_b", 64},         {"4_kib", 4 * KIB},
-                 {"64_kib", 64 * KIB}, {"64_kib_and_4_b", 64 * KIB + 4},
-                 {"1_mib", MIB},       {"16_mib", COPY_MAX}};
+    } sizes[] = {{"64_b", 64},           {"4_kib", 4 * KIB},
+                 {"64_kib", 64 * KIB},   {"64_kib_and_4_b", 64 * KIB + 4},
+                 {"128_kib", 128 * KIB}, {"256_kib", 256 * KIB},
+                 {"1_mib", MIB},         {"16_mib", COPY_MAX}};
     unsigned char *const host = make_source(*(const enum source *)source_);
     const CUdeviceptr device = probe_alloc(COPY_MAX);
     const CUstream streams[] = {probe_stream(CU_STREAM_NON_BLOCKING), NULL};

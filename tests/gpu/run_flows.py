@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from run_tools import SOURCE, last_line, read_json, run_limited, without_shim, write_json
 
 PROGRAM = os.path.join(SOURCE, "tests", "frameworks", "flows", "run")
-WORLD, RANKS = 8, "0,5"
+WORLD = 8
 COUNTED = re.compile(r"^(ok|not ok) \d+ (.*)$")
 
 
@@ -28,7 +28,7 @@ def run_flow(name, options, limit):
     """{"result", "failed", "skipped", "records"} of one flow."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "flows.json")
-        done = run_limited([sys.executable, PROGRAM, name, "--world", str(WORLD), "--ranks", RANKS,
+        done = run_limited([sys.executable, PROGRAM, name, "--world", str(WORLD), "--ranks", options.ranks,
                             "--jobs", "2", "--shim", options.shim, "--device", options.device,
                             "--scale", str(options.scale), "--json", out], limit, without_shim())
         records = read_json(out).get("flows", [])
@@ -62,7 +62,7 @@ def measure(options):
         return {"skipped": "tests/frameworks/flows/run is not there"}
     deadline = time.monotonic() + options.seconds
     names = names_of_flows(options)
-    result = {"format": "metashard-flows-1", "complete": False, "world": WORLD, "ranks": RANKS,
+    result = {"format": "metashard-flows-1", "complete": False, "world": WORLD, "ranks": options.ranks,
               "scale": options.scale, "counts": {}, "flows": []}
     lock = threading.Lock()
 
@@ -93,6 +93,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", type=float, default=1)
+    parser.add_argument("--ranks", default="0,5", help="of eight")
     parser.add_argument("--flows", nargs="*", default=[])
     options = parser.parse_args()
     result = measure(options)

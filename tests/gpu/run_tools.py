@@ -22,15 +22,16 @@ CODE = ["meson.build", "meson_options.txt", "runtime", "shim", "tests", "tools"]
 Done = namedtuple("Done", "status timed_out seconds out error")
 
 
-def members_of(session):
-    """Processes of a session, which a process group of their own does not leave."""
+def members_of(leader):
+    """Processes of a session, which a process group of their own does not leave; or of a process
+    group."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        if int(fields[3]) == session:
+        if leader in (int(fields[2]), int(fields[3])):
             yield int(name)
 
 
@@ -52,8 +53,9 @@ def end(process, session):
         pass  # inside the kernel; nothing more can be done
 
 
-def run_limited(command, limit, environment=None, session=False, show=False):
-    """Runs it in a process group of its own, or a session, for at most so many seconds."""
+def run_limited(command, limit, environment=None, session=False, show=False, on_timeout=None):
+    """Runs it in a process group of its own, or a session, for at most so many seconds. on_timeout
+    is handed its process id while it still runs."""
     start = time.monotonic()
     with tempfile.TemporaryFile("w+", errors="replace") as out, \
             tempfile.TemporaryFile("w+", errors="replace") as error:
@@ -65,6 +67,8 @@ def run_limited(command, limit, environment=None, session=False, show=False):
             process.wait(max(limit, 0.1))
         except subprocess.TimeoutExpired:
             timed_out = True
+            if on_timeout is not None:
+                on_timeout(process.pid)
         finally:
             end(process, session)
         out.seek(0)
@@ -103,10 +107,13 @@ def last_line(text):
     return lines[-1][:300] if lines else "no message"
 
 
+REHEARSAL = "GPU_REHEARSAL"  # set: the simulated driver takes the real one's place, and keeps its settings
+
+
 def without_shim(**more):
     """This environment, less what would change the shim or the simulated driver."""
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith(("METASHARD", "SIMCUDA", "SIMNCCL", "SIM_"))}
+    unwanted = ("METASHARD",) if REHEARSAL in os.environ else ("METASHARD", "SIMCUDA", "SIMNCCL", "SIM_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     return dict(kept, **more)
 
 
@@ -121,6 +128,7 @@ def counters_of(dump):
 
 
 def source_files():
+    """Also where there is no git: what it would ignore is left out."""
     for entry in CODE:
         path = os.path.join(SOURCE, entry)
         if os.path.isfile(path):
@@ -130,30 +138,27 @@ def source_files():
             yield from (os.path.join(folder, name) for name in sorted(names))
 
 
-def hash_of_sources():
+def code_version():
+    """A hash of the sources, the same with git and without."""
     digest = hashlib.sha256()
     for path in source_files():
         with open(path, "rb") as file:
             content = hashlib.sha256(file.read()).hexdigest()
         digest.update(f"{os.path.relpath(path, SOURCE)} {content}\n".encode())
-    return digest.hexdigest()
+    return "sources-" + digest.hexdigest()[:16]
 
 
-def git(*arguments):
-    try:
-        done = subprocess.run(["git", "-C", SOURCE, *arguments], capture_output=True, text=True,
-                              timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def code_version():
-    """The commit, with a hash of the sources where they differ from it; or that hash alone."""
-    commit, changes = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", *CODE)
-    if commit is None or changes is None:
-        return "sources-" + hash_of_sources()[:16]
-    return commit if changes == "" else f"{commit}+{hash_of_sources()[:16]}"
+def commit():
+    """Of the working tree, or None where there is no git; with a + where the sources differ from
+    it."""
+    found = []
+    for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", *CODE]):
+        try:
+            found.append(subprocess.run(["git", "-C", SOURCE, *words], capture_output=True, text=True, timeout=30,
+                                        check=True).stdout.strip())
+        except (OSError, subprocess.SubprocessError):
+            return None
+    return found[0] + ("+" if found[1] else "")
 
 
 ASK_DRIVER = """
@@ -178,10 +183,40 @@ if cuda.cuInit(0) == 0:
     cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
 sys.stdin.read()
 """
+# Memory that is written, on the device, and read back; in a process of its own, whose context is a
+# new one's.
+ASK_HEALTH = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    result = getattr(cuda, name)(*arguments)
+    if result != 0:
+        raise SystemExit(f"{name} gave {result}")
+device, context, address, seen = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_ubyte * 4096)()
+call("cuInit", 0)
+call("cuDeviceGet", ctypes.byref(device), 0)
+call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+call("cuCtxSetCurrent", context)
+call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4 << 20))
+call("cuMemsetD8_v2", address, ctypes.c_ubyte(0x5a), ctypes.c_size_t(4 << 20))
+call("cuMemcpyDtoH_v2", seen, address, ctypes.c_size_t(len(seen)))
+call("cuMemFree_v2", address)
+if bytes(seen) != bytes([0x5a]) * len(seen):
+    raise SystemExit("a byte that was written is another one")
+"""
+HEALTH_SECONDS = 5
 ASK_TORCH = """
 import json, torch
 print(json.dumps({"torch": torch.__version__, "available": torch.cuda.is_available()}))
 """
+
+
+def health(environment=None):
+    """None, or what is wrong with the device."""
+    done = run_limited([sys.executable, "-c", ASK_HEALTH], HEALTH_SECONDS, environment, session=True)
+    if done.timed_out:
+        return f"no answer in {HEALTH_SECONDS} s"
+    return None if done.status == 0 else last_line(done.error)
 
 
 @contextlib.contextmanager
@@ -206,17 +241,17 @@ def driver_version():
     return found[1] if found else None
 
 
-def machine(python):
+def machine(python, limit, environment=None):
     """({what this machine is}, why no GPU is used or None)."""
     facts = {"gpu": None, "cuda": None, "driver": driver_version(), "torch": None,
              "python": ".".join(map(str, sys.version_info[:3])), "cores": os.cpu_count()}
-    done = run_limited([sys.executable, "-c", ASK_DRIVER], 60)
+    done = run_limited([sys.executable, "-c", ASK_DRIVER], min(60, limit), environment)
     if done.status == 0:
         facts.update(json.loads(done.out))
         reason = None
     else:
         reason = "the driver did not answer in 60 s" if done.timed_out else last_line(done.error)
-    done = run_limited([python, "-c", ASK_TORCH], 120)
+    done = run_limited([python, "-c", ASK_TORCH], min(120, limit), environment)
     if done.status == 0:
         torch = json.loads(done.out.splitlines()[-1])
         facts["torch"] = torch["torch"]

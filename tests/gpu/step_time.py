@@ -88,7 +88,7 @@ def measure(options):
                  for word in ("--" + name, str(getattr(options, name)))]
     turns = Turns(options, result)
     done = 0
-    for _ in range(ROUNDS):
+    for _ in range(options.rounds):
         if not turns.round("training", training, result["training"]) or \
                 not turns.round("starting", starting, result["starting"]):
             break
@@ -119,6 +119,7 @@ def main():
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
