@@ -29,9 +29,11 @@ struct ms_size_list {
 };
 
 enum ms_plan_mode { MS_ADVISE, MS_ENFORCE };
+enum ms_self_check { MS_SELF_CHECK_OFF, MS_SELF_CHECK_ON, MS_SELF_CHECK_FRESH };
 
 typedef bool ms_type_SWITCH;
 typedef enum ms_plan_mode ms_type_PLAN_MODE;
+typedef enum ms_self_check ms_type_SELF_CHECK;
 typedef uint64_t ms_type_BYTES;
 typedef uint64_t ms_type_NUMBER;
 typedef struct ms_size_list ms_type_SIZES;
