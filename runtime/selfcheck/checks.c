@@ -19,7 +19,7 @@
  *     |  A  |  B  |  C  |     |
  */
 enum { HANDLES = 3, PLACES = 4, LEAST_FREE_GRANULES = 16 };
-enum { PATIENCE_MS = 1000, CONTEXT_PATIENCE_MS = 20, SETS = 4, SET_VALUE = 0xA0 };
+enum { PATIENCE_MS = 1000, CONTEXT_PATIENCE_MS = 100, SETS = 4, SET_VALUE = 0xA0 };
 
 enum answer { YES, NO, REFUSED, UNKNOWN };
 

@@ -73,7 +73,7 @@ static void publish(CUdevice device, enum ms_check_state state,
             continue;
         ms_log(row->level, "self-check of device %d: %s (%s: %s): %s", device, row->fault,
                row->name, report->seen[fact], row->remedy);
-        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s: %s", used > 0 ? "\n" : "",
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s: %s", used > 0 ? "; " : "",
                                  row->name, report->seen[fact]);
     }
     ms_state_set_check((uint32_t)device, state, !ms_facts_allow(device), text);

@@ -104,7 +104,7 @@ struct ms_state_device {
     char name[120];
     uint32_t check;       /* enum ms_check_state */
     uint32_t steps_aside; /* nothing is deferred there */
-    char unmet[376];      /* facts that do not hold, a line each: its name, and what was seen */
+    char unmet[376];      /* facts that do not hold, "; " between them: names, and what was seen */
 };
 
 /* A file that bytes of blocks come from. */
