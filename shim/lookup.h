@@ -19,7 +19,7 @@ struct ms_answer ms_answer_dlsym(void *handle, const char *name);
 extern void *ms_libc_dlsym_address;
 
 /*
- * Asks cuGetProcAddress for each function that the shim handles. False if it answers with one outside
- * of the driver, so that the program's calls would not be seen; `seen` says which.
+ * Asks cuGetProcAddress for each function that the shim handles. False if it answers with one
+ * outside of the driver, so that the program's calls would not be seen; `seen` says which.
  */
 bool ms_resolver_is_right(char *seen, size_t bytes);

@@ -51,8 +51,9 @@ bool ms_host_may_change(CUstream stream);
 bool ms_context_is_idle(CUcontext context);
 
 /*
- * Records an event behind all work of the context. That would end captures, so during one it returns
- * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. CUDA_ERROR_NOT_SUPPORTED if the driver cannot (CUDA 12.5).
+ * Records an event behind all work of the context. That would end captures, so during one it
+ * returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. CUDA_ERROR_NOT_SUPPORTED if the driver cannot
+ * (CUDA 12.5), or does it wrongly (facts.h).
  */
 CUresult ms_context_record(CUcontext context, CUevent event);
 

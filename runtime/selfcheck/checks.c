@@ -14,11 +14,12 @@
 
 /*
  * The memory of a run, in granules. A, B and C are a handle each. The last place is for a second
- * mapping of one. `window` is the part of a granule on either side of a border that is compared.
+ * mapping of one. Bytes are compared in a window on either side of a border.
  *
  *     |  A  |  B  |  C  |     |
  */
 enum { HANDLES = 3, PLACES = 4, LEAST_FREE_GRANULES = 16 };
+enum { WINDOW = 8 << 10, MOST_HOST_BYTES = 96 << 10 };
 enum { PATIENCE_MS = 1000, CONTEXT_PATIENCE_MS = 100, SETS = 4, SET_VALUE = 0xA0 };
 
 enum answer { YES, NO, REFUSED, UNKNOWN };
@@ -27,15 +28,16 @@ struct run {
     CUcontext context;
     CUdevice device;
     CUmemAllocationProp prop;
-    size_t granule, window;
+    size_t granule;
     CUdeviceptr base; /* 0: nothing is reserved */
     CUmemGenericAllocationHandle handles[HANDLES];
     bool is_mapped[PLACES];
     CUstream work, reader; /* the reader waits for nothing that is in the other one */
     CUevent event;
-    unsigned char *given, *got; /* two windows each */
-    bool is_stuck;              /* the device does not get to the work */
-    enum answer answer;         /* of the fact that is asked */
+    unsigned char *given, *got; /* host_bytes each: more than drivers put into a command */
+    size_t host_bytes;
+    bool is_stuck;      /* the device does not get to the work */
+    enum answer answer; /* of the fact that is asked */
     char *seen;
 };
 
@@ -208,9 +210,9 @@ static bool make_handles(struct run *run)
 
 static bool make_host(struct run *run)
 {
-    run->window = run->granule / 8;
-    run->given = ms_heap_alloc(2 * run->window);
-    run->got = ms_heap_alloc(2 * run->window);
+    run->host_bytes = run->granule < MOST_HOST_BYTES ? run->granule : MOST_HOST_BYTES;
+    run->given = ms_heap_alloc(run->host_bytes);
+    run->got = ms_heap_alloc(run->host_bytes);
     return (run->given != NULL && run->got != NULL) ||
            answer(run, UNKNOWN, "there is no host memory");
 }
@@ -240,13 +242,13 @@ static bool check_memory(struct run *run)
                                             CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
               "cuMemGetAllocationGranularity"))
         return false;
-    if (run->granule < 4096 || (run->granule & (run->granule - 1)) != 0)
+    if (run->granule < 4 * WINDOW || (run->granule & (run->granule - 1)) != 0)
         return answer(run, NO, "the granularity is %zu bytes", run->granule);
     return has_free_memory(run) && make_host(run) && make_streams(run) &&
            good(run, ms_addresses_reserve(&run->base, PLACES * run->granule, run->granule),
                 "cuMemAddressReserve") &&
-           make_handles(run) && write_pattern(run, 1, place(run, 0), run->window) &&
-           find_pattern(run, "written", 1, place(run, 0), run->window);
+           make_handles(run) && write_pattern(run, 1, place(run, 0), WINDOW) &&
+           find_pattern(run, "written", 1, place(run, 0), WINDOW);
 }
 
 static bool check_granularity(struct run *run)
@@ -270,7 +272,7 @@ static bool check_hint(struct run *run)
 
 static bool is_alias(struct run *run)
 {
-    const size_t bytes = run->window;
+    const size_t bytes = WINDOW;
     return write_pattern(run, 2, place(run, 0), bytes) &&
            write_pattern(run, 3, place(run, HANDLES) + bytes, bytes) &&
            find_pattern(run, "written at the first address", 2, place(run, HANDLES), bytes) &&
@@ -289,18 +291,16 @@ static bool check_alias(struct run *run)
 
 static bool find_words(struct run *run, uint32_t word)
 {
-    for (size_t i = 0; i < 2 * run->window; i += sizeof(word))
+    for (size_t i = 0; i < 2 * WINDOW; i += sizeof(word))
         memcpy(run->given + i, &word, sizeof(word));
-    return find_given(run, "set at the first border", place(run, 1) - run->window,
-                      2 * run->window) &&
-           find_given(run, "set at the second border", place(run, 2) - run->window,
-                      2 * run->window);
+    return find_given(run, "set at the first border", place(run, 1) - WINDOW, 2 * WINDOW) &&
+           find_given(run, "set at the second border", place(run, 2) - WINDOW, 2 * WINDOW);
 }
 
 static bool check_set(struct run *run)
 {
-    const CUdeviceptr from = place(run, 1) - run->window;
-    const size_t bytes = run->granule + 2 * run->window;
+    const CUdeviceptr from = place(run, 1) - WINDOW;
+    const size_t bytes = run->granule + 2 * WINDOW;
     return good(run, ms_driver.memset_d8_async(from, 0x5C, bytes, run->work), "cuMemsetD8Async") &&
            wait(run, run->work) && find_words(run, 0x5C5C5C5C) &&
            good(run, ms_driver.memset_d32_async(from, 0x1234ABCD, bytes / 4, run->work),
@@ -310,9 +310,9 @@ static bool check_set(struct run *run)
 
 static bool check_copy(struct run *run)
 {
-    const size_t bytes = 2 * run->window - 3;
-    const CUdeviceptr first = place(run, 1) - run->window + 1;
-    const CUdeviceptr second = place(run, 2) - run->window + 2;
+    const size_t bytes = 2 * WINDOW - 3;
+    const CUdeviceptr first = place(run, 1) - WINDOW + 1;
+    const CUdeviceptr second = place(run, 2) - WINDOW + 2;
     return write_pattern(run, 4, first, bytes) &&
            find_given(run, "copied from the host", first, bytes) &&
            good(run, ms_driver.memcpy_dtod_async(second, first, bytes, run->work),
@@ -388,7 +388,7 @@ static bool queue_sets(struct run *run, unsigned char value)
 
 static bool check_source(struct run *run)
 {
-    const size_t bytes = 2 * run->window;
+    const size_t bytes = run->host_bytes;
     give_pattern(run, 6, bytes);
     if (!queue_sets(run, SET_VALUE) ||
         !good(run, ms_driver.memcpy_htod_async(place(run, 1), run->given, bytes, run->work),
@@ -402,7 +402,7 @@ static bool check_source(struct run *run)
 /* The event was recorded after the sets, of which the last has that value. */
 static bool find_sets(struct run *run, unsigned char value, uint64_t patience_ms)
 {
-    const size_t bytes = 4096 < run->window ? 4096 : run->window;
+    const size_t bytes = WINDOW;
     const CUresult state = ms_event_poll(run->event, patience_ms);
     if (state != CUDA_SUCCESS)
         return answer(run, UNKNOWN, "the event is not complete: CUDA error %d", (int)state);
@@ -435,7 +435,7 @@ static bool check_context_event(struct run *run)
 
 static bool check_remap(struct run *run)
 {
-    const size_t bytes = run->window;
+    const size_t bytes = WINDOW;
     return write_pattern(run, 8, place(run, 0), bytes) &&
            write_pattern(run, 9, place(run, 2), bytes) && unmap(run, 0) && unmap(run, 2) &&
            map(run, 0, run->handles[2]) && map(run, 2, run->handles[0]) &&

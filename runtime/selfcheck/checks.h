@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asks the driver whether each fact (facts.def) holds on a device: by copies and sets in memory of its own, whose bytes it
- * then compares. It launches nothing, and touches no memory of others.
+ * Asks the driver whether each fact (facts.def) holds on a device: by copies and sets in memory of
+ * its own, whose bytes it then compares. It launches nothing, and touches no memory of others.
  */
 #pragma once
 

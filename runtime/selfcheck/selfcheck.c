@@ -71,8 +71,9 @@ static void publish(CUdevice device, enum ms_check_state state,
         const struct ms_fact_row *row = &ms_facts[fact];
         if ((report->unmet & MS_FACT_BIT(fact)) == 0)
             continue;
-        ms_log(row->level, "self-check of device %d: %s (%s: %s): %s", device, row->fault,
-               row->name, report->seen[fact], row->remedy);
+        ms_log(row->level == MS_WARN ? MS_WARN : MS_INFO,
+               "self-check of device %d: %s (%s: %s): %s", device, row->fault, row->name,
+               report->seen[fact], row->remedy);
         used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s: %s", used > 0 ? "; " : "",
                                  row->name, report->seen[fact]);
     }

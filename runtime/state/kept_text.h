@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small texts that outlive the process, in the folder of state pages. A name is that of a file there. */
+/* Small texts that outlive the process, as files in the folder of state pages. */
 #pragma once
 
 #include <stdbool.h>

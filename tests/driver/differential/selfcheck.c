@@ -98,8 +98,8 @@ static void *capture(void *unused)
     return NULL;
 }
 
-/* Another thread captures all the time. None of its captures ends because of the check. An allocation
- * of a thread that lets captures be is made by the driver or not, so it is tried until one is not. */
+/* Another thread captures all the time, and none of its captures ends because of the check. While
+ * one goes on, an allocation is the driver's: there are many, so that some come in between. */
 static void beside_captures(void)
 {
     pthread_t thread;

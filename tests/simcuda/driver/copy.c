@@ -93,7 +93,7 @@ static void end_with_handle(struct sim_copy *copy)
     if (is_flat && sim_is_broken(SIM_BROKEN_COPY)) {
         copy->width = sim_bytes_of_one_handle(from->address,
                                               sim_bytes_of_one_handle(to->address, copy->width));
-    } else if (!is_flat && sim_is_broken(SIM_BROKEN_COPY_2D)) {
+    } else if (copy->height > 1 && sim_is_broken(SIM_BROKEN_COPY_2D)) {
         const size_t rows = copy->height;
         const size_t to_rows = sim_bytes_of_one_handle(to->address, rows * to->pitch) / to->pitch;
         const size_t from_rows =

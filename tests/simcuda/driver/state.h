@@ -187,8 +187,8 @@ void sim_memory_destroy_all_locked(struct CUctx_st *context);
 /* Of an address in host memory (host.c). */
 CUdeviceptr sim_host_device_address_locked(const struct sim_memory *memory, CUdeviceptr address);
 
-/* The bytes of [address, address + bytes) that lie in the mapping where it begins; all of them if it
- * begins in none. */
+/* The bytes of [address, address + bytes) that lie in the mapping in which it begins. All of them
+ * if it begins in none. */
 size_t sim_bytes_of_one_handle(CUdeviceptr address, size_t bytes);
 
 /* One chunk of a reservation. */
