@@ -20,7 +20,7 @@
  */
 enum { HANDLES = 3, PLACES = 4, LEAST_FREE_GRANULES = 16 };
 enum { WINDOW = 8 << 10, MOST_HOST_BYTES = 96 << 10 };
-enum { PATIENCE_MS = 1000, CONTEXT_PATIENCE_MS = 100, SETS = 4, SET_VALUE = 0xA0 };
+enum { PATIENCE_MS = 1000, EVENT_PATIENCE_MS = 20, SETS = 4, SET_VALUE = 0xA0 };
 
 enum answer { YES, NO, REFUSED, UNKNOWN };
 
@@ -399,11 +399,18 @@ static bool check_source(struct run *run)
            find_pattern(run, "copied before they were overwritten", 6, place(run, 1), bytes);
 }
 
-/* The event was recorded after the sets, of which the last has that value. */
-static bool find_sets(struct run *run, unsigned char value, uint64_t patience_ms)
+/* The event was recorded after the sets, of which the last has that value. There is little patience
+ * with it once they are done: it may follow work of the program. */
+static bool find_sets(struct run *run, unsigned char value)
 {
     const size_t bytes = WINDOW;
-    const CUresult state = ms_event_poll(run->event, patience_ms);
+    bool are_done = false;
+    CUresult state = ms_event_poll(run->event, EVENT_PATIENCE_MS);
+    for (int ms = 0; state == CUDA_ERROR_NOT_READY && !are_done && ms < PATIENCE_MS;
+         ms += EVENT_PATIENCE_MS) {
+        are_done = ms_driver.stream_query(run->work) != CUDA_ERROR_NOT_READY;
+        state = ms_event_poll(run->event, EVENT_PATIENCE_MS);
+    }
     if (state != CUDA_SUCCESS)
         return answer(run, UNKNOWN, "the event is not complete: CUDA error %d", (int)state);
     memset(run->given, value, bytes);
@@ -416,11 +423,10 @@ static bool check_event(struct run *run)
     const unsigned char value = SET_VALUE + SETS;
     return queue_sets(run, value) &&
            good(run, ms_driver.event_record(run->event, run->work), "cuEventRecord") &&
-           find_sets(run, value, PATIENCE_MS);
+           find_sets(run, value);
 }
 
-/* The program's work may take long, so the answer may be unknown. A driver without the function is
- * asked nothing else. */
+/* A driver without the function is asked nothing else. */
 static bool check_context_event(struct run *run)
 {
     const unsigned char value = SET_VALUE + 2 * SETS;
@@ -428,7 +434,7 @@ static bool check_context_event(struct run *run)
         return false;
     const CUresult result = ms_context_record(run->context, run->event);
     return result == CUDA_ERROR_NOT_SUPPORTED ||
-           (good(run, result, "cuCtxRecordEvent") && find_sets(run, value, CONTEXT_PATIENCE_MS));
+           (good(run, result, "cuCtxRecordEvent") && find_sets(run, value));
 }
 
 /* --- A and C change places */
@@ -507,13 +513,14 @@ static void give_memory_back(const struct run *run)
         GIVE_BACK(ms_driver.mem_address_free(run->base, PLACES * run->granule));
 }
 
-static void give_back(struct run *run)
+/* False if work may still be using it. */
+static bool give_back(struct run *run)
 {
     if (run->is_stuck || (run->work != NULL && poll(run->work) == CUDA_ERROR_NOT_READY) ||
         (run->reader != NULL && poll(run->reader) == CUDA_ERROR_NOT_READY)) {
         ms_log(MS_INFO, "self-check: device %d is busy: %zu bytes of it are not given back",
                run->device, HANDLES * run->granule);
-        return;
+        return false;
     }
     if (run->event != NULL)
         GIVE_BACK(ms_driver.event_destroy(run->event));
@@ -524,6 +531,7 @@ static void give_back(struct run *run)
     give_memory_back(run);
     ms_heap_free(run->given);
     ms_heap_free(run->got);
+    return true;
 }
 
 void ms_checks_run(CUcontext context, CUdevice device, struct ms_check_report *report_out)
@@ -536,7 +544,7 @@ void ms_checks_run(CUcontext context, CUdevice device, struct ms_check_report *r
         while (at < CHECKS && ask(&run, &checks[at], report_out))
             at++;
         at += at < CHECKS;
-        give_back(&run);
+        report_out->is_stuck = !give_back(&run);
         ms_driver_leave(&scope);
     }
     for (; at < CHECKS; at++)

@@ -13,7 +13,8 @@ struct ms_check_report {
     uint32_t unmet;   /* facts that do not hold */
     uint32_t refused; /* of these: because a call returned an error, which it may not do again */
     uint32_t
-        unknown; /* facts that were not asked: memory was short, the device busy, a call failed */
+        unknown;   /* facts that were not asked: memory was short, the device busy, a call failed */
+    bool is_stuck; /* the device did not finish, so its memory could not be given back */
     char seen[MS_FACT_COUNT][MS_SEEN_BYTES]; /* what was seen of those that do not hold */
 };
 

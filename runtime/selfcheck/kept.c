@@ -58,7 +58,7 @@ bool ms_check_subject_find(CUdevice device, struct ms_check_subject *subject_out
 
 static void name_of(const struct ms_check_subject *subject, char name[64])
 {
-    snprintf(name, 64, "selfcheck-%s.txt", subject->device);
+    snprintf(name, 64, ".selfcheck-%s", subject->device);
 }
 
 static int put_head(const struct ms_check_subject *subject, char *text, size_t bytes)

@@ -91,7 +91,8 @@ static void check_locked(CUcontext context, CUdevice device)
     publish(device, state, &report);
     /* Work of the program may be queued for long: that fact is not asked again. */
     const uint32_t unknown = report.unknown & ~MS_FACT_BIT(MS_FACT_CONTEXT_EVENT);
-    if (unknown == 0 || !ms_facts_allow(device) || ++attempts[device] == MOST_ATTEMPTS)
+    if (unknown == 0 || report.is_stuck || !ms_facts_allow(device) ||
+        ++attempts[device] == MOST_ATTEMPTS)
         atomic_store_explicit(&is_checked[device], true, memory_order_release);
 }
 

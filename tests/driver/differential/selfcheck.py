@@ -59,7 +59,7 @@ class Place:
         return lines_of(done), dump
 
     def texts(self):
-        return glob.glob(os.path.join(self.folder, "selfcheck-*"))
+        return glob.glob(os.path.join(self.folder, ".selfcheck-*"))
 
 
 def lines_of(done):

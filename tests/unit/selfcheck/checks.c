@@ -368,5 +368,6 @@ MS_TEST(a_device_that_does_not_finish_is_left_alone)
     run();
     CHECK_EQ(report.unmet, 0);
     CHECK_EQ(report.unknown, MS_FACT_BIT(MS_FACT_RESOLVER) - 1);
+    CHECK(report.is_stuck);
     CHECK_EQ(fake.calls[FAKE_mem_unmap], 0); /* queued work may still write there */
 }
