@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
- * output, no memory. The constructor reads one environment variable.
+ * output, no memory. The constructor reads one environment variable. That of resolver.c sets a
+ * pointer.
  */
 #include "shim/init.h"
 
@@ -10,9 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/driver.h"
-#include "runtime/selfcheck/selfcheck.h"
 #include "runtime/start/start.h"
-#include "shim/lookup.h"
 #include "shim/real.h"
 
 static bool off; /* immutable after the constructor */
@@ -61,10 +60,8 @@ static bool fill_driver_table(void)
 static void start(void)
 {
     static bool done; /* atomic; the first thread starts */
-    if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL) || !fill_driver_table())
-        return;
-    ms_selfcheck_set_resolver(ms_resolver_is_right);
-    ms_start(environ);
+    if (!__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL) && fill_driver_table())
+        ms_start(environ);
 }
 
 CUresult cuInit(unsigned int Flags)

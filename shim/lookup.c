@@ -6,7 +6,6 @@
 #include "shim/lookup.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "runtime/state/counters.h"
@@ -100,33 +99,4 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cu
     ms_count(MS_COUNT_LOOKUPS, 1);
     return published(MS_REAL(cuGetProcAddress_v2)(symbol, pfn, cudaVersion, flags, symbolStatus),
                      symbol, pfn, cudaVersion, flags);
-}
-
-static void *ask(enum ms_entry entry)
-{
-    void *found = NULL;
-    const struct ms_entry_facts *facts = &ms_entries[entry];
-    const cuuint64_t flags = facts->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
-                                               : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-    CUresult result =
-        MS_REAL(cuGetProcAddress_v2)(facts->base, &found, facts->version, flags, NULL);
-    if (result == CUDA_ERROR_NOT_SUPPORTED) /* before CUDA 12 */
-        result = MS_REAL(cuGetProcAddress)(facts->base, &found, facts->version, flags);
-    return result == CUDA_SUCCESS ? found : NULL;
-}
-
-bool ms_resolver_is_right(char *seen, size_t bytes)
-{
-    for (enum ms_entry entry = 0; entry < MS_ENTRY_COUNT; entry++) {
-        const struct ms_entry_facts *facts = &ms_entries[entry];
-        void *found = ms_has_wrapper(entry) ? ask(entry) : NULL;
-        if (found == NULL ||
-            ms_substitute(found, facts->base, facts->version, facts->per_thread) != found ||
-            ms_is_driver(found))
-            continue;
-        snprintf(seen, bytes, "%s is %p, which is not in the driver's library", facts->symbol,
-                 found);
-        return false;
-    }
-    return true;
 }
