@@ -478,17 +478,16 @@ static bool ask(struct run *run, const struct check *check, struct ms_check_repo
     run->answer = YES;
     if (check->holds(run))
         return true;
-    const enum answer answer = run->answer;
-    if (answer == UNKNOWN)
+    if (run->answer == UNKNOWN)
         report->unknown |= bit;
     else
         report->unmet |= bit;
-    if (answer == REFUSED)
+    if (run->answer == REFUSED)
         report->refused |= bit;
     ms_log(MS_DEBUG, "self-check: %s: %s", ms_facts[check->fact].name, run->seen);
     /* Work that is queued would change what the next check finds. */
     return check->fact != MS_FACT_MEMORY && !run->is_stuck &&
-           (answer != UNKNOWN || check->fact == MS_FACT_CONTEXT_EVENT) &&
+           (run->answer != UNKNOWN || check->fact == MS_FACT_CONTEXT_EVENT) &&
            poll(run->work) == CUDA_SUCCESS && poll(run->reader) == CUDA_SUCCESS;
 }
 

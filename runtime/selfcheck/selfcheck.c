@@ -16,7 +16,7 @@
  * treated alike. */
 static struct ms_lock lock = MS_LOCK_INIT(selfcheck);
 static _Atomic bool is_checked[MS_MAX_DEVICES];
-static unsigned attempts[MS_MAX_DEVICES]; /* guarded by lock */
+static unsigned attempts[MS_MAX_DEVICES] MS_GUARDED_BY(lock);
 
 static ms_resolver_check *resolver;
 
@@ -80,7 +80,7 @@ static void publish(CUdevice device, enum ms_check_state state,
     ms_state_set_check((uint32_t)device, state, !ms_facts_allow(device), text);
 }
 
-static void check_locked(CUcontext context, CUdevice device)
+MS_HOLDS(lock) static void check_locked(CUcontext context, CUdevice device)
 {
     enum { MOST_ATTEMPTS = 16 };
     struct ms_check_report report;
