@@ -284,7 +284,7 @@ static bool check_alias(struct run *run)
     if (!map(run, HANDLES, run->handles[0]))
         return false;
     const bool is_same = is_alias(run);
-    return !run->is_stuck && unmap(run, HANDLES) && is_same;
+    return wait(run, run->work) && unmap(run, HANDLES) && is_same;
 }
 
 /* --- sets and copies over the borders of A, B and C */

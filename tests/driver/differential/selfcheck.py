@@ -8,6 +8,7 @@ or the shim does without what does not work.
 import glob
 import json
 import os
+import random
 import re
 
 from scenarios import main
@@ -132,11 +133,27 @@ def check_moments(test):
     test.check("a handle of less than the shim's granule is the driver's", dump["deferred_allocations"] == 1, dump)
 
 
+def check_failing_calls(test):
+    """Calls of a check that fail once. It makes more than a hundred, from the ninth one of the shim on."""
+    place = Place(test, "failing")
+    wanted, _ = test.run("mapped", with_shim=False)
+    wrong = []
+    for code in (1, 2, 999):
+        for number in range(random.randrange(9, 13), 100, 4):
+            done, dump = test.run("mapped", place.settings(
+                METASHARD_SELFCHECK="fresh", METASHARD_LOG="warn", SIMCUDA_FAULT_CALLER="libmetashard",
+                SIMCUDA_FAULTS=f"*:{number}={code}"))
+            if (done.stdout, done.stderr) != (wanted.stdout, "") or dump["deferred_allocations"] != 2:
+                wrong.append(f"call {number} fails with {code}: {done.stdout}{done.stderr}{dump['self_checks']}")
+    test.check("a call of the check that fails does no harm", not wrong, "\n".join(wrong))
+
+
 def check_all(test):
     for fact in FAULTS:
         check_fault(test, fact)
     check_kept(test)
     check_moments(test)
+    check_failing_calls(test)
 
 
 main(check_all)
