@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
- * output, no memory. The constructor reads one environment variable.
+ * output, no memory. The constructor reads one environment variable. That of resolver.c sets a
+ * pointer.
  */
 #include "shim/init.h"
 

@@ -5,7 +5,6 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
-#include "shim/entries.h"
 #include "shim/newer.h"
 #include "shim/real.h"
 
@@ -20,6 +19,11 @@ static void *const wrappers[MS_ENTRY_COUNT] = {
 #include "shim/entries.def"
 #undef MS_ENTRY
 };
+
+bool ms_has_wrapper(enum ms_entry entry)
+{
+    return wrappers[entry] != NULL;
+}
 
 /* The spare thunks, in assembly: ms_spare_thunks[i] leads to slot MS_ENTRY_COUNT + i. */
 extern void *const ms_spare_thunks[MS_SPARE_COUNT];

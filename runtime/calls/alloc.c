@@ -18,6 +18,7 @@
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/source/pinned_pool.h"
 #include "runtime/state/counters.h"
@@ -164,6 +165,8 @@ void ms_deferral_begun(CUdevice device, size_t bytes, bool is_transient)
 static bool allocate(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
                      CUdeviceptr *address_out, CUresult *result_out)
 {
+    if (!ms_selfcheck_allows(context, device))
+        return false;
     if (!ms_overcommit_admits(device, bytes, pool)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;

@@ -11,6 +11,7 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/calls/query.h"
+#include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/settle.h"
@@ -226,7 +227,8 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
     struct operands operands;
     const struct ms_packed *packed = arguments->packed;
     if (layout->rule == MS_RULE_RUN || layout->rule == MS_RULE_CONCATENATE ||
-        !find_operands(reach, layout->rule, &operands) || has_other_memory(arguments, reach))
+        !find_operands(reach, layout->rule, &operands) || has_other_memory(arguments, reach) ||
+        !ms_fact_holds(operands.out->device, MS_FACT_ALIAS)) /* a replay needs the sink */
         return false;
     CUcontext context;
     if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||

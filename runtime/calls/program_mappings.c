@@ -10,18 +10,20 @@
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/handles.h"
 #include "runtime/memory/publish.h"
+#include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/active_plan.h"
 
 static struct ms_lock turn = MS_LOCK_INIT(program_mappings);
 
 /* --- handles */
 
+/* Of the program's memory, and of the shim's, which may be larger. */
 static bool is_granules(const CUmemAllocationProp *prop, size_t bytes)
 {
     size_t granule;
     return ms_driver.mem_get_granularity(&granule, prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) ==
                CUDA_SUCCESS &&
-           bytes % granule == 0;
+           bytes % granule == 0 && ms_backing_rounded(prop->location.id, bytes) == bytes;
 }
 
 bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
@@ -30,7 +32,8 @@ bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
     CUcontext context = NULL;
     CUdevice device;
     if (handle_out == NULL || !ms_may_defer(bytes, &context, &device) ||
-        !ms_backing_serves(prop, device) || !is_granules(prop, bytes))
+        !ms_backing_serves(prop, device) || !is_granules(prop, bytes) ||
+        !ms_selfcheck_allows(context, device))
         return false;
     if (!ms_overcommit_admits(device, bytes, NULL)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;

@@ -4,6 +4,7 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
@@ -207,14 +208,16 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
     return result;
 }
 
-/* Refuses captured operations, whose memory must not change, and more than one allocation. */
+/* Refuses captured operations, whose memory must not change, more than one allocation, and a device
+ * without sinks. */
 static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *receive,
                         CUresult *result)
 {
     if (ms_is_capturing())
         return false;
     struct ms_allocation *allocation = ms_space_claim(address);
-    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes);
+    const bool fits = allocation != NULL && ms_fits(allocation, address, bytes) &&
+                      ms_fact_holds(allocation->device, MS_FACT_ALIAS);
     if (fits) {
         const size_t begin = ms_offset(allocation, address);
         *result = receive_into(allocation, begin, begin + bytes, receive);

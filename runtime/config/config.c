@@ -141,6 +141,20 @@ static const char *parse_PLAN_MODE(const char *text, ms_type_PLAN_MODE *value_ou
     return NULL;
 }
 
+static const char *const self_check_names[] = {
+    [MS_SELF_CHECK_OFF] = "off", [MS_SELF_CHECK_ON] = "on", [MS_SELF_CHECK_FRESH] = "fresh"};
+
+static const char *parse_SELF_CHECK(const char *text, ms_type_SELF_CHECK *value_out)
+{
+    for (int i = MS_SELF_CHECK_OFF; i <= MS_SELF_CHECK_FRESH; i++) {
+        if (strcasecmp(text, self_check_names[i]) == 0) {
+            *value_out = (enum ms_self_check)i;
+            return NULL;
+        }
+    }
+    return "on, off or fresh";
+}
+
 static const char *parse_LOG(const char *text, ms_type_LOG *value_out)
 {
     const char *colon = strchr(text, ':');
@@ -280,6 +294,11 @@ static void format_PATH(char *text, const ms_type_PATH *value)
 static void format_PLAN_MODE(char *text, const ms_type_PLAN_MODE *value)
 {
     snprintf(text, VALUE_BYTES, "%s", *value == MS_ENFORCE ? "enforce" : "advise");
+}
+
+static void format_SELF_CHECK(char *text, const ms_type_SELF_CHECK *value)
+{
+    snprintf(text, VALUE_BYTES, "%s", self_check_names[*value]);
 }
 
 static void format_LOG(char *text, const ms_type_LOG *value)

@@ -30,10 +30,12 @@ struct ms_size_list {
 
 enum ms_mode { MS_OFF, MS_ON, MS_VERIFY };
 enum ms_plan_mode { MS_ADVISE, MS_ENFORCE };
+enum ms_self_check { MS_SELF_CHECK_OFF, MS_SELF_CHECK_ON, MS_SELF_CHECK_FRESH };
 
 typedef bool ms_type_SWITCH;
 typedef enum ms_mode ms_type_MODE;
 typedef enum ms_plan_mode ms_type_PLAN_MODE;
+typedef enum ms_self_check ms_type_SELF_CHECK;
 typedef uint64_t ms_type_BYTES;
 typedef uint64_t ms_type_NUMBER;
 typedef struct ms_size_list ms_type_SIZES;

@@ -14,6 +14,8 @@
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent);
 #endif
 
+enum { MS_MAX_DEVICES = 64 };
+
 struct ms_driver {
 #define MS_DRIVER(field, symbol) __typeof__(&symbol) field;
 #define MS_DRIVER_OPTIONAL MS_DRIVER

@@ -103,3 +103,8 @@ CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes
     enum { GRANULE = 2 << 20 };
     return reserve(&programs, address_out, bytes, GRANULE, alignment);
 }
+
+bool ms_address_is_wanted(CUdeviceptr address)
+{
+    return address >= ours.first && address < programs.end;
+}

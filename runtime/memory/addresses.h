@@ -29,3 +29,6 @@ CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t gra
 
 /* The same for a program that leaves the address to the driver. */
 CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment);
+
+/* True if address is one of those that are asked for. */
+bool ms_address_is_wanted(CUdeviceptr address);

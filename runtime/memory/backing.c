@@ -35,7 +35,7 @@ static bool has(CUdevice device, CUdevice_attribute attribute)
 
 /* As cuMemAlloc's memory would be: pinned on the device, exportable, reachable by RDMA where the
  * device can. Neither of the latter two can be added to a handle later. */
-static CUmemAllocationProp memory_properties(CUdevice device)
+CUmemAllocationProp ms_backing_properties(CUdevice device)
 {
     CUmemAllocationProp prop = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -54,7 +54,7 @@ bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device)
         prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != device ||
         prop->win32HandleMetaData != NULL)
         return false;
-    const CUmemAllocationProp ours = memory_properties(device);
+    const CUmemAllocationProp ours = ms_backing_properties(device);
     return (prop->requestedHandleTypes & ~ours.requestedHandleTypes) == 0 &&
            prop->allocFlags.compressionType == CU_MEM_ALLOCATION_COMP_NONE &&
            prop->allocFlags.gpuDirectRDMACapable <= ours.allocFlags.gpuDirectRDMACapable &&
@@ -63,7 +63,7 @@ bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device)
 
 size_t ms_backing_rounded(CUdevice device, size_t bytes)
 {
-    const CUmemAllocationProp prop = memory_properties(device);
+    const CUmemAllocationProp prop = ms_backing_properties(device);
     size_t granule;
     if (ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) !=
             CUDA_SUCCESS ||
@@ -74,7 +74,7 @@ size_t ms_backing_rounded(CUdevice device, size_t bytes)
 
 CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes)
 {
-    const CUmemAllocationProp prop = memory_properties(device);
+    const CUmemAllocationProp prop = ms_backing_properties(device);
     size_t granule;
     CUresult result =
         ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
@@ -98,7 +98,7 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
                           size_t bytes)
 {
-    const CUmemAllocationProp prop = memory_properties(device);
+    const CUmemAllocationProp prop = ms_backing_properties(device);
     size_t granule;
     CUresult result =
         ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
@@ -294,7 +294,7 @@ static CUresult map_chunk(const struct ms_backing *backing, const struct ms_chun
 {
     const CUdeviceptr address = backing->address + chunk->begin;
     const size_t bytes = chunk->end - chunk->begin;
-    const CUmemAllocationProp prop = memory_properties(backing->device);
+    const CUmemAllocationProp prop = ms_backing_properties(backing->device);
     CUmemGenericAllocationHandle handle;
     CUresult result = ms_driver.mem_create(&handle, bytes, &prop, 0);
     if (result != CUDA_SUCCESS)
@@ -532,7 +532,7 @@ static CUresult get_sink(const struct ms_backing *backing, CUmemGenericAllocatio
     *sink_out = atomic_load(&sinks[backing->device].handle);
     if (*sink_out != 0)
         return CUDA_SUCCESS;
-    const CUmemAllocationProp prop = memory_properties(backing->device);
+    const CUmemAllocationProp prop = ms_backing_properties(backing->device);
     const CUresult result = ms_driver.mem_create(sink_out, backing->granule, &prop, 0);
     if (result != CUDA_SUCCESS)
         return result;

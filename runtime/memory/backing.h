@@ -18,8 +18,6 @@
 #include "runtime/base/range.h"
 #include "runtime/driver/driver.h"
 
-enum { MS_MAX_DEVICES = 64 };
-
 struct ms_chunk {
     size_t begin, end; /* offsets in the allocation, multiples of the granule */
     bool is_pinned;    /* the memory of a real mapping: it stays until the program unmaps it */
@@ -73,6 +71,9 @@ CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t 
  * CUDA_ERROR_NOT_SUPPORTED if they are not whole granules. */
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
                           size_t bytes);
+
+/* Of the shim's memory on the device. */
+CUmemAllocationProp ms_backing_properties(CUdevice device);
 
 /* True if the shim's memory is what a handle with these properties would be, on that device. */
 bool ms_backing_serves(const CUmemAllocationProp *prop, CUdevice device);

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "runtime/config/config.h"
+#include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -24,9 +25,11 @@ CUresult ms_event_poll(CUevent event, uint64_t ms)
     return state;
 }
 
-/* It would end captures of other threads, so none begins meanwhile (ms_order_set_capture). */
-static CUresult record_context(CUcontext context, CUevent event)
+/* No capture begins meanwhile (ms_order_set_capture). */
+CUresult ms_context_record(CUcontext context, CUevent event)
 {
+    if (!ms_fact_holds_everywhere(MS_FACT_CONTEXT_EVENT))
+        return CUDA_ERROR_NOT_SUPPORTED;
     atomic_fetch_add(&ms_hot.marking, 1);
     const CUresult result = atomic_load(&ms_hot.captures) != 0
                                 ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
@@ -53,7 +56,7 @@ static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
     if (state != CUDA_SUCCESS)
         return state;
     state =
-        context != NULL ? record_context(context, event) : ms_driver.event_record(event, stream);
+        context != NULL ? ms_context_record(context, event) : ms_driver.event_record(event, stream);
     if (state == CUDA_SUCCESS) {
         state = ms_event_poll(event, atomic_load(in_vain) ? 0 : ms_config.idle_ms);
         atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
@@ -85,7 +88,7 @@ bool ms_context_ends_within(CUcontext context, uint64_t ms)
     if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
         return false;
     if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
-        has_ended = record_context(context, event) == CUDA_SUCCESS &&
+        has_ended = ms_context_record(context, event) == CUDA_SUCCESS &&
                     ms_event_poll(event, ms) == CUDA_SUCCESS;
         ms_driver.event_destroy(event);
     }
@@ -125,7 +128,7 @@ static CUresult wait_in(CUcontext context)
     CUevent event;
     if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return ms_driver.ctx_synchronize();
-    CUresult result = record_context(context, event);
+    CUresult result = ms_context_record(context, event);
     if (result == CUDA_SUCCESS)
         result = ms_driver.event_synchronize(event);
     else if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)

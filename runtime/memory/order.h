@@ -54,6 +54,13 @@ bool ms_context_is_idle(CUcontext context);
 /* The same for work that ends within so many milliseconds. */
 bool ms_context_ends_within(CUcontext context, uint64_t ms);
 
+/*
+ * Records an event behind all work of the context. That would end captures, so during one it
+ * returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. CUDA_ERROR_NOT_SUPPORTED if the driver cannot
+ * (CUDA 12.5), or does it wrongly (facts.h).
+ */
+CUresult ms_context_record(CUcontext context, CUevent event);
+
 /* Waits for an event, for about so many milliseconds: CUDA_ERROR_NOT_READY if that was not enough.
  * Spins first: even an idle stream takes some microseconds to get to the event. */
 CUresult ms_event_poll(CUevent event, uint64_t ms);

@@ -143,6 +143,16 @@ const char *ms_event_kind_name(uint32_t kind)
     return kind < MS_EVENT_KIND_COUNT ? kind_names[kind] : "?";
 }
 
+const char *ms_check_state_name(uint32_t state)
+{
+    static const char *const names[MS_CHECK_STATE_COUNT] = {[MS_CHECK_NONE] = "none",
+                                                            [MS_CHECK_RUN] = "run",
+                                                            [MS_CHECK_KEPT] = "kept",
+                                                            [MS_CHECK_INCOMPLETE] = "incomplete",
+                                                            [MS_CHECK_OFF] = "off"};
+    return state < MS_CHECK_STATE_COUNT ? names[state] : "?";
+}
+
 bool ms_reason_is_fallback(enum ms_reason reason)
 {
     return reason < MS_REASON_COUNT && reasons[reason].sentence != NULL;

@@ -8,6 +8,7 @@
 
 /* A clause, such as "a kernel without a rule"; "?" for an unknown number. */
 const char *ms_reason_text(uint32_t reason);
+const char *ms_check_state_name(uint32_t state);
 const char *ms_event_kind_name(uint32_t kind);
 
 /* The reason of an event; "" if the call needs the bytes and they were not materialised. */

@@ -18,7 +18,7 @@ static const size_t record_bytes[MS_SECTION_COUNT] = {
 /* Records have no padding, which compilers may lay out differently, and are copied by words. */
 _Static_assert(sizeof(struct ms_state_process) == 1512, "");
 _Static_assert(sizeof(struct ms_state_plan) == 568, "");
-_Static_assert(sizeof(struct ms_state_device) == 128, "");
+_Static_assert(sizeof(struct ms_state_device) == 512, "");
 _Static_assert(sizeof(struct ms_state_file) == 512, "");
 _Static_assert(sizeof(struct ms_state_sample) == 64, "");
 _Static_assert(sizeof(struct ms_state_block) == 376, "");

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #define MS_STATE_MAGIC "metashrd"
-enum { MS_STATE_VERSION = 2, MS_STATE_MARK = 0x01020304 };
+enum { MS_STATE_VERSION = 3, MS_STATE_MARK = 0x01020304 };
 enum { MS_STATE_LEAST_BYTES = 512 << 10, MS_STATE_MOST_BYTES = 1 << 30 };
 
 enum ms_state_section {
@@ -90,9 +90,21 @@ struct ms_state_option {
 struct ms_state_figure_name {
     char text[48];
 };
+/* What the self-check of a device says. Add at the end; explain.c has the names. */
+enum ms_check_state {
+    MS_CHECK_NONE,       /* nothing was deferred there yet */
+    MS_CHECK_RUN,        /* this process has asked */
+    MS_CHECK_KEPT,       /* an earlier one has */
+    MS_CHECK_INCOMPLETE, /* memory was short, or the device busy */
+    MS_CHECK_OFF,
+    MS_CHECK_STATE_COUNT
+};
 struct ms_state_device {
     uint64_t sequence;
     char name[120];
+    uint32_t check;       /* enum ms_check_state */
+    uint32_t steps_aside; /* nothing is deferred there */
+    char unmet[376];      /* facts that do not hold, "; " between them: names, and what was seen */
 };
 
 /* A file that bytes of blocks come from. */

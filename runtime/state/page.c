@@ -19,8 +19,6 @@
 enum { KEPT_DAYS = 7, KEPT_PAGES = 16, MAX_PAGES = 1024, MAX_NAMES = 9 };
 enum { DEVICES = 64, FILES = 128, HIDDEN_HOURS = 1 };
 
-#define HIDDEN_PREFIX ".metashard-new-"
-
 /* --- layout */
 
 static void add_section(struct ms_state_header *header, enum ms_state_section section,
@@ -67,9 +65,7 @@ static bool fail(char text[256], const char *format, const char *what, int error
     return false;
 }
 
-/* Opens the folder, and makes it if it does not exist. A link at its end is refused, and so is a
- * folder in which others may create or rename files. */
-static int open_folder(const char *path, char text[256])
+int ms_state_open_folder(const char *path, char text[256])
 {
     struct stat stat;
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
@@ -114,12 +110,12 @@ bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t
                         const struct ms_state_header *header, char text[256])
 {
     *page = (struct ms_state_page){.total_bytes = bytes};
-    page->folder = open_folder(folder, text);
+    page->folder = ms_state_open_folder(folder, text);
     if (page->folder < 0)
         return false;
     snprintf(page->path, sizeof(page->path), "%s", folder);
-    snprintf(page->hidden_name, sizeof(page->hidden_name), HIDDEN_PREFIX "%d-%lx", (int)getpid(),
-             (unsigned long)ms_clock_ns(CLOCK_MONOTONIC));
+    snprintf(page->hidden_name, sizeof(page->hidden_name), MS_STATE_HIDDEN_PREFIX "%d-%lx",
+             (int)getpid(), (unsigned long)ms_clock_ns(CLOCK_MONOTONIC));
     const int file = openat(page->folder, page->hidden_name,
                             O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool is_good = file >= 0 || fail(text, "cannot create a file in %.160s: %s", folder, errno);
@@ -220,7 +216,7 @@ static size_t find_old(int folder, struct old_page *pages, time_t now)
         return 0;
     }
     for (const struct dirent *entry; count < MAX_PAGES && (entry = readdir(list)) != NULL;) {
-        if (strncmp(entry->d_name, HIDDEN_PREFIX, strlen(HIDDEN_PREFIX)) == 0)
+        if (strncmp(entry->d_name, MS_STATE_HIDDEN_PREFIX, strlen(MS_STATE_HIDDEN_PREFIX)) == 0)
             clean_hidden(folder, entry->d_name, now);
         if (!ms_state_is_page(entry->d_name) || strlen(entry->d_name) >= sizeof(pages->name) ||
             !read_identity(folder, entry->d_name, &identity, &stat) ||

@@ -10,6 +10,15 @@
 #include "runtime/state/folder.h"
 #include "runtime/state/format.h"
 
+/* Files that are being made. An old one is removed: its process was killed. */
+#define MS_STATE_HIDDEN_PREFIX ".metashard-new-"
+
+/*
+ * Opens the folder, and makes it if it does not exist. A link at its end is refused, and so is a
+ * folder in which others may create or rename files: -1, with the reason in `text`.
+ */
+int ms_state_open_folder(const char *path, char text[256]);
+
 /* Divides so many bytes, at least MS_STATE_LEAST_BYTES, among the sections' records. */
 void ms_state_lay_out(struct ms_state_header *header_out, uint64_t bytes, uint64_t options,
                       uint64_t figures);

@@ -314,11 +314,27 @@ void ms_state_set_plan(const struct ms_state_plan *plan)
 
 void ms_state_set_device(uint32_t device, const char *name)
 {
-    struct ms_state_device value = {0};
+    struct ms_state_device value;
     if (!ms_is_recorded() || device >= count_of(MS_SECTION_DEVICES))
         return;
-    PUT_TEXT(value.name, name);
     ms_lock_take(&state.lock);
+    value = *(const struct ms_state_device *)record(MS_SECTION_DEVICES, device);
+    PUT_TEXT(value.name, name);
+    write_record(MS_SECTION_DEVICES, device, &value);
+    ms_lock_drop(&state.lock);
+}
+
+void ms_state_set_check(uint32_t device, enum ms_check_state check, bool steps_aside,
+                        const char *unmet)
+{
+    struct ms_state_device value;
+    if (!ms_is_recorded() || device >= count_of(MS_SECTION_DEVICES))
+        return;
+    ms_lock_take(&state.lock);
+    value = *(const struct ms_state_device *)record(MS_SECTION_DEVICES, device);
+    value.check = check;
+    value.steps_aside = steps_aside;
+    PUT_TEXT(value.unmet, unmet);
     write_record(MS_SECTION_DEVICES, device, &value);
     ms_lock_drop(&state.lock);
 }

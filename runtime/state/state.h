@@ -37,6 +37,8 @@ void ms_state_set_default_rank(uint32_t rank, uint32_t world);
 /* `sequence` is ignored. */
 void ms_state_set_plan(const struct ms_state_plan *plan);
 void ms_state_set_device(uint32_t device, const char *name);
+void ms_state_set_check(uint32_t device, enum ms_check_state check, bool steps_aside,
+                        const char *unmet);
 
 /* The number of a file, or 0 if the table is full. Slow the first time for a path. */
 uint32_t ms_state_file(const char *path);

@@ -439,6 +439,7 @@ static bool read_devices(struct page *page, struct ms_snapshot *snapshot)
         if (device->sequence == 0 || device->sequence % 2 != 0)
             *device = (struct ms_state_device){0};
         CLEAN(device->name);
+        CLEAN(device->unmet);
         if (device->sequence != 0)
             snapshot->device_count = i + 1;
     }

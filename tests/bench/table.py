@@ -14,8 +14,8 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "state page",
-              "start-up", "calls", "instructions", "plan resolve", "growth")
+BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill",
+              "state page", "start-up", "calls", "instructions", "self-check", "plan resolve", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
 MIB_HEAD = ["what", "ranks", "shard", *WAYS]
@@ -128,6 +128,15 @@ def calls(text):
         yield row(f"{match[1]}: time", "", "without", "", "1", match[2])
 
 
+def self_check(text):
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if len(words) == 5 and words[0] in ("kept", "run"):
+            what = f"first allocation, self-check {words[0]}"
+            yield row(f"{what}: instructions of the shim", "", "added", "", "", words[1])
+            yield row(f"{what}: driver calls, and questions to the resolver", "", "added", "", "", f"{words[2]} + {words[3]}")
+
+
 def plan_resolve(text):
     head = re.match(r"(\d+) tensors, (\d+) ranks; goals: one rank (\d+) ms, all ranks (\d+) s", text)
     for line in text.splitlines():
@@ -166,7 +175,8 @@ def quickstart(text):
 
 READERS = {"main job": main_job, "ways": ways, "verify mode": verify, "init, then shard": from_scratch, "flows over NCCL": nccl,
            "instructions over NCCL": nccl_instructions, "fill": fill,
-           "state page": state_page, "start-up": start_up, "calls": calls, "plan resolve": plan_resolve}
+           "state page": state_page, "start-up": start_up, "calls": calls, "self-check": self_check,
+           "plan resolve": plan_resolve}
 
 
 # --- tables with columns of their own

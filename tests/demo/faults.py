@@ -53,7 +53,7 @@ def main():
             faults = []
             for call in CALLS:
                 environment = dict(os.environ, LD_PRELOAD=arguments.preload,
-                                   METASHARD_MIN_BYTES="4096",
+                                   METASHARD_MIN_BYTES="4096", METASHARD_SELFCHECK="off",
                                    SIMCUDA_FAULTS=f"{function}:{call}={code}")
                 fault, failed = run(os.path.join(tool, "client"), folder, environment)
                 seen_errors += failed

@@ -3,8 +3,9 @@
 import json
 import struct
 
-(PROCESS, PLAN, _, FIGURES, FIGURE_NAMES, _, FILES, CAUSES, _, BLOCKS, _) = range(11)
+(PROCESS, PLAN, _, FIGURES, FIGURE_NAMES, DEVICES, FILES, CAUSES, _, BLOCKS, _) = range(11)
 KINDS = ("undefined", "dead", "fill", "file", "snapshot", "launch", "parked", "absent", "resident")
+CHECK_STATES = ("none", "run", "kept", "incomplete", "off")
 PART, CARVED = 1, 2
 PLAN_KIND, OUTSIDE_KIND, SETTLE_KIND = 9, 10, 12
 UNMATCHED, AMBIGUOUS = 22, 23
@@ -27,6 +28,12 @@ def cause_of(record):
     count, size, _, _, last_ns, kind, reason = struct.unpack_from("<5QII", record, 8)
     return {"kind": kind, "reason": reason, "count": count, "bytes": size, "last_ns": last_ns,
             "call": text(record[64:128]), "text": text(record[128:448])}
+
+
+def self_check_of(record):
+    state, steps_aside = struct.unpack_from("<II", record, 128)
+    unmet = text(record[136:])
+    return {"state": CHECK_STATES[state], "steps_aside": bool(steps_aside), "unmet": unmet.split("; ") if unmet else []}
 
 
 def plan_of(record, causes, figures):
@@ -59,14 +66,15 @@ def blocks_of(records, files):
 
 
 def read_dump(path):
-    """The figures by name, and pid, version, blocks, causes, settle_cause and, if there is one, plan."""
+    """The figures by name, and pid, version, blocks, causes, settle_cause, the self-checks of devices in use and, if there
+    is one, plan."""
     with open(path, "rb") as file:
         data = file.read()
     if len(data) < 32:
         raise ValueError(f"{path}: {len(data)} bytes are no state page")
     magic, version, _, total, sections = struct.unpack_from("<8sIIQQ", data)
-    if (magic, version, total, sections) != (b"metashrd", 2, len(data), 11):
-        raise ValueError(f"{path}: not a whole state page of version 2")
+    if (magic, version, total, sections) != (b"metashrd", 3, len(data), 11):
+        raise ValueError(f"{path}: not a whole state page of version 3")
 
     def records(section):
         offset, count, size = struct.unpack_from("<3Q", data, 32 + 24 * section)
@@ -82,7 +90,8 @@ def read_dump(path):
     settled = [cause for cause in causes if cause["kind"] == SETTLE_KIND]
     seen = dict(figures, pid=struct.unpack_from("<Q", process, 8)[0], version=text(process[96:128]),
                 settle_cause=max(settled, key=lambda cause: cause["last_ns"])["text"] if settled else "",
-                blocks=blocks_of(records(BLOCKS), files), causes=causes)
+                blocks=blocks_of(records(BLOCKS), files), causes=causes,
+                self_checks=[self_check_of(record) for record in records(DEVICES) if record[:8] != bytes(8)])
     plan = plan_of(newest(PLAN), causes, figures)
     return dict(seen, plan=plan) if plan is not None else seen
 

@@ -127,6 +127,7 @@ def check_json(folder, job):
                                          if event["kind"] == "fallback"], [("cuLaunchKernel", "fill32", 4 * MIB)])
     check("settings", page["options"]["METASHARD_STATE_DIR"], folder)
     check("device", page["devices"], ["Simulated CUDA device"])
+    check("its self-check", page["self_checks"], [{"state": "run", "steps_aside": False, "unmet": []}])
     check_schema(page, "one process")
     status, out, errors = dump("show", page_of(folder, job), "--events")
     check("events alone", (status, len(re.findall(r"^ +\d+\.\d{6} ", out, re.M)), "Blocks" in out), (0, 13, False))
@@ -250,7 +251,7 @@ def check_bad(folder, good_page):
         "an empty file": (b"", "byte 0: expected 296 more bytes, found the end of the file"),
         "a file that is too short for a header": (good[:100], "byte 100: expected 196 more bytes"),
         "another file": (b"\x7fELF" + bytes(8000), "byte 0: expected \"metashrd\""),
-        "a later version": (make_page.page(version=3), "byte 8: expected a state page of version 2, found version 3"),
+        "a later version": (make_page.page(version=4), "byte 8: expected a state page of version 3, found version 4"),
         "another order of bytes": (make_page.page(mark=0x04030201), "byte 12: expected 0x01020304, found 0x04030201"),
         "a file that was cut": (real[:-4096], f"byte 16: expected the size of the file, {len(real) - 4096}, "
                                               f"found {len(real)}"),
@@ -348,8 +349,8 @@ def check_default(folder, data):
     environment.pop("METASHARD_STATE_DIR", None)
     job = subprocess.Popen([JOB, data, KERNELS], env=environment, stdout=subprocess.PIPE)
     job.communicate()
-    check("the default is the user's runtime directory", os.listdir(os.path.join(run, "metashard")),
-          [f"metashard-{job.pid}.state"])
+    pages = [name for name in os.listdir(os.path.join(run, "metashard")) if not name.startswith(".selfcheck-")]
+    check("the default is the user's runtime directory", pages, [f"metashard-{job.pid}.state"])
     status, out, _ = dump("show", str(job.pid), XDG_RUNTIME_DIR=run)
     check("where it is found by its id", (status, out.startswith(f"process {job.pid}: ended after")), (0, True))
 

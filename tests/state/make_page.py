@@ -8,7 +8,7 @@ import sys
 
 SECTIONS = ["process", "plan", "options", "figures", "names", "devices", "files", "causes", "samples", "blocks",
             "events"]
-RECORD_BYTES = [1512, 568, 512, 8, 48, 128, 512, 1024, 64, 376, 256]
+RECORD_BYTES = [1512, 568, 512, 8, 48, 512, 512, 1024, 64, 376, 256]
 HEADER = struct.Struct("<8sIIQQ")
 NO_RANK = 0xffffffff
 
@@ -32,8 +32,8 @@ def option(name, value):
     return text(name, 48) + text(value, 464)
 
 
-def device(name):
-    return struct.pack("<Q", 2) + text(name, 120)
+def device(name, check=1, steps_aside=0, unmet=""):
+    return struct.pack("<Q", 2) + text(name, 120) + struct.pack("<II", check, steps_aside) + text(unmet, 376)
 
 
 def file(path):
@@ -70,7 +70,7 @@ def records():
         "options": [option("METASHARD", "on"), option("METASHARD_LOG", "warn")],
         "figures": [struct.pack("<Q", value) for value in FIGURES.values()],
         "names": [text(name, 48) for name in FIGURES],
-        "devices": [device("a device"), bytes(128)], "files": [file("/data/model.safetensors")],
+        "devices": [device("a device"), bytes(512)], "files": [file("/data/model.safetensors")],
         "causes": [cause(), cause(kind=11, size=200)],
         "samples": [sample(1, 10, 10, 0), sample(5, 20, 5, 15), bytes(64)],
         "blocks": [block(1, 1000, name="layer.weight", of_file=1), block(2, 5000, flags=2), block(2, 100, flags=1),
@@ -79,7 +79,7 @@ def records():
     }
 
 
-def page(parts=None, version=2, mark=0x01020304):
+def page(parts=None, version=3, mark=0x01020304):
     """The bytes of a page."""
     parts = parts or records()
     offset = HEADER.size + 24 * len(SECTIONS)

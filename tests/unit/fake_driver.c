@@ -119,7 +119,7 @@ static CUresult ctx_get_current(CUcontext *context)
 static CUresult ctx_get_device(CUdevice *device)
 {
     ENTER(ctx_get_device);
-    *device = 0;
+    *device = fake.device;
     return CUDA_SUCCESS;
 }
 
@@ -168,6 +168,20 @@ static CUresult device_get_attribute(int *value, CUdevice_attribute attribute, C
     ENTER(device_get_attribute);
     WANT(device >= 0);
     *value = attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_get_uuid(CUuuid *uuid, CUdevice device)
+{
+    ENTER(device_get_uuid);
+    memset(uuid->bytes, device, sizeof(uuid->bytes));
+    return CUDA_SUCCESS;
+}
+
+static CUresult driver_get_version(int *version)
+{
+    ENTER(driver_get_version);
+    *version = 13000;
     return CUDA_SUCCESS;
 }
 
@@ -267,6 +281,15 @@ static CUresult stream_create(CUstream *stream, unsigned flags)
     ENTER(stream_create);
     WANT(flags == CU_STREAM_NON_BLOCKING);
     *stream = (CUstream)++last;
+    fake.streams++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+    ENTER(stream_destroy);
+    WANT((uintptr_t)stream > 100);
+    fake.streams--;
     return CUDA_SUCCESS;
 }
 
@@ -465,7 +488,7 @@ static CUresult mem_set_access(CUdeviceptr address, size_t bytes, const CUmemAcc
                               : mapping->access & ~bit;
     }
     mprotect(to_host(address), bytes,
-             (mapping->access & 1) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+             (mapping->access >> fake.device & 1) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
     return CUDA_SUCCESS;
 }
 
@@ -571,6 +594,14 @@ static CUresult memcpy_dtod_async(CUdeviceptr to, CUdeviceptr from, size_t bytes
     return CUDA_SUCCESS;
 }
 
+static CUresult memcpy_dtoh_async(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    ENTER(memcpy_dtoh_async);
+    note_work((struct fake_work){FAKE_memcpy_dtoh_async, (uintptr_t)to, from, bytes, 0, stream});
+    memcpy(to, to_host(from), bytes);
+    return CUDA_SUCCESS;
+}
+
 static CUresult memcpy_htod_async(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
     ENTER(memcpy_htod_async);
@@ -582,12 +613,14 @@ static CUresult memcpy_htod_async(CUdeviceptr to, const void *from, size_t bytes
 static CUresult memcpy_2d_async(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     ENTER(memcpy_2d_async);
-    WANT(copy->srcMemoryType == CU_MEMORYTYPE_HOST && copy->dstMemoryType == CU_MEMORYTYPE_DEVICE);
-    note_work((struct fake_work){FAKE_memcpy_2d_async, copy->dstDevice, (uintptr_t)copy->srcHost,
+    WANT(copy->dstMemoryType == CU_MEMORYTYPE_DEVICE);
+    const char *from =
+        copy->srcMemoryType == CU_MEMORYTYPE_HOST ? copy->srcHost : to_host(copy->srcDevice);
+    note_work((struct fake_work){FAKE_memcpy_2d_async, copy->dstDevice, (uintptr_t)from,
                                  copy->WidthInBytes * copy->Height, 0, stream});
     for (size_t i = 0; i < copy->Height; i++)
-        memcpy(to_host(copy->dstDevice + i * copy->dstPitch),
-               (const char *)copy->srcHost + i * copy->srcPitch, copy->WidthInBytes);
+        memcpy(to_host(copy->dstDevice + i * copy->dstPitch), from + i * copy->srcPitch,
+               copy->WidthInBytes);
     return CUDA_SUCCESS;
 }
 
@@ -635,7 +668,9 @@ void fake_start(void)
         FUNCTION(device_get_attribute),
         FUNCTION(device_get_default_mem_pool),
         FUNCTION(device_get_name),
+        FUNCTION(device_get_uuid),
         FUNCTION(device_total_mem),
+        FUNCTION(driver_get_version),
         FUNCTION(mem_get_info),
         FUNCTION(event_create),
         FUNCTION(event_destroy),
@@ -658,11 +693,13 @@ void fake_start(void)
         FUNCTION(mem_unmap),
         FUNCTION(memcpy_2d_async),
         FUNCTION(memcpy_dtod_async),
+        FUNCTION(memcpy_dtoh_async),
         FUNCTION(memcpy_htod_async),
         FUNCTION(memset_d8_async),
         FUNCTION(memset_d32_async),
         FUNCTION(pointer_get_attribute),
         FUNCTION(stream_create),
+        FUNCTION(stream_destroy),
         FUNCTION(stream_get_ctx),
         FUNCTION(stream_query),
         FUNCTION(stream_synchronize),

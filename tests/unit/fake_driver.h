@@ -47,6 +47,7 @@ struct fake_driver {
     /* What there is. */
     size_t reservations, mappings, handles, events; /* handles: references to them */
     size_t physical_bytes;
+    size_t streams;
     size_t pushed_contexts;
     CUstreamCaptureMode capture_mode;
 
@@ -54,6 +55,7 @@ struct fake_driver {
     uint64_t pool[CU_MEMPOOL_ATTR_USED_MEM_HIGH + 1]; /* by attribute */
 
     /* What the test may set. */
+    CUdevice device;         /* of the current context */
     size_t total_bytes;      /* of the device */
     bool is_busy;            /* queries find work that is not done; waits end at once */
     void (*on_wait)(void);   /* called in each wait for an event */

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
@@ -150,6 +151,35 @@ static void put_plan(struct writer *object, const struct ms_state_plan *record)
     json_end(&plan, '}');
 }
 
+/* A string for each part between "; ". */
+static void put_parts(struct writer *object, const char *key, const char *text)
+{
+    char part[sizeof(((struct ms_state_device *)NULL)->unmet)];
+    struct writer list = json_begin(object, key, '[', true);
+    while (*text != '\0') {
+        const char *end = strstr(text, "; ");
+        const size_t length = end != NULL ? (size_t)(end - text) : strlen(text);
+        snprintf(part, sizeof(part), "%.*s", (int)length, text);
+        put_string(&list, NULL, part);
+        text += length + (end != NULL ? 2 : 0);
+    }
+    json_end(&list, ']');
+}
+
+static void put_self_checks(struct writer *object, const struct ms_snapshot *snapshot)
+{
+    struct writer list = json_begin(object, "self_checks", '[', true);
+    for (size_t i = 0; i < snapshot->device_count; i++) {
+        const struct ms_state_device *device = &snapshot->devices[i];
+        struct writer one = json_begin(&list, NULL, '{', true);
+        put_string(&one, "state", ms_check_state_name(device->check));
+        put_value(&one, "steps_aside", device->steps_aside != 0 ? "true" : "false");
+        put_parts(&one, "unmet", device->unmet);
+        json_end(&one, '}');
+    }
+    json_end(&list, ']');
+}
+
 static void put_lists(struct writer *object, const struct ms_snapshot *snapshot)
 {
     struct writer options = json_begin(object, "options", '{', false);
@@ -160,6 +190,7 @@ static void put_lists(struct writer *object, const struct ms_snapshot *snapshot)
     for (size_t i = 0; i < snapshot->device_count; i++)
         put_string(&devices, NULL, snapshot->devices[i].name);
     json_end(&devices, ']');
+    put_self_checks(object, snapshot);
     put_plan(object, &snapshot->plan);
     struct writer samples = json_begin(object, "samples", '[', false);
     for (size_t i = 0; i < snapshot->sample_count; i++)

@@ -47,6 +47,28 @@ static void show_plan(const struct ms_state_plan *plan)
          plan->enforced != 0 ? "enforced" : "as advice");
 }
 
+static const char *outcome_of(const struct ms_state_device *device)
+{
+    return device->steps_aside != 0   ? ", and nothing is deferred there"
+           : device->unmet[0] != '\0' ? ", and some facts do not hold"
+           : device->check == MS_CHECK_RUN || device->check == MS_CHECK_KEPT ? ", all facts hold"
+                                                                             : "";
+}
+
+static void show_self_checks(const struct ms_snapshot *snapshot)
+{
+    for (size_t i = 0; i < snapshot->device_count; i++) {
+        const struct ms_state_device *device = &snapshot->devices[i];
+        const enum color color = device->unmet[0] != '\0' ? YELLOW : PLAIN;
+        if (device->check == MS_CHECK_NONE)
+            continue;
+        line(color, "  self-check of device %zu: %s%s", i, ms_check_state_name(device->check),
+             outcome_of(device));
+        if (device->unmet[0] != '\0')
+            paragraph(color, 4, device->unmet);
+    }
+}
+
 /* Notes on fallbacks, reads of remote bytes, and damage. */
 static void show_notes(const struct ms_snapshot *snapshot)
 {
@@ -232,6 +254,7 @@ static void show_one(const struct view *view)
     line(PLAIN, "%s", "");
     show_totals(&totals, ms_snapshot_figure(snapshot, "deferred_allocations"));
     show_plan(&snapshot->plan);
+    show_self_checks(snapshot);
     show_notes(snapshot);
     show_blocks(snapshot);
     show_tensors(view);

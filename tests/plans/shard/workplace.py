@@ -121,9 +121,10 @@ class Run:
         environment = {name: value for name, value in os.environ.items()
                        if name not in LAUNCHERS and not name.startswith(("METASHARD", "SIMCUDA_"))}
         # Fresh device memory is filled with something: what is not materialised cannot look right by accident.
+        # What the driver copies is counted, and a self-check copies too.
         environment.update(RANK=str(rank), WORLD_SIZE=str(world), SIMCUDA_GRANULE_KIB=str(GRANULE >> 10),
                            SIMCUDA_POISON="2", SIMCUDA_STATS=self.path("stats"), METASHARD_MIN_BYTES=str(MIN_BYTES),
-                           METASHARD_DUMP=self.path("dump"))
+                           METASHARD_DUMP=self.path("dump"), METASHARD_SELFCHECK="off")
         if preload:
             environment["LD_PRELOAD"] = place.preload
         for name, value in variables.items():

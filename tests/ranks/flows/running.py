@@ -48,7 +48,8 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
         # What a caching allocator's blocks may leave behind is 8 granules by default, if they have 2 MiB.
         environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000",
                            METASHARD_MIN_BYTES=str(least), METASHARD_LEFTOVER_BYTES=str(8 * options.granule),
-                           METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"))
+                           METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"),
+                           METASHARD_SELFCHECK="off")  # what the drivers copy is counted, and it copies too
         environment.update(options.shim)
         environment.update(way.environment)
     if plan is not None:

@@ -192,6 +192,8 @@ FILE_ROW(ENOSPC, mkdir, (const char *path, mode_t mode), (path, mode))
 FILE_ROW(EACCES, linkat,
          (int from, const char *old, int to_folder, const char *new_path, int flags),
          (from, old, to_folder, new_path, flags))
+FILE_ROW(EACCES, renameat, (int from, const char *old, int to_folder, const char *new_path),
+         (from, old, to_folder, new_path))
 FILE_ROW(EACCES, unlink, (const char *path), (path))
 FILE_ROW(EACCES, unlinkat, (int folder, const char *path, int flags), (folder, path, flags))
 FILE_ROW(EIO, ioctl, (int file, unsigned long request, void *out), (file, request, out))

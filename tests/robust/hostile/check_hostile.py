@@ -115,10 +115,10 @@ def check_processes(place, options):
     place.check("vfork and exec", "vfork", jobs=2)
     place.check("exec", "exec")
     case = Case(place, "exec")
-    pages = os.listdir(os.path.join(case.folder, "state"))
+    pages = glob.glob(os.path.join(case.folder, "state", "*.state"))
     report("exec leaves one state page", "" if len(pages) == 1 else f"{pages}")
     case = Case(place, "spawn", str(options.spawn), jobs=options.spawn, METASHARD_DUMP="", deferred=None)
-    pages = os.listdir(os.path.join(case.folder, "state"))
+    pages = glob.glob(os.path.join(case.folder, "state", "*.state"))
     report(f"{options.spawn} short children", case.wrong() or ("" if len(pages) <= 24 else f"{len(pages)} state pages"))
     place.check("threads work while the process ends", "exit-threads", deferred=None, said=None)
 

@@ -85,10 +85,31 @@ static bool move_word(const struct sim_copy *copy)
     return true;
 }
 
-static void move(const struct sim_copy *copy)
+/* SIMCUDA_BREAK: a copy ends with the handle in which it begins. */
+static void end_with_handle(struct sim_copy *copy)
 {
+    const struct sim_box *to = &copy->to, *from = &copy->from;
+    const bool is_flat = copy->height == 1 && copy->depth == 1;
+    if (is_flat && sim_is_broken(SIM_BROKEN_COPY)) {
+        copy->width = sim_bytes_of_one_handle(from->address,
+                                              sim_bytes_of_one_handle(to->address, copy->width));
+    } else if (copy->height > 1 && sim_is_broken(SIM_BROKEN_COPY_2D)) {
+        const size_t rows = copy->height;
+        const size_t to_rows = sim_bytes_of_one_handle(to->address, rows * to->pitch) / to->pitch;
+        const size_t from_rows =
+            sim_bytes_of_one_handle(from->address, rows * from->pitch) / from->pitch;
+        copy->height = to_rows < from_rows ? to_rows : from_rows;
+    }
+}
+
+static void move(const struct sim_copy *asked)
+{
+    struct sim_copy now = *asked;
+    const struct sim_copy *copy = &now;
     const struct sim_box *to = &copy->to;
     const struct sim_box *from = &copy->from;
+    if (sim_config.broken != 0)
+        end_with_handle(&now);
     if (move_word(copy))
         return;
     for (size_t z = 0; z < copy->depth; z++) {

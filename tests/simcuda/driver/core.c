@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -216,6 +217,31 @@ static void fork_child(void)
     pthread_mutex_unlock(&sim_lock);
 }
 
+/* Names with commas between them. */
+static unsigned read_broken(void)
+{
+    static const char *const names[] = {
+#define SIM_BREAK(id, name) #name,
+#include "tests/simcuda/driver/broken.def"
+#undef SIM_BREAK
+    };
+    unsigned broken = 0;
+    const char *text = getenv("SIMCUDA_BREAK");
+    while (text != NULL && text[0] != '\0') {
+        const size_t length = strcspn(text, ",");
+        unsigned found = 0;
+        for (unsigned i = 0; i < SIM_BROKEN_COUNT; i++)
+            found |=
+                strlen(names[i]) == length && strncmp(names[i], text, length) == 0 ? 1u << i : 0;
+        if (found == 0)
+            sim_complain("SIMCUDA_BREAK: \"%.*s\" is not understood and not used", (int)length,
+                         text);
+        broken |= found;
+        text += length + (text[length] == ',');
+    }
+    return broken;
+}
+
 static void configure(void)
 {
     char path[PATH_MAX_BYTES];
@@ -232,6 +258,7 @@ static void configure(void)
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);
     sim_config.eager = setting("SIMCUDA_EAGER", 0, 1, 0) == 1;
     sim_config.reads_late = setting("SIMCUDA_LATE", 0, 1, 0) == 1;
+    sim_config.broken = read_broken();
     sim_config.has_switch = setting("SIMCUDA_MULTICAST", 0, 1, 0) == 1;
     read_faults();
     if (expand_path("SIMCUDA_LOG", path)) {
@@ -242,6 +269,21 @@ static void configure(void)
     if (!expand_path("SIMCUDA_STATS", stats_path))
         stats_path[0] = '\0';
     pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+uint64_t sim_settings_hash(void)
+{
+    Dl_info own;
+    struct stat file = {0};
+    struct sim_config settings;
+    uint64_t hash = UINT64_C(1469598103934665603); /* FNV-1a */
+    if (dladdr((void *)(uintptr_t)&sim_settings_hash, &own) != 0 && own.dli_fname != NULL)
+        stat(own.dli_fname, &file);
+    memcpy(&settings, &sim_config, sizeof(settings)); /* with its padding, which is zero */
+    for (size_t i = 0; i < sizeof(settings); i++)
+        hash = (hash ^ ((const unsigned char *)&settings)[i]) * UINT64_C(1099511628211);
+    hash = (hash ^ (uint64_t)file.st_mtim.tv_sec) * UINT64_C(1099511628211);
+    return (hash ^ (uint64_t)file.st_mtim.tv_nsec) * UINT64_C(1099511628211);
 }
 
 /* --- the first line of every call */

@@ -134,7 +134,9 @@ static CUresult get_uuid(CUuuid *uuid, CUdevice device)
     const CUresult result = sim_device_check(device);
     if (result != CUDA_SUCCESS)
         return result;
-    memcpy(uuid->bytes, "simulated-cuda-", sizeof(uuid->bytes));
+    const uint64_t settings = sim_settings_hash();
+    memcpy(uuid->bytes, "simcuda", 7);
+    memcpy(uuid->bytes + 7, &settings, sizeof(settings));
     uuid->bytes[sizeof(uuid->bytes) - 1] = (char)device;
     return CUDA_SUCCESS;
 }

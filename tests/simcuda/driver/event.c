@@ -154,6 +154,13 @@ static bool is_done_locked(CUevent event)
     return event->mark == NULL || event->mark->done;
 }
 
+/* SIMCUDA_BREAK: before the work. */
+static void complete_locked(CUevent event)
+{
+    sim_mark_drop_locked(event->mark);
+    event->mark = NULL;
+}
+
 static CUresult record(CUevent event, CUstream handle, unsigned flags, bool per_thread)
 {
     struct CUstream_st *stream;
@@ -176,6 +183,8 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags, bool per_
         sim_mark_drop_locked(event->mark);
         event->mark = mark;
         event->captured.capture_id = 0;
+        if (sim_is_broken(SIM_BROKEN_EVENT))
+            complete_locked(event);
     }
     pthread_mutex_unlock(&sim_lock);
     return result;
@@ -222,6 +231,8 @@ CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
         sim_mark_drop_locked(hEvent->mark);
         hEvent->mark = mark;
         hEvent->captured.capture_id = 0;
+        if (sim_is_broken(SIM_BROKEN_CONTEXT_EVENT))
+            complete_locked(hEvent);
     }
     pthread_mutex_unlock(&sim_lock);
     return result;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/simcuda/driver/sim.h"
+#include "tests/simcuda/driver/state.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 const char *const sim_entry_names[SIM_ENTRY_COUNT] = {
 #define SIM_FUNCTION(symbol, base, version, per_thread) #symbol,
@@ -66,6 +67,33 @@ static int find_row(const char *base, int version, bool per_thread,
     return best;
 }
 
+/* SIMCUDA_BREAK=resolver: code in memory of its own, which jumps to the function. */
+static void *outside_of(int entry)
+{
+    enum { CODE_BYTES = 16 };
+#ifdef __aarch64__
+    unsigned char code[CODE_BYTES] = {0x50, 0, 0, 0x58, 0, 0x02, 0x1f, 0xd6}; /* ldr x16; br x16 */
+    const size_t address_at = 8;
+#else
+    unsigned char code[CODE_BYTES] = {0x48, 0xb8, [10] = 0xff, 0xe0}; /* movabs rax; jmp rax */
+    const size_t address_at = 2;
+#endif
+    static unsigned char *all;
+    pthread_mutex_lock(&sim_lock);
+    if (all == NULL) {
+        all = mmap(NULL, (size_t)SIM_ENTRY_COUNT * CODE_BYTES, PROT_READ | PROT_WRITE | PROT_EXEC,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (all == MAP_FAILED)
+            abort();
+    }
+    unsigned char *at = all + (size_t)entry * CODE_BYTES;
+    memcpy(code + address_at, &sim_entry_addresses[entry], sizeof(void *));
+    memcpy(at, code, CODE_BYTES);
+    __builtin___clear_cache((char *)at, (char *)at + CODE_BYTES);
+    pthread_mutex_unlock(&sim_lock);
+    return at;
+}
+
 /*
  * The driver manual says that an unknown symbol is CUDA_SUCCESS with a NULL pointer; drivers return
  * CUDA_ERROR_NOT_FOUND with the NULL pointer, and so do we. A version above the driver's own is
@@ -90,7 +118,7 @@ static CUresult look_up(const char *base, void **pfn, int version, cuuint64_t fl
         *status_out = status;
     if (found < 0)
         return CUDA_ERROR_NOT_FOUND;
-    *pfn = sim_entry_addresses[found];
+    *pfn = sim_is_broken(SIM_BROKEN_RESOLVER) ? outside_of(found) : sim_entry_addresses[found];
     return CUDA_SUCCESS;
 }
 

@@ -35,8 +35,11 @@ static void run(struct sim_work *work)
         CUDA_SUCCESS)
         return;
     for (size_t y = 0; y < fill->height; y++)
-        fill_row((char *)fill->box.address + y * fill->box.pitch, fill->width, fill->value,
-                 fill->unit);
+        fill_row((char *)fill->box.address + y * fill->box.pitch,
+                 sim_is_broken(SIM_BROKEN_SET)
+                     ? sim_bytes_of_one_handle(fill->box.address, fill->width)
+                     : fill->width,
+                 fill->value, fill->unit);
     pthread_mutex_lock(&sim_lock);
     sim_stats.memset_bytes += fill->width * fill->height;
     pthread_mutex_unlock(&sim_lock);

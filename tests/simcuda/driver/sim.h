@@ -77,6 +77,10 @@ CUresult sim_enter_query(enum sim_entry entry);
 /* Stops here while the gate before this function is closed (gate.c). */
 void sim_gate_pass(enum sim_entry entry);
 
+/* Of the settings that make a driver what it is, and of this library's file. Who keeps what he
+ * found out of a device must not believe it of another one. */
+uint64_t sim_settings_hash(void);
+
 extern pthread_mutex_t sim_lock;
 
 /* Zeroed memory, or one line and abort(): running out of host memory is no result of a test. */

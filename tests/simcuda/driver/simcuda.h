@@ -32,6 +32,15 @@
  *                              "If pageable memory must first be staged to pinned memory, the driver may synchronize with
  *                              the stream and stage the copy": may, and "undocumented behavior should not be relied upon"
  *                              (CUDA driver API, API synchronization behavior)
+ *   SIMCUDA_BREAK=<name>[,...] a driver that does not do what programs rely on, one name for each:
+ *                              memory: exportable memory is made in two granules only, though one is said to do
+ *                              granularity: exportable memory takes two granules, and that is said
+ *                              alias: what is written at a second mapping of memory stays there
+ *                              set, copy, copy2d: they end with the handle in which they begin
+ *                              event, context_event: complete at once (of cuEventRecord, cuCtxRecordEvent)
+ *                              remap: where memory was unmapped, it is reached still, whatever is mapped next
+ *                              resolver: cuGetProcAddress gives addresses outside of the library, which lead there.
+ *                              No driver is known for any of these; they are for programs that ask whether it is so
  *   SIMCUDA_MULTICAST=1        the devices have a switch between them: multicast objects (else not supported)
  *   SIMCUDA_PROFILE=12|13      12 hides the functions that CUDA 13 added from cuGetProcAddress;
  *                              default 13. The library in profile12/ does not export them either

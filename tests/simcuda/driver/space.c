@@ -166,12 +166,38 @@ void sim_space_give_locked(CUdeviceptr address, size_t bytes)
     free(arena);
 }
 
+/* SIMCUDA_BREAK=remap: what was unmapped last, which its address still leads to. */
+static struct {
+    CUdeviceptr address;
+    int file;
+    uint64_t offset;
+} stale[16];
+static size_t stale_next;
+
+static uint64_t stale_or(CUdeviceptr address, const struct sim_physical *physical)
+{
+    for (size_t i = 0; i < sizeof(stale) / sizeof(stale[0]); i++) {
+        if (stale[i].address == address && stale[i].file == physical->file)
+            return stale[i].offset;
+    }
+    return physical->offset;
+}
+
+void sim_space_keep_stale_locked(CUdeviceptr address, const struct sim_physical *physical)
+{
+    stale[stale_next].address = address;
+    stale[stale_next].file = physical->file;
+    stale[stale_next].offset = physical->offset;
+    stale_next = (stale_next + 1) % (sizeof(stale) / sizeof(stale[0]));
+}
+
 bool sim_space_map_locked(CUdeviceptr address, struct sim_physical *physical, size_t bytes,
                           bool accessible)
 {
-    void *memory =
-        mmap((void *)address, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE,
-             MAP_SHARED | MAP_FIXED | MAP_NORESERVE, physical->file, (off_t)physical->offset);
+    const bool is_apart = sim_is_broken(SIM_BROKEN_ALIAS) && physical->mappings > 0;
+    void *memory = mmap((void *)address, bytes, accessible ? PROT_READ | PROT_WRITE : PROT_NONE,
+                        (is_apart ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED | MAP_NORESERVE,
+                        physical->file, (off_t)stale_or(address, physical));
     if (memory == MAP_FAILED) {
         sim_complain("mmap of %zu bytes of device memory failed: %s", bytes, strerror(errno));
         return false;

@@ -19,6 +19,14 @@ static inline size_t sim_round_up(size_t value, size_t unit)
 /* --- settings: immutable after the first call (core.c) */
 
 enum sim_hints { SIM_HINTS_DECLINED, SIM_HINTS_HONOURED, SIM_HINTS_REFUSED };
+/* SIMCUDA_BREAK: what a driver does otherwise than it should. */
+enum sim_broken {
+#define SIM_BREAK(id, name) SIM_BROKEN_##id,
+#include "tests/simcuda/driver/broken.def"
+#undef SIM_BREAK
+    SIM_BROKEN_COUNT
+};
+
 struct sim_config {
     int devices;
     size_t memory_bytes;
@@ -30,10 +38,16 @@ struct sim_config {
     unsigned delay_us;
     bool has_switch; /* multicast objects */
     bool eager;      /* work that nothing is before runs on the thread that queues it */
+    unsigned broken; /* one bit for each of enum sim_broken */
     bool reads_late; /* pageable sources of asynchronous copies, when the stream gets there */
 };
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)
+
+static inline bool sim_is_broken(enum sim_broken what)
+{
+    return (sim_config.broken & (1u << what)) != 0;
+}
 
 /* The byte that fresh memory is filled with. Called with the lock held. */
 static inline unsigned char sim_poison_byte_locked(void)
@@ -125,6 +139,8 @@ CUresult sim_space_reserve_locked(size_t bytes, size_t alignment, CUdeviceptr hi
 void sim_space_give_locked(CUdeviceptr address, size_t bytes);
 bool sim_space_map_locked(CUdeviceptr address, struct sim_physical *physical, size_t bytes,
                           bool accessible);
+/* SIMCUDA_BREAK=remap: the address will lead to this memory, whatever is mapped there. */
+void sim_space_keep_stale_locked(CUdeviceptr address, const struct sim_physical *physical);
 void sim_space_set_access_locked(CUdeviceptr address, size_t bytes, bool accessible);
 void sim_space_unmap_locked(CUdeviceptr address, size_t bytes);
 
@@ -170,6 +186,10 @@ struct sim_physical *sim_memory_physical_locked(const struct sim_memory *memory,
 void sim_memory_destroy_all_locked(struct CUctx_st *context);
 /* Of an address in host memory (host.c). */
 CUdeviceptr sim_host_device_address_locked(const struct sim_memory *memory, CUdeviceptr address);
+
+/* The bytes of [address, address + bytes) that lie in the mapping in which it begins. All of them
+ * if it begins in none. */
+size_t sim_bytes_of_one_handle(CUdeviceptr address, size_t bytes);
 
 /* One chunk of a reservation. */
 struct sim_mapping {

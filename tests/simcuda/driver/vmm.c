@@ -37,6 +37,12 @@ static bool is_multiple(uint64_t value, size_t unit)
     return value % unit == 0;
 }
 
+/* What a broken driver asks of memory that can be exported. */
+static size_t granule_of(const CUmemAllocationProp *prop, enum sim_broken broken)
+{
+    return prop->requestedHandleTypes != 0 && sim_is_broken(broken) ? 2 * SIM_GRANULE : SIM_GRANULE;
+}
+
 /* --- reservations */
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
@@ -105,7 +111,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
         return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = check_prop(prop);
     if (result == CUDA_SUCCESS)
-        *granularity = SIM_GRANULE;
+        *granularity = granule_of(prop, SIM_BROKEN_GRANULARITY);
     return result;
 }
 
@@ -130,6 +136,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (handle == NULL || size == 0 || !is_multiple(size, SIM_GRANULE) || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = check_prop(prop);
+    if (result == CUDA_SUCCESS && (!is_multiple(size, granule_of(prop, SIM_BROKEN_MEMORY)) ||
+                                   !is_multiple(size, granule_of(prop, SIM_BROKEN_GRANULARITY))))
+        result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)
@@ -199,6 +208,15 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 
 /* --- mappings */
 
+size_t sim_bytes_of_one_handle(CUdeviceptr address, size_t bytes)
+{
+    pthread_mutex_lock(&sim_lock);
+    const struct sim_region *row = sim_table_find(&sim_mappings, address);
+    const size_t left = row == NULL ? bytes : row->begin + row->bytes - address;
+    pthread_mutex_unlock(&sim_lock);
+    return left < bytes ? left : bytes;
+}
+
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags)
 {
@@ -266,6 +284,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
             struct sim_mapping *mapping = (struct sim_mapping *)sim_table_find(&sim_mappings, at);
             at += mapping->region.bytes;
             sim_table_remove(&sim_mappings, &mapping->region);
+            if (sim_is_broken(SIM_BROKEN_REMAP))
+                sim_space_keep_stale_locked(mapping->region.begin, mapping->physical);
             sim_space_unmap_locked(mapping->region.begin, mapping->region.bytes);
             mapping->physical->mappings--;
             sim_physical_drop_if_unused_locked(mapping->physical);

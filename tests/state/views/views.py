@@ -102,7 +102,7 @@ def run_program(in_place, folder, world, preload):
                                "0", "4096"], env=environment, capture_output=True, text=True)
         if done.returncode != 0 or done.stderr:
             raise RuntimeError(done.stderr)
-    return [os.path.join(states, name) for name in sorted(os.listdir(states))]
+    return [os.path.join(states, name) for name in sorted(os.listdir(states)) if name.endswith(".state")]
 
 
 def dump(tool, *arguments):

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/config/config.h"
+#include "runtime/driver/facts.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
@@ -90,6 +91,19 @@ MS_TEST(only_what_is_ours_gets_memory)
     CHECK_EQ(read_bytes(0, HALF), CUDA_SUCCESS);
     CHECK_EQ(read_bytes(0, HALF + 1), CUDA_ERROR_NOT_PERMITTED);
     CHECK_EQ(fake.events, 0);
+    end();
+}
+
+MS_TEST(without_a_sink_it_is_received_whole)
+{
+    start();
+    ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_ALIAS));
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    CHECK_EQ(allocation->backing.backed_bytes, BYTES);
+    CHECK_EQ(fake.physical_bytes, BYTES);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(kind_at(0) == MS_RESIDENT && kind_at(BYTES - 1) == MS_RESIDENT);
     end();
 }
 

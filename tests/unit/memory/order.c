@@ -4,6 +4,7 @@
 
 #include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
+#include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "tests/simcuda/harness/test.h"
@@ -158,6 +159,16 @@ MS_TEST(a_context_is_waited_for_by_an_event_where_the_driver_has_it)
     CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
     CHECK_EQ(waits, 1);
     CHECK_EQ(synchronisations, 1);
+}
+
+MS_TEST(a_context_whose_events_come_too_early_is_waited_for_without)
+{
+    set_up();
+    ms_facts_set_unmet(0, MS_FACT_BIT(MS_FACT_CONTEXT_EVENT));
+    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
+    CHECK_EQ(marks + waits, 0);
+    CHECK_EQ(synchronisations, 1);
+    CHECK(!ms_context_is_idle(CONTEXT));
 }
 
 MS_TEST(a_context_with_a_capture_is_not_waited_for)

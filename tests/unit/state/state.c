@@ -34,6 +34,7 @@ MS_TEST(the_process_and_its_settings_are_there)
     setenv("RANK", "3", 1);
     setenv("WORLD_SIZE", "8", 1);
     page_start(1 * MIB);
+    ms_state_set_check(1, MS_CHECK_KEPT, true, "set: ends; copy: ends");
     ms_state_set_device(1, "a device");
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.process.pid, getpid());
@@ -44,6 +45,9 @@ MS_TEST(the_process_and_its_settings_are_there)
     CHECK(strstr(snapshot.process.command, "unit") != NULL);
     CHECK_EQ(snapshot.device_count, 2);
     CHECK(strcmp(snapshot.devices[1].name, "a device") == 0);
+    CHECK_EQ(snapshot.devices[1].check, MS_CHECK_KEPT);
+    CHECK_EQ(snapshot.devices[1].steps_aside, 1);
+    CHECK(strcmp(snapshot.devices[1].unmet, "set: ends; copy: ends") == 0);
     bool is_given = false;
     for (size_t i = 0; i < snapshot.option_count; i++)
         is_given |= strcmp(snapshot.options[i].name, "METASHARD_STATE_BYTES") == 0 &&

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which facts hold of a device (facts.def). All do until the self-check has found otherwise. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/base/log.h"
+#include "runtime/driver/driver.h"
+
+enum ms_fact {
+#define MS_FACT(id, name, fault, level, without, remedy) MS_FACT_##id,
+#include "runtime/driver/facts.def"
+#undef MS_FACT
+    MS_FACT_COUNT
+};
+
+struct ms_fact_row {
+    const char *name, *fault, *remedy;
+    enum ms_log_level level;
+    bool steps_aside;
+};
+extern const struct ms_fact_row ms_facts[MS_FACT_COUNT];
+
+/* One bit for each fact. */
+#define MS_FACT_BIT(fact) (UINT32_C(1) << (fact))
+
+bool ms_fact_holds(CUdevice device, enum ms_fact fact);
+
+bool ms_fact_holds_everywhere(enum ms_fact fact);
+
+/* True if the shim may defer allocations of the device. */
+bool ms_facts_allow(CUdevice device);
+
+/* These do not hold, of a device below MS_MAX_DEVICES. */
+void ms_facts_set_unmet(CUdevice device, uint32_t unmet);

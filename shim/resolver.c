@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of the self-check that concerns lookups: does cuGetProcAddress answer with functions of
+ * the driver? A program's calls would not be seen if it had others (a tool that stands in between).
+ */
+#include <stdio.h>
+
+#include "runtime/selfcheck/selfcheck.h"
+#include "shim/real.h"
+#include "shim/substitute.h"
+
+static void *ask(enum ms_entry entry)
+{
+    void *found = NULL;
+    const struct ms_entry_facts *facts = &ms_entries[entry];
+    const cuuint64_t flags = facts->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+                                               : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+    CUresult result =
+        MS_REAL(cuGetProcAddress_v2)(facts->base, &found, facts->version, flags, NULL);
+    if (result == CUDA_ERROR_NOT_SUPPORTED) /* before CUDA 12 */
+        result = MS_REAL(cuGetProcAddress)(facts->base, &found, facts->version, flags);
+    return result == CUDA_SUCCESS ? found : NULL;
+}
+
+/* Asks for each function that the shim handles. */
+static bool is_right(char *seen, size_t bytes)
+{
+    for (enum ms_entry entry = 0; entry < MS_ENTRY_COUNT; entry++) {
+        const struct ms_entry_facts *facts = &ms_entries[entry];
+        void *found = ms_has_wrapper(entry) ? ask(entry) : NULL;
+        if (found == NULL ||
+            ms_substitute(found, facts->base, facts->version, facts->per_thread) != found ||
+            ms_is_driver(found))
+            continue;
+        snprintf(seen, bytes, "%s is %p, which is not in the driver's library", facts->symbol,
+                 found);
+        return false;
+    }
+    return true;
+}
+
+/* Not by what starts the shim, which has its place in the table of functions itself. */
+__attribute__((constructor)) static void offer(void)
+{
+    ms_selfcheck_set_resolver(is_right);
+}
