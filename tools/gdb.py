@@ -46,8 +46,19 @@ def extent_text(extent):
     return f"[{int(extent['begin']):#x}, {int(extent['end']):#x}) {content_text(extent['content'])}"
 
 
+def items(listed, name):
+    """Those of a struct ms_sorted, which are of that type."""
+    kind, leaf_kind = gdb.lookup_type(name).pointer(), gdb.lookup_type("struct ms_leaf").pointer()
+    for index in range(int(listed["leaf_count"])):
+        leaf = listed["leaves"][index] if int(listed["leaf_capacity"]) > 0 else listed["only"]
+        leaf = leaf.cast(leaf_kind).dereference()
+        first = leaf["items"].address.cast(kind)
+        for item in range(int(leaf["count"])):
+            yield first[item]
+
+
 def extents(lineage):
-    return [lineage["extents"][index] for index in range(int(lineage["count"]))]
+    return list(items(lineage["extents"], "struct ms_extent"))
 
 
 class Printer:
@@ -63,7 +74,7 @@ class Extent(Printer):
 class Lineage(Printer):
     def to_string(self):
         value = self.value
-        return (f"lineage of {size_text(value['bytes'])}, {int(value['count'])} extents: "
+        return (f"lineage of {size_text(value['bytes'])}, {int(value['extents']['count'])} extents: "
                 f"{size_text(value['deferred_bytes'])} deferred, {size_text(value['cached_bytes'])} cached, "
                 f"{size_text(value['resident_bytes'])} resident, {size_text(value['remote_bytes'])} remote")
 
@@ -74,7 +85,7 @@ class Lineage(Printer):
 
 def allocation_text(value):
     blocks = value["blocks"]
-    parts = f"{int(blocks['count'])} blocks" if blocks["carved"] else "one block"
+    parts = f"{int(blocks['all']['count'])} blocks" if blocks["carved"] else "one block"
     return (f"allocation {int(value['id'])} at {int(value['address']):#x}, {size_text(value['bytes'])}, "
             f"device {int(value['device'])}, {parts}, {size_text(value['lineage']['deferred_bytes'])} deferred, "
             f"{size_text(value['backing']['backed_bytes'])} backed{', claimed' if value['claimed'] else ''}")

@@ -28,9 +28,9 @@ static void write_pieces(CUdeviceptr pattern)
     CUdeviceptr set, copied;
     must(cuMemAlloc(&set, 5 * MIB));
     must(cuMemAlloc(&copied, 6 * MIB));
-    for (size_t i = 0; i < 20000; i++) {
-        must(cuMemsetD8(set + 100 * i, (unsigned char)i, 7));
-        must(cuMemcpyDtoD(copied + 100 * i, pattern, 7));
+    for (size_t i = 0; i < 70000; i++) {
+        must(cuMemsetD8(set + 70 * i, (unsigned char)i, 7));
+        must(cuMemcpyDtoD(copied + 70 * i, pattern, 7));
     }
 }
 
