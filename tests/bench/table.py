@@ -265,10 +265,9 @@ Where it has "<" it took less than can be told.
 
 NOTES = """What grows faster than it must, and why it stays so:
 
-- *Blocks of one allocation: return, in any order*: the blocks and the extents of one allocation are sorted arrays, of which the
-  shorter part moves. Upwards or downwards nothing moves, but in any order a quarter of them does, each time. It shows with more than
-  some ten thousand blocks in a single allocation, none of which was written (one that is written in more than 16384
-  pieces, and more than one for each 512 KiB, does not stay deferred); segments of a caching allocator have fewer. *Blocks of segments* are the same work as allocators do it.
+- *Blocks of one allocation, in any order*: the blocks and the extents of one allocation lie in leaves of 4 KiB, so a change
+  moves one leaf's, and a search is binary; but with a million blocks each step waits for memory. *Blocks of segments*
+  are the same work as allocators do it.
 - *Mappings of the process: copy a tensor of a file*: the file must not be mapped shared and writable anywhere, and the kernel
   looks through all mappings for that, at 0.1 us each (PROCMAP_QUERY; before Linux 6.11 its list is read, at 1 us each).
 - *Allocations: look up an address*: a binary search, so the number of steps is the logarithm; but with a million allocations
