@@ -143,8 +143,9 @@ enum { SHOWN = 8 };
 
 static void hex(const unsigned char *values, size_t count, char *text)
 {
+    enum { ONE = sizeof(" ff") };
     for (size_t i = 0; i < count; i++)
-        text += sprintf(text, i > 0 ? " %02x" : "%02x", values[i]);
+        text += snprintf(text, ONE, i > 0 ? " %02x" : "%02x", values[i]);
 }
 
 static void report(const struct ms_allocation *allocation, struct ms_range range,

@@ -99,7 +99,8 @@ def run(options, shim, limit):
     if shim is not None:
         preload = ":".join(filter(None, [shim, environment.get("LD_PRELOAD")]))
         environment.update(LD_PRELOAD=preload, METASHARD_DUMP=os.path.join(folder, "dump.state"),
-                           METASHARD_LOG="debug:" + os.path.join(folder, "shim.log"), METASHARD_STATE_DIR=state)
+                           METASHARD_LOG="debug:" + os.path.join(folder, "shim.log"), METASHARD_STATE_DIR=state,
+                           METASHARD="verify" if options.verify else "on")
     done = run_limited([sys.executable, "-c", SCRIPT, str(options.rows), str(max(1, limit - KNOWN_BEFORE_S)),
                         options.device], limit, environment,
                        on_timeout=lambda process: evidence.look(process, os.path.join(folder, "hung"), [state]))
@@ -150,6 +151,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=240, help="for both runs")
     parser.add_argument("--keep", type=os.path.abspath, help="folder for logs; default: a temporary one")
     parser.add_argument("--rows", type=int, default=4096, help="of each tensor; it has twice as many columns")
+    parser.add_argument("--verify", action="store_true", help="the second run with METASHARD=verify")
     parser.add_argument("--device", choices=("gpu", "simulated"), default="gpu")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -49,10 +49,12 @@ def under_shim_command(name, *more, small=()):
                                       "--seconds", str(seconds), *more, *(small if run.simulated else [])]
 
 
-def flow_torch_command(run, out, seconds):
-    small = ["--rows", "1024", "--device", "simulated"] if run.simulated else []
-    return [run.python, *script("flow_torch.py"), "--shim", run.built.path(build_all.SHIM), "--out", out, "--seconds",
-            str(seconds), "--keep", run.log_path("flow-torch"), *small]
+def flow_torch_command(name, *more):
+    def command(run, out, seconds):
+        small = ["--rows", "1024", "--device", "simulated"] if run.simulated else []
+        return [run.python, *script("flow_torch.py"), "--shim", run.built.path(build_all.SHIM), "--out", out, "--seconds",
+                str(seconds), "--keep", run.log_path(name), *more, *small]
+    return command
 
 
 def systems_command(ranks, *rows):
@@ -99,8 +101,13 @@ def flow_torch_in_short(result):
     if ended:
         return "; ".join(ended)
     equal = "all values the same" if result["values_equal"] else f"values differ: {', '.join(result['different'])}"
-    peak = result["with"].get("shim", {}).get("backed_bytes_peak")
-    return f"{equal}, {mib(peak)} MiB at most behind deferred allocations"
+    shim = result["with"].get("shim", {})
+    checks = [f"self-check {check['state']}" + "".join(f", not {fact}" for fact in check["unmet"])
+              for check in shim.get("self_checks", [])]
+    verified = f"{shim['verify_ranges']} ranges verified, {shim['verify_differing_ranges']} differ" \
+        if shim.get("verify_ranges") else None
+    return "; ".join(filter(None, [f"{equal}, {mib(shim.get('backed_bytes_peak'))} MiB at most behind deferred allocations",
+                                   verified, *checks]))
 
 
 def counts_in_short(result):
@@ -171,7 +178,7 @@ def conformance(name, group, faults):
 
 PARTS = [
     probe("first", "first", 60),
-    Part("flow-torch", "first", 110, SHIM, True, flow_torch_command, flow_torch_in_short),
+    Part("flow-torch", "first", 110, SHIM, True, flow_torch_command("flow-torch"), flow_torch_in_short),
     Part("load-time", "first", 100, SHIM, True, under_shim_command("load_time.py", small=SMALL_LOAD),
          load_time_in_short),
     flows("flows-first", "first", 110, *FIRST_FLOWS),
@@ -181,6 +188,7 @@ PARTS = [
     Part("probe-torch", "first", 90, [build_all.RECORDER], True, probe_torch_command, probe_torch_in_short),
     Part("systems-first", "first", 130, SHIM, True, systems_command("1", *FIRST_SYSTEMS), systems_in_short,
          systems_details),
+    Part("flow-verify", "second", 110, SHIM, True, flow_torch_command("flow-verify", "--verify"), flow_torch_in_short),
     conformance("conformance", "second", "without"),
     Part("nccl-alias", "second", 150, NCCL_NEEDS, False, nccl_command("nccl_alias.py"), nccl_alias.in_short,
          nccl_alias.problems, True),
