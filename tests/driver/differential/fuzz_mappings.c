@@ -142,16 +142,28 @@ static void map_new(void)
     own.handles[index].is_defined = true;
 }
 
+/* The place behind some accessible mappings in a row, of different handles: in what order a copy
+ * writes memory that is mapped twice in its destination, nobody says. */
+static size_t end_of_use(size_t place)
+{
+    unsigned seen = 0;
+    while (place < PLACES && own.places[place].handle != 0 && own.places[place].is_accessible) {
+        const int index = own.places[place].handle - 1;
+        if ((seen >> index & 1) != 0)
+            break;
+        seen |= 1u << index;
+        place += own.handles[index].granules;
+    }
+    return place;
+}
+
 /* A range over one accessible mapping or more. */
 static void use(void)
 {
     const size_t first = some_mapping();
     if (first == PLACES || !own.places[first].is_accessible)
         return;
-    size_t end = first;
-    while (end < PLACES && own.places[end].handle != 0 && own.places[end].is_accessible)
-        end += own.handles[own.places[end].handle - 1].granules;
-    const size_t all = (end - first) * own.granule;
+    const size_t all = (end_of_use(first) - first) * own.granule;
     const size_t bytes = 1 + fuzz_below(all < FUZZ_BUFFER_BYTES ? all : FUZZ_BUFFER_BYTES);
     const size_t border = own.handles[own.places[first].handle - 1].granules * own.granule;
     const size_t half = bytes / 2 < border ? bytes / 2 : border;
