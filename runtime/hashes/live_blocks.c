@@ -50,6 +50,8 @@ static size_t behind(const struct list *list, CUdeviceptr address)
 
 static void remove_at(struct list *list, size_t at, size_t count)
 {
+    if (count == 0)
+        return;
     list->count -= count;
     memmove(&list->all[at], &list->all[at + count], (list->count - at) * sizeof(*list->all));
 }
