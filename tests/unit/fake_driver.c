@@ -12,6 +12,7 @@
 #include "runtime/config/config.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/invariants.h"
+#include "tests/simcuda/harness/test.h"
 
 struct fake_driver fake;
 
@@ -646,6 +647,13 @@ static CUresult memset_d32_async(CUdeviceptr address, unsigned value, size_t cou
 /* --- for tests */
 
 /* Kernels are not imitated: who launches one crashes. */
+void fake_needs_hints(void)
+{
+#ifdef __SANITIZE_THREAD__
+    ms_test_skip("ThreadSanitizer leaves no far addresses");
+#endif
+}
+
 void fake_start(void)
 {
     fake = (struct fake_driver){.total_bytes = (size_t)1 << 30,

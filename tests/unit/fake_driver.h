@@ -66,6 +66,10 @@ extern struct fake_driver fake;
 
 void fake_start(void);
 
+/* Skips a test that needs reservations to lie where they are asked for. ThreadSanitizer has other
+ * uses for far addresses. */
+void fake_needs_hints(void);
+
 /* From now on the nth call of that function fails, or, with FAKE_ANY, of all but those that only
  * undo and cannot be repeated; 0: none does. True when it has failed since. */
 void fake_fail(enum fake_call call, unsigned nth, CUresult result);

@@ -12,6 +12,7 @@ static struct ms_check_report report;
 
 static void begin(void)
 {
+    fake_needs_hints();
     fake_start();
     right = ms_driver;
 }

@@ -15,6 +15,7 @@ static struct ms_driver right;
 
 static void begin(void)
 {
+    fake_needs_hints();
     page_folder_make();
     fake_start();
     right = ms_driver;
@@ -230,7 +231,7 @@ MS_TEST(nothing_is_asked_during_a_capture)
 
 static void *ask(void *unused)
 {
-    return allows(0) ? unused : NULL;
+    return ms_selfcheck_allows(FAKE_CONTEXT, 0) ? unused : NULL;
 }
 
 MS_TEST(threads_wait_for_one_check)
