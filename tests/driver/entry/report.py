@@ -20,6 +20,10 @@ def check(name, seen, wanted):
         print(f"# {seen!r}, expected {wanted!r}")
 
 
+# Lines are counted here, and where the shim gets no far addresses, as under ThreadSanitizer, that is one.
+os.environ["METASHARD_SELFCHECK"] = "off"
+
+
 def run(program, preload, folder, *more, **settings):
     data = os.path.join(folder, "data")
     with open(data, "wb") as file:
