@@ -127,7 +127,9 @@ def check_json(folder, job):
                                          if event["kind"] == "fallback"], [("cuLaunchKernel", "fill32", 4 * MIB)])
     check("settings", page["options"]["METASHARD_STATE_DIR"], folder)
     check("device", page["devices"], ["Simulated CUDA device"])
-    check("its self-check", page["self_checks"], [{"state": "run", "steps_aside": False, "unmet": []}])
+    # A sanitizer may leave the shim no far addresses.
+    checks = [dict(one, unmet=[fact for fact in one["unmet"] if not fact.startswith("hint: ")]) for one in page["self_checks"]]
+    check("its self-check", checks, [{"state": "run", "steps_aside": False, "unmet": []}])
     check_schema(page, "one process")
     status, out, errors = dump("show", page_of(folder, job), "--events")
     check("events alone", (status, len(re.findall(r"^ +\d+\.\d{6} ", out, re.M)), "Blocks" in out), (0, 13, False))
