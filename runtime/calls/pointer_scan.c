@@ -9,6 +9,7 @@
 #include "runtime/calls/word_scan.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/addresses.h"
+#include "runtime/state/counters.h"
 
 static _Atomic bool unbounded;
 
@@ -36,6 +37,11 @@ static bool is_in(const struct ms_range *range, uint64_t word)
 static bool is_of_blocks(const struct bounds *bounds, uint64_t word)
 {
     return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word);
+}
+
+static bool is_bounded(const struct bounds *bounds, uint64_t word)
+{
+    return is_of_blocks(bounds, word) || is_in(&bounds->ranges[HOST], word);
 }
 
 bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word)
@@ -157,13 +163,47 @@ static CUresult expose_beginning(const unsigned char *bytes, size_t count)
     return result;
 }
 
+bool ms_pointer_scan_is_clean(const void *bytes, size_t count)
+{
+    const struct bounds bounds = get_bounds();
+    const unsigned char *end = (const unsigned char *)bytes + count;
+    struct ms_words words;
+    size_t at;
+    uint64_t word;
+    if (may_end_address(&bounds, bytes, count))
+        return false;
+    for (size_t first = 6; first < 8 && first <= count; first++) {
+        if (is_bounded(&bounds, load(end - first, first)))
+            return false;
+    }
+    ms_words_begin(&words, bytes, count, bounds.ranges);
+    return !ms_words_next(&words, &at, &word);
+}
+
+CUresult ms_pointer_scan_expose_all(void)
+{
+    ms_count(MS_COUNT_PAYLOAD_SEALS, 1);
+    return ms_access_all();
+}
+
 CUresult ms_pointer_scan_expose(const void *bytes, size_t count)
 {
     const struct bounds bounds = get_bounds();
     if (may_end_address(&bounds, bytes, count))
-        return ms_access_all();
+        return ms_pointer_scan_expose_all();
     const CUresult result = expose_words(&bounds, bytes, count);
     return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
+}
+
+CUresult ms_pointer_scan_expose_rows(const struct ms_rows *rows)
+{
+    const unsigned char *begin = (const unsigned char *)(uintptr_t)rows->begin;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t z = 0; z < rows->depth; z++) {
+        for (size_t y = 0; y < rows->height && result == CUDA_SUCCESS; y++)
+            result = ms_pointer_scan_expose(begin + z * rows->slice + y * rows->pitch, rows->width);
+    }
+    return result;
 }
 
 CUresult ms_pointer_scan_expose_pattern(uint32_t pattern)
@@ -174,7 +214,7 @@ CUresult ms_pointer_scan_expose_pattern(uint32_t pattern)
     /* A pattern of two bytes may be the nonzero part of an address's upper half. */
     if (is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32) ||
         (pattern >> 16 == pair && is_upper_part(far, pair, 32)))
-        return ms_access_all();
+        return ms_pointer_scan_expose_all();
     return expose((uint64_t)pattern << 32 | pattern);
 }
 

@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "runtime/base/range.h"
+#include "runtime/base/strided_copy.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/allocations.h"
 
@@ -44,7 +45,15 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
 /* These bytes become readable for kernels: materialises the blocks that they reach. */
 CUresult ms_pointer_scan_expose(const void *bytes, size_t count);
 
-/* The same for a repeated 4-byte pattern. */
+CUresult ms_pointer_scan_expose_rows(const struct ms_rows *rows);
+
+/* The same for bytes that are not known: materialises everything. */
+CUresult ms_pointer_scan_expose_all(void);
+
+/* False if the bytes may hold a part of an address that could be exposed. Takes no lock. */
+bool ms_pointer_scan_is_clean(const void *bytes, size_t count);
+
+/* As ms_pointer_scan_expose, for a repeated 4-byte pattern. */
 CUresult ms_pointer_scan_expose_pattern(uint32_t pattern);
 
 /* True if a copy put an address of host memory on the device: any kernel may reach anything. */

@@ -4,6 +4,7 @@
 #include "runtime/calls/calls.h"
 
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/late_payload.h"
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
@@ -266,23 +267,19 @@ CUresult ms_access_unowned(CUdeviceptr source)
 {
     const bool is_plain =
         ms_is_device_memory(source) && !ms_is_managed(source) && !ms_host_holds(source);
-    return is_plain ? CUDA_SUCCESS : ms_access_all();
+    return is_plain ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
 }
 
 CUresult ms_access_payload(const struct ms_rows *rows, CUstream stream)
 {
-    const unsigned char *begin = (const unsigned char *)(uintptr_t)rows->begin;
-    if (begin == NULL || rows->width == 0)
+    if (rows->begin == 0 || rows->width == 0)
         return CUDA_SUCCESS;
-    /* Memory that is unreadable here, or that changes before it is copied, may hold anything. */
-    if (!ms_is_host_memory(rows->begin) || ms_host_may_change(stream))
-        return ms_access_all();
-    CUresult result = CUDA_SUCCESS;
-    for (size_t z = 0; z < rows->depth; z++) {
-        for (size_t y = 0; y < rows->height && result == CUDA_SUCCESS; y++)
-            result = ms_pointer_scan_expose(begin + z * rows->slice + y * rows->pitch, rows->width);
-    }
-    return result;
+    /* Memory that is unreadable here may hold anything; what is captured is copied at any time. */
+    if (!ms_is_host_memory(rows->begin) || ms_is_capturing())
+        return ms_pointer_scan_expose_all();
+    if (!ms_host_may_change(stream))
+        return ms_pointer_scan_expose_rows(rows);
+    return ms_late_payload_add(rows, stream) ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
 }
 
 CUresult ms_access_payload_linear(const void *source, size_t bytes, CUstream stream)

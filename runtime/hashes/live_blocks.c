@@ -8,11 +8,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
-
-struct list {
-    struct ms_live_block *all; /* by address */
-    size_t count, capacity;
-};
+#include "runtime/base/sorted.h"
 
 /* How many blocks of a size a thread has made. */
 struct size {
@@ -23,46 +19,44 @@ struct size {
 };
 
 static struct {
-    struct ms_lock lock; /* guards all of this */
-    struct list lists[2];
-    struct size *sizes; /* sorted */
+    struct ms_lock lock;       /* guards all of this */
+    struct ms_sorted lists[2]; /* of ms_live_block */
+    struct size *sizes;        /* sorted */
     size_t size_count, size_capacity;
     struct ms_live_thread *threads;
     size_t thread_count, thread_capacity;
-} live = {.lock = MS_LOCK_INIT(live_blocks)};
+} live = {.lock = MS_LOCK_INIT(live_blocks),
+          .lists = {{.item_bytes = sizeof(struct ms_live_block)},
+                    {.item_bytes = sizeof(struct ms_live_block)}}};
 
 static _Thread_local uint32_t thread_number; /* from 1 on; 0: none yet */
 
-/* The index of the first block that ends behind address. */
-static size_t behind(const struct list *list, CUdeviceptr address)
+/* The first block that ends behind address. */
+static struct ms_position behind(const struct ms_sorted *list, CUdeviceptr address)
 {
-    size_t low = 0;
-    size_t high = list->count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        if (list->all[middle].address + list->all[middle].bytes <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    const struct ms_position at = ms_sorted_find(list, address);
+    const struct ms_live_block *block = ms_sorted_item(list, at);
+    return block != NULL && block->address + block->bytes <= address ? ms_sorted_next(list, at)
+                                                                     : at;
 }
 
-static void remove_at(struct list *list, size_t at, size_t count)
+/* The block that begins there, or NULL. */
+static struct ms_live_block *at_address(const struct ms_sorted *list, CUdeviceptr address)
 {
-    if (count == 0)
-        return;
-    list->count -= count;
-    memmove(&list->all[at], &list->all[at + count], (list->count - at) * sizeof(*list->all));
+    struct ms_live_block *block = ms_sorted_item(list, ms_sorted_find(list, address));
+    return block != NULL && block->address == address ? block : NULL;
 }
 
-static void remove_overlaps(struct list *list, CUdeviceptr address, size_t bytes)
+static void remove_overlaps(struct ms_sorted *list, CUdeviceptr address, size_t bytes)
 {
-    const size_t at = behind(list, address);
+    const struct ms_position begin = behind(list, address);
+    struct ms_position at = begin;
     size_t count = 0;
-    while (at + count < list->count && list->all[at + count].address < address + bytes)
+    for (const struct ms_live_block *block;
+         (block = ms_sorted_item(list, at)) != NULL && block->address < address + bytes;
+         at = ms_sorted_next(list, at))
         count++;
-    remove_at(list, at, count);
+    ms_sorted_remove(list, begin, count);
 }
 
 static int compare_names(enum ms_live_kind kind, uint32_t thread, size_t bytes,
@@ -122,10 +116,12 @@ MS_HOLDS(live.lock) static bool name_locked(struct ms_live_block *block)
 
 MS_HOLDS(live.lock) static void carve_locked(CUdeviceptr address, size_t bytes)
 {
-    struct list *wholes = &live.lists[MS_LIVE_WHOLE];
-    for (size_t at = behind(wholes, address);
-         at < wholes->count && wholes->all[at].address < address + bytes; at++)
-        wholes->all[at].is_carved = true;
+    struct ms_sorted *wholes = &live.lists[MS_LIVE_WHOLE];
+    struct ms_position at = behind(wholes, address);
+    for (struct ms_live_block *block;
+         (block = ms_sorted_item(wholes, at)) != NULL && block->address < address + bytes;
+         at = ms_sorted_next(wholes, at))
+        block->is_carved = true;
 }
 
 void ms_live_add(enum ms_live_kind kind, CUdeviceptr address, size_t bytes)
@@ -133,27 +129,24 @@ void ms_live_add(enum ms_live_kind kind, CUdeviceptr address, size_t bytes)
     struct ms_live_block block = {.address = address, .bytes = bytes, .kind = kind};
     ms_driver.ctx_get_current(&block.context);
     ms_lock_take(&live.lock);
-    struct list *list = &live.lists[kind];
+    struct ms_sorted *list = &live.lists[kind];
     remove_overlaps(list, address, bytes);
     if (kind == MS_LIVE_PART)
         carve_locked(address, bytes);
-    if (name_locked(&block) && MS_ARRAY_GROW(list->all, list->count, list->capacity)) {
-        const size_t at = behind(list, address);
-        memmove(&list->all[at + 1], &list->all[at], (list->count++ - at) * sizeof(block));
-        list->all[at] = block;
-    }
+    if (name_locked(&block))
+        ms_sorted_insert(list, behind(list, address), &block, 1);
     ms_lock_drop(&live.lock);
 }
 
 void ms_live_remove(enum ms_live_kind kind, CUdeviceptr address)
 {
     ms_lock_take(&live.lock);
-    struct list *list = &live.lists[kind];
-    const size_t at = behind(list, address);
-    if (at < list->count && list->all[at].address == address) {
+    struct ms_sorted *list = &live.lists[kind];
+    const struct ms_live_block *block = at_address(list, address);
+    if (block != NULL) {
         if (kind == MS_LIVE_WHOLE)
-            remove_overlaps(&live.lists[MS_LIVE_PART], address, list->all[at].bytes);
-        remove_at(list, at, 1);
+            remove_overlaps(&live.lists[MS_LIVE_PART], address, block->bytes);
+        ms_sorted_remove(list, ms_sorted_find(list, address), 1);
     }
     ms_lock_drop(&live.lock);
 }
@@ -162,39 +155,53 @@ void ms_live_set_label(CUdeviceptr address, const char *label)
 {
     ms_lock_take(&live.lock);
     for (int kind = 0; kind < 2; kind++) {
-        struct list *list = &live.lists[kind];
-        const size_t at = behind(list, address);
-        if (at < list->count && list->all[at].address == address)
-            snprintf(list->all[at].label, sizeof(list->all[at].label), "%s", label);
+        struct ms_live_block *block = at_address(&live.lists[kind], address);
+        if (block != NULL)
+            snprintf(block->label, sizeof(block->label), "%s", label);
     }
     ms_lock_drop(&live.lock);
+}
+
+/* The next block of either kind; *kind and *at begin with 0. NULL: that was the last. */
+MS_HOLDS(live.lock)
+static struct ms_live_block *next_locked(int *kind, struct ms_position *at)
+{
+    struct ms_live_block *block = NULL;
+    while (*kind < 2 && (block = ms_sorted_item(&live.lists[*kind], *at)) == NULL) {
+        ++*kind;
+        *at = (struct ms_position){0, 0};
+    }
+    if (block != NULL)
+        *at = ms_sorted_next(&live.lists[*kind], *at);
+    return block;
 }
 
 void ms_live_forget(CUcontext context)
 {
     ms_lock_take(&live.lock);
     for (int kind = 0; kind < 2; kind++) {
-        struct list *list = &live.lists[kind];
-        size_t kept = 0;
-        for (size_t i = 0; i < list->count; i++) {
-            if (list->all[i].context != context)
-                list->all[kept++] = list->all[i];
+        struct ms_sorted *list = &live.lists[kind];
+        struct ms_position at = {0, 0};
+        for (const struct ms_live_block *block; (block = ms_sorted_item(list, at)) != NULL;) {
+            const CUdeviceptr end = block->address + block->bytes;
+            if (block->context == context)
+                ms_sorted_remove(list, at, 1);
+            at = behind(list, end);
         }
-        list->count = kept;
     }
     ms_lock_drop(&live.lock);
 }
 
 bool ms_live_has(CUcontext context)
 {
-    bool has = false;
+    int kind = 0;
+    struct ms_position at = {0, 0};
+    const struct ms_live_block *block;
     ms_lock_take(&live.lock);
-    for (int kind = 0; kind < 2; kind++) {
-        for (size_t i = 0; i < live.lists[kind].count; i++)
-            has = has || live.lists[kind].all[i].context == context;
-    }
+    while ((block = next_locked(&kind, &at)) != NULL && block->context != context)
+        ;
     ms_lock_drop(&live.lock);
-    return has;
+    return block != NULL;
 }
 
 int ms_live_compare(const struct ms_live_block *left, const struct ms_live_block *right)
@@ -217,12 +224,12 @@ bool ms_live_copy(struct ms_live_block **blocks_out, size_t *count_out)
     ms_lock_take(&live.lock);
     struct ms_live_block *blocks = ms_heap_alloc((live.lists[0].count + live.lists[1].count + 1) *
                                                  sizeof(struct ms_live_block));
+    const struct ms_live_block *block;
+    struct ms_position at = {0, 0};
     size_t count = 0;
-    for (int kind = 0; kind < 2 && blocks != NULL; kind++) {
-        for (size_t i = 0; i < live.lists[kind].count; i++) {
-            if (!live.lists[kind].all[i].is_carved)
-                blocks[count++] = live.lists[kind].all[i];
-        }
+    for (int kind = 0; blocks != NULL && (block = next_locked(&kind, &at)) != NULL;) {
+        if (!block->is_carved)
+            blocks[count++] = *block;
     }
     ms_lock_drop(&live.lock);
     if (blocks != NULL)

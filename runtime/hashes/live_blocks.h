@@ -16,7 +16,7 @@
 enum ms_live_kind { MS_LIVE_WHOLE, MS_LIVE_PART };
 
 struct ms_live_block {
-    CUdeviceptr address;
+    CUdeviceptr address; /* the key */
     size_t bytes;
     CUcontext context;
     enum ms_live_kind kind;

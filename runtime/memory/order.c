@@ -39,29 +39,37 @@ CUresult ms_context_record(CUcontext context, CUevent event)
 }
 
 /*
- * CUDA_SUCCESS if all work that is queued on the stream, or in the context, is done. This takes an
- * event, because a query of the stream ignores the other streams that work on the legacy stream, or
- * on a stream that blocks with it, would wait for.
- *
- * Waits a little for busy work. The work may wait for this very thread, so the wait is limited.
- * After a wait without success the next one of its kind is short, until something was found idle. A
- * context may be busy for long while the stream of a copy is not.
+ * CUDA_SUCCESS if all work that is queued on the stream, or in the context, is done or ends within
+ * so many milliseconds. This takes an event, because a query of the stream ignores the other
+ * streams that work on the legacy stream, or on a stream that blocks with it, would wait for.
  */
-static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
+static CUresult poll_queued(CUstream stream, CUcontext context, uint64_t ms)
 {
-    static _Atomic bool was_busy[2];
-    _Atomic bool *in_vain = &was_busy[context != NULL];
     CUevent event;
     CUresult state = ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING);
     if (state != CUDA_SUCCESS)
         return state;
     state =
         context != NULL ? ms_context_record(context, event) : ms_driver.event_record(event, stream);
-    if (state == CUDA_SUCCESS) {
-        state = ms_event_poll(event, atomic_load(in_vain) ? 0 : ms_config.idle_ms);
-        atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
-    }
+    if (state == CUDA_SUCCESS)
+        state = ms_event_poll(event, ms);
     ms_driver.event_destroy(event);
+    return state;
+}
+
+/*
+ * The same, for a moment. The work may wait for this very thread, so the wait is limited. After a
+ * wait without success the next one of its kind is short, until something was found idle. A context
+ * may be busy for long while the stream of a copy is not.
+ */
+static CUresult wait_a_moment_for(CUstream stream, CUcontext context)
+{
+    static _Atomic bool was_busy[2];
+    _Atomic bool *in_vain = &was_busy[context != NULL];
+    const CUresult state =
+        poll_queued(stream, context, atomic_load(in_vain) ? 0 : ms_config.idle_ms);
+    if (state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY)
+        atomic_store(in_vain, state == CUDA_ERROR_NOT_READY);
     return state;
 }
 
@@ -82,16 +90,10 @@ bool ms_context_is_idle(CUcontext context)
 
 bool ms_context_ends_within(CUcontext context, uint64_t ms)
 {
-    CUevent event;
     struct ms_driver_scope scope;
-    bool has_ended = false;
     if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
         return false;
-    if (ms_driver.event_create(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
-        has_ended = ms_context_record(context, event) == CUDA_SUCCESS &&
-                    ms_event_poll(event, ms) == CUDA_SUCCESS;
-        ms_driver.event_destroy(event);
-    }
+    const bool has_ended = poll_queued(NULL, context, ms) == CUDA_SUCCESS;
     ms_driver_leave(&scope);
     return has_ended;
 }
@@ -137,9 +139,18 @@ static CUresult wait_in(CUcontext context)
     return result;
 }
 
+static _Thread_local bool may_not_wait;
+
+void ms_order_forbid_waits(void)
+{
+    may_not_wait = true;
+}
+
 CUresult ms_context_wait(CUcontext context)
 {
     struct ms_driver_scope scope;
+    if (may_not_wait)
+        return CUDA_ERROR_NOT_READY;
     CUresult result = ms_driver_enter(context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
@@ -175,9 +186,11 @@ bool ms_may_record(CUstream stream)
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
 }
 
+/* A stream that is not idle by itself needs no event. */
 bool ms_host_may_change(CUstream stream)
 {
-    return ms_is_gated() && (ms_is_capturing() || wait_a_moment(stream) != CUDA_SUCCESS);
+    return ms_is_gated() && (ms_driver.stream_query(stream) == CUDA_ERROR_NOT_READY ||
+                             poll_queued(stream, NULL, 0) != CUDA_SUCCESS);
 }
 
 /* The thunks of launches set the first alone. */

@@ -42,7 +42,8 @@ void ms_order_add_gate(void);
  */
 void ms_order_set_capture(bool begun);
 
-/* True if work of the stream may still write the host memory that a call is about to read. */
+/* True if the host memory that a call is about to read may still be written before the stream gets
+ * to it. Waits for nothing. Not during a capture. */
 bool ms_host_may_change(CUstream stream);
 
 /*
@@ -75,6 +76,10 @@ bool ms_event_passes(CUevent event, CUcontext context, bool patient);
  * returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and does not end it.
  */
 CUresult ms_context_wait(CUcontext context);
+
+/* From now on this thread waits for no context: ms_context_wait returns CUDA_ERROR_NOT_READY. For a
+ * thread that a stream waits for. */
+void ms_order_forbid_waits(void);
 
 /*
  * What the driver answers to a call of this thread that captures forbid, such as cuMemFree.

@@ -117,6 +117,30 @@ static void copied_in_rows(void)
     free_table(table);
 }
 
+static CUdeviceptr late_addresses[COUNT];
+
+static void CUDA_CB write_late(void *pinned)
+{
+    usleep(200);
+    memcpy(pinned, late_addresses, TABLE_BYTES);
+}
+
+/* Work before the copy writes the addresses, and the kernel behind it is in the same stream. */
+static void written_late(void)
+{
+    static void *pinned;
+    const CUdeviceptr table = make_table();
+    if (pinned == NULL)
+        SEE(CALL(cuMemHostAlloc)(&pinned, TABLE_BYTES, 0));
+    memset(pinned, 0, TABLE_BYTES);
+    fill_table(late_addresses);
+    const CUstream stream = fuzz_stream(false);
+    SEE(CALL(cuLaunchHostFunc)(stream, write_late, pinned));
+    SEE(CALL(cuMemcpyHtoDAsync_v2)(table, pinned, TABLE_BYTES, stream));
+    fuzz_gather(table, COUNT);
+    free_table(table);
+}
+
 /* Two halves make an address. */
 static void set_in_halves(void)
 {
@@ -450,6 +474,7 @@ const struct fuzz_operation fuzz_hidden[] = {
     {"a table that is copied", copied, 8},
     {"a table copied from pinned memory", copied_from_pinned, 3},
     {"a table copied in rows", copied_in_rows, 3},
+    {"a table written late", written_late, 3},
     {"a table set in halves", set_in_halves, 2},
     {"a table through an array", through_array, 6},
     {"a table in pinned memory", in_pinned, 5},

@@ -14,7 +14,7 @@
 
 /* A driver whose streams and contexts are busy until they are not. */
 static int queries, marks, waits, synchronisations;
-static bool is_busy, knows_marks;
+static bool is_busy, is_stream_busy, knows_marks;
 static void (*on_mark)(void);
 
 static CUresult ctx_get_current(CUcontext *context)
@@ -55,6 +55,12 @@ static CUresult event_query(CUevent event)
     return is_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
+static CUresult stream_query(CUstream stream)
+{
+    CHECK(stream == STREAM);
+    return is_stream_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
 static CUresult ctx_record_event(CUcontext context, CUevent event)
 {
     CHECK(context == CONTEXT && event != NULL);
@@ -87,13 +93,14 @@ static void set_up(void)
         .event_record = event_record,
         .event_query = event_query,
         .event_synchronize = event_synchronize,
+        .stream_query = stream_query,
         .ctx_record_event = ctx_record_event,
         .ctx_synchronize = ctx_synchronize,
     };
     ms_config.idle_ms = 5;
     atomic_store(&ms_hot.gated, 1);
     knows_marks = true;
-    is_busy = false;
+    is_busy = is_stream_busy = false;
     on_mark = NULL;
     /* What was found idle makes the next waits patient again. */
     CHECK(ms_context_is_idle(CONTEXT) && ms_may_record(STREAM));
@@ -190,6 +197,42 @@ MS_TEST(only_during_a_capture_the_driver_is_asked_what_that_allows)
     CHECK_EQ(ms_capture_allows(), CUDA_ERROR_NOT_READY);
     CHECK_EQ(queries, 1);
     ms_order_set_capture(false);
+}
+
+MS_TEST(whether_host_memory_may_change_is_asked_without_a_wait)
+{
+    set_up();
+    CHECK(!ms_host_may_change(STREAM));
+    is_busy = true;
+    queries = 0;
+    CHECK(ms_host_may_change(STREAM)); /* other streams that it would wait for */
+    const int asked = queries;
+    CHECK(asked < queries_of_stream());
+    is_stream_busy = true;
+    queries = 0;
+    CHECK(ms_host_may_change(STREAM));
+    CHECK_EQ(queries, 0);
+    atomic_store(&ms_hot.gated, 0);
+    CHECK(!ms_host_may_change(STREAM));
+}
+
+static void *wait_in_thread(void *result)
+{
+    ms_order_forbid_waits();
+    *(CUresult *)result = ms_context_wait(CONTEXT);
+    return NULL;
+}
+
+MS_TEST(a_thread_that_may_not_wait_waits_for_no_context)
+{
+    set_up();
+    pthread_t thread;
+    CUresult result = CUDA_SUCCESS;
+    CHECK(pthread_create(&thread, NULL, wait_in_thread, &result) == 0);
+    pthread_join(thread, NULL);
+    CHECK_EQ(result, CUDA_ERROR_NOT_READY);
+    CHECK_EQ(marks + waits + synchronisations, 0);
+    CHECK_EQ(ms_context_wait(CONTEXT), CUDA_SUCCESS);
 }
 
 /* --- a capture of another thread */

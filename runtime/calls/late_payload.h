@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host bytes that a call on a busy stream will copy: earlier work may still write them, and so may
+ * the program, if that work waits for it. So they are looked at when the stream gets there, by a
+ * host function in front of the copy. What they point to is then materialised by a thread, for
+ * which the stream waits, and the program's call does not.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "runtime/base/strided_copy.h"
+#include "runtime/driver/driver.h"
+
+/* To be called right before the copy is queued. Returns false if the driver takes no host function
+ * there: the bytes must count as unknown. */
+bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream);

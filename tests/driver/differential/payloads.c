@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scenarios: small copies from host memory while their stream waits, which may hold addresses. */
+#include "tests/driver/differential/scenario.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+enum { WORDS = 8, COPIES = 64 };
+
+static _Atomic int may_go;
+
+static void CUDA_CB wait_until_it_may_go(void *unused)
+{
+    (void)unused;
+    while (!may_go)
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+static CUstream hold(unsigned flags)
+{
+    CUstream stream;
+    OK(cuStreamCreate(&stream, flags));
+    OK(cuLaunchHostFunc(stream, wait_until_it_may_go, NULL));
+    return stream;
+}
+
+static uint64_t *pin(size_t bytes)
+{
+    void *pinned;
+    OK(cuMemHostAlloc(&pinned, bytes, 0));
+    memset(pinned, 0x11, bytes);
+    return pinned;
+}
+
+static CUdeviceptr small(size_t bytes)
+{
+    CUdeviceptr address;
+    OK(cuMemAlloc(&address, bytes));
+    return address;
+}
+
+/* Nothing ends until the program has queued all, so a call that waits never returns. */
+static void behind_held_work(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(COPIES * 64);
+    unsigned char *pinned = (unsigned char *)pin(COPIES * 64);
+    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < COPIES; i++) {
+        memset(pinned + 64 * i, i, 64);
+        OK(cuMemcpyHtoDAsync(table + 64 * i, pinned + 64 * i, 64, stream));
+    }
+    may_go = 1;
+    OK(cuStreamSynchronize(stream));
+    print_bytes("table", table, COPIES * 64);
+    OK(cuMemFree(block));
+}
+
+/* The legacy stream waits for streams that block with it. */
+static void behind_the_legacy_stream(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(64);
+    uint64_t *pinned = pin(64);
+    const CUstream stream = hold(CU_STREAM_DEFAULT);
+    OK(cuMemcpyHtoDAsync(table, pinned, 64, CU_STREAM_LEGACY));
+    may_go = 1;
+    OK(cuStreamSynchronize(stream));
+    print_bytes("table", table, 64);
+    OK(cuMemFree(block));
+}
+
+static CUdeviceptr behind_a_table(CUstream stream, CUdeviceptr table)
+{
+    const CUdeviceptr to = small(4 * WORDS);
+    const uint64_t count = WORDS;
+    void *params[] = {(void *)&to, (void *)&table, (void *)&count};
+    OK(cuLaunchKernel(function("gather32"), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    return to;
+}
+
+static void point(uint64_t *table, CUdeviceptr block)
+{
+    for (int i = 0; i < WORDS; i++)
+        table[i] = block + (CUdeviceptr)i * MIB;
+}
+
+/* The program writes the addresses after the copy is queued, and before the stream gets there. */
+static void written_late(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(8 * WORDS);
+    uint64_t *pinned = pin(8 * WORDS);
+    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
+    const CUdeviceptr to = behind_a_table(stream, table);
+    point(pinned, block);
+    may_go = 1;
+    OK(cuStreamSynchronize(stream));
+    print_bytes("gathered", to, 4 * WORDS);
+    print_bytes("block", block, 8 * MIB);
+}
+
+static uint64_t *table_to_write;
+static CUdeviceptr block_to_point_to;
+
+static void CUDA_CB write_table(void *unused)
+{
+    (void)unused;
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+    point(table_to_write, block_to_point_to);
+}
+
+/* Rows, from a host function. The address is in the last row. */
+static void rows_written_late(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(4 * 8 * WORDS);
+    uint64_t *pinned = pin(8 * 8 * WORDS);
+    CUstream stream;
+    const CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                                .srcHost = pinned,
+                                .srcPitch = 2 * 8 * WORDS,
+                                .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                .dstDevice = table,
+                                .dstPitch = 8 * WORDS,
+                                .WidthInBytes = 8 * WORDS,
+                                .Height = 4};
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    table_to_write = pinned + 6 * WORDS;
+    block_to_point_to = block;
+    OK(cuLaunchHostFunc(stream, write_table, NULL));
+    OK(cuMemcpy2DAsync(&copy, stream));
+    const CUdeviceptr to = behind_a_table(stream, table + 3 * 8 * WORDS);
+    OK(cuStreamSynchronize(stream));
+    print_bytes("gathered", to, 4 * WORDS);
+}
+
+/* A copy to pinned memory that is still on its way, and from there on. */
+static void by_way_of_the_host(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB);
+    const CUdeviceptr first = small(8 * WORDS), table = small(8 * WORDS);
+    uint64_t *addresses = pin(8 * WORDS), *pinned = pin(8 * WORDS);
+    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    OK(cuMemcpyHtoDAsync(first, addresses, 8 * WORDS, stream));
+    OK(cuMemcpyDtoHAsync(pinned, first, 8 * WORDS, stream));
+    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
+    const CUdeviceptr to = behind_a_table(stream, table);
+    point(addresses, block);
+    may_go = 1;
+    OK(cuStreamSynchronize(stream));
+    print_bytes("gathered", to, 4 * WORDS);
+}
+
+/* The driver refuses the copy, and the program takes its source away. */
+static void refused(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB);
+    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    void *host = mmap(NULL, 64, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    printf("%d\n", (int)cuMemcpyHtoDAsync(0x1000, host, 64, stream));
+    munmap(host, 64);
+    may_go = 1;
+    OK(cuStreamSynchronize(stream));
+    print_bytes("block", block, 8 * MIB);
+}
+
+const struct scenario scenarios[] = {
+    {"behind_held_work", behind_held_work},
+    {"behind_the_legacy_stream", behind_the_legacy_stream},
+    {"written_late", written_late},
+    {"rows_written_late", rows_written_late},
+    {"by_way_of_the_host", by_way_of_the_host},
+    {"refused", refused},
+    {NULL, NULL},
+};
