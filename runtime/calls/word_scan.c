@@ -13,37 +13,35 @@ static ms_lanes spread(unsigned value)
     return (ms_lanes){0} + (unsigned char)value;
 }
 
-static unsigned upper_byte(uint64_t word, unsigned i)
-{
-    return (unsigned)(word >> (32 + 8 * i)) & 0xff;
-}
-
 /* The values that an upper byte of addresses in the window can have: those between the bounds' if
  * all bytes above it are the same, else any. */
-static void add_plane(struct ms_word_window *window, unsigned i)
+static inline void add_plane(struct ms_word_window *window, unsigned i)
 {
-    const uint64_t first = window->range.begin, last = window->range.end - 1;
-    const unsigned low = upper_byte(first, i), high = upper_byte(last, i);
-    const bool is_same = first >> 32 >> 8 * (i + 1) == last >> 32 >> 8 * (i + 1);
-    window->planes[window->plane_count].at = i;
-    window->planes[window->plane_count].low = spread(is_same ? low : 0);
-    window->planes[window->plane_count++].span = spread(is_same ? high - low : 0xff);
+    const uint64_t first = window->range.begin >> (32 + 8 * i);
+    const uint64_t last = (window->range.end - 1) >> (32 + 8 * i);
+    const bool is_same = first >> 8 == last >> 8;
+    window->planes[window->plane_count++] = (struct ms_word_plane){
+        .at = (unsigned char)i,
+        .low = (unsigned char)(is_same ? first : 0),
+        .span = (unsigned char)(is_same ? last - first : 0xff),
+    };
 }
 
 /* The highest byte that is not zero excludes most, with the one below it. If that is the lowest of
  * the upper four it may be any small number, so the zeroes above it count, too. */
-static void add_window(struct ms_words *words, struct ms_range range)
+static inline void add_window(struct ms_words *words, struct ms_range range)
 {
     struct ms_word_window *window = &words->windows[words->window_count++];
-    unsigned top = 3;
-    while (top > 0 && upper_byte(range.end - 1, top) == 0)
-        top--;
+    const unsigned upper = (unsigned)((range.end - 1) >> 32);
+    const unsigned top = upper > 0 ? (31 - (unsigned)__builtin_clz(upper)) / 8 : 0;
     window->range = range;
     window->plane_count = 0;
     add_plane(window, top);
-    if (top > 0)
+    if (top > 0) {
         add_plane(window, top - 1);
-    for (unsigned i = 1; i < 4 && top == 0; i++)
+        return;
+    }
+    for (unsigned i = 1; i < 4; i++)
         add_plane(window, i);
 }
 
@@ -93,7 +91,8 @@ static inline ms_lanes match(const struct ms_word_window *window, unsigned plane
 {
     ms_lanes value;
     memcpy(&value, bytes + UPPER_AT + window->planes[plane].at, sizeof(value));
-    return (ms_lanes)(value - window->planes[plane].low <= window->planes[plane].span);
+    return (ms_lanes)(value - spread(window->planes[plane].low) <=
+                      spread(window->planes[plane].span));
 }
 
 /* Most groups end at the first plane. */
@@ -116,19 +115,22 @@ static uint64_t mark(const struct ms_word_window *window, const unsigned char *b
     return marks;
 }
 
-/* Finds the next group that may hold a match. The bytes end with zeros. */
+/* Finds the next group that may hold a match. The last one begins early enough to be whole; if there
+ * is only one, zeros follow the bytes. */
 static bool next_group(struct ms_words *words)
 {
-    unsigned char last[GROUP + 8];
+    enum { READ = GROUP + 7 };
+    unsigned char only[READ + 1];
     for (words->group += GROUP; words->group + 8 <= words->count; words->group += GROUP) {
         const size_t left = words->count - words->group;
-        const unsigned char *bytes = words->bytes + words->group;
-        if (left < sizeof(last)) {
-            memset(last, 0, sizeof(last));
-            bytes = memcpy(last, bytes, left);
+        const size_t back = left < READ && words->count >= READ ? READ - left : 0;
+        const unsigned char *bytes = words->bytes + words->group - back;
+        if (words->count < READ) {
+            memset(only, 0, sizeof(only));
+            bytes = memcpy(only, bytes, left);
         }
         for (unsigned i = 0; i < words->window_count; i++)
-            words->marks |= mark(&words->windows[i], bytes);
+            words->marks |= mark(&words->windows[i], bytes) >> back;
         if (words->marks != 0)
             return true;
     }

@@ -24,9 +24,9 @@ struct ms_words {
     struct ms_word_window {
         struct ms_range range;
         unsigned plane_count;
-        struct {
-            unsigned at;        /* which of the upper bytes; first the one that excludes most */
-            ms_lanes low, span; /* its values: low .. low + span */
+        struct ms_word_plane {
+            unsigned char at; /* which of the upper bytes; first the one that excludes most */
+            unsigned char low, span; /* its values: low .. low + span */
         } planes[4];
     } windows[MS_WORD_WINDOWS];
     unsigned window_count;

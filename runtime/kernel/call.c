@@ -56,9 +56,14 @@ bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
         if (bytes == NULL)
             return false;
     }
-    memset(bytes, 0, packed_out->count);
-    for (uint32_t i = 0; i < layout->count && packed_out->count > 0; i++)
-        memcpy(bytes + layout->params[i].offset, call->params[i], layout->params[i].bytes);
+    size_t end = 0;
+    for (uint32_t i = 0; i < layout->count && packed_out->count > 0; i++) {
+        const struct ms_param *param = &layout->params[i];
+        if (param->offset > end)
+            memset(bytes + end, 0, param->offset - end);
+        memcpy(bytes + param->offset, call->params[i], param->bytes);
+        end = param->offset + param->bytes > end ? param->offset + param->bytes : end;
+    }
     packed_out->bytes = bytes;
     return true;
 }

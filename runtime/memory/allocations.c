@@ -529,16 +529,31 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* The addresses around one that mean the same: those of an allocation, or a gap between two (then
- * there is none). */
-MS_HOLDS(space.lock) static struct place find_surroundings_locked(CUdeviceptr address)
+/* The addresses around one that mean the same: those of the allocation with that index; or, if it is
+ * NULL, a gap before that index. */
+struct surroundings {
+    CUdeviceptr begin, end;
+    size_t index;
+    const struct ms_allocation *allocation;
+};
+
+MS_HOLDS(space.lock) static CUdeviceptr end_before_locked(size_t index)
+{
+    return index > 0 ? place_locked(index - 1)->end : 0;
+}
+
+MS_HOLDS(space.lock) static CUdeviceptr begin_from_locked(size_t index)
+{
+    return index < space.count ? place_locked(index)->begin : UINT64_MAX;
+}
+
+MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
 {
     const size_t at = reach_behind_locked(address);
-    const struct place *next = at < space.count ? place_locked(at) : NULL;
-    if (next != NULL && next->begin <= address)
-        return *next;
-    return (struct place){at > 0 ? place_locked(at - 1)->end : 0,
-                          next != NULL ? next->begin : UINT64_MAX, NULL};
+    const CUdeviceptr begin = begin_from_locked(at);
+    if (begin > address)
+        return (struct surroundings){end_before_locked(at), begin, at, NULL};
+    return (struct surroundings){begin, place_locked(at)->end, at, at_locked(at)};
 }
 
 bool ms_space_strays(CUdeviceptr address, size_t bytes)
@@ -570,20 +585,20 @@ static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *a
     return true;
 }
 
-/* Addresses around a pointer that refer to nothing, perhaps none. Not all that there are. */
+/* The addresses between the blocks around a pointer, or none. */
 MS_HOLDS(space.lock)
-static struct ms_range find_nothing_locked(const struct place *near, CUdeviceptr pointer)
+static struct ms_range find_between_blocks_locked(const struct surroundings *near,
+                                                  CUdeviceptr pointer)
 {
     const struct ms_allocation *allocation = near->allocation;
+    const struct ms_blocks *blocks = &allocation->blocks;
     struct ms_range nothing = {near->begin, near->end};
-    if (allocation == NULL || !allocation->counted_deferred)
-        return nothing;
-    if (!allocation->blocks.carved || allocation->blocks.strayed || pointer < allocation->address)
+    if (!blocks->carved || blocks->strayed || pointer < allocation->address)
         return (struct ms_range){0, 0};
-    const struct ms_sorted *all = &allocation->blocks.all;
     const struct ms_position at = ms_space_find_block(allocation, pointer - allocation->address);
-    const struct ms_block *next = ms_sorted_item(all, at);
-    const struct ms_block *before = ms_sorted_item(all, ms_sorted_previous(all, at));
+    const struct ms_block *next = ms_sorted_item(&blocks->all, at);
+    const struct ms_block *before =
+        ms_sorted_item(&blocks->all, ms_sorted_previous(&blocks->all, at));
     if (next != NULL)
         nothing.end = allocation->address + next->begin - BEFORE;
     if (before != NULL && before != next)
@@ -591,12 +606,28 @@ static struct ms_range find_nothing_locked(const struct place *near, CUdeviceptr
     return nothing;
 }
 
+/* Addresses around a pointer that refer to nothing: in up to so many allocations on either side. */
+MS_HOLDS(space.lock)
+static struct ms_range find_nothing_locked(const struct surroundings *near, CUdeviceptr pointer,
+                                           size_t neighbours)
+{
+    if (near->allocation != NULL && near->allocation->counted_deferred)
+        return find_between_blocks_locked(near, pointer);
+    size_t first = near->index, behind = first + (near->allocation != NULL);
+    for (size_t i = 0; i < neighbours && first > 0 && !at_locked(first - 1)->counted_deferred; i++)
+        first--;
+    for (size_t i = 0;
+         i < neighbours && behind < space.count && !at_locked(behind)->counted_deferred; i++)
+        behind++;
+    return (struct ms_range){end_before_locked(first), begin_from_locked(behind)};
+}
+
 /* Pointers in a row mostly lie near each other. */
-size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
                                  struct ms_range *nothing_out)
 {
     size_t found = 0;
-    struct place near = {0, 0, NULL};
+    struct surroundings near = {0, 0, 0, NULL};
     *nothing_out = (struct ms_range){0, 0};
     if (is_empty())
         return 0;
@@ -611,7 +642,7 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
         pointers[found++].pointer = pointer;
     }
     if (count > 0)
-        *nothing_out = find_nothing_locked(&near, pointers[count - 1].pointer);
+        *nothing_out = find_nothing_locked(&near, pointers[count - 1].pointer, neighbours);
     ms_lock_drop(&space.lock);
     return found;
 }
@@ -620,7 +651,7 @@ bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *fact
 {
     struct ms_pointed one = {.pointer = pointer};
     struct ms_range nothing;
-    const bool is_found = ms_space_find_all_pointed(&one, 1, &nothing) == 1;
+    const bool is_found = ms_space_find_all_pointed(&one, 1, 0, &nothing) == 1;
     if (is_found)
         *facts_out = one.block;
     return is_found;

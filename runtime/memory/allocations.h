@@ -201,15 +201,16 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes);
  * of an allocation that is one block. A pointer to dead bytes refers to nothing, because padding of
  * parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
  * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
- * in their order, and returns their number. No pointer to *nothing_out, around the last one, refers
- * to such a thing; it is empty if it does not end behind its begin.
+ * in their order, and returns their number. No pointer into *nothing_out refers to such a thing:
+ * a range around the last one, over up to so many neighbouring allocations on either side. It is
+ * empty if it does not end behind its begin.
  */
 struct ms_pointed {
     size_t offset; /* the caller's */
     CUdeviceptr pointer;
     struct ms_allocation_facts block;
 };
-size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count,
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
                                  struct ms_range *nothing_out);
 
 /* The same for one pointer: true if it is kept. */

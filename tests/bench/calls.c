@@ -25,7 +25,7 @@ static void must(CUresult result)
 }
 
 static CUdeviceptr real;
-static CUfunction takes_256, takes_4096;
+static CUfunction takes_16, takes_256, takes_4096;
 enum { IN_MEMORY = 64, WORDS = 4096 / sizeof(CUdeviceptr) };
 static CUdeviceptr near[WORDS], scattered[WORDS]; /* to an allocation in memory; to many */
 static unsigned numbers[4096 / sizeof(unsigned)];
@@ -57,6 +57,11 @@ static void launch(CUfunction kernel, void *parameters)
 {
     void *places[] = {parameters};
     must(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, places, NULL));
+}
+
+static void launch_16(void)
+{
+    launch(takes_16, numbers);
 }
 
 static void launch_256(void)
@@ -91,6 +96,7 @@ static const struct {
              {"cuPointerGetAttribute", memory_type},
              {"cuMemcpyDtoDAsync of nothing", copy_nothing},
              {"cuMemcpyDtoD of 64 bytes", copy},
+             {"launch, 16 bytes of numbers", launch_16},
              {"launch, 256 bytes of numbers", launch_256},
              {"launch, 4 KiB of numbers", launch_4096},
              {"launch, 256 bytes of pointers", launch_256_near},
@@ -113,16 +119,24 @@ static void make_pointers(void)
     }
 }
 
+/* The best of a hundred times: other programs want the processor, too. */
 static void measure(const char *state, long rounds)
 {
+    enum { TIMES = 100 };
+
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         calls[i].call(); /* what is done once */
         must(cuCtxSynchronize());
-        const double began = now_ns();
-        for (long round = 0; round < rounds; round++)
-            calls[i].call();
-        must(cuCtxSynchronize());
-        printf("%s, %s\t%.1f\n", calls[i].name, state, (now_ns() - began) / (double)rounds);
+        double best = 0;
+        for (int time = 0; time < TIMES; time++) {
+            const double began = now_ns();
+            for (long round = 0; round < rounds / TIMES; round++)
+                calls[i].call();
+            const double ns = (now_ns() - began) / (double)(rounds / TIMES);
+            best = best == 0 || ns < best ? ns : best;
+            must(cuCtxSynchronize());
+        }
+        printf("%s, %s\t%.1f\n", calls[i].name, state, best);
     }
 }
 
@@ -138,6 +152,7 @@ int main(int argc, char **argv)
     must(cuDevicePrimaryCtxRetain(&context, 0));
     must(cuCtxSetCurrent(context));
     must(cuModuleLoad(&module, argv[1]));
+    must(cuModuleGetFunction(&takes_16, module, "takes_16"));
     must(cuModuleGetFunction(&takes_256, module, "takes_256"));
     must(cuModuleGetFunction(&takes_4096, module, "takes_4096"));
     must(cuMemAlloc(&real, 65536));
