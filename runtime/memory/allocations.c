@@ -551,7 +551,7 @@ MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdevic
 {
     const size_t at = reach_behind_locked(address);
     const CUdeviceptr begin = begin_from_locked(at);
-    if (begin > address)
+    if (at == space.count || begin > address)
         return (struct surroundings){end_before_locked(at), begin, at, NULL};
     return (struct surroundings){begin, place_locked(at)->end, at, at_locked(at)};
 }

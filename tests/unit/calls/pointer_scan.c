@@ -195,6 +195,14 @@ MS_TEST(many_pointers_are_found_in_their_order)
     CHECK(wanted > 16 && !reach.everything);
 }
 
+MS_TEST(the_highest_word_is_behind_all_allocations)
+{
+    struct ms_allocation_facts facts;
+    start();
+    CHECK(!ms_space_find_pointed(UINT64_MAX, &facts));
+    CHECK(!ms_space_strays(UINT64_MAX, 1));
+}
+
 MS_TEST(more_blocks_than_fit_mean_everything)
 {
     static unsigned char bytes[8 * (2 * MS_MAX_HITS + 2)];
