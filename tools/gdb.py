@@ -107,8 +107,8 @@ class RecordedLaunch(Printer):
 
     def children(self):
         yield "before", self.value["before"]
-        if int(self.value["input"]["bytes"]) > 0:
-            yield "input", self.value["input"]
+        if int(self.value["input"]) != 0:
+            yield "input", self.value["input"]["lineage"]
 
 
 def all_allocations():

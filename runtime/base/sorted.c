@@ -5,7 +5,12 @@
 
 #include "runtime/base/heap.h"
 
-enum { LEAF_BYTES = 4096 };
+/*
+ * Leaves are a page each, except for an only one, which is as large as it must be. Any WINDOW leaves
+ * side by side that would fit into one less become one less, and where none of them has room items
+ * move to one more. So most leaves are three quarters full, however items come and go.
+ */
+enum { LEAF_BYTES = 4096, WINDOW = 3 };
 
 struct ms_leaf {
     uint32_t count, capacity;
@@ -14,7 +19,13 @@ struct ms_leaf {
 
 static size_t most_items(const struct ms_sorted *list)
 {
-    return LEAF_BYTES / list->item_bytes;
+    return (LEAF_BYTES - sizeof(struct ms_leaf)) / list->item_bytes;
+}
+
+/* What a leaf holds at most when items are moved between leaves: the next few have room then. */
+static size_t usual_items(const struct ms_sorted *list)
+{
+    return most_items(list) - most_items(list) / 16;
 }
 
 static struct ms_leaf **place_of(struct ms_sorted *list, size_t index)
@@ -116,7 +127,7 @@ static bool grow_leaves(struct ms_sorted *list)
 {
     if (list->leaf_count < list->leaf_capacity)
         return true;
-    const size_t capacity = 2 * list->leaf_capacity + 4;
+    const uint32_t capacity = 2 * list->leaf_capacity + 4;
     struct ms_leaf **old = list->leaf_capacity == 0 ? NULL : list->leaves;
     struct ms_leaf **grown = ms_heap_realloc(old, capacity * sizeof(*grown));
     if (grown == NULL)
@@ -140,14 +151,95 @@ static void remove_leaves(struct ms_sorted *list, size_t index, size_t count)
 {
     for (size_t i = index; i < index + count; i++)
         ms_heap_free(leaf_at(list, i));
-    list->leaf_count -= count;
+    list->leaf_count -= (uint32_t)count;
     if (list->leaf_count > index)
         memmove(place_of(list, index), place_of(list, index + count),
                 (list->leaf_count - index) * sizeof(struct ms_leaf *));
 }
 
-/* Splits a full leaf at the position, or in its middle, into which the position then points. */
-static bool split(struct ms_sorted *list, struct ms_position *at)
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Up to WINDOW leaves side by side, if there are as many, and all of their items. */
+struct window {
+    size_t first, leaves, items;
+};
+
+static struct window window_around(const struct ms_sorted *list, size_t leaf)
+{
+    struct window window = {.leaves = least(WINDOW, list->leaf_count)};
+    window.first = least(leaf > 0 ? leaf - 1 : 0, list->leaf_count - window.leaves);
+    for (size_t i = 0; i < window.leaves; i++)
+        window.items += leaf_at(list, window.first + i)->count;
+    return window;
+}
+
+/* Makes the leaves of the window hold as many items as any may. */
+static bool make_full_size(struct ms_sorted *list, const struct window *window)
+{
+    for (size_t i = window->first; i < window->first + window->leaves; i++) {
+        struct ms_leaf *leaf = leaf_at(list, i);
+        if (leaf->capacity < most_items(list) &&
+            (leaf = resize(list, leaf, most_items(list))) == NULL)
+            return false;
+        *place_of(list, i) = leaf;
+    }
+    return true;
+}
+
+/* Copies the items of the window, one behind the other. */
+static void gather(const struct ms_sorted *list, const struct window *window, char *items)
+{
+    for (size_t i = 0; i < window->leaves; i++) {
+        struct ms_leaf *leaf = leaf_at(list, window->first + i);
+        memcpy(items, leaf->items, leaf->count * list->item_bytes);
+        items += leaf->count * list->item_bytes;
+    }
+}
+
+/* Distributes the items of the window evenly over so many leaves. The position stays where it was
+ * among the items. Out of memory: false, nothing changes. */
+static bool spread(struct ms_sorted *list, const struct window *window, size_t leaves,
+                   struct ms_position *at)
+{
+    char items[WINDOW * LEAF_BYTES];
+    struct ms_leaf *more = NULL;
+    if (!make_full_size(list, window))
+        return false;
+    if (leaves > window->leaves) {
+        more = resize(list, NULL, most_items(list));
+        if (more == NULL || !grow_leaves(list)) {
+            ms_heap_free(more);
+            return false;
+        }
+    }
+    size_t index = at->item;
+    for (size_t i = window->first; i < at->leaf; i++)
+        index += leaf_at(list, i)->count;
+    gather(list, window, items);
+    if (more != NULL)
+        add_leaf(list, window->first + window->leaves, more);
+    else
+        remove_leaves(list, window->first + leaves, window->leaves - leaves);
+    bool is_placed = false;
+    for (size_t i = 0, done = 0; i < leaves; i++) {
+        struct ms_leaf *leaf = leaf_at(list, window->first + i);
+        leaf->count = (uint32_t)((window->items - done) / (leaves - i));
+        memcpy(leaf->items, items + done * list->item_bytes, leaf->count * list->item_bytes);
+        if (!is_placed && index <= done + leaf->count) {
+            *at = (struct ms_position){window->first + i, index - done};
+            is_placed = true;
+        }
+        done += leaf->count;
+    }
+    return true;
+}
+
+/* Of the last leaf, when items come at the end in order: those behind the position go into a leaf of
+ * their own, so that the leaves behind stay full. */
+static bool split_last(struct ms_sorted *list, struct ms_position *at)
 {
     struct ms_leaf *right = resize(list, NULL, most_items(list));
     if (right == NULL || !grow_leaves(list)) {
@@ -155,15 +247,22 @@ static bool split(struct ms_sorted *list, struct ms_position *at)
         return false;
     }
     struct ms_leaf *left = leaf_at(list, at->leaf);
-    const bool is_at_end = at->leaf + 1 == list->leaf_count && at->item > left->count / 2;
-    const size_t kept = is_at_end ? at->item : left->count / 2;
-    right->count = left->count - (uint32_t)kept;
-    memcpy(right->items, item_at(list, left, kept), right->count * list->item_bytes);
-    left->count = (uint32_t)kept;
+    right->count = left->count - (uint32_t)at->item;
+    memcpy(right->items, item_at(list, left, at->item), right->count * list->item_bytes);
+    left->count = (uint32_t)at->item;
     add_leaf(list, at->leaf + 1, right);
-    if (at->item > kept || is_at_end)
-        *at = (struct ms_position){at->leaf + 1, at->item - kept};
+    *at = (struct ms_position){at->leaf + 1, 0};
     return true;
+}
+
+/* The leaf of the position is full. */
+static bool add_room(struct ms_sorted *list, struct ms_position *at, size_t more)
+{
+    if (at->leaf + 1 == list->leaf_count && at->item > leaf_at(list, at->leaf)->count / 2)
+        return split_last(list, at);
+    const struct window window = window_around(list, at->leaf);
+    const bool has_room = window.items + more <= window.leaves * usual_items(list);
+    return spread(list, &window, window.leaves + (has_room ? 0 : 1), at);
 }
 
 /* Makes room for `more` items in the leaf of the position, which may move. */
@@ -171,13 +270,12 @@ static bool make_room(struct ms_sorted *list, struct ms_position *at, size_t mor
 {
     const size_t most = most_items(list);
     struct ms_leaf *leaf = list->leaf_count > 0 ? leaf_at(list, at->leaf) : NULL;
-    if (leaf != NULL && leaf->count + more > most)
-        return split(list, at);
     const size_t needed = leaf != NULL ? leaf->count + more : more;
+    if (needed > most)
+        return add_room(list, at, more);
     if (leaf != NULL && needed <= leaf->capacity)
         return true;
-    size_t capacity = leaf != NULL && 2 * leaf->capacity > needed ? 2 * leaf->capacity : needed;
-    leaf = resize(list, leaf, capacity < most ? capacity : most);
+    leaf = resize(list, leaf, least(needed + needed / 4, most));
     if (leaf == NULL)
         return false;
     *place_of(list, at->leaf) = leaf;
@@ -195,30 +293,27 @@ bool ms_sorted_insert(struct ms_sorted *list, struct ms_position at, const void 
     memmove(place + count * list->item_bytes, place, (leaf->count - at.item) * list->item_bytes);
     memcpy(place, items, count * list->item_bytes);
     leaf->count += (uint32_t)count;
-    list->count += count;
+    list->count += (uint32_t)count;
     return true;
 }
 
-/* A leaf and the next one become one if they fill half of it. */
-static void join(struct ms_sorted *list, size_t index)
+/* Leaves side by side become one less while they fit. If that fails they are only more than they
+ * must be. */
+static void join(struct ms_sorted *list, size_t leaf)
 {
-    if (index + 1 >= list->leaf_count)
-        return;
-    struct ms_leaf *left = leaf_at(list, index), *right = leaf_at(list, index + 1);
-    const size_t count = left->count + right->count;
-    if (count > most_items(list) / 2)
-        return;
-    if (count > left->capacity && (left = resize(list, left, count)) == NULL)
-        return; /* it is only smaller than it could be */
-    *place_of(list, index) = left;
-    memcpy(item_at(list, left, left->count), right->items, right->count * list->item_bytes);
-    left->count = (uint32_t)count;
-    remove_leaves(list, index + 1, 1);
+    struct ms_position nowhere = {0, 0};
+    while (list->leaf_count > 1) {
+        const struct window window = window_around(list, least(leaf, list->leaf_count - 1));
+        nowhere.leaf = window.first;
+        if (window.items > (window.leaves - 1) * usual_items(list) ||
+            !spread(list, &window, window.leaves - 1, &nowhere))
+            return;
+    }
 }
 
 void ms_sorted_remove(struct ms_sorted *list, struct ms_position at, size_t count)
 {
-    list->count -= count;
+    list->count -= (uint32_t)count;
     size_t emptied = 0; /* leaves, from `first` on */
     const size_t first = at.item > 0 ? at.leaf + 1 : at.leaf;
     for (size_t index = at.leaf; count > 0; index++, at.item = 0) {
@@ -232,9 +327,8 @@ void ms_sorted_remove(struct ms_sorted *list, struct ms_position at, size_t coun
         emptied += leaf->count == 0;
     }
     remove_leaves(list, first, emptied);
+    join(list, at.leaf + 1);
     join(list, at.leaf);
-    if (at.leaf > 0)
-        join(list, at.leaf - 1);
 }
 
 void ms_sorted_cleanup(struct ms_sorted *list)

@@ -21,9 +21,9 @@
 struct ms_leaf;
 
 struct ms_sorted {
-    size_t item_bytes; /* set by the owner, immutable */
-    size_t count;      /* of items */
-    size_t leaf_count, leaf_capacity;
+    uint32_t item_bytes; /* set by the owner, immutable */
+    uint32_t count;      /* of items */
+    uint32_t leaf_count, leaf_capacity;
     union {
         struct ms_leaf *only;    /* if leaf_capacity is 0 */
         struct ms_leaf **leaves; /* else */

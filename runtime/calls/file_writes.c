@@ -24,8 +24,11 @@ static bool needs(const struct ms_content *content)
 {
     if (content->kind == MS_SOURCE)
         return ms_source_is_closed(content->source);
-    return content->kind == MS_LAUNCHED &&
-           (lineage_needs(&content->recorded->before) || lineage_needs(&content->recorded->input));
+    if (content->kind != MS_LAUNCHED)
+        return false;
+    const struct ms_launch_input *input = content->recorded->input;
+    return lineage_needs(&content->recorded->before) ||
+           (input != NULL && lineage_needs(&input->lineage));
 }
 
 static bool may_need(const struct ms_lineage *lineage)

@@ -122,6 +122,23 @@ bool ms_host_holds(uint64_t address)
     return held;
 }
 
+struct ms_range ms_host_gap(uint64_t address)
+{
+    struct ms_range gap = {0, UINT64_MAX};
+    ms_lock_take(&host.lock);
+    for (size_t i = 0; i < host.count; i++) {
+        const struct range *range = &host.ranges[i];
+        if (range->end <= address && range->end > gap.begin)
+            gap.begin = range->end;
+        if (range->end > address && range->begin < gap.end)
+            gap.end = range->begin;
+    }
+    if (host.all || gap.end <= address)
+        gap.end = gap.begin;
+    ms_lock_drop(&host.lock);
+    return gap;
+}
+
 /* If the system does not allow the query, every mapping counts. */
 static bool is_mapped(uint64_t address)
 {

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/range.h"
+
 /* Tracks [address, address + bytes), or ends the tracking of all that was added for a first
  * address. After a range that could not be stored, every address counts as tracked. */
 void ms_host_add(uint64_t address, size_t bytes);
@@ -26,6 +28,9 @@ void ms_host_add_global(void);
 bool ms_host_has_globals(void);
 
 bool ms_host_holds(uint64_t address);
+
+/* The addresses around this one that are not tracked; empty if it is. */
+struct ms_range ms_host_gap(uint64_t address);
 
 /* True if this process can read a byte there, and so can a device that reads pageable memory. A
  * mapping without access rights cannot be read; drivers and allocators keep GiBs of them. */

@@ -2,6 +2,7 @@
 /* Launches: a launch is recorded, or what its parameters reach is materialised. */
 #include "runtime/kernel/call.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
@@ -161,15 +162,17 @@ static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part 
     const struct ms_lineage *lineage = &in->allocation->lineage;
     const struct ms_depths below = ms_recorded_launch_depths(lineage, in->begin, in->end);
     const uint32_t depth = 1 + below.launches, input_depth = 1 + below.inputs;
-    if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in) ||
-        !ms_lineage_extract(lineage, in->begin, in->end, &recorded->input))
+    if (depth > MS_MAX_LAUNCH_DEPTH || input_depth > MS_MAX_INPUT_DEPTH || !can_be_input(in))
         return false;
-    ms_lineage_drop_caches(&recorded->input);
+    struct ms_launch_input *input = recorded->input = ms_heap_zalloc(sizeof(*input));
+    if (input == NULL || !ms_lineage_extract(lineage, in->begin, in->end, &input->lineage))
+        return false;
+    ms_lineage_drop_caches(&input->lineage);
     recorded->depth = depth > recorded->depth ? depth : recorded->depth;
     recorded->input_depth =
         input_depth > recorded->input_depth ? input_depth : recorded->input_depth;
-    recorded->input_allocation_id = in->allocation->id;
-    recorded->input_address = in->allocation->address + in->begin;
+    input->allocation_id = in->allocation->id;
+    input->address = in->allocation->address + in->begin;
     return true;
 }
 
@@ -350,12 +353,35 @@ static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *
     return true;
 }
 
+/* True if some device can read all of the process's memory. The driver is asked once. */
+static bool any_is_pageable(void)
+{
+    enum { UNKNOWN, NO, YES };
+    static _Atomic int known;
+    int state = atomic_load_explicit(&known, memory_order_relaxed);
+    CUresult result = CUDA_SUCCESS;
+    if (state != UNKNOWN)
+        return state == YES;
+    state = NO;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES && result == CUDA_SUCCESS && state == NO;
+         device++) {
+        int pageable = 0;
+        result = ms_driver.device_get_attribute(&pageable,
+                                                CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device);
+        state = pageable != 0 ? YES : NO;
+    }
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_DEVICE)
+        return true; /* it may know later */
+    atomic_store_explicit(&known, state, memory_order_relaxed);
+    return state == YES;
+}
+
 /* If the device can read all of the process's memory, a pointer to it may lead anywhere. */
 static bool reaches_pageable_memory(const struct ms_arguments *arguments)
 {
     CUdevice device;
     int pageable = 0;
-    if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+    if (!any_is_pageable() || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
         ms_driver.device_get_attribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
                                        device) != CUDA_SUCCESS ||
         pageable == 0)
@@ -413,6 +439,8 @@ static CUresult touch_reached(const struct ms_arguments *arguments,
                layout->name);
         return touch_all(unbounded);
     }
+    if (reach->count == 0)
+        return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
     const struct ms_why why =
         ms_why_begin(layout->rule == MS_RULE_RUN ? MS_REASON_NO_RULE : MS_REASON_RULE_MISSED);

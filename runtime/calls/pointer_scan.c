@@ -34,14 +34,10 @@ static bool is_in(const struct ms_range *range, uint64_t word)
     return word >= range->begin && word < range->end;
 }
 
-static bool is_of_blocks(const struct bounds *bounds, uint64_t word)
-{
-    return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word);
-}
-
 static bool is_bounded(const struct bounds *bounds, uint64_t word)
 {
-    return is_of_blocks(bounds, word) || is_in(&bounds->ranges[HOST], word);
+    return is_in(&bounds->ranges[MS_NEAR], word) || is_in(&bounds->ranges[MS_FAR], word) ||
+           is_in(&bounds->ranges[HOST], word);
 }
 
 bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at, uint64_t word)
@@ -52,21 +48,59 @@ bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at
     return ms_address_is_far(word) || ms_param_layout_has_word(arguments->layout, at);
 }
 
-/* Words that may be pointers, looked up together, under one lock. */
+/* Words that may be pointers, looked up together, under one lock. What means nothing then means
+ * nothing for the rest of the scan: the parameters were there before. */
 struct batch {
     struct ms_pointed all[16];
     size_t count;
+    size_t done; /* of all batches of a scan */
 };
 enum { BATCH = sizeof(((struct batch *)0)->all) / sizeof(struct ms_pointed) };
 
-static void look_up(struct batch *batch, struct ms_pointer_scan *reach)
+static bool is_known(const struct ms_pointer_scan *reach, const struct ms_allocation_facts *block)
 {
-    const size_t found = ms_space_find_all_pointed(batch->all, batch->count);
-    const size_t room = MS_MAX_HITS - reach->count, added = found < room ? found : room;
-    memcpy(&reach->hits[reach->count], batch->all, added * sizeof(batch->all[0]));
-    reach->count += added;
-    reach->everything |= added < found;
+    size_t at = 0;
+    while (at < reach->count && (reach->hits[at].block.address != block->address ||
+                                 reach->hits[at].block.bytes != block->bytes))
+        at++;
+    return at < reach->count;
+}
+
+/* No rule is about so many pointers that a block which is known has to be there again. */
+static void add_hits(const struct ms_pointed *hits, size_t count, struct ms_pointer_scan *reach)
+{
+    enum { MANY = MS_MAX_HITS / 2 };
+    for (size_t i = 0; i < count; i++) {
+        if (reach->count >= MANY && is_known(reach, &hits[i].block))
+            continue;
+        if (reach->count < MS_MAX_HITS)
+            reach->hits[reach->count++] = hits[i];
+        else
+            reach->everything = true;
+    }
+}
+
+/* Returns addresses around the last word that mean nothing: in the more allocations, the more words
+ * were looked up before. */
+static struct ms_range look_up(struct batch *batch, const struct bounds *bounds,
+                               struct ms_pointer_scan *reach)
+{
+    enum { FOR_A_WORD = 4 };
+    const struct ms_range *host = &bounds->ranges[HOST];
+    batch->done += batch->count;
+    struct ms_range nothing, no_host = {0, host->end > host->begin ? 0 : UINT64_MAX};
+    for (size_t i = 0; i < batch->count; i++) {
+        if (!is_in(&no_host, batch->all[i].pointer))
+            no_host = ms_host_gap(batch->all[i].pointer);
+        reach->everything |= no_host.end == no_host.begin;
+    }
+    const size_t found =
+        ms_space_find_all_pointed(batch->all, batch->count, FOR_A_WORD * batch->done, &nothing);
+    add_hits(batch->all, found, reach);
     batch->count = 0;
+    nothing.begin = nothing.begin > no_host.begin ? nothing.begin : no_host.begin;
+    nothing.end = nothing.end < no_host.end ? nothing.end : no_host.end;
+    return nothing.end > nothing.begin ? nothing : (struct ms_range){0, 0};
 }
 
 void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointer_scan *reach_out)
@@ -74,25 +108,23 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
     const struct bounds bounds = get_bounds();
     struct ms_words words;
     struct batch batch;
-    size_t at;
+    size_t at, most = 1; /* in a batch: the first word may say that all others mean nothing */
     uint64_t word;
-    batch.count = reach_out->count = 0;
+    batch.count = batch.done = reach_out->count = 0;
     reach_out->everything = false;
     ms_words_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
     while (!reach_out->everything && ms_words_next(&words, &at, &word)) {
         if (!ms_pointer_scan_is_possible(arguments, at, word))
             continue;
-        if (is_in(&bounds.ranges[HOST], word) && ms_host_holds(word))
-            reach_out->everything = true;
-        if (is_of_blocks(&bounds, word)) {
-            batch.all[batch.count].offset = at;
-            batch.all[batch.count++].pointer = word;
+        batch.all[batch.count].offset = at;
+        batch.all[batch.count++].pointer = word;
+        if (batch.count == most) {
+            words.skipped = look_up(&batch, &bounds, reach_out);
+            most = 2 * most < BATCH ? 2 * most : BATCH;
         }
-        if (batch.count == BATCH)
-            look_up(&batch, reach_out);
     }
     if (batch.count > 0)
-        look_up(&batch, reach_out);
+        look_up(&batch, &bounds, reach_out);
 }
 
 static CUresult expose(uint64_t word)

@@ -24,7 +24,7 @@
 enum { MS_MAX_HITS = 64 };
 
 struct ms_pointer_scan {
-    struct ms_pointed hits[MS_MAX_HITS]; /* ascending */
+    struct ms_pointed hits[MS_MAX_HITS]; /* ascending; from the 33rd on, each of another block */
     size_t count;
     bool everything; /* more hits than fit, or memory that the host can write */
 };

@@ -2,31 +2,47 @@
 #include "runtime/calls/word_scan.h"
 
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
-enum { GROUP = MS_WORD_GROUP, LANES = sizeof(ms_lanes), UPPER_AT = 4 };
+enum { GROUP = MS_WORD_GROUP, LANES = sizeof(ms_lanes), PARTS = GROUP / LANES, UPPER_AT = 4 };
 
 static ms_lanes spread(unsigned value)
 {
     return (ms_lanes){0} + (unsigned char)value;
 }
 
-/* The values that the upper bytes of addresses in the window can have: one value down to the byte
- * in which the bounds first differ, and any value below it. */
-static void add_window(struct ms_words *words, struct ms_range range)
+/* The values that an upper byte of addresses in the window can have: those between the bounds' if
+ * all bytes above it are the same, else any. */
+static inline void add_plane(struct ms_word_window *window, unsigned i)
 {
-    const uint64_t first = range.begin, last = range.end - 1;
+    const uint64_t first = window->range.begin >> (32 + 8 * i);
+    const uint64_t last = (window->range.end - 1) >> (32 + 8 * i);
+    const bool is_same = first >> 8 == last >> 8;
+    window->planes[window->plane_count++] = (struct ms_word_plane){
+        .at = (unsigned char)i,
+        .low = (unsigned char)(is_same ? first : 0),
+        .span = (unsigned char)(is_same ? last - first : 0xff),
+    };
+}
+
+/* The highest byte that is not zero excludes most, with the one below it. If that is the lowest of
+ * the upper four it may be any small number, so the zeroes above it count, too. */
+static inline void add_window(struct ms_words *words, struct ms_range range)
+{
     struct ms_word_window *window = &words->windows[words->window_count++];
-    bool is_same = true;
+    const unsigned upper = (unsigned)((range.end - 1) >> 32);
+    const unsigned top = upper > 0 ? (31 - (unsigned)__builtin_clz(upper)) / 8 : 0;
     window->range = range;
-    window->probe = 0;
-    for (unsigned i = UPPER_AT; i-- > 0;) {
-        const unsigned low = (unsigned)(first >> (32 + 8 * i)) & 0xff;
-        const unsigned high = (unsigned)(last >> (32 + 8 * i)) & 0xff;
-        window->probe = window->probe == 0 && high > 0 ? i : window->probe;
-        window->low[i] = spread(is_same ? low : 0);
-        window->span[i] = spread(is_same ? high - low : 0xff);
-        is_same = is_same && low == high;
+    window->plane_count = 0;
+    add_plane(window, top);
+    if (top > 0) {
+        add_plane(window, top - 1);
+        return;
     }
+    for (unsigned i = 1; i < 4; i++)
+        add_plane(window, i);
 }
 
 void ms_words_begin(struct ms_words *words, const void *bytes, size_t count,
@@ -39,71 +55,83 @@ void ms_words_begin(struct ms_words *words, const void *bytes, size_t count,
         if (windows[i].end > windows[i].begin)
             add_window(words, windows[i]);
     }
-    memset(words->marks, 0, sizeof(words->marks));
+    words->skipped = (struct ms_range){0, 0};
     words->group = -(size_t)GROUP;
-    words->at = GROUP;
+    words->marks = 0;
 }
 
-/* Marks those of 16 words whose upper byte with this number is one of the window's. */
-static inline ms_lanes match(const struct ms_word_window *window, unsigned i,
-                             const unsigned char *bytes)
+/* A bit for each lane, which is 0 or 255. */
+static inline uint64_t bits_of(ms_lanes lanes)
 {
-    ms_lanes value;
-    memcpy(&value, bytes + UPPER_AT + i, sizeof(value));
-    return (ms_lanes)(value - window->low[i] <= window->span[i]);
+#ifdef __SSE2__
+    return (unsigned)_mm_movemask_epi8((__m128i)lanes);
+#else
+    uint64_t halves[2];
+    memcpy(halves, &lanes, sizeof(halves));
+    for (unsigned i = 0; i < 2; i++)
+        halves[i] = (halves[i] & 0x0101010101010101) * 0x0102040810204080 >> 56;
+    return halves[0] | halves[1] << 8;
+#endif
 }
 
 static inline bool is_any(ms_lanes lanes)
 {
+#ifdef __SSE2__
+    return bits_of(lanes) != 0;
+#else
     uint64_t halves[2];
     memcpy(halves, &lanes, sizeof(halves));
     return (halves[0] | halves[1]) != 0;
+#endif
 }
 
-/* A cheap test, false for most groups without a match: the top byte of addresses is not zero. */
-static bool may_hold(const struct ms_word_window *window, const unsigned char *bytes)
+/* Marks those of 16 words whose byte of this plane is one of the window's. */
+static inline ms_lanes match(const struct ms_word_window *window, unsigned plane,
+                             const unsigned char *bytes)
 {
-    ms_lanes found = {0};
-    for (unsigned at = 0; at < GROUP; at += LANES)
-        found |= match(window, window->probe, bytes + at);
-    return is_any(found);
+    ms_lanes value;
+    memcpy(&value, bytes + UPPER_AT + window->planes[plane].at, sizeof(value));
+    return (ms_lanes)(value - spread(window->planes[plane].low) <=
+                      spread(window->planes[plane].span));
 }
 
-static bool mark(struct ms_words *words, const struct ms_word_window *window,
-                 const unsigned char *bytes)
+/* Most groups end at the first plane. */
+static uint64_t mark(const struct ms_word_window *window, const unsigned char *bytes)
 {
-    ms_lanes any = {0};
-    for (unsigned i = 0; i < MS_WORD_GROUP / 16; i++, bytes += sizeof(any)) {
-        const ms_lanes found = match(window, 0, bytes) & match(window, 1, bytes) &
-                               match(window, 2, bytes) & match(window, 3, bytes);
-        words->marks[i] |= found;
-        any |= found;
+    ms_lanes found[PARTS], any = {0};
+    uint64_t marks = 0;
+    for (unsigned part = 0; part < PARTS; part++) {
+        found[part] = match(window, 0, bytes + part * LANES);
+        any |= found[part];
     }
-    return is_any(any);
-}
-
-static bool mark_group(struct ms_words *words, const unsigned char *bytes)
-{
-    bool is_marked = false;
-    for (unsigned i = 0; i < words->window_count; i++) {
-        const struct ms_word_window *window = &words->windows[i];
-        if (may_hold(window, bytes) && mark(words, window, bytes))
-            is_marked = true;
+    if (!is_any(any))
+        return 0;
+    for (unsigned plane = 1; plane < window->plane_count; plane++) {
+        for (unsigned part = 0; part < PARTS; part++)
+            found[part] &= match(window, plane, bytes + part * LANES);
     }
-    return is_marked;
+    for (unsigned part = 0; part < PARTS; part++)
+        marks |= bits_of(found[part]) << part * LANES;
+    return marks;
 }
 
-/* Finds the next group that may hold a match. The bytes end with zeros, which never match. */
+/* Finds the next group that may hold a match. The last one begins early enough to be whole; if there
+ * is only one, zeros follow the bytes. */
 static bool next_group(struct ms_words *words)
 {
-    words->at = 0;
+    enum { READ = GROUP + 7 };
+    unsigned char only[READ + 1];
     for (words->group += GROUP; words->group + 8 <= words->count; words->group += GROUP) {
         const size_t left = words->count - words->group;
-        unsigned char last[GROUP + 8] = {0};
-        const unsigned char *bytes = words->bytes + words->group;
-        if (left < sizeof(last))
-            bytes = memcpy(last, bytes, left);
-        if (mark_group(words, bytes))
+        const size_t back = left < READ && words->count >= READ ? READ - left : 0;
+        const unsigned char *bytes = words->bytes + words->group - back;
+        if (words->count < READ) {
+            memset(only, 0, sizeof(only));
+            bytes = memcpy(only, bytes, left);
+        }
+        for (unsigned i = 0; i < words->window_count; i++)
+            words->marks |= mark(&words->windows[i], bytes) >> back;
+        if (words->marks != 0)
             return true;
     }
     return false;
@@ -118,35 +146,22 @@ static bool is_in(const struct ms_words *words, uint64_t word)
     return false;
 }
 
-/* Takes the next mark of this group. Returns false if there is none. */
-static bool next_mark(struct ms_words *words, unsigned *index_out)
-{
-    unsigned char *marks = (unsigned char *)words->marks;
-    for (; words->at < GROUP; words->at += 8) {
-        uint64_t eight;
-        memcpy(&eight, marks + words->at, sizeof(eight));
-        if (eight != 0) {
-            *index_out = words->at + (unsigned)__builtin_ctzll(eight) / 8;
-            marks[*index_out] = 0;
-            return true;
-        }
-    }
-    return false;
-}
-
 bool ms_words_next(struct ms_words *words, size_t *offset_out, uint64_t *word_out)
 {
-    unsigned index;
-    for (;;) {
-        while (next_mark(words, &index)) {
-            *offset_out = words->group + index;
-            if (*offset_out + 8 > words->count)
+    const uint64_t skipped = words->skipped.begin, skipped_bytes = words->skipped.end - skipped;
+    do {
+        for (uint64_t marks = words->marks, word; marks != 0;) {
+            const size_t at = words->group + (unsigned)__builtin_ctzll(marks);
+            words->marks = marks &= marks - 1;
+            if (at + sizeof(word) > words->count)
                 return false;
-            memcpy(word_out, words->bytes + *offset_out, sizeof(*word_out));
-            if (is_in(words, *word_out))
-                return true;
+            memcpy(&word, words->bytes + at, sizeof(word));
+            if (word - skipped < skipped_bytes || !is_in(words, word))
+                continue;
+            *offset_out = at;
+            *word_out = word;
+            return true;
         }
-        if (!next_group(words))
-            return false;
-    }
+    } while (next_group(words));
+    return false;
 }

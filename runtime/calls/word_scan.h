@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds words in bytes: any 8 bytes, wherever they begin, whose value lies in a window of
- * addresses. Fast if there are none: it compares 64 of them at a time, by their upper four bytes.
+ * addresses. Fast if there are none: it compares 64 of them at a time, by one of their upper four
+ * bytes. Fast as well if they all lie in one range that the caller no longer asks for.
  */
 #pragma once
 
@@ -16,20 +17,22 @@ enum { MS_WORD_WINDOWS = 3, MS_WORD_GROUP = 64 };
 /* 16 bytes at a time, as a type of which compilers always make vector instructions. */
 typedef unsigned char ms_lanes __attribute__((vector_size(16)));
 
-/* Started by ms_words_begin; the fields belong to word_scan.c. */
+/* Started by ms_words_begin; the fields but `skipped` belong to word_scan.c. */
 struct ms_words {
     const unsigned char *bytes;
     size_t count;
     struct ms_word_window {
         struct ms_range range;
-        unsigned probe;           /* the upper byte that excludes most */
-        ms_lanes low[4], span[4]; /* of the upper bytes, the lowest first: low .. low + span */
+        unsigned plane_count;
+        struct ms_word_plane {
+            unsigned char at; /* which of the upper bytes; first the one that excludes most */
+            unsigned char low, span; /* its values: low .. low + span */
+        } planes[4];
     } windows[MS_WORD_WINDOWS];
     unsigned window_count;
-    size_t group; /* where the words of `marks` begin; at first before the bytes */
-    ms_lanes
-        marks[MS_WORD_GROUP / 16]; /* a byte other than 0: the word that begins there may match */
-    unsigned at;                   /* in marks */
+    struct ms_range skipped; /* words in it are not found; at first empty, changed by the caller */
+    size_t group;            /* where the words of `marks` begin; at first before the bytes */
+    uint64_t marks;          /* bit i: the word that begins at group + i may match */
 };
 
 /* An empty window holds nothing. The bytes remain the caller's. */

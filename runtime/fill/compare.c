@@ -211,7 +211,7 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
 static void compare_range(struct ms_allocation *allocation, struct ms_range range)
 {
     const struct pair pair = {allocation->address + range.begin,
-                              allocation->shadow.address + range.begin, range.end - range.begin};
+                              allocation->shadow->address + range.begin, range.end - range.begin};
     if (pair.bytes > 0)
         compare(allocation, range, &pair, true);
 }
@@ -221,7 +221,7 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 {
     struct ms_range run = {0, 0};
     struct ms_extent extent;
-    if (allocation->shadow.bytes == 0)
+    if (allocation->shadow == NULL)
         return;
     while (ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
         if (!extent.content.is_shadowed || extent.content.cached != (what == MS_COMPARE_CACHED))
@@ -238,7 +238,7 @@ void ms_compare(struct ms_allocation *allocation, size_t begin, size_t end, enum
 void ms_compare_copy(struct ms_allocation *from, size_t from_at, size_t bytes, CUdeviceptr copy,
                      bool is_plain, CUstream stream)
 {
-    const struct pair pair = {copy, from->shadow.address + from_at, bytes};
+    const struct pair pair = {copy, from->shadow->address + from_at, bytes};
     const struct ms_range range = {from_at, from_at + bytes};
     if (ms_shadow_wait(stream) == CUDA_SUCCESS)
         compare(from, range, &pair, is_plain);
@@ -252,7 +252,7 @@ static void compare_cached(void)
         at = facts.address + facts.bytes;
         struct ms_allocation *allocation = ms_space_try_claim(facts.address);
         if (allocation != NULL && allocation->lineage.cached_bytes > 0 &&
-            allocation->shadow.bytes > 0 && ms_context_is_idle(allocation->context))
+            allocation->shadow != NULL && ms_context_is_idle(allocation->context))
             ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
         ms_space_release(allocation);
     }

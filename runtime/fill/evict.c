@@ -51,7 +51,8 @@ enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need nee
 
 struct candidate {
     CUdeviceptr address;
-    uint64_t id, reads, changes;
+    uint64_t id;
+    uint32_t reads, changes;
     CUcontext context;
 };
 

@@ -123,17 +123,18 @@ static CUresult replay_recorded(const struct placed *placed, CUdeviceptr address
 static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                                CUstream stream)
 {
-    const struct placed input = {&recorded->input, recorded->input_allocation_id,
-                                 recorded->input_address};
+    const struct ms_launch_input *read = recorded->input;
+    const struct placed input = {&read->lineage, read->allocation_id, read->address};
+    const size_t bytes = read->lineage.bytes;
     struct ms_backing scratch;
-    CUresult result = ms_backing_reserve(&scratch, recorded->device, recorded->input.bytes);
+    CUresult result = ms_backing_reserve(&scratch, recorded->device, bytes);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_cover(&scratch, 0, recorded->input.bytes);
+    result = ms_backing_cover(&scratch, 0, bytes);
     if (result == CUDA_SUCCESS)
-        result = replay_recorded(&input, scratch.address, 0, recorded->input.bytes, stream);
+        result = replay_recorded(&input, scratch.address, 0, bytes, stream);
     if (result == CUDA_SUCCESS) {
-        const uint64_t deltas[] = {delta, scratch.address - recorded->input_address};
+        const uint64_t deltas[] = {delta, scratch.address - read->address};
         result = ms_launch_run(recorded->launch, deltas, stream);
     }
     const CUresult waited = ms_driver_wait(stream);
@@ -148,7 +149,7 @@ CUresult ms_replay_launch(const struct ms_recorded_launch *recorded, CUdeviceptr
     const uint64_t delta = address - recorded->address;
     CUresult result = replay_recorded(&before, address, begin, end, stream);
     if (result == CUDA_SUCCESS)
-        result = recorded->input.bytes > 0
+        result = recorded->input != NULL
                      ? run_with_input(recorded, delta, stream)
                      : ms_launch_run(recorded->launch, (const uint64_t[]){delta, delta}, stream);
     if (result == CUDA_SUCCESS)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/fill/shadow.h"
 
+#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/replay.h"
@@ -19,14 +20,26 @@ static bool is_sampled(const struct ms_allocation *allocation)
     return allocation->id * percent / 100 != (allocation->id - 1) * percent / 100;
 }
 
+/* The shadow has addresses. */
+static bool reserve(struct ms_allocation *allocation)
+{
+    if (allocation->shadow != NULL)
+        return true;
+    struct ms_backing *shadow = ms_heap_alloc(sizeof(*shadow));
+    if (shadow == NULL ||
+        ms_backing_reserve(shadow, allocation->device, allocation->bytes) != CUDA_SUCCESS) {
+        ms_heap_free(shadow);
+        return false;
+    }
+    allocation->shadow = shadow;
+    return true;
+}
+
 /* Memory of the shadow for [begin, end). False: it gets none. */
 static bool cover(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_backing *shadow = &allocation->shadow;
-    return is_sampled(allocation) &&
-           (shadow->bytes > 0 ||
-            ms_backing_reserve(shadow, allocation->device, allocation->bytes) == CUDA_SUCCESS) &&
-           ms_backing_cover(shadow, begin, end) == CUDA_SUCCESS;
+    return is_sampled(allocation) && reserve(allocation) &&
+           ms_backing_cover(allocation->shadow, begin, end) == CUDA_SUCCESS;
 }
 
 /* The legacy stream is that of the current context, so that stays. */
@@ -72,8 +85,8 @@ bool ms_shadow_write(struct ms_allocation *allocation, size_t begin, size_t end,
     if (!enter(&scope))
         return false;
     const bool has_memory = cover(allocation, begin, end);
-    const CUdeviceptr address = allocation->shadow.address + begin;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    const CUdeviceptr address = has_memory ? allocation->shadow->address + begin : 0;
     if (has_memory)
         result = host != NULL ? ms_driver.memcpy_htod_async(address, host, bytes, stream)
                               : ms_replay(content, begin, address, bytes, stream);
@@ -90,8 +103,8 @@ bool ms_shadow_copy(struct ms_allocation *to, size_t to_at, const struct ms_allo
         content->is_shadowed && to->device == from->device && cover(to, to_at, to_at + bytes);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (has_memory)
-        result = ms_driver.memcpy_dtod_async(to->shadow.address + to_at,
-                                             from->shadow.address + from_at, bytes, stream);
+        result = ms_driver.memcpy_dtod_async(to->shadow->address + to_at,
+                                             from->shadow->address + from_at, bytes, stream);
     return finish(&scope, has_memory, result, bytes, stream);
 }
 
@@ -105,7 +118,7 @@ static bool prepare(const struct ms_part *part, CUstream stream)
     for (size_t at = part->begin;
          is_good && ms_lineage_next(&allocation->lineage, &at, part->end, &extent);) {
         if (ms_content_is_nothing(&extent.content))
-            is_good = ms_driver.memset_d8_async(allocation->shadow.address + extent.begin, 0,
+            is_good = ms_driver.memset_d8_async(allocation->shadow->address + extent.begin, 0,
                                                 extent.end - extent.begin, stream) == CUDA_SUCCESS;
         else
             is_good = extent.content.is_shadowed;
@@ -115,7 +128,7 @@ static bool prepare(const struct ms_part *part, CUstream stream)
 
 static uint64_t delta_of(const struct ms_part *part)
 {
-    return part->allocation->shadow.address - part->allocation->address;
+    return part->allocation->shadow->address - part->allocation->address;
 }
 
 bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
@@ -134,9 +147,9 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
 
 void ms_shadow_trim(struct ms_allocation *allocation, size_t begin, size_t end)
 {
-    struct ms_backing *shadow = &allocation->shadow;
+    struct ms_backing *shadow = allocation->shadow;
     struct ms_driver_scope scope; /* unmapping would end a capture */
-    if (shadow->backed_bytes == 0 || !enter(&scope))
+    if (shadow == NULL || shadow->backed_bytes == 0 || !enter(&scope))
         return;
     ms_backing_uncover(shadow, begin, end < allocation->bytes ? end : shadow->bytes);
     ms_driver_leave(&scope);
@@ -150,10 +163,12 @@ static void forget(struct ms_content *content)
 static size_t give_up(struct ms_allocation *allocation)
 {
     const struct ms_range all = {0, allocation->bytes};
-    const size_t freed = allocation->shadow.backed_bytes;
+    const size_t freed = allocation->shadow != NULL ? allocation->shadow->backed_bytes : 0;
     if (freed == 0 || !ms_lineage_change(&allocation->lineage, &all, 1, forget))
         return 0;
-    ms_backing_release(&allocation->shadow);
+    ms_backing_release(allocation->shadow);
+    ms_heap_free(allocation->shadow);
+    allocation->shadow = NULL;
     count_left_out(freed);
     return freed;
 }

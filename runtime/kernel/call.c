@@ -7,14 +7,16 @@
 
 enum { MAX_REPLAY_PARAMS = 64 };
 
+/* Small, because a large model is initialised by very many. */
 struct ms_launch {
-    struct ms_call call; /* stream, params and extra are unused; attributes is below */
+    CUfunction function;
     struct ms_param_layout *layout;
+    CUlaunchAttribute *attributes; /* owned; NULL: there are none */
+    unsigned grid[3], block[3], shared_bytes;
+    uint32_t attribute_count;
+    uint32_t pointers[MS_MAX_POINTERS], pointer_count;
     bool extra; /* the program packed the parameters itself */
-    size_t pointers[MS_MAX_POINTERS];
-    size_t pointer_count;
-    CUlaunchAttribute *attributes;
-    size_t bytes;
+    uint32_t bytes;
     unsigned char params[];
 };
 
@@ -54,9 +56,14 @@ bool ms_pack(const struct ms_call *call, const struct ms_param_layout *layout,
         if (bytes == NULL)
             return false;
     }
-    memset(bytes, 0, packed_out->count);
-    for (uint32_t i = 0; i < layout->count && packed_out->count > 0; i++)
-        memcpy(bytes + layout->params[i].offset, call->params[i], layout->params[i].bytes);
+    size_t end = 0;
+    for (uint32_t i = 0; i < layout->count && packed_out->count > 0; i++) {
+        const struct ms_param *param = &layout->params[i];
+        if (param->offset > end)
+            memset(bytes + end, 0, param->offset - end);
+        memcpy(bytes + param->offset, call->params[i], param->bytes);
+        end = param->offset + param->bytes > end ? param->offset + param->bytes : end;
+    }
     packed_out->bytes = bytes;
     return true;
 }
@@ -143,13 +150,18 @@ struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_l
         }
         memcpy(launch->attributes, call->attributes, bytes);
     }
-    launch->call = *call;
+    launch->function = call->function;
+    memcpy(launch->grid, call->grid, sizeof(launch->grid));
+    memcpy(launch->block, call->block, sizeof(launch->block));
+    launch->shared_bytes = call->shared_bytes;
+    launch->attribute_count = call->attribute_count;
     launch->layout = layout;
     ms_param_layout_hold(layout);
     launch->extra = call->extra != NULL;
-    memcpy(launch->pointers, pointers, pointer_count * sizeof(*pointers));
-    launch->pointer_count = pointer_count;
-    launch->bytes = packed->count;
+    for (size_t i = 0; i < pointer_count; i++)
+        launch->pointers[i] = (uint32_t)pointers[i];
+    launch->pointer_count = (uint32_t)pointer_count;
+    launch->bytes = (uint32_t)packed->count;
     memcpy(launch->params, packed->bytes, packed->count);
     return launch;
 }
@@ -163,24 +175,24 @@ void ms_launch_destroy(struct ms_launch *launch)
 
 static CUresult run(const struct ms_launch *launch, void **params, void **extra, CUstream stream)
 {
-    const struct ms_call *call = &launch->call;
-    if (call->attribute_count == 0)
-        return ms_driver.launch_kernel(call->function, call->grid[0], call->grid[1], call->grid[2],
-                                       call->block[0], call->block[1], call->block[2],
-                                       call->shared_bytes, stream, params, extra);
+    const unsigned *grid = launch->grid, *block = launch->block;
+    if (launch->attribute_count == 0)
+        return ms_driver.launch_kernel(launch->function, grid[0], grid[1], grid[2], block[0],
+                                       block[1], block[2], launch->shared_bytes, stream, params,
+                                       extra);
     const CUlaunchConfig config = {
-        .gridDimX = call->grid[0],
-        .gridDimY = call->grid[1],
-        .gridDimZ = call->grid[2],
-        .blockDimX = call->block[0],
-        .blockDimY = call->block[1],
-        .blockDimZ = call->block[2],
-        .sharedMemBytes = call->shared_bytes,
+        .gridDimX = grid[0],
+        .gridDimY = grid[1],
+        .gridDimZ = grid[2],
+        .blockDimX = block[0],
+        .blockDimY = block[1],
+        .blockDimZ = block[2],
+        .sharedMemBytes = launch->shared_bytes,
         .hStream = stream,
         .attrs = launch->attributes,
-        .numAttrs = call->attribute_count,
+        .numAttrs = launch->attribute_count,
     };
-    return ms_driver.launch_kernel_ex(&config, call->function, params, extra);
+    return ms_driver.launch_kernel_ex(&config, launch->function, params, extra);
 }
 
 /* The driver copies the parameters before the call returns, so they may be temporary. */

@@ -12,15 +12,21 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/addresses.h"
 
+/* An allocation, beside the addresses that only its pointers can have: those of its guards, too. A
+ * search reads nothing else. Those of two allocations do not overlap. */
+struct place {
+    CUdeviceptr begin, end;
+    struct ms_allocation *allocation;
+};
+
 static struct {
     struct ms_lock lock;
     pthread_cond_t released;
     /*
-     * By address, with a gap of capacity - count pointers at index `gap`, at the last change:
-     * drivers give addresses in a row, upwards or downwards, so nothing has to move. All guarded
-     * by lock.
+     * By address, with a gap of capacity - count places at index `gap`, at the last change: drivers
+     * give addresses in a row, upwards or downwards, so nothing has to move. All guarded by lock.
      */
-    struct ms_allocation **allocations;
+    struct place *places;
     size_t count, capacity, gap;
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
@@ -31,14 +37,19 @@ static struct {
     } bounds[MS_BOUNDS]; /* around all allocations and their guards */
 } space = {.lock = MS_LOCK_INIT(allocations), .released = PTHREAD_COND_INITIALIZER};
 
+MS_HOLDS(space.lock) static const struct place *place_locked(size_t index)
+{
+    return &space.places[index < space.gap ? index : index + space.capacity - space.count];
+}
+
 MS_HOLDS(space.lock) static struct ms_allocation *at_locked(size_t index)
 {
-    return space.allocations[index < space.gap ? index : index + space.capacity - space.count];
+    return place_locked(index)->allocation;
 }
 
 MS_HOLDS(space.lock) static void move_gap_locked(size_t index)
 {
-    struct ms_allocation **all = space.allocations;
+    struct place *all = space.places;
     const size_t gaps = space.capacity - space.count;
     if (index < space.gap)
         memmove(&all[index + gaps], &all[index], (space.gap - index) * sizeof(*all));
@@ -53,29 +64,34 @@ MS_HOLDS(space.lock) static bool grow_locked(void)
     if (space.count < space.capacity)
         return true;
     const size_t capacity = 2 * space.capacity + 64;
-    struct ms_allocation **grown = ms_heap_realloc(space.allocations, capacity * sizeof(*grown));
+    struct place *grown = ms_heap_realloc(space.places, capacity * sizeof(*grown));
     if (grown == NULL)
         return false;
-    space.allocations = grown;
+    space.places = grown;
     space.capacity = capacity;
     space.gap = space.count;
     return true;
 }
 
+/* Index of the first allocation whose upper guard ends behind address. */
+MS_HOLDS(space.lock) static size_t reach_behind_locked(CUdeviceptr address)
+{
+    size_t low = 0;
+    for (size_t left = space.count; left > 0;) {
+        const size_t half = left / 2;
+        const bool is_below = place_locked(low + half)->end <= address;
+        low = is_below ? low + half + 1 : low;
+        left = is_below ? left - half - 1 : half;
+    }
+    return low;
+}
+
 /* Index of the first allocation that ends behind address. */
 MS_HOLDS(space.lock) static size_t lower_bound_locked(CUdeviceptr address)
 {
-    size_t low = 0;
-    size_t high = space.count;
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        const struct ms_allocation *allocation = at_locked(middle);
-        if (allocation->address + allocation->bytes <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    const size_t at = reach_behind_locked(address);
+    return at < space.count && at_locked(at)->address + at_locked(at)->bytes <= address ? at + 1
+                                                                                        : at;
 }
 
 MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr address)
@@ -94,21 +110,12 @@ MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *all
     allocation->counted_unbacked = unbacked;
 }
 
-/* The guard on either side. */
-static size_t guard_bytes(const struct ms_allocation *allocation)
+static struct place place_of(struct ms_allocation *allocation)
 {
-    return allocation->backing.is_programs ? 0 : allocation->backing.granule;
-}
-
-/* The addresses that only this allocation's pointers can have. */
-static CUdeviceptr reach_begin(const struct ms_allocation *allocation)
-{
-    return allocation->address - guard_bytes(allocation);
-}
-
-static CUdeviceptr reach_end(const struct ms_allocation *allocation)
-{
-    return allocation->address + allocation->backing.bytes + guard_bytes(allocation);
+    const struct ms_backing *backing = &allocation->backing;
+    const size_t guard = backing->is_programs ? 0 : backing->granule;
+    return (struct place){allocation->address - guard, allocation->address + backing->bytes + guard,
+                          allocation};
 }
 
 /* Of addresses that the program has reserved, its handles are counted. */
@@ -133,8 +140,8 @@ MS_HOLDS(space.lock) static void set_bounds_locked(void)
     size_t first = 0;
     for (unsigned i = 0; i < MS_BOUNDS; i++) {
         const bool any = ends[i] > first;
-        atomic_store(&space.bounds[i].begin, any ? reach_begin(at_locked(first)) : 0);
-        atomic_store(&space.bounds[i].end, any ? reach_end(at_locked(ends[i] - 1)) : 0);
+        atomic_store(&space.bounds[i].begin, any ? place_locked(first)->begin : 0);
+        atomic_store(&space.bounds[i].end, any ? place_locked(ends[i] - 1)->end : 0);
         first = ends[i];
     }
 }
@@ -147,7 +154,7 @@ bool ms_space_add(struct ms_allocation *allocation)
         return false;
     }
     move_gap_locked(lower_bound_locked(allocation->address));
-    space.allocations[space.gap++] = allocation;
+    space.places[space.gap++] = place_of(allocation);
     space.count++;
     allocation->claimed = false;
     allocation->counted_deferred = true;
@@ -336,11 +343,12 @@ void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end
     ms_lock_drop(&space.lock);
 }
 
+enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
+
 /* The blocks that a pointer at this offset may refer to, as one range, perhaps empty. */
 MS_HOLDS(space.lock)
 static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
 {
-    enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
     const struct ms_blocks *blocks = &allocation->blocks;
     if (!blocks->carved)
         return (struct ms_range){.begin = 0, .end = allocation->bytes};
@@ -521,23 +529,31 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* The addresses around one that mean the same: the reservation of an allocation, or a gap between
- * two (NULL). Guards of neighbours do not overlap. */
+/* The addresses around one that mean the same: those of the allocation with that index; or, if it is
+ * NULL, a gap before that index. */
 struct surroundings {
     CUdeviceptr begin, end;
+    size_t index;
     const struct ms_allocation *allocation;
 };
 
+MS_HOLDS(space.lock) static CUdeviceptr end_before_locked(size_t index)
+{
+    return index > 0 ? place_locked(index - 1)->end : 0;
+}
+
+MS_HOLDS(space.lock) static CUdeviceptr begin_from_locked(size_t index)
+{
+    return index < space.count ? place_locked(index)->begin : UINT64_MAX;
+}
+
 MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
 {
-    size_t at = lower_bound_locked(address);
-    if (at > 0 && address < reach_end(at_locked(at - 1)))
-        at--;
-    const struct ms_allocation *next = at < space.count ? at_locked(at) : NULL;
-    if (next != NULL && address >= reach_begin(next) && address < reach_end(next))
-        return (struct surroundings){reach_begin(next), reach_end(next), next};
-    return (struct surroundings){at > 0 ? reach_end(at_locked(at - 1)) : 0,
-                                 next != NULL ? reach_begin(next) : UINT64_MAX, NULL};
+    const size_t at = reach_behind_locked(address);
+    const CUdeviceptr begin = begin_from_locked(at);
+    if (at == space.count || begin > address)
+        return (struct surroundings){end_before_locked(at), begin, at, NULL};
+    return (struct surroundings){begin, place_locked(at)->end, at, at_locked(at)};
 }
 
 bool ms_space_strays(CUdeviceptr address, size_t bytes)
@@ -569,11 +585,50 @@ static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *a
     return true;
 }
 
+/* The addresses between the blocks around a pointer, or none. */
+MS_HOLDS(space.lock)
+static struct ms_range find_between_blocks_locked(const struct surroundings *near,
+                                                  CUdeviceptr pointer)
+{
+    const struct ms_allocation *allocation = near->allocation;
+    const struct ms_blocks *blocks = &allocation->blocks;
+    struct ms_range nothing = {near->begin, near->end};
+    if (!blocks->carved || blocks->strayed || pointer < allocation->address)
+        return (struct ms_range){0, 0};
+    const struct ms_position at = ms_space_find_block(allocation, pointer - allocation->address);
+    const struct ms_block *next = ms_sorted_item(&blocks->all, at);
+    const struct ms_block *before =
+        ms_sorted_item(&blocks->all, ms_sorted_previous(&blocks->all, at));
+    if (next != NULL)
+        nothing.end = allocation->address + next->begin - BEFORE;
+    if (before != NULL && before != next)
+        nothing.begin = allocation->address + before->end;
+    return nothing;
+}
+
+/* Addresses around a pointer that refer to nothing: in up to so many allocations on either side. */
+MS_HOLDS(space.lock)
+static struct ms_range find_nothing_locked(const struct surroundings *near, CUdeviceptr pointer,
+                                           size_t neighbours)
+{
+    if (near->allocation != NULL && near->allocation->counted_deferred)
+        return find_between_blocks_locked(near, pointer);
+    size_t first = near->index, behind = first + (near->allocation != NULL);
+    for (size_t i = 0; i < neighbours && first > 0 && !at_locked(first - 1)->counted_deferred; i++)
+        first--;
+    for (size_t i = 0;
+         i < neighbours && behind < space.count && !at_locked(behind)->counted_deferred; i++)
+        behind++;
+    return (struct ms_range){end_before_locked(first), begin_from_locked(behind)};
+}
+
 /* Pointers in a row mostly lie near each other. */
-size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count)
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
+                                 struct ms_range *nothing_out)
 {
     size_t found = 0;
-    struct surroundings near = {0, 0, NULL};
+    struct surroundings near = {0, 0, 0, NULL};
+    *nothing_out = (struct ms_range){0, 0};
     if (is_empty())
         return 0;
     ms_lock_take(&space.lock);
@@ -586,6 +641,8 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count)
         pointers[found].offset = pointers[i].offset;
         pointers[found++].pointer = pointer;
     }
+    if (count > 0)
+        *nothing_out = find_nothing_locked(&near, pointers[count - 1].pointer, neighbours);
     ms_lock_drop(&space.lock);
     return found;
 }
@@ -593,7 +650,8 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count)
 bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
 {
     struct ms_pointed one = {.pointer = pointer};
-    const bool is_found = ms_space_find_all_pointed(&one, 1) == 1;
+    struct ms_range nothing;
+    const bool is_found = ms_space_find_all_pointed(&one, 1, 0, &nothing) == 1;
     if (is_found)
         *facts_out = one.block;
     return is_found;

@@ -47,11 +47,10 @@ struct ms_allocation {
     CUdeviceptr address;
     size_t bytes; /* as the program asked */
     CUcontext context;
-    CUdevice device;
     uint64_t id;          /* unique in the process, never reused */
     struct ms_pool *pool; /* that counts it; NULL: it is of cuMemAlloc */
-    bool is_transient;    /* takes the place of what was freed: no sign of a program that loads */
-
+    CUdevice device;
+    bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
     /* guarded by space.lock */
     bool claimed;
     bool counted_deferred;   /* in ms_hot.deferred */
@@ -63,13 +62,13 @@ struct ms_allocation {
     /* guarded by the claim */
     struct ms_lineage lineage;
     struct ms_backing backing;
-    struct ms_backing shadow; /* METASHARD=verify: fill/shadow.h; 0 bytes: there is none */
+    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: there is none */
     struct ms_published published;
-    uint64_t reads;        /* number of times it was materialised for reading */
-    uint64_t changes;      /* number of times a block was taken or returned */
+    uint32_t reads;        /* number of times it was materialised for reading */
+    uint32_t changes;      /* number of times a block was taken or returned */
     size_t leftover_bytes; /* bytes of returned blocks that still have memory */
-    bool uncarvable;       /* was written before its first block was taken: it stays one block */
     size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bound_lineage) */
+    bool uncarvable;       /* was written before its first block was taken: it stays one block */
     bool keeps_dead;       /* a captured graph or an exported handle may use its dead bytes */
 
     struct ms_allocation *next_delayed; /* delayed_free.h */
@@ -202,14 +201,17 @@ bool ms_space_strays(CUdeviceptr address, size_t bytes);
  * of an allocation that is one block. A pointer to dead bytes refers to nothing, because padding of
  * parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
  * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
- * in their order, and returns their number.
+ * in their order, and returns their number. No pointer into *nothing_out refers to such a thing:
+ * a range around the last one, over up to so many neighbouring allocations on either side. It is
+ * empty if it does not end behind its begin.
  */
 struct ms_pointed {
     size_t offset; /* the caller's */
     CUdeviceptr pointer;
     struct ms_allocation_facts block;
 };
-size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count);
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
+                                 struct ms_range *nothing_out);
 
 /* The same for one pointer: true if it is kept. */
 bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);

@@ -308,7 +308,7 @@ static bool grow(struct ms_backing *backing)
 {
     if (backing->count < backing->capacity)
         return true;
-    const size_t capacity = 2 * backing->capacity + 1;
+    const uint32_t capacity = 2 * backing->capacity + 1;
     struct ms_chunk *grown = ms_heap_realloc(backing->chunks, capacity * sizeof(*grown));
     if (grown == NULL)
         return false;
@@ -404,7 +404,7 @@ static size_t unmap_chunks(struct ms_backing *backing, size_t begin, size_t end,
     }
     memmove(&backing->chunks[kept], &backing->chunks[i],
             (backing->count - i) * sizeof(*backing->chunks));
-    backing->count -= i - kept;
+    backing->count -= (uint32_t)(i - kept);
     backing->backed_bytes -= freed;
     count_backed(backing->device, -(int64_t)freed);
     return freed;

@@ -53,10 +53,10 @@ struct ms_backing {
     size_t granule;          /* immutable */
     CUdevice device;         /* immutable */
     bool is_pooled;          /* immutable; enabled peers cannot reach it, as in the driver */
+    bool is_programs;        /* the program has reserved the addresses; immutable */
     struct ms_chunk *chunks; /* sorted */
-    size_t count, capacity;
+    uint32_t count, capacity;
     size_t backed_bytes;
-    bool is_programs;    /* the program has reserved the addresses; immutable */
     size_t mapped_bytes; /* of mappings; all bytes if the shim has reserved the addresses */
     struct ms_program_mapping
         *mappings; /* sorted; changed under the claim and the lock of allocations */

@@ -22,13 +22,14 @@ void ms_allocation_destroy(struct ms_allocation *allocation)
 {
     const size_t pooled = ms_pooled_bytes(allocation);
     ms_backing_release(&allocation->backing);
-    if (allocation->shadow.bytes > 0)
-        ms_backing_release(&allocation->shadow);
+    if (allocation->shadow != NULL)
+        ms_backing_release(allocation->shadow);
     if (allocation->pool != NULL)
         ms_pool_uncount(allocation->pool, pooled);
     ms_state_sample();
     ms_lineage_cleanup(&allocation->lineage);
     ms_sorted_cleanup(&allocation->blocks.all);
+    ms_heap_free(allocation->shadow);
     ms_heap_free(allocation);
 }
 

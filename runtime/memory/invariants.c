@@ -249,7 +249,9 @@ static bool refers_to_enough(const struct ms_extent *extent)
                    : !content->cached;
     case MS_LAUNCHED:
         return holds(content->recorded->before.bytes, extent) &&
-               is_missing(&content->recorded->before) && is_missing(&content->recorded->input) &&
+               is_missing(&content->recorded->before) &&
+               (content->recorded->input == NULL ||
+                is_missing(&content->recorded->input->lineage)) &&
                content->recorded->depth <= MS_MAX_LAUNCH_DEPTH &&
                content->recorded->input_depth <= MS_MAX_INPUT_DEPTH;
     case MS_PARKED:

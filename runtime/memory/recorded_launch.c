@@ -12,7 +12,9 @@ static void destroy(struct ms_counted *counted)
 {
     struct ms_recorded_launch *recorded = (struct ms_recorded_launch *)counted;
     ms_lineage_cleanup(&recorded->before);
-    ms_lineage_cleanup(&recorded->input);
+    if (recorded->input != NULL)
+        ms_lineage_cleanup(&recorded->input->lineage);
+    ms_heap_free(recorded->input);
     ms_launch_destroy(recorded->launch);
     ms_heap_free(recorded);
 }
@@ -62,5 +64,7 @@ bool ms_content_is_current(const struct ms_content *content)
         return ms_source_is_current(content->source);
     if (content->kind != MS_LAUNCHED)
         return true;
-    return is_current(&content->recorded->before) && is_current(&content->recorded->input);
+    const struct ms_recorded_launch *recorded = content->recorded;
+    return is_current(&recorded->before) &&
+           (recorded->input == NULL || is_current(&recorded->input->lineage));
 }

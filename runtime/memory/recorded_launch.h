@@ -33,12 +33,13 @@ struct ms_recorded_launch {
     CUdevice device;
     struct ms_lineage before; /* nothing of it is present */
     struct ms_launch *launch;
+    struct ms_launch_input *input; /* the block that the launch reads, if it is another one */
+};
 
-    /* The block that the launch reads, if it is another one; nothing of it is present. Else 0
-     * bytes. */
-    struct ms_lineage input;
-    uint64_t input_allocation_id;
-    CUdeviceptr input_address;
+struct ms_launch_input {
+    struct ms_lineage lineage; /* nothing of it is present */
+    uint64_t allocation_id;
+    CUdeviceptr address;
 };
 
 /* With one reference, the other fields 0. NULL if out of memory. */

@@ -99,15 +99,16 @@ static void destroy_snapshot(struct ms_counted *counted)
 
 struct ms_source *ms_source_create_snapshot(size_t bytes)
 {
+    const size_t head = offsetof(struct ms_source, descriptor);
     const uint64_t before = atomic_fetch_add(&snapshot_bytes, bytes);
     struct ms_source *snapshot = NULL;
     if (before + bytes <= atomic_load(&snapshot_limit))
-        snapshot = ms_heap_alloc(sizeof(*snapshot) + bytes);
+        snapshot = ms_heap_alloc(head + bytes);
     if (snapshot == NULL) {
         atomic_fetch_sub(&snapshot_bytes, bytes);
         return NULL;
     }
-    memset(snapshot, 0, sizeof(*snapshot));
+    memset(snapshot, 0, head);
     ms_counted_init(&snapshot->counted, destroy_snapshot);
     snapshot->bytes = bytes;
     ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
@@ -118,7 +119,7 @@ struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
 {
     struct ms_source *snapshot = ms_source_create_snapshot(bytes);
     if (snapshot != NULL)
-        memcpy(snapshot->data, address, bytes);
+        memcpy(ms_snapshot_bytes(snapshot), address, bytes);
     return snapshot;
 }
 
@@ -180,7 +181,7 @@ bool ms_source_is_older(const struct ms_source *source)
 
 const char *ms_source_path(const struct ms_source *source)
 {
-    return source->path;
+    return source->is_file ? source->path : "";
 }
 
 void ms_source_set_snapshot_limit(uint64_t bytes)

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/stat.h>
 
 #include "runtime/base/counted.h"
@@ -24,6 +25,8 @@ struct ms_source {
     bool is_file;
     _Atomic(enum ms_source_state) state; /* changed under ms_files.lock */
 
+    size_t bytes; /* of a snapshot; its bytes have the place of all that follows */
+
     /* file */
     int descriptor;
     bool hides_stores; /* ms_trust_hides_stores; then it is watched for closed writers */
@@ -36,11 +39,13 @@ struct ms_source {
     struct stat *last, own_last; /* from the last check; guarded by ms_files.lock */
     char path[MS_PATH_BYTES];
     struct ms_source *next; /* in the list of open files, guarded by ms_files.lock */
-
-    /* snapshot */
-    size_t bytes;
-    unsigned char data[];
 };
+
+/* The first byte of a snapshot: it has no more of the struct, because there may be very many. */
+static inline unsigned char *ms_snapshot_bytes(const struct ms_source *snapshot)
+{
+    return (unsigned char *)(uintptr_t)snapshot + offsetof(struct ms_source, descriptor);
+}
 
 /* The open files. One without references is about to leave. Never locked across a wait. */
 extern struct ms_files {

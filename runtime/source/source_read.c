@@ -199,7 +199,7 @@ CUresult ms_source_read(const struct ms_source *source, uint64_t offset, void *b
                         const void **bytes_out)
 {
     if (!source->is_file) {
-        *bytes_out = source->data + offset;
+        *bytes_out = ms_snapshot_bytes(source) + offset;
         return CUDA_SUCCESS;
     }
     *bytes_out = buffer;
@@ -212,7 +212,7 @@ CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t by
     struct ms_source *copy = ms_source_create_snapshot(bytes);
     if (copy == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = read_file(file, offset, copy->data, bytes);
+    const CUresult result = read_file(file, offset, ms_snapshot_bytes(copy), bytes);
     if (result == CUDA_SUCCESS)
         *copy_out = copy;
     else

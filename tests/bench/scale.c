@@ -147,13 +147,12 @@ static void copy_from(CUdeviceptr address, const void *source, size_t bytes)
          "cuMemcpyHtoD");
 }
 
+enum { WORDS = PARAMETER_BYTES / sizeof(CUdeviceptr) };
+
 /* A launch that reaches no block, though every word of its parameters lies among them. */
-static void launch(CUdeviceptr between)
+static void launch(CUdeviceptr between[WORDS])
 {
-    CUdeviceptr words[PARAMETER_BYTES / sizeof(CUdeviceptr)];
-    void *places[] = {words};
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        words[i] = between;
+    void *places[] = {between};
     const struct ms_call call = {.function = kernel,
                                  .grid = {1, 1, 1},
                                  .block = {1, 1, 1},
@@ -218,11 +217,36 @@ static void end(const char *name, size_t calls)
     tell(name, now() - began, calls);
 }
 
+/* One in the middle goes, and its address with it; or as many as there are words. */
+static void measure_launches(CUdeviceptr *addresses)
+{
+    CUdeviceptr between[WORDS];
+    for (size_t i = 0; i < WORDS; i++)
+        between[i] = addresses[count / 2];
+    release(addresses[count / 2]);
+    begin();
+    for (size_t i = 0; i < CALLS / 10; i++)
+        launch(between);
+    end("allocations: launch, 1 KiB of pointers between them", CALLS / 10);
+    addresses[count / 2] = allocate(GRANULE);
+    if (count < 4 * (size_t)WORDS)
+        return;
+    for (size_t i = 0; i < WORDS; i++) {
+        between[i] = addresses[i * (count / WORDS)];
+        release(between[i]);
+    }
+    begin();
+    for (size_t i = 0; i < CALLS / 10; i++)
+        launch(between);
+    end("allocations: launch, 1 KiB of pointers, each between others", CALLS / 10);
+    for (size_t i = 0; i < WORDS; i++)
+        addresses[i * (count / WORDS)] = allocate(GRANULE);
+}
+
 static void measure_allocations(void)
 {
     static const char all[] = "allocations: make";
     CUdeviceptr *addresses = calloc(count, sizeof(*addresses));
-    CUdeviceptr between;
     struct ms_allocation_facts facts;
     must(addresses != NULL, "memory");
     if (!may_last(all) || !may_last("allocations: free, oldest first"))
@@ -245,14 +269,7 @@ static void measure_allocations(void)
     for (size_t i = 0; i < CALLS; i++)
         must(ms_space_find_pointed(addresses[random_below(count)] + 4096, &facts), "a block");
     end("allocations: which one does a pointer mean", CALLS);
-    /* One in the middle goes, and its address with it. */
-    between = addresses[count / 2];
-    release(between);
-    begin();
-    for (size_t i = 0; i < CALLS / 10; i++)
-        launch(between);
-    end("allocations: launch, 1 KiB of pointers between them", CALLS / 10);
-    addresses[count / 2] = allocate(GRANULE);
+    measure_launches(addresses);
     begin();
     for (size_t i = 0; i < CALLS; i++) {
         CUresult result;

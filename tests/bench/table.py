@@ -7,6 +7,7 @@ has no figure; figures of PyTorch's flows are those of docs/results/flows-simula
 """
 import argparse
 import datetime
+import math
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill",
-              "state page", "start-up", "calls", "instructions", "self-check", "plan resolve", "growth")
+              "state page", "start-up", "calls", "instructions", "self-check", "plan resolve", "footprint", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
 MIB_HEAD = ["what", "ranks", "shard", *WAYS]
@@ -201,6 +202,20 @@ def growth(text):
     return [cells + [""] * (len(rows[0]) - len(cells)) for cells in rows]
 
 
+def footprint(text):
+    """Bytes of one thing, by how many there are."""
+    by_name, bounds = {}, {}
+    if not text:
+        return []
+    for line in text.splitlines():
+        name, count, figure, bound = line.split("\t")[:4]
+        by_name.setdefault(name, {})[10 ** round(math.log10(int(count)))] = f"{int(figure):,}"
+        bounds[name] = bound
+    sizes = sorted({size for figures in by_name.values() for size in figures})
+    return [["thing", "bound", *(f"{size:,}" for size in sizes)]] + [
+        [name, bounds[name], *(figures.get(size, "") for size in sizes)] for name, figures in by_name.items()]
+
+
 def in_mib(kept):
     rows = [*nccl_in_mib(kept.get("flows over NCCL", "")), *torch_in_mib()]
     return [MIB_HEAD] + [[what, ranks, shard, *figures, *[""] * (len(WAYS) - len(figures))]
@@ -253,6 +268,12 @@ Instructions that the shim adds to a call on the calling thread, by the number o
 the parameters of launches are full of addresses.
 
 {instructions}
+## Host memory
+
+Bytes of host memory that the shim takes for one thing, by how many there are, and the bound that a test holds them to: pages
+of the private heap that are in use, and its own records. The state page, of a size of its own, is not in it.
+
+{footprint}
 ## Growth
 
 Processor time by the number n of things, over that at the smallest n; *of all* of them, or of one *call*. The exponent is that of
@@ -281,7 +302,8 @@ mappings. Tensors of a file have 64 KiB each, and are brought into memory 256 at
 
 def write_page(path, ratios, kept, missing):
     tables = {name: markdown(rows) if rows else "Not run.\n" for name, rows in
-              (("instructions", instructions(kept.get("instructions", ""))), ("growth", growth(kept.get("growth", ""))))}
+              (("instructions", instructions(kept.get("instructions", ""))), ("growth", growth(kept.get("growth", ""))),
+               ("footprint", footprint(kept.get("footprint", ""))))}
     tables["mib"] = markdown(in_mib(kept))
     tables["quickstart"] = f"```\n{quickstart(kept['quickstart'])}```\n" if "quickstart" in kept else "Not run.\n"
     with open("/proc/meminfo") as file:
@@ -316,7 +338,8 @@ def main():
     ratios = [line for name, reader in READERS.items() if name in kept for line in reader(kept[name])]
     ratios += torch_flows()
     show([HEAD, *ratios])
-    for rows in (instructions(kept.get("instructions", "")), growth(kept.get("growth", ""))):
+    for rows in (instructions(kept.get("instructions", "")), growth(kept.get("growth", "")),
+                 footprint(kept.get("footprint", ""))):
         if rows:
             print()
             show(rows)

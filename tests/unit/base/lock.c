@@ -20,8 +20,9 @@ static struct ms_lock low = MS_LOCK_INIT(files);
 static struct ms_lock high = MS_LOCK_INIT(leases);
 static struct ms_lock also_high = MS_LOCK_INIT(leases);
 
-static struct ms_allocation allocations[] = {{.address = 0x1000, .bytes = 0x1000},
-                                             {.address = 0x2000, .bytes = 0x1000}};
+static struct ms_allocation allocations[] = {
+    {.address = 0x1000, .bytes = 0x1000, .backing = {.bytes = 0x1000}},
+    {.address = 0x2000, .bytes = 0x1000, .backing = {.bytes = 0x1000}}};
 
 static struct ms_allocation *claim(int i)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/pointer_scan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,10 +95,84 @@ MS_TEST(host_memory_means_everything)
     }
 }
 
+static struct ms_allocation more[2]; /* carved, and in memory */
+
+static void add_more(struct ms_allocation *allocation, CUdeviceptr address, enum ms_kind kind)
+{
+    *allocation = (struct ms_allocation){.address = address, .bytes = BYTES, .id = address};
+    allocation->backing = (struct ms_backing){
+        .address = address, .bytes = BYTES, .granule = 4096, .mapped_bytes = BYTES};
+    const struct ms_content content = {.kind = kind};
+    CHECK(ms_lineage_init(&allocation->lineage, BYTES) &&
+          ms_lineage_set(&allocation->lineage, 0, BYTES, &content) && ms_space_add(allocation));
+    CHECK(ms_space_claim(address) == allocation);
+    for (size_t at = 0; kind == MS_UNDEFINED && at < BYTES; at += 8192)
+        CHECK(ms_space_add_block(allocation, at, at + 4096));
+    ms_space_unclaim(allocation);
+}
+
+/* True if one of the first hits is of the block there. */
+static bool is_among(size_t count, CUdeviceptr block)
+{
+    size_t at = 0;
+    while (at < count && reach.hits[at].block.address != block)
+        at++;
+    return at < count;
+}
+
+/* As if each were looked up alone. */
+MS_TEST(words_in_any_order_mean_what_they_mean)
+{
+    enum { WORDS = MS_MAX_HITS, ROUNDS = 5000 };
+    static unsigned char bytes[8 * WORDS];
+    const CUdeviceptr carved = FAR + 16 * BYTES, in_memory = FAR + 20 * BYTES;
+    const CUdeviceptr near_words[] = {FAR,        FAR + BYTES,    FAR + 8 * BYTES,
+                                      carved,     carved,         in_memory,
+                                      NEAR,       carved + BYTES, NEAR - 1,
+                                      HOST_MEMORY};
+    enum { KINDS = sizeof(near_words) / sizeof(near_words[0]) };
+    const unsigned seed = 20261123;
+    printf("# seed %u\n", seed);
+    srand(seed);
+    start();
+    add_more(&more[0], carved, MS_UNDEFINED);
+    add_more(&more[1], in_memory, MS_RESIDENT);
+    ms_host_add(HOST_MEMORY, 4096);
+    ms_host_add(FAR + 10 * BYTES, 4096); /* between the allocations */
+    layout->params[1].bytes = sizeof(bytes) - 8;
+    packed.bytes = bytes;
+    packed.count = sizeof(bytes);
+    for (int round = 0; round < ROUNDS; round++) {
+        const int kinds = 1 + rand() % KINDS;
+        const uint64_t spread = (uint64_t)8 << rand() % 18;
+        bool is_host = false;
+        size_t wanted = 0;
+        struct ms_allocation_facts facts;
+        for (size_t i = 1; i < WORDS; i++) {
+            const uint64_t word = near_words[rand() % kinds] + (uint64_t)rand() % spread;
+            memcpy(bytes + 8 * i, &word, 8);
+            is_host |= ms_host_holds(word);
+        }
+        ms_pointer_scan_find(&arguments, &reach);
+        CHECK_EQ(reach.everything, is_host);
+        for (size_t i = 1; i < WORDS && !is_host; i++) {
+            uint64_t word;
+            memcpy(&word, bytes + 8 * i, 8);
+            if (!ms_space_find_pointed(word, &facts) ||
+                (wanted >= MS_MAX_HITS / 2 && is_among(wanted, facts.address)))
+                continue;
+            CHECK_EQ(reach.hits[wanted].offset, 8 * i);
+            CHECK_EQ(reach.hits[wanted].block.address, facts.address);
+            CHECK_EQ(reach.hits[wanted++].block.bytes, facts.bytes);
+        }
+        CHECK(is_host || reach.count == wanted);
+    }
+}
+
 /* More than are looked up at a time, in both allocations and beside them. */
 MS_TEST(many_pointers_are_found_in_their_order)
 {
-    static unsigned char bytes[600];
+    static unsigned char bytes[400];
     const uint64_t words[] = {FAR + 8, NEAR + 16, FAR + 3 * BYTES, FAR + BYTES - 1, NEAR - 4097};
     enum { KINDS = sizeof(words) / sizeof(words[0]), WORDS = sizeof(bytes) / 8 };
     start();
@@ -120,19 +195,33 @@ MS_TEST(many_pointers_are_found_in_their_order)
     CHECK(wanted > 16 && !reach.everything);
 }
 
-MS_TEST(more_hits_than_fit_mean_everything)
+MS_TEST(the_highest_word_is_behind_all_allocations)
 {
-    static unsigned char bytes[8 * (MS_MAX_HITS + 2)];
-    const uint64_t word = FAR + 8;
+    struct ms_allocation_facts facts;
     start();
+    CHECK(!ms_space_find_pointed(UINT64_MAX, &facts));
+    CHECK(!ms_space_strays(UINT64_MAX, 1));
+}
+
+MS_TEST(more_blocks_than_fit_mean_everything)
+{
+    static unsigned char bytes[8 * (2 * MS_MAX_HITS + 2)];
+    const CUdeviceptr carved = FAR + 16 * BYTES;
+    start();
+    add_more(&more[0], carved, MS_UNDEFINED);
     layout->params[1].bytes = sizeof(bytes) - 8;
     packed.bytes = bytes;
     packed.count = sizeof(bytes);
-    for (size_t at = 8; at < 8 * (MS_MAX_HITS + 1); at += 8)
-        memcpy(bytes + at, &word, 8);
+    for (size_t i = 1; i < sizeof(bytes) / 8; i++) {
+        const uint64_t word = FAR + 8 * i;
+        memcpy(bytes + 8 * i, &word, 8);
+    }
     ms_pointer_scan_find(&arguments, &reach);
-    CHECK(reach.count == MS_MAX_HITS && !reach.everything);
-    memcpy(bytes + 8 * (MS_MAX_HITS + 1), &word, 8);
-    ms_pointer_scan_find(&arguments, &reach);
-    CHECK(reach.everything);
+    CHECK(reach.count == MS_MAX_HITS / 2 && !reach.everything);
+    for (size_t i = 1; i <= MS_MAX_HITS + 1; i++) {
+        const uint64_t word = carved + 8192 * i;
+        memcpy(bytes + 8 * i, &word, 8);
+        ms_pointer_scan_find(&arguments, &reach);
+        CHECK_EQ(reach.everything, i + 1 > MS_MAX_HITS); /* the rest are of one more */
+    }
 }

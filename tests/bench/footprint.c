@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * footprint KERNELS FOLDER [LARGEST]: host memory that the shim takes for each thing that it holds,
+ * from 1000 to LARGEST (default 100000) of them: what, how many, bytes for one, and the bound. Above
+ * the bound, and 64 KiB for all of them, the line ends with TOO MUCH, and the exit status is 1.
+ *
+ * Counted are the pages that the private heap has in use, and its own records: so what is rounded
+ * up, and what is left empty between other things, counts. The state page does not: it has a size of
+ * its own (METASHARD_STATE_BYTES), and so have its tables.
+ *
+ * The driver is the simulated one, as for scale.c.
+ */
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime/calls/calls.h"
+#include "runtime/kernel/call.h"
+#include "runtime/memory/allocations.h"
+#include "runtime/start/start.h"
+#include "runtime/state/counters.h"
+
+#define GRANULE ((size_t)64 << 10)
+#define TENSOR_BYTES ((size_t)64 << 10) /* the least that is looked up in files without a plan */
+enum { PIECE = 512, PARAMETER_BYTES = 64, LEAST = 1000 };
+
+static void must(bool is_good, const char *what)
+{
+    if (is_good)
+        return;
+    fprintf(stderr, "footprint: %s\n", what);
+    exit(1);
+}
+
+static size_t random_below(size_t bound)
+{
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (size_t)((state >> 33) % bound);
+}
+
+/* --- the driver's part: addresses from a counter, and idle streams */
+
+static CUdeviceptr next_address = (CUdeviceptr)0x7e0000000000;
+
+static CUresult reserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
+                        unsigned long long flags)
+{
+    (void)hint, (void)flags;
+    next_address = (next_address - bytes) / alignment * alignment;
+    *address = next_address;
+    return CUDA_SUCCESS;
+}
+
+static CUresult give_back(CUdeviceptr address, size_t bytes)
+{
+    (void)address, (void)bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult do_not_wait(void)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_event(CUevent *event, unsigned flags)
+{
+    (void)flags;
+    *event = (CUevent)&next_address;
+    return CUDA_SUCCESS;
+}
+
+static CUresult record_event(CUevent event, CUstream stream)
+{
+    (void)event, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult query_event(CUevent event)
+{
+    (void)event;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_memory(CUmemGenericAllocationHandle *handle, size_t bytes,
+                              const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    (void)bytes, (void)prop, (void)flags;
+    *handle = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr address, size_t bytes, size_t offset,
+                    CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    (void)address, (void)bytes, (void)offset, (void)handle, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+static CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
+                           size_t count)
+{
+    (void)address, (void)bytes, (void)access, (void)count;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release_memory(CUmemGenericAllocationHandle handle)
+{
+    (void)handle;
+    return CUDA_SUCCESS;
+}
+
+static void use_counted_driver(void)
+{
+    ms_driver.event_create = create_event;
+    ms_driver.event_record = record_event;
+    ms_driver.event_query = query_event;
+    ms_driver.event_destroy = query_event;
+    ms_driver.mem_address_reserve = reserve;
+    ms_driver.mem_address_free = give_back;
+    ms_driver.ctx_synchronize = do_not_wait;
+    ms_driver.mem_create = create_memory;
+    ms_driver.mem_map = map;
+    ms_driver.mem_unmap = give_back;
+    ms_driver.mem_set_access = set_access;
+    ms_driver.mem_release = release_memory;
+}
+
+/* --- the calls */
+
+static CUfunction kernel;
+
+static CUdeviceptr allocate(size_t size)
+{
+    CUdeviceptr address = 0;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    must(ms_alloc(size, &address, &result) && result == CUDA_SUCCESS, "cuMemAlloc");
+    return address;
+}
+
+static void release(CUdeviceptr address)
+{
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    must(ms_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
+}
+
+/* Different bytes for each number, none of which could be an address. */
+static void set(CUdeviceptr address, size_t number, size_t bytes)
+{
+    const uint32_t value = 0x80000000u | (uint32_t)number;
+    CUresult result;
+    must(ms_fill(address, value, 4, bytes / 4, CU_STREAM_LEGACY, &result) && result == CUDA_SUCCESS,
+         "cuMemsetD32");
+}
+
+static void copy_from(CUdeviceptr address, const void *source, size_t bytes)
+{
+    CUresult result;
+    must(ms_copy_from_host(address, source, bytes, CU_STREAM_LEGACY, true, &result) &&
+             result == CUDA_SUCCESS,
+         "cuMemcpyHtoD");
+}
+
+static void launch_on(CUdeviceptr block)
+{
+    CUdeviceptr words[PARAMETER_BYTES / sizeof(CUdeviceptr)] = {block};
+    void *places[] = {words};
+    const struct ms_call call = {.function = kernel,
+                                 .grid = {1, 1, 1},
+                                 .block = {1, 1, 1},
+                                 .stream = CU_STREAM_LEGACY,
+                                 .params = places};
+    CUresult result;
+    must(ms_launch(&call, &result) && result == CUDA_SUCCESS, "a launch is recorded");
+}
+
+static size_t count_extents(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    const size_t extents = allocation->lineage.extents.count;
+    ms_space_release(allocation);
+    return extents;
+}
+
+/* --- weighing */
+
+/* The private heap's (heap_jemalloc.c); NULL if the shim is built with libc's. */
+__attribute__((weak)) int ms_je_mallctl(const char *name, void *old, size_t *old_length,
+                                        void *value, size_t length);
+
+static size_t statistic(const char *name)
+{
+    size_t value = 0, length = sizeof(value);
+    must(ms_je_mallctl(name, &value, &length, NULL, 0) == 0, name);
+    return value;
+}
+
+static size_t weigh(void)
+{
+    uint64_t epoch = 1;
+    if (ms_je_mallctl == NULL)
+        return mallinfo2().uordblks + mallinfo2().hblkhd;
+    must(ms_je_mallctl("epoch", NULL, NULL, &epoch, sizeof(epoch)) == 0, "epoch");
+    return statistic("stats.active") + statistic("stats.metadata");
+}
+
+static size_t count, empty;
+static bool is_over, is_quiet;
+
+static void begin(void)
+{
+    empty = weigh();
+}
+
+static void tell(const char *name, size_t things, double bound)
+{
+    const double bytes = (double)(weigh() - empty) / (double)things;
+    const bool is_too_much = bytes > bound + (double)(64 << 10) / (double)things;
+    if (is_quiet)
+        return;
+    printf("%s\t%zu\t%.0f\t%.0f%s\n", name, things, bytes, bound, is_too_much ? "\tTOO MUCH" : "");
+    fflush(stdout);
+    is_over |= is_too_much;
+}
+
+/* --- what is weighed, for one count */
+
+enum { BLOCK_BOUND = 256, PIECE_BOUND = 64, ALLOCATION_BOUND = 640, LAUNCH_BOUND = 640 };
+
+static uint32_t *order; /* 0 to count - 1, in any order */
+
+static void shuffle(void)
+{
+    for (size_t i = 0; i < count; i++)
+        order[i] = (uint32_t)i;
+    for (size_t i = count - 1; i > 0; i--) {
+        const size_t at = random_below(i + 1);
+        const uint32_t one = order[i];
+        order[i] = order[at];
+        order[at] = one;
+    }
+}
+
+/* Blocks that a caching allocator reports, all in one allocation, with gaps. */
+static void weigh_blocks(void)
+{
+    begin();
+    const CUdeviceptr segment = allocate(count * 2 * PIECE);
+    for (size_t i = 0; i < count; i++)
+        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+    tell("block of an allocation, never written", count, BLOCK_BOUND);
+    for (size_t i = 0; i < count; i++)
+        set(segment + (size_t)order[count - 1 - i] * 2 * PIECE, i, PIECE);
+    tell("block of an allocation, of its own content", count, BLOCK_BOUND);
+    for (size_t i = 0; i < count / 2; i++)
+        ms_block_returned(segment + (size_t)order[i] * 2 * PIECE);
+    tell("block of an allocation, when as many were returned", count - count / 2, BLOCK_BOUND);
+    shuffle();
+    for (size_t i = 0; i < count; i++) {
+        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+        set(segment + (size_t)order[i] * 2 * PIECE, i, PIECE);
+    }
+    tell("block of an allocation, when all were taken again", count, BLOCK_BOUND);
+    release(segment);
+}
+
+static void weigh_small_copies(void)
+{
+    enum { BYTES = 64 };
+    unsigned char bytes[BYTES];
+    memset(bytes, 0x81, sizeof(bytes));
+    begin();
+    const CUdeviceptr segment = allocate(count * 2 * PIECE);
+    for (size_t i = 0; i < count; i++) {
+        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+        copy_from(segment + (size_t)order[i] * 2 * PIECE, bytes, BYTES);
+    }
+    tell("block of an allocation, with a copy of 64 host bytes", count, 2 * BLOCK_BOUND);
+    release(segment);
+}
+
+static void weigh_launches(void)
+{
+    begin();
+    const CUdeviceptr segment = allocate(count * 2 * PIECE);
+    for (size_t i = 0; i < count; i++) {
+        ms_block_taken(segment + (size_t)order[i] * 2 * PIECE, PIECE);
+        launch_on(segment + (size_t)order[i] * 2 * PIECE);
+    }
+    tell("block of an allocation, with a recorded launch of 64 bytes", count, LAUNCH_BOUND);
+    release(segment);
+}
+
+/* All from one file, which is mapped at `mapped`. */
+static void weigh_file(const unsigned char *mapped)
+{
+    enum { STEP = TENSOR_BYTES + PIECE };
+    begin();
+    const CUdeviceptr segment = allocate(count * STEP);
+    for (size_t i = 0; i < count; i++) {
+        ms_block_taken(segment + (size_t)order[i] * STEP, TENSOR_BYTES);
+        copy_from(segment + (size_t)order[i] * STEP, mapped, TENSOR_BYTES);
+    }
+    tell("block of an allocation, with bytes of a file", count, BLOCK_BOUND);
+    release(segment);
+}
+
+/* Pieces of one block. What is set again over some of them is one piece then. */
+static void weigh_pieces(void)
+{
+    enum { MOST = 100000, JOINED = 8 };
+    if (count > MOST)
+        return;
+    begin();
+    const CUdeviceptr block = allocate(count * PIECE > GRANULE ? count * PIECE : GRANULE);
+    for (size_t i = 0; i < count; i++)
+        set(block + (size_t)order[i] * PIECE, i, PIECE);
+    tell("piece of a block, written in any order", count, PIECE_BOUND);
+    while (count_extents(block) > count / 2) {
+        const size_t first = random_below(count - JOINED);
+        set(block + first * PIECE, count + first, (size_t)JOINED * PIECE);
+    }
+    tell("piece of a block, when half were overwritten", count_extents(block), PIECE_BOUND);
+    for (size_t i = 0; i < count; i++)
+        set(block + (size_t)order[i] * PIECE, i, PIECE);
+    tell("piece of a block, when each was written again", count, PIECE_BOUND);
+    release(block);
+}
+
+static void weigh_allocations(void)
+{
+    CUdeviceptr *addresses = calloc(count, sizeof(*addresses));
+    must(addresses != NULL, "memory");
+    begin();
+    for (size_t i = 0; i < count; i++)
+        addresses[i] = allocate(GRANULE);
+    tell("allocation, never written", count, ALLOCATION_BOUND);
+    for (size_t i = 0; i < count; i++)
+        set(addresses[i], i, GRANULE);
+    tell("allocation, of one content", count, ALLOCATION_BOUND);
+    for (size_t i = 0; i < count; i++)
+        must(ms_access(addresses[i], GRANULE, MS_NEED_OVERWRITE) == CUDA_SUCCESS, "memory");
+    tell("allocation, in memory", count, ALLOCATION_BOUND);
+    for (size_t i = 0; i < count; i++)
+        release(addresses[order[i]]);
+    free(addresses);
+}
+
+/* A file that the program maps and copies from; it has no name any more. */
+static const unsigned char *map_file(const char *folder)
+{
+    unsigned char bytes[TENSOR_BYTES];
+    char path[400];
+    memset(bytes, 0x81, sizeof(bytes));
+    snprintf(path, sizeof(path), "%s/metashard-footprint-XXXXXX", folder);
+    int file = mkstemp(path);
+    must(file >= 0 && write(file, bytes, sizeof(bytes)) == (ssize_t)sizeof(bytes), path);
+    close(file); /* nobody writes */
+    file = open(path, O_RDONLY);
+    void *mapped = mmap(NULL, sizeof(bytes), PROT_READ, MAP_PRIVATE, file, 0);
+    must(mapped != MAP_FAILED, "mmap");
+    close(file);
+    unlink(path);
+    usleep(50000); /* a file that was changed just now is not trusted yet */
+    return mapped;
+}
+
+static void weigh_all(const unsigned char *mapped)
+{
+    enum { MOST_COPIES = 100000 }; /* the file is looked at for each */
+    order = calloc(count, sizeof(*order));
+    must(order != NULL, "memory");
+    shuffle();
+    weigh_blocks();
+    weigh_small_copies();
+    weigh_launches();
+    if (count <= MOST_COPIES)
+        weigh_file(mapped);
+    weigh_pieces();
+    weigh_allocations();
+    free(order);
+}
+
+static void open_device(const char *kernels, const char *folder)
+{
+    CUcontext context;
+    CUmodule module;
+    char name[40], rules[400];
+    setenv("SIMCUDA_GRANULE_KIB", "64", 1);
+    setenv("METASHARD_MIN_BYTES", "65536", 1);
+    setenv("METASHARD_OVERCOMMIT", "1000000", 1);
+    setenv("METASHARD_SETTLE_MS", "0", 1);
+#define MS_DRIVER(field, symbol) ms_driver.field = symbol;
+#define MS_DRIVER_OPTIONAL MS_DRIVER
+#include "runtime/driver/driver.def"
+#undef MS_DRIVER_OPTIONAL
+#undef MS_DRIVER
+    snprintf(name, sizeof(name), "takes_%d", PARAMETER_BYTES);
+    must(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+             cuCtxSetCurrent(context) == CUDA_SUCCESS &&
+             cuModuleLoad(&module, kernels) == CUDA_SUCCESS &&
+             cuModuleGetFunction(&kernel, module, name) == CUDA_SUCCESS,
+         "a context and a kernel");
+    snprintf(rules, sizeof(rules), "%s/metashard-footprint-rules-%d", folder, (int)getpid());
+    FILE *file = fopen(rules, "w");
+    must(file != NULL && fprintf(file, "write-only %s\n", name) > 0 && fclose(file) == 0, rules);
+    setenv("METASHARD_KERNEL_RULES", rules, 1);
+    ms_start(environ);
+    unlink(rules);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        fprintf(stderr, "usage: footprint KERNELS FOLDER [LARGEST]\n");
+        return 2;
+    }
+    const size_t largest = argc > 3 ? strtoull(argv[3], NULL, 10) : 100000;
+    open_device(argv[1], argv[2]);
+    release(allocate(GRANULE)); /* what the shim asks of a driver it asks the simulated one */
+    use_counted_driver();
+    const unsigned char *mapped = map_file(argv[2]);
+    is_quiet = true; /* what is made once, for each kind */
+    count = LEAST;
+    weigh_all(mapped);
+    is_quiet = false;
+    for (; count <= largest; count *= 10)
+        weigh_all(mapped);
+    return is_over ? 1 : 0;
+}
