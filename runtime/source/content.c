@@ -2,12 +2,15 @@
 #include "runtime/source/content.h"
 
 #include <ctype.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "runtime/base/array.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
+#include "runtime/driver/flags.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
 
@@ -194,8 +197,7 @@ static bool holds(const struct file *file, const struct tensor *tensor, const ch
             return false;
         done += now;
     }
-    return ms_source_is_current(file->source) &&
-           !ms_mapping_is_stored_to(file->device, file->inode);
+    return ms_source_is_current(file->source) && !ms_source_may_be_stored_to(file->source, false);
 }
 
 /* Starts after the last match, and wraps around. */
@@ -212,14 +214,35 @@ static const struct tensor *find_tensor(struct file *file, const void *address, 
     return NULL;
 }
 
+/*
+ * Looks for files that were mapped, or have changed, since the last time. Visiting takes longer the
+ * more mappings there are, so it is not done for each copy: the shim sees what the program maps by
+ * libc (ms_hot.mapped). What else changes is noticed a little later; until then a file is not
+ * found, or its bytes do not compare.
+ */
+static void look_for_files(void)
+{
+    static const uint64_t later_ns = UINT64_C(1000000000);
+    static uint64_t looked_ns; /* 0: never */
+    static uint32_t seen;
+    const uint32_t mapped = atomic_load(&ms_hot.mapped);
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
+    if (looked_ns != 0 && mapped == seen && now < looked_ns + later_ns)
+        return;
+    if (!ms_mapping_visit(visit, NULL))
+        return;
+    forget_unmapped();
+    looked_ns = now;
+    seen = mapped;
+}
+
 static void find_content(void *argument)
 {
     struct ms_wanted_source *wanted = argument;
-    char *buffer = ms_heap_alloc(COMPARED_BYTES);
+    look_for_files();
+    char *buffer = files != NULL ? ms_heap_alloc(COMPARED_BYTES) : NULL;
     if (buffer == NULL)
         return;
-    if (ms_mapping_visit(visit, NULL))
-        forget_unmapped();
     for (struct file *file = files; file != NULL && wanted->found == NULL; file = file->next) {
         const struct tensor *tensor =
             file->source != NULL ? find_tensor(file, wanted->address, wanted->bytes, buffer) : NULL;

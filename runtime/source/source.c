@@ -10,6 +10,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
+#include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/source/writers.h"
@@ -66,7 +67,8 @@ static void destroy_file(struct ms_counted *counted)
     ms_heap_free(file);
 }
 
-struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat, const char *path)
+struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
+                                        const struct ms_mapping *mapping)
 {
     struct ms_source *file = ms_heap_zalloc(sizeof(*file));
     if (file == NULL)
@@ -78,7 +80,9 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
     file->own_last = *stat;
     file->last = &file->own_last;
     file->hides_stores = ms_trust_hides_stores(descriptor);
-    snprintf(file->path, sizeof(file->path), "%s", path);
+    file->mapped_device = mapping->device;
+    file->mapped_inode = mapping->inode;
+    snprintf(file->path, sizeof(file->path), "%s", mapping->path);
     ms_lock_take(&ms_files.lock);
     file->watch = file->hides_stores ? ms_writers_watch(descriptor) : -1;
     file->next = ms_files.first;

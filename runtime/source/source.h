@@ -69,6 +69,7 @@ struct ms_source_failure {
         MS_SOURCE_GIVEN_UP,
         MS_SOURCE_CHANGED,
         MS_SOURCE_WRITTEN,
+        MS_SOURCE_STORED_TO,
         MS_SOURCE_UNREADABLE
     } kind;
     uint64_t offset; /* where reading failed */
@@ -85,6 +86,10 @@ bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buf
 
 /* True if the file is unchanged; to be called after each read. */
 bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out);
+
+/* True unless this process has it mapped so that a store may have changed it unseen; to be called
+ * once all bytes were read, in the file thread itself: it may look at all mappings. */
+bool ms_source_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out);
 
 /* Logs one line. Not in the file thread. */
 void ms_source_log_failure(const struct ms_source_failure *failure);

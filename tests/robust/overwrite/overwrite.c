@@ -344,6 +344,30 @@ static void with_sendfile64(int file)
     CHECK_EQ(sendfile64(file, open_other(), NULL, WRITTEN), WRITTEN);
 }
 
+static void store(unsigned char *mapped)
+{
+    CHECK(mapped != MAP_FAILED);
+    memcpy(mapped, scratch, WRITTEN);
+    munmap(mapped, BYTES);
+}
+
+static void with_mmap(int file)
+{
+    store(mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+}
+
+static void with_mmap64(int file)
+{
+    store(mmap64(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+}
+
+static void with_mprotect(int file)
+{
+    unsigned char *mapped = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, file, 0);
+    CHECK_EQ(mprotect(mapped, BYTES, PROT_READ | PROT_WRITE), 0);
+    store(mapped);
+}
+
 static const struct {
     const char *name;
     change_descriptor *run;
@@ -357,6 +381,9 @@ static const struct {
     {"copy_file_range", with_copy_file_range},
     {"sendfile", with_sendfile},
     {"sendfile64", with_sendfile64},
+    {"mmap", with_mmap},
+    {"mmap64", with_mmap64},
+    {"mprotect", with_mprotect},
 };
 enum { DESCRIPTOR_WAYS = sizeof(descriptor_ways) / sizeof(descriptor_ways[0]) };
 
