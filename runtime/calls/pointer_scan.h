@@ -44,6 +44,9 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
 /* These bytes become readable for kernels: materialises the blocks that they reach. */
 CUresult ms_pointer_scan_expose(const void *bytes, size_t count);
 
+/* The same for bytes that are copied to host memory now, and so are in the processor's caches. */
+CUresult ms_pointer_scan_copy(void *to, const void *bytes, size_t count);
+
 /* The same for a repeated 4-byte pattern. */
 CUresult ms_pointer_scan_expose_pattern(uint32_t pattern);
 

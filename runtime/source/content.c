@@ -161,13 +161,20 @@ static bool is_as_before(const struct file *file)
 
 static void visit(__attribute__((unused)) void *context, const struct ms_mapping *mapping)
 {
-    struct file *file = files;
-    while (file != NULL && (file->device != mapping->device || file->inode != mapping->inode))
-        file = file->next;
+    struct file **link = &files;
+    while (*link != NULL &&
+           ((*link)->device != mapping->device || (*link)->inode != mapping->inode))
+        link = &(*link)->next;
+    struct file *file = *link;
+    if (file != NULL && !file->is_mapped && !is_as_before(file)) {
+        *link = file->next;
+        destroy(file);
+        file = NULL;
+    }
     if (file == NULL)
         file = add_file(mapping);
     if (file != NULL)
-        file->is_mapped = is_as_before(file);
+        file->is_mapped = true;
 }
 
 static void forget_unmapped(void)

@@ -42,9 +42,13 @@ uint64_t ms_source_file_bytes(const struct ms_source *file);
 const struct stat *ms_source_stat(const struct ms_source *file);
 
 /*
- * Returns a host copy of [address, address + bytes), or NULL if it would exceed
- * METASHARD_SNAPSHOT_BYTES or out of memory.
+ * Returns a snapshot whose bytes the caller sets before anybody else has it (ms_source_data), or
+ * NULL if it would exceed METASHARD_SNAPSHOT_BYTES or out of memory.
  */
+struct ms_source *ms_source_create_snapshot(size_t bytes);
+void *ms_source_data(struct ms_source *snapshot);
+
+/* The same, of the bytes at an address. */
 struct ms_source *ms_source_from_memory(const void *address, size_t bytes);
 
 struct ms_source *ms_source_take(struct ms_source *source); /* one more reference; returns source */

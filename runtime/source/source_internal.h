@@ -42,7 +42,8 @@ struct ms_source {
 
     /* snapshot */
     size_t bytes;
-    unsigned char data[];
+    size_t mapped_bytes; /* of memory of its own; 0: the bytes are behind this struct */
+    unsigned char *data;
 };
 
 /* The open files. One without references is about to leave. Never locked across a wait. */
@@ -71,6 +72,3 @@ struct ms_wanted_source {
 /* Calls `find` there for bytes of memory. Returns the source unless the program writes its file. */
 struct ms_source *ms_source_find(void (*find)(void *wanted), const void *address, size_t bytes,
                                  uint64_t *offset_out);
-
-/* Returns a snapshot whose bytes are not set yet, or NULL if beyond the limit or out of memory. */
-struct ms_source *ms_source_create_snapshot(size_t bytes);

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill",
+BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "snapshots",
               "state page", "start-up", "calls", "instructions", "self-check", "plan resolve", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
@@ -113,6 +113,11 @@ def fill(text):
             yield row(f"filling memory from a file {kind}: bytes a second", "", "mmap and cuMemcpyHtoD", "", "1", match[2])
 
 
+def snapshots(text):
+    for match in re.finditer(r"^(.+?)\s+without .*ratio ([\d.]+)$", text, flags=re.M):
+        yield row(f"copy of {match[1]}, until a kernel has it: processor time", "", "without", "", "1", match[2])
+
+
 def state_page(text):
     for match in re.finditer(r"^  (.+?)\s+with .*ratio ([\d.]+)$", text, flags=re.M):
         yield row(f"state page, {match[1]}: time", "", "no page", "", "1", match[2])
@@ -174,7 +179,7 @@ def quickstart(text):
 
 
 READERS = {"main job": main_job, "ways": ways, "verify mode": verify, "init, then shard": from_scratch, "flows over NCCL": nccl,
-           "instructions over NCCL": nccl_instructions, "fill": fill,
+           "instructions over NCCL": nccl_instructions, "fill": fill, "snapshots": snapshots,
            "state page": state_page, "start-up": start_up, "calls": calls, "self-check": self_check,
            "plan resolve": plan_resolve}
 
@@ -268,8 +273,6 @@ NOTES = """What grows faster than it must, and why it stays so:
 - *Blocks of one allocation, in any order*: the blocks and the extents of one allocation lie in leaves of 4 KiB, so a change
   moves one leaf's, and a search is binary; but with a million blocks each step waits for memory. *Blocks of segments*
   are the same work as allocators do it.
-- *Mappings of the process: copy a tensor of a file*: the file must not be mapped shared and writable anywhere, and the kernel
-  looks through all mappings for that, at 0.1 us each (PROCMAP_QUERY; before Linux 6.11 its list is read, at 1 us each).
 - *Allocations: look up an address*: a binary search, so the number of steps is the logarithm; but with a million allocations
   each step waits for memory.
 - *Header of a file: parse*: a million tensors are 100 MB of JSON, and reading that into objects waits for memory.
