@@ -119,7 +119,7 @@ static bool map_data(struct ms_source *snapshot, size_t bytes)
     unsigned char *memory = mmap(NULL, mapped_bytes + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        return false;
+        return ms_heap_checked(NULL, bytes) != NULL; /* logs it */
     const size_t before = -(uintptr_t)memory & (HUGE_PAGE_BYTES - 1);
     if (before > 0)
         munmap(memory, before);

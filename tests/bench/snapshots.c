@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * snapshots KERNELS: processor time of copies from host memory that no file explains, until a kernel
- * has them: each row copies all of a block in pieces, launches a kernel with its address, and waits.
- * Under the shim the pieces become snapshots, which the launch brings into memory. snapshots.py runs
- * it without and with the preload. Prints seconds, the best of ROUNDS.
+ * snapshots KERNELS: processor time of copies from host memory that no file explains, until a
+ * kernel has them: each row copies all of a block in pieces, launches a kernel with its address,
+ * and waits. Under the shim the pieces become snapshots, which the launch brings into memory.
+ * snapshots.py runs it without and with the preload. Prints seconds, the best of ROUNDS.
  */
 #include <cuda.h>
 #include <stdint.h>

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tests/robust/overwrite/checkpoint.h"
+#include "tests/simcuda/harness/deny.h"
 
 /* --- one row for each way; it leaves the file changed */
 
@@ -395,12 +396,14 @@ static CUdeviceptr load_with_writer_away(int *socket_out)
     return load();
 }
 
-MS_TEST(each_call_with_a_descriptor)
+static void check_descriptor_ways(bool are_writers_known)
 {
     for (int i = 0; i < DESCRIPTOR_WAYS; i++) {
         const pid_t child = fork();
         if (child == 0) {
             int socket;
+            if (!are_writers_known)
+                deny_with(SYS_fcntl, 1, F_SETLEASE, EACCES);
             make_files();
             device_start();
             descriptor_way = descriptor_ways[i].run;
@@ -414,6 +417,17 @@ MS_TEST(each_call_with_a_descriptor)
         if (status != 0)
             ms_test_fail(__FILE__, __LINE__, "%s: status %d", descriptor_ways[i].name, status);
     }
+}
+
+MS_TEST(each_call_with_a_descriptor)
+{
+    check_descriptor_ways(true);
+}
+
+/* As of another user's file: only the call tells of the descriptor. */
+MS_TEST(each_call_with_a_descriptor_that_nobody_knows_of)
+{
+    check_descriptor_ways(false);
 }
 
 /* --- */
