@@ -229,17 +229,19 @@ static const struct tensor *find_tensor(struct file *file, const void *address, 
  */
 static void look_for_files(void)
 {
-    static const uint64_t later_ns = UINT64_C(1000000000);
-    static uint64_t looked_ns; /* 0: never */
+    static const uint64_t least_ns = UINT64_C(1000000000);
+    enum { SHARE = 100 }; /* of the time, at most */
+    static uint64_t next_ns;
     static uint32_t seen;
     const uint32_t mapped = atomic_load(&ms_hot.mapped);
-    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
-    if (looked_ns != 0 && mapped == seen && now < looked_ns + later_ns)
+    const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
+    if (mapped == seen && began < next_ns)
         return;
     if (!ms_mapping_visit(visit, NULL))
         return;
     forget_unmapped();
-    looked_ns = now;
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
+    next_ns = now + ((now - began) * SHARE > least_ns ? (now - began) * SHARE : least_ns);
     seen = mapped;
 }
 

@@ -95,7 +95,7 @@ struct found {
 
 struct walk {
     int maps;
-    unsigned flags; /* which mappings */
+    unsigned flags; /* which mappings, and with OR_THE_NEXT also those behind */
     uintptr_t at;   /* the next query is about this address */
     /* For a kernel without queries: the list of all, from the beginning on. */
     bool is_by_line;
@@ -171,8 +171,8 @@ static enum answer walk_next(struct walk *walk, struct found *found_out)
 {
     struct query query;
     enum answer answer = UNKNOWN;
-    while (!walk->is_by_line && (answer = ask(walk->maps, walk->flags | OR_THE_NEXT, walk->at, NULL,
-                                              0, &query)) == YES) {
+    while (!walk->is_by_line &&
+           (answer = ask(walk->maps, walk->flags, walk->at, NULL, 0, &query)) == YES) {
         walk->at = query.end;
         *found_out = (struct found){query.begin,
                                     query.end,
@@ -232,7 +232,7 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out)
     enum answer answer;
     bool is_stored_to = false;
     *lasts_out = true;
-    walk_begin(&walk, OF_FILES | THAT_ARE_SHARED, 0);
+    walk_begin(&walk, OF_FILES | THAT_ARE_SHARED | OR_THE_NEXT, 0);
     while (!is_stored_to && (answer = walk_next(&walk, &found)) == YES) {
         if (found.inode != inode || found.device != device)
             continue;
@@ -250,7 +250,7 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     struct found found;
     struct ms_mapping mapping;
     enum answer answer;
-    walk_begin(&walk, OF_FILES, 0);
+    walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
     while ((answer = walk_next(&walk, &found)) == YES) {
         if (found.offset != 0)
             continue;
@@ -261,7 +261,8 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     return answer != UNKNOWN;
 }
 
-/* Finds the mapping of a file that has all of [begin, end). The list ascends. */
+/* Finds the mapping of a file that has all of [begin, end). The list ascends. To find that there is
+ * none, the kernel need not look behind. */
 static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 {
     struct walk walk;

@@ -99,13 +99,13 @@ static void deny_leases(void)
 /* --- counting */
 
 /* As in mapping.c. */
-enum { SHARED_ONES = 0x08 };
+enum { OR_THE_NEXT = 0x10 };
 struct query {
     uint64_t size, flags, address;
 };
 
 static struct seen {
-    size_t calls, queries, walks; /* walks: through all mappings that are shared */
+    size_t calls, queries, walks; /* walks: queries for which the kernel may go through many */
     size_t read_bytes;            /* of the list */
 } seen;
 
@@ -125,7 +125,7 @@ long syscall(long number, ...)
     seen.calls += number != SYS_futex;
     if (number == SYS_ioctl) {
         seen.queries++;
-        seen.walks += (((const struct query *)words[2])->flags & SHARED_ONES) != 0;
+        seen.walks += (((const struct query *)words[2])->flags & OR_THE_NEXT) != 0;
     }
     if (number == SYS_read && result > 0)
         seen.read_bytes += (size_t)result;
