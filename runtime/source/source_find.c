@@ -140,7 +140,7 @@ static bool is_mapped(const struct ms_source *file, const struct ms_wanted_sourc
  * of the file, it does not matter what is mapped: they are compared, where that is less work than
  * the list, even if they come from a disk.
  */
-enum { PLACES = 16, BYTES_FOR_LINE = 256 };
+enum { PLACES = 16, BYTES_FOR_LINE = 512 };
 static struct place {
     uintptr_t begin, end;
     uint64_t file_offset; /* of begin */
