@@ -221,28 +221,41 @@ static const struct tensor *find_tensor(struct file *file, const void *address, 
     return NULL;
 }
 
+/* What the last visit has found. Set in the file thread, read in any. */
+static struct {
+    _Atomic uint32_t mapped;  /* ms_hot.mapped before it */
+    _Atomic uint64_t next_ns; /* when the next one is due; 0: there was none */
+    _Atomic bool found_any;   /* a checkpoint */
+} last_visit;
+
 /*
- * Looks for files that were mapped, or have changed, since the last time. Visiting takes longer the
- * more mappings there are, so it is not done for each copy: the shim sees what the program maps by
- * libc (ms_hot.mapped). What else changes is noticed a little later; until then a file is not
- * found, or its bytes do not compare.
+ * Visiting takes longer the more mappings there are, so it is not done for each copy: the shim sees
+ * what the program maps by libc (ms_hot.mapped). What else changes is noticed a little later; until
+ * then a file is not found, or its bytes do not compare.
  */
+static bool is_visit_due(void)
+{
+    return atomic_load(&last_visit.mapped) != atomic_load(&ms_hot.mapped) ||
+           ms_clock_ns(CLOCK_MONOTONIC) >= atomic_load(&last_visit.next_ns);
+}
+
 static void look_for_files(void)
 {
     static const uint64_t least_ns = UINT64_C(1000000000);
-    enum { SHARE = 100 }; /* of the time, at most */
-    static uint64_t next_ns;
-    static uint32_t seen;
+    enum { SHARE = 100 }; /* one part of so many of the time, at most */
     const uint32_t mapped = atomic_load(&ms_hot.mapped);
     const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
-    if (mapped == seen && began < next_ns)
-        return;
-    if (!ms_mapping_visit(visit, NULL))
+    if (!is_visit_due() || !ms_mapping_visit(visit, NULL))
         return;
     forget_unmapped();
+    bool found_any = false;
+    for (const struct file *file = files; file != NULL; file = file->next)
+        found_any |= file->source != NULL;
     const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
-    next_ns = now + ((now - began) * SHARE > least_ns ? (now - began) * SHARE : least_ns);
-    seen = mapped;
+    const uint64_t pause = (now - began) * SHARE;
+    atomic_store(&last_visit.found_any, found_any);
+    atomic_store(&last_visit.next_ns, now + (pause > least_ns ? pause : least_ns));
+    atomic_store(&last_visit.mapped, mapped);
 }
 
 static void find_content(void *argument)
@@ -265,5 +278,7 @@ static void find_content(void *argument)
 
 struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out)
 {
+    if (!atomic_load(&last_visit.found_any) && !is_visit_due())
+        return NULL;
     return ms_source_find(find_content, address, bytes, offset_out);
 }

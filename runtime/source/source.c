@@ -100,50 +100,23 @@ static void destroy_snapshot(struct ms_counted *counted)
     struct ms_source *snapshot = (struct ms_source *)counted;
     atomic_fetch_sub(&snapshot_bytes, snapshot->bytes);
     ms_gauge_add(MS_GAUGE_SNAPSHOT, -(int64_t)snapshot->bytes);
-    if (snapshot->mapped_bytes > 0)
-        munmap(snapshot->data, snapshot->mapped_bytes);
     ms_heap_free(snapshot);
 }
 
 /*
- * New memory is filled with zeros before it is copied to: in pages of 4 KiB that takes as long as
- * the copy. So a large snapshot gets huge pages, aligned, where the system has any. Not of the
- * heap, whose next user may want little of a huge page.
+ * New memory is filled with zeros before it is copied to, and in pages of 4 KiB most of that time
+ * goes into faults. So a large snapshot gets huge pages where the system has them. Of the heap,
+ * which gives the same memory to the next one.
  */
-enum { HUGE_PAGE_BYTES = 2 << 20, LEAST_MAPPED_BYTES = 2 * HUGE_PAGE_BYTES };
-
-static bool map_data(struct ms_source *snapshot, size_t bytes)
+static void use_huge_pages(const struct ms_source *snapshot)
 {
-    const size_t least = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t mapped_bytes = (bytes + least - 1) / least * least;
-    unsigned char *memory = mmap(NULL, mapped_bytes + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return ms_heap_checked(NULL, bytes) != NULL; /* logs it */
-    const size_t before = -(uintptr_t)memory & (HUGE_PAGE_BYTES - 1);
-    if (before > 0)
-        munmap(memory, before);
-    if (before < HUGE_PAGE_BYTES)
-        munmap(memory + before + mapped_bytes, HUGE_PAGE_BYTES - before);
-    madvise(memory + before, mapped_bytes, MADV_HUGEPAGE);
-    snapshot->data = memory + before;
-    snapshot->mapped_bytes = mapped_bytes;
-    return true;
-}
-
-static struct ms_source *allocate_snapshot(size_t bytes)
-{
-    const bool is_mapped = bytes >= LEAST_MAPPED_BYTES;
-    struct ms_source *snapshot = ms_heap_alloc(sizeof(*snapshot) + (is_mapped ? 0 : bytes));
-    if (snapshot == NULL)
-        return NULL;
-    memset(snapshot, 0, sizeof(*snapshot));
-    snapshot->data = (unsigned char *)(snapshot + 1);
-    if (is_mapped && !map_data(snapshot, bytes)) {
-        ms_heap_free(snapshot);
-        return NULL;
-    }
-    return snapshot;
+    enum { HUGE_PAGE_BYTES = 2 << 20 };
+    const uintptr_t end = (uintptr_t)snapshot->data + snapshot->bytes;
+    const uintptr_t first =
+        ((uintptr_t)snapshot->data + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const uintptr_t last = end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (first < last)
+        madvise((void *)first, last - first, MADV_HUGEPAGE);
 }
 
 struct ms_source *ms_source_create_snapshot(size_t bytes)
@@ -151,13 +124,15 @@ struct ms_source *ms_source_create_snapshot(size_t bytes)
     const uint64_t before = atomic_fetch_add(&snapshot_bytes, bytes);
     struct ms_source *snapshot = NULL;
     if (before + bytes <= atomic_load(&snapshot_limit))
-        snapshot = allocate_snapshot(bytes);
+        snapshot = ms_heap_alloc(sizeof(*snapshot) + bytes);
     if (snapshot == NULL) {
         atomic_fetch_sub(&snapshot_bytes, bytes);
         return NULL;
     }
+    memset(snapshot, 0, sizeof(*snapshot));
     ms_counted_init(&snapshot->counted, destroy_snapshot);
     snapshot->bytes = bytes;
+    use_huge_pages(snapshot);
     ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
     return snapshot;
 }

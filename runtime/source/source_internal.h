@@ -42,8 +42,7 @@ struct ms_source {
 
     /* snapshot */
     size_t bytes;
-    size_t mapped_bytes; /* of memory of its own; 0: the bytes are behind this struct */
-    unsigned char *data;
+    unsigned char data[];
 };
 
 /* The open files. One without references is about to leave. Never locked across a wait. */

@@ -241,7 +241,7 @@ people write, as it runs without MetaShard: map the file and copy everything, or
 says what figures are divided by; *shard* is what the rank keeps in the end.
 
 {ratios}
-## The quickstart
+{snapshots}## The quickstart
 
 What `./quickstart` prints where there is no GPU. The README has this, and figures of the next table
 (`tests/static/readme_figures.py`).
@@ -267,6 +267,11 @@ Where it has "<" it took less than can be told.
 
 {growth}
 {notes}"""
+
+SNAPSHOTS = """Copies that become snapshots, above, are copied once more than without the shim, into memory that the kernel fills with zeros
+first: that takes as long as a copy, or several times as long in a virtual machine. They are also examined for addresses.
+
+"""
 
 NOTES = """What grows faster than it must, and why it stays so:
 
@@ -296,7 +301,7 @@ def write_page(path, ratios, kept, missing):
         page.write(PAGE.format(
             date=f"{today.day} {today:%B %Y}", machine=f"{os.cpu_count()} cores, {gib} GiB of memory, no GPU, Python "
             f"{platform.python_version()}", load=os.getloadavg()[2], settings=(f"With {settings}. " if settings else "") +
-            (f"Not run: {', '.join(missing)}. " if missing else ""), ratios=markdown([HEAD, *ratios]), notes=NOTES, **tables))
+            (f"Not run: {', '.join(missing)}. " if missing else ""), ratios=markdown([HEAD, *ratios]), notes=NOTES, snapshots=SNAPSHOTS, **tables))
 
 
 def main():
