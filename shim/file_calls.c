@@ -19,7 +19,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "runtime/base/log.h"
 #include "runtime/calls/file_writes.h"
@@ -257,3 +260,36 @@ CALL_IF(ssize_t, -1, copy_file_range,
             (file, from, at, bytes), may_change_descriptor(call, file))
 SENDFILE(sendfile)
 SENDFILE(sendfile64)
+
+/* True if a store may change the file: only a shared mapping of a descriptor that can write. */
+static bool may_map(enum call call, int flags, int file)
+{
+    return !is_needed() || (flags & MAP_SHARED) == 0 || file < 0 ||
+           (fcntl(file, F_GETFL) & O_ACCMODE) != O_RDWR || prepare_descriptor(call, file);
+}
+
+/* An allocator may map while nothing was looked up yet, from within dlsym too. */
+static void *map(enum call call, void *address, size_t bytes, int protection, int flags, int file,
+                 off_t offset)
+{
+    typedef void *mmap_call(void *, size_t, int, int, int, off_t);
+    mmap_call *const found = (mmap_call *)atomic_load_explicit(&real[call], memory_order_relaxed);
+    if (found == NULL)
+        return (void *)syscall(SYS_mmap, address, bytes, protection, flags, file, offset);
+    return found(address, bytes, protection, flags, file, offset);
+}
+
+/* Counts those of a file from its start on: where a checkpoint's header is (source/content.c). */
+#define MMAP(name)                                                                         \
+    CALL(void *, name,                                                                     \
+         (void *address, size_t bytes, int protection, int flags, int file, off_t offset)) \
+    {                                                                                      \
+        if (!may_map(CALL_##name, flags, file))                                            \
+            return MAP_FAILED;                                                             \
+        void *mapped = map(CALL_##name, address, bytes, protection, flags, file, offset);  \
+        if (file >= 0 && offset == 0 && ms_is_started())                                   \
+            atomic_fetch_add(&ms_hot.mapped, 1);                                           \
+        return mapped;                                                                     \
+    }
+MMAP(mmap)
+MMAP(mmap64)

@@ -47,6 +47,9 @@ CUresult ms_pointer_scan_expose(const void *bytes, size_t count);
 
 CUresult ms_pointer_scan_expose_rows(const struct ms_rows *rows);
 
+/* The same for bytes that are copied to host memory now, and so are in the processor's caches. */
+CUresult ms_pointer_scan_copy(void *to, const void *bytes, size_t count);
+
 /* The same for bytes that are not known: materialises everything. */
 CUresult ms_pointer_scan_expose_all(void);
 

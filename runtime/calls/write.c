@@ -205,9 +205,10 @@ static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *o
     return file;
 }
 
-static struct ms_source *take_snapshot(const void *source, size_t bytes)
+/* Its bytes are copied when they are examined (expose_content). */
+static struct ms_source *take_snapshot(size_t bytes)
 {
-    struct ms_source *snapshot = ms_source_from_memory(source, bytes);
+    struct ms_source *snapshot = ms_source_create_snapshot(bytes);
     if (snapshot != NULL)
         ms_count(MS_COUNT_RECORDED_SNAPSHOT_BYTES, bytes);
     else
@@ -234,7 +235,7 @@ static bool find_content(const void *source, size_t bytes, struct ms_content *co
     }
     if (found == NULL) {
         offset = 0;
-        found = take_snapshot(source, bytes);
+        found = take_snapshot(bytes);
     }
     *content = (struct ms_content){.kind = MS_SOURCE, .source = found, .source_offset = offset};
     return found != NULL;
@@ -254,13 +255,15 @@ static const char *describe(const struct ms_content *content)
 }
 
 /* Materialises what addresses in the copied bytes point to, which kernels now can read. Zeros, and
- * bytes of a file that is older than this process, hold no addresses. */
+ * bytes of a file that is older than this process, hold no addresses. Fills a snapshot. */
 static CUresult expose_content(const void *source, size_t bytes, const struct ms_content *content)
 {
-    if (content->kind == MS_FILL ||
-        (ms_source_is_file(content->source) && ms_source_is_older(content->source)))
+    if (content->kind == MS_FILL)
         return CUDA_SUCCESS;
-    return ms_pointer_scan_expose(source, bytes);
+    if (!ms_source_is_file(content->source))
+        return ms_pointer_scan_copy(ms_source_data(content->source), source, bytes);
+    return ms_source_is_older(content->source) ? CUDA_SUCCESS
+                                               : ms_pointer_scan_expose(source, bytes);
 }
 
 CUresult ms_access_unowned(CUdeviceptr source)
@@ -310,6 +313,19 @@ static bool back_for_copy(CUdeviceptr destination, const void *source, size_t by
     return *result_out != CUDA_SUCCESS;
 }
 
+/* What is present is written by the driver: nobody needs to know what the bytes are. */
+static bool is_present(CUdeviceptr address, size_t bytes)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    if (allocation == NULL)
+        return false;
+    const size_t begin = ms_offset(allocation, address);
+    const bool is_present = ms_fits(allocation, address, bytes) &&
+                            ms_lineage_is_present(&allocation->lineage, begin, begin + bytes);
+    ms_space_release(allocation);
+    return is_present;
+}
+
 static bool copy_from_host(CUdeviceptr destination, const void *source, size_t bytes,
                            CUstream stream, bool blocking, CUresult *result_out)
 {
@@ -325,8 +341,8 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
     }
     struct ms_content content;
     if (!ms_space_look_up(destination, &facts) ||
-        !ms_is_host_memory((CUdeviceptr)(uintptr_t)source) || !ms_may_record(stream) ||
-        !find_content(source, bytes, &content))
+        !ms_is_host_memory((CUdeviceptr)(uintptr_t)source) || is_present(destination, bytes) ||
+        !ms_may_record(stream) || !find_content(source, bytes, &content))
         return back_for_copy(destination, source, bytes, stream, result_out);
 
     /* Before the claim: the bytes may point to this allocation. */

@@ -35,7 +35,8 @@ struct ms_hot {
     _Atomic uint32_t marking;  /* threads that may be in cuCtxRecordEvent */
     _Atomic uint32_t files;    /* files with bytes that may not be in memory yet (source.h) */
     _Atomic uint32_t hashed;   /* the process writes hashes (hashes.h) */
-    char rest_of_page[MS_HOT_PAGE - 10 * sizeof(uint32_t)];
+    _Atomic uint32_t mapped;   /* how often the program mapped a file from its start on */
+    char rest_of_page[MS_HOT_PAGE - 11 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;

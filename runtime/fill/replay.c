@@ -59,16 +59,15 @@ static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, 
     return result;
 }
 
+/* A snapshot is copied from where it is, at once. */
 static CUresult replay_source(const struct ms_content *content, CUdeviceptr address, size_t bytes,
                               CUstream stream)
 {
-    const size_t bounce_bytes = bytes < BOUNCE_BYTES ? bytes : BOUNCE_BYTES;
-    void *bounce = NULL;
-    if (ms_source_is_file(content->source)) {
-        bounce = ms_heap_alloc(bounce_bytes);
-        if (bounce == NULL)
-            return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    const bool is_file = ms_source_is_file(content->source);
+    const size_t bounce_bytes = is_file && bytes > BOUNCE_BYTES ? BOUNCE_BYTES : bytes;
+    void *bounce = is_file ? ms_heap_alloc(bounce_bytes) : NULL;
+    if (is_file && bounce == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
 
     CUresult result = CUDA_SUCCESS;
     for (size_t done = 0; done < bytes && result == CUDA_SUCCESS; done += bounce_bytes) {

@@ -2,12 +2,15 @@
 #include "runtime/source/content.h"
 
 #include <ctype.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "runtime/base/array.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
+#include "runtime/driver/flags.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
 
@@ -158,13 +161,20 @@ static bool is_as_before(const struct file *file)
 
 static void visit(__attribute__((unused)) void *context, const struct ms_mapping *mapping)
 {
-    struct file *file = files;
-    while (file != NULL && (file->device != mapping->device || file->inode != mapping->inode))
-        file = file->next;
+    struct file **link = &files;
+    while (*link != NULL &&
+           ((*link)->device != mapping->device || (*link)->inode != mapping->inode))
+        link = &(*link)->next;
+    struct file *file = *link;
+    if (file != NULL && !file->is_mapped && !is_as_before(file)) {
+        *link = file->next;
+        destroy(file);
+        file = NULL;
+    }
     if (file == NULL)
         file = add_file(mapping);
     if (file != NULL)
-        file->is_mapped = is_as_before(file);
+        file->is_mapped = true;
 }
 
 static void forget_unmapped(void)
@@ -194,8 +204,7 @@ static bool holds(const struct file *file, const struct tensor *tensor, const ch
             return false;
         done += now;
     }
-    return ms_source_is_current(file->source) &&
-           !ms_mapping_is_stored_to(file->device, file->inode);
+    return ms_source_is_current(file->source) && !ms_source_may_be_stored_to(file->source, false);
 }
 
 /* Starts after the last match, and wraps around. */
@@ -212,14 +221,50 @@ static const struct tensor *find_tensor(struct file *file, const void *address, 
     return NULL;
 }
 
+/* What the last visit has found. Set in the file thread, read in any. */
+static struct {
+    _Atomic uint32_t mapped;  /* ms_hot.mapped before it */
+    _Atomic uint64_t next_ns; /* when the next one is due; 0: there was none */
+    _Atomic bool found_any;   /* a checkpoint */
+} last_visit;
+
+/*
+ * Visiting takes longer the more mappings there are, so it is not done for each copy: the shim sees
+ * what the program maps by libc (ms_hot.mapped). What else changes is noticed a little later; until
+ * then a file is not found, or its bytes do not compare.
+ */
+static bool is_visit_due(void)
+{
+    return atomic_load(&last_visit.mapped) != atomic_load(&ms_hot.mapped) ||
+           ms_clock_ns(CLOCK_MONOTONIC) >= atomic_load(&last_visit.next_ns);
+}
+
+static void look_for_files(void)
+{
+    static const uint64_t least_ns = UINT64_C(1000000000);
+    enum { SHARE = 100 }; /* one part of so many of the time, at most */
+    const uint32_t mapped = atomic_load(&ms_hot.mapped);
+    const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
+    if (!is_visit_due() || !ms_mapping_visit(visit, NULL))
+        return;
+    forget_unmapped();
+    bool found_any = false;
+    for (const struct file *file = files; file != NULL; file = file->next)
+        found_any |= file->source != NULL;
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC);
+    const uint64_t pause = (now - began) * SHARE;
+    atomic_store(&last_visit.found_any, found_any);
+    atomic_store(&last_visit.next_ns, now + (pause > least_ns ? pause : least_ns));
+    atomic_store(&last_visit.mapped, mapped);
+}
+
 static void find_content(void *argument)
 {
     struct ms_wanted_source *wanted = argument;
-    char *buffer = ms_heap_alloc(COMPARED_BYTES);
+    look_for_files();
+    char *buffer = files != NULL ? ms_heap_alloc(COMPARED_BYTES) : NULL;
     if (buffer == NULL)
         return;
-    if (ms_mapping_visit(visit, NULL))
-        forget_unmapped();
     for (struct file *file = files; file != NULL && wanted->found == NULL; file = file->next) {
         const struct tensor *tensor =
             file->source != NULL ? find_tensor(file, wanted->address, wanted->bytes, buffer) : NULL;
@@ -233,5 +278,7 @@ static void find_content(void *argument)
 
 struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint64_t *offset_out)
 {
+    if (!atomic_load(&last_visit.found_any) && !is_visit_due())
+        return NULL;
     return ms_source_find(find_content, address, bytes, offset_out);
 }

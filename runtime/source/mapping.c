@@ -76,23 +76,31 @@ static enum answer ask(int maps, unsigned flags, uintptr_t address, char *name, 
 
 /* --- the mappings of files, one after the other */
 
+static size_t lines_read; /* by the last walk */
+static bool must_read;    /* the kernel has not answered a query */
+
+size_t ms_mapping_lines_read(void)
+{
+    return lines_read;
+}
+
 /* A mapping without its path. */
 struct found {
     uintptr_t begin, end;
     uint64_t offset;
     dev_t device;
     ino_t inode;
-    bool is_shared;
+    bool is_shared, is_writable;
 };
 
 struct walk {
     int maps;
-    unsigned flags; /* which mappings */
+    unsigned flags; /* which mappings, and with OR_THE_NEXT also those behind */
     uintptr_t at;   /* the next query is about this address */
     /* For a kernel without queries: the list of all, from the beginning on. */
     bool is_by_line;
-    const char *path;   /* of the last one */
-    uint64_t stored_to; /* by hashes of inodes: files that are mapped shared and writable */
+    size_t lines;
+    const char *path; /* of the last one */
     char *line;
     char text[MAPS_CHUNK + 1];
 };
@@ -103,7 +111,7 @@ static void walk_begin(struct walk *walk, unsigned flags, uintptr_t at)
     walk->flags = flags;
     walk->at = at;
     walk->is_by_line = false;
-    walk->stored_to = 0;
+    walk->lines = 0;
     walk->line = walk->text;
     walk->text[0] = '\0';
 }
@@ -112,6 +120,7 @@ static void walk_end(const struct walk *walk)
 {
     if (walk->maps >= 0)
         ms_file_close(walk->maps);
+    lines_read = walk->lines;
 }
 
 /* A read may end within a line, which is kept. */
@@ -137,11 +146,6 @@ static enum answer next_line(struct walk *walk, char **line_out)
     return YES;
 }
 
-static uint64_t hash(ino_t inode)
-{
-    return UINT64_C(1) << (inode % 64);
-}
-
 /* False if it is not one of the wanted. */
 static bool parse_line(struct walk *walk, const char *text, struct found *found_out)
 {
@@ -156,13 +160,10 @@ static bool parse_line(struct walk *walk, const char *text, struct found *found_
         inode == 0)
         return false;
     const bool is_writable = permissions[1] == 'w', is_shared = permissions[3] == 's';
-    *found_out =
-        (struct found){begin, end, offset, makedev(major_number, minor_number), inode, is_shared};
+    *found_out = (struct found){begin, end,       offset,     makedev(major_number, minor_number),
+                                inode, is_shared, is_writable};
     walk->path = text + path_at;
-    if (is_shared && is_writable)
-        walk->stored_to |= hash(inode);
-    return (is_writable || (walk->flags & THAT_ARE_WRITABLE) == 0) &&
-           (is_shared || (walk->flags & THAT_ARE_SHARED) == 0);
+    return is_shared || (walk->flags & THAT_ARE_SHARED) == 0;
 }
 
 /* UNKNOWN: the list cannot be read. */
@@ -170,21 +171,26 @@ static enum answer walk_next(struct walk *walk, struct found *found_out)
 {
     struct query query;
     enum answer answer = UNKNOWN;
-    while (!walk->is_by_line && (answer = ask(walk->maps, walk->flags | OR_THE_NEXT, walk->at, NULL,
-                                              0, &query)) == YES) {
+    while (!walk->is_by_line &&
+           (answer = ask(walk->maps, walk->flags, walk->at, NULL, 0, &query)) == YES) {
         walk->at = query.end;
-        *found_out = (struct found){query.begin,  query.end,
-                                    query.offset, makedev(query.major_number, query.minor_number),
-                                    query.inode,  (query.is & THAT_ARE_SHARED) != 0};
+        *found_out = (struct found){query.begin,
+                                    query.end,
+                                    query.offset,
+                                    makedev(query.major_number, query.minor_number),
+                                    query.inode,
+                                    (query.is & THAT_ARE_SHARED) != 0,
+                                    (query.is & THAT_ARE_WRITABLE) != 0};
         if (query.inode != 0)
             return YES;
     }
     if (answer == NO || walk->maps < 0)
         return answer;
-    walk->is_by_line = true;
+    walk->is_by_line = must_read = true;
     char *line;
-    while ((answer = next_line(walk, &line)) == YES && !parse_line(walk, line, found_out))
-        ;
+    do
+        answer = next_line(walk, &line);
+    while (answer == YES && ++walk->lines > 0 && !parse_line(walk, line, found_out));
     return answer;
 }
 
@@ -207,17 +213,35 @@ static void convert(const struct walk *walk, const struct found *found,
         mapping_out->path[0] = '\0';
 }
 
-bool ms_mapping_is_stored_to(dev_t device, ino_t inode)
+/* The link of a mapping has the rights of the descriptor that was mapped (proc(5), map_files). */
+static enum answer was_opened_for_writing(const struct found *found)
+{
+    char link[96];
+    struct stat stat;
+    snprintf(link, sizeof(link), "/proc/self/map_files/%lx-%lx", (unsigned long)found->begin,
+             (unsigned long)found->end);
+    if (syscall(SYS_newfstatat, AT_FDCWD, link, &stat, AT_SYMLINK_NOFOLLOW) != 0)
+        return UNKNOWN;
+    return (stat.st_mode & S_IWUSR) != 0 ? YES : NO;
+}
+
+bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out)
 {
     struct walk walk;
     struct found found;
     enum answer answer;
-    walk_begin(&walk, OF_FILES | THAT_ARE_SHARED | THAT_ARE_WRITABLE, 0);
-    do
-        answer = walk_next(&walk, &found);
-    while (answer == YES && (found.inode != inode || found.device != device));
+    bool is_stored_to = false;
+    *lasts_out = true;
+    walk_begin(&walk, OF_FILES | THAT_ARE_SHARED | OR_THE_NEXT, 0);
+    while (!is_stored_to && (answer = walk_next(&walk, &found)) == YES) {
+        if (found.inode != inode || found.device != device)
+            continue;
+        const enum answer writes = found.is_writable ? YES : was_opened_for_writing(&found);
+        is_stored_to = writes == YES;
+        *lasts_out &= writes == NO;
+    }
     walk_end(&walk);
-    return answer != NO;
+    return is_stored_to || answer == UNKNOWN;
 }
 
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
@@ -226,7 +250,7 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     struct found found;
     struct ms_mapping mapping;
     enum answer answer;
-    walk_begin(&walk, OF_FILES, 0);
+    walk_begin(&walk, OF_FILES | OR_THE_NEXT, 0);
     while ((answer = walk_next(&walk, &found)) == YES) {
         if (found.offset != 0)
             continue;
@@ -237,70 +261,70 @@ bool ms_mapping_visit(ms_mapping_visitor *visit, void *context)
     return answer != UNKNOWN;
 }
 
-/* Finds the mapping of a file that has all of [begin, end). *may_be_stored_to_out: the file may be
- * mapped shared and writable. */
-static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out,
-                 bool *may_be_stored_to_out)
+/* Finds the mapping of a file that has all of [begin, end). The list ascends. To find that there is
+ * none, the kernel need not look behind. */
+static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 {
     struct walk walk;
     struct found found;
     enum answer answer;
-    ino_t inode = 0; /* none */
     walk_begin(&walk, OF_FILES, begin);
-    do {
+    do
         answer = walk_next(&walk, &found);
-        if (answer == YES && found.begin <= begin && end <= found.end) {
-            convert(&walk, &found, mapping_out);
-            mapping_out->file_offset += begin - found.begin;
-            inode = found.inode;
-        }
-    } while (answer == YES && walk.is_by_line);
+    while (answer == YES && found.end <= begin);
+    const bool is_found = answer == YES && found.begin <= begin && end <= found.end;
+    if (is_found) {
+        convert(&walk, &found, mapping_out);
+        mapping_out->file_offset += begin - found.begin;
+    }
     walk_end(&walk);
-    *may_be_stored_to_out = !walk.is_by_line || (walk.stored_to & hash(inode)) != 0;
-    return inode != 0 && answer != UNKNOWN;
+    return is_found;
 }
 
-/* False if a private page was written or swapped out: it is no longer the file's. */
-static bool are_pages_clean(uintptr_t begin, uintptr_t end)
+/* NO: a page is not a file's: of no file, or private and written, or swapped out. */
+static enum answer ask_for_pages(uintptr_t begin, uintptr_t end)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     const int descriptor = ms_file_open("/proc/self/pagemap", O_RDONLY);
     if (descriptor < 0)
-        return false;
+        return UNKNOWN;
 
-    bool clean = true;
+    enum answer answer = YES;
     uint64_t entries[512];
     const uintptr_t last = (end - 1) / page_bytes;
-    for (uintptr_t page = begin / page_bytes; clean && page <= last;) {
+    for (uintptr_t page = begin / page_bytes; answer == YES && page <= last;) {
         size_t wanted = last - page + 1;
         if (wanted > sizeof(entries) / sizeof(entries[0]))
             wanted = sizeof(entries) / sizeof(entries[0]);
         const ssize_t got = ms_file_read(descriptor, entries, wanted * sizeof(entries[0]),
                                          page * sizeof(entries[0]));
         if (got < (ssize_t)sizeof(entries[0])) {
-            clean = false;
+            answer = UNKNOWN;
             break;
         }
         const size_t count = (size_t)got / sizeof(entries[0]);
         for (size_t i = 0; i < count; i++) {
             const bool present = (entries[i] & PAGE_PRESENT) != 0;
             if ((entries[i] & PAGE_SWAPPED) != 0 || (present && (entries[i] & PAGE_OF_FILE) == 0))
-                clean = false;
+                answer = NO;
         }
         page += count;
     }
     ms_file_close(descriptor);
-    return clean;
+    return answer;
 }
 
+/* Where the whole list must be read, pages that are no file's spare that: most copies are of the
+ * program's own memory. */
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
-    const uintptr_t begin = (uintptr_t)address;
-    bool may_be_stored_to;
-    return find(begin, begin + bytes, mapping_out, &may_be_stored_to) &&
-           !(may_be_stored_to &&
-             ms_mapping_is_stored_to(mapping_out->device, mapping_out->inode)) &&
-           (mapping_out->shared || are_pages_clean(begin, begin + bytes));
+    const uintptr_t begin = (uintptr_t)address, end = begin + bytes;
+    enum answer pages = must_read ? ask_for_pages(begin, end) : UNKNOWN;
+    if (pages == NO || !find(begin, end, mapping_out))
+        return false;
+    if (pages == UNKNOWN && !mapping_out->shared)
+        pages = ask_for_pages(begin, end);
+    return mapping_out->shared || pages == YES;
 }
 
 /*
@@ -314,8 +338,7 @@ static bool maps_like(int descriptor, const struct ms_mapping *mapping)
         return false;
     struct ms_mapping own;
     const uintptr_t begin = (uintptr_t)page;
-    bool ignored;
-    const bool same = find(begin, begin + 1, &own, &ignored) && own.device == mapping->device &&
+    const bool same = find(begin, begin + 1, &own) && own.device == mapping->device &&
                       own.inode == mapping->inode;
     munmap((void *)begin, 1);
     return same;

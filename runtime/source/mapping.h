@@ -3,7 +3,8 @@
  * File mappings of this process, from /proc/self/maps and /proc/self/pagemap (proc(5)). Keeps no
  * state: every call looks again, because a program may map and unmap at any time. Linux 6.11 and
  * newer is queried for one mapping; on older kernels the whole list is read, about a microsecond
- * for each mapping. Only for the file thread (file_thread.h), which owns the descriptors.
+ * for each mapping (source_find.c then remembers places). Only for the file thread (file_thread.h),
+ * which owns the descriptors.
  */
 #pragma once
 
@@ -25,18 +26,25 @@ struct ms_mapping {
 
 /*
  * Finds the file mapping that has all of [address, address + bytes), if its bytes are the file's
- * own. Returns false for memory without a file, for ranges over several mappings, for private pages
- * that were written or swapped, and for files that are mapped shared and writable anywhere in this
- * process (a store would change the file without a trace).
+ * own. Returns false for memory without a file, for ranges over several mappings, and for private
+ * pages that were written or swapped.
  */
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out);
+
+/* How many lines of the list the last of these calls has read; 0: the kernel answers queries. */
+size_t ms_mapping_lines_read(void);
 
 /* Calls visit for every mapping of a file's start. Returns false if the list cannot be read. */
 typedef void ms_mapping_visitor(void *context, const struct ms_mapping *mapping);
 bool ms_mapping_visit(ms_mapping_visitor *visit, void *context);
 
-/* True if that file is mapped shared and writable anywhere in this process, or this is unknown. */
-bool ms_mapping_is_stored_to(dev_t device, ino_t inode);
+/*
+ * True if a store through a mapping of this process may change that file: it is mapped shared, and
+ * is writable there, or can become so (mprotect), because its descriptor was open for writing; or
+ * this is unknown. Looks at all mappings. *lasts_out, if false: true if only a new mapping can
+ * change that. The kernel may not tell how a file was opened; then mprotect can, too.
+ */
+bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
 
 /* Reads bytes of this process. If a mapping has lost its pages (its file was truncated), returns
  * false without a signal. Does not read memory of devices. */

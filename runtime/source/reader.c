@@ -503,6 +503,32 @@ CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_re
     return result;
 }
 
+static void check_mappings(void *argument)
+{
+    struct ms_reader *reader = argument;
+    struct ms_source_failure failure;
+    bool is_good = true;
+    for (size_t i = 0; i < reader->file_count && is_good; i++)
+        is_good = ms_source_check_mappings(reader->files[i].source, &failure);
+    ms_lock_take(&reader->lock);
+    if (!is_good && reader->failed == CUDA_SUCCESS) {
+        reader->failed = CUDA_ERROR_OPERATING_SYSTEM;
+        reader->failure = failure;
+    }
+    ms_lock_drop(&reader->lock);
+}
+
+CUresult ms_reader_check(struct ms_reader *reader)
+{
+    ms_file_thread_call(check_mappings, reader);
+    ms_lock_take(&reader->lock);
+    const CUresult result = reader->failed;
+    ms_lock_drop(&reader->lock);
+    if (result == CUDA_ERROR_OPERATING_SYSTEM)
+        log_failure(reader);
+    return result;
+}
+
 void ms_reader_give_back(struct ms_reader *reader, size_t slot)
 {
     ms_lock_take(&reader->lock);

@@ -81,6 +81,9 @@ struct ms_read_done {
  */
 CUresult ms_reader_next(struct ms_reader *reader, uint64_t wait_ns, struct ms_read_done *done_out);
 
+/* After all batches: checks what is not checked for each (ms_source_check_mappings). */
+CUresult ms_reader_check(struct ms_reader *reader);
+
 /* Lets the slot be filled again. The last one given back is in the caches, and is filled first. */
 void ms_reader_give_back(struct ms_reader *reader, size_t slot);
 

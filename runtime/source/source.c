@@ -4,12 +4,15 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
+#include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/source/writers.h"
@@ -66,7 +69,8 @@ static void destroy_file(struct ms_counted *counted)
     ms_heap_free(file);
 }
 
-struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat, const char *path)
+struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
+                                        const struct ms_mapping *mapping)
 {
     struct ms_source *file = ms_heap_zalloc(sizeof(*file));
     if (file == NULL)
@@ -78,7 +82,9 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
     file->own_last = *stat;
     file->last = &file->own_last;
     file->hides_stores = ms_trust_hides_stores(descriptor);
-    snprintf(file->path, sizeof(file->path), "%s", path);
+    file->mapped_device = mapping->device;
+    file->mapped_inode = mapping->inode;
+    snprintf(file->path, sizeof(file->path), "%s", mapping->path);
     ms_lock_take(&ms_files.lock);
     file->watch = file->hides_stores ? ms_writers_watch(descriptor) : -1;
     file->next = ms_files.first;
@@ -97,6 +103,22 @@ static void destroy_snapshot(struct ms_counted *counted)
     ms_heap_free(snapshot);
 }
 
+/*
+ * New memory is filled with zeros before it is copied to, and in pages of 4 KiB most of that time
+ * goes into faults. So a large snapshot gets huge pages where the system has them. Of the heap,
+ * which gives the same memory to the next one.
+ */
+static void use_huge_pages(const struct ms_source *snapshot)
+{
+    enum { HUGE_PAGE_BYTES = 2 << 20 };
+    const uintptr_t end = (uintptr_t)snapshot->data + snapshot->bytes;
+    const uintptr_t first =
+        ((uintptr_t)snapshot->data + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const uintptr_t last = end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if (first < last)
+        madvise((void *)first, last - first, MADV_HUGEPAGE);
+}
+
 struct ms_source *ms_source_create_snapshot(size_t bytes)
 {
     const size_t head = offsetof(struct ms_source, descriptor);
@@ -111,8 +133,14 @@ struct ms_source *ms_source_create_snapshot(size_t bytes)
     memset(snapshot, 0, head);
     ms_counted_init(&snapshot->counted, destroy_snapshot);
     snapshot->bytes = bytes;
+    use_huge_pages(snapshot);
     ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
     return snapshot;
+}
+
+void *ms_source_data(struct ms_source *snapshot)
+{
+    return snapshot->data;
 }
 
 struct ms_source *ms_source_from_memory(const void *address, size_t bytes)

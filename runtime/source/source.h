@@ -42,9 +42,13 @@ uint64_t ms_source_file_bytes(const struct ms_source *file);
 const struct stat *ms_source_stat(const struct ms_source *file);
 
 /*
- * Returns a host copy of [address, address + bytes), or NULL if it would exceed
- * METASHARD_SNAPSHOT_BYTES or out of memory.
+ * Returns a snapshot whose bytes the caller sets before anybody else has it (ms_source_data), or
+ * NULL if it would exceed METASHARD_SNAPSHOT_BYTES or out of memory.
  */
+struct ms_source *ms_source_create_snapshot(size_t bytes);
+void *ms_source_data(struct ms_source *snapshot);
+
+/* The same, of the bytes at an address. */
 struct ms_source *ms_source_from_memory(const void *address, size_t bytes);
 
 struct ms_source *ms_source_take(struct ms_source *source); /* one more reference; returns source */
@@ -69,6 +73,7 @@ struct ms_source_failure {
         MS_SOURCE_GIVEN_UP,
         MS_SOURCE_CHANGED,
         MS_SOURCE_WRITTEN,
+        MS_SOURCE_STORED_TO,
         MS_SOURCE_UNREADABLE
     } kind;
     uint64_t offset; /* where reading failed */
@@ -85,6 +90,10 @@ bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buf
 
 /* True if the file is unchanged; to be called after each read. */
 bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out);
+
+/* True unless this process has it mapped so that a store may have changed it unseen; to be called
+ * once all bytes were read, in the file thread itself: it may look at all mappings. */
+bool ms_source_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out);
 
 /* Logs one line. Not in the file thread. */
 void ms_source_log_failure(const struct ms_source_failure *failure);

@@ -28,8 +28,42 @@ static struct ms_source *find_file(const struct stat *stat)
     return file;
 }
 
+/*
+ * Whom it asks:
+ *
+ *     while the file has a lease      nobody: no descriptor is open for writing, nor mapped
+ *     else                            the kernel, for writers
+ *     if it does not know of them     the mappings of this process, of which there may be 65,530
+ *
+ * An overlay maps the file of a layer, whose mappings its lease and its writers do not include. But
+ * under a lease nobody gets a descriptor for a new one.
+ *
+ * So mappings are looked at when the file becomes a source, and again when bytes were read
+ * (ms_source_check_mappings). A mapping that is made in between changes the file's times when it is
+ * first stored to; where it might not, every copy looks.
+ */
+bool ms_source_may_be_stored_to(struct ms_source *file, bool is_new)
+{
+    const bool is_leased = ms_lease_is_intact(&file->lease, file->descriptor);
+    const bool is_overlay = ms_trust_is_overlay(file->descriptor);
+    if (is_leased && !is_overlay)
+        return false;
+    const enum ms_writers writers =
+        is_leased ? MS_WRITERS_UNKNOWN : ms_trust_ask_for_writers(file->descriptor);
+    if (writers != MS_WRITERS_UNKNOWN)
+        return writers == MS_WRITER;
+    const bool may_hide = file->hides_stores || is_overlay;
+    if (!is_new && !file->looks_again && (is_leased || !may_hide))
+        return false;
+    bool lasts;
+    if (ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts))
+        return true;
+    file->looks_again = !lasts;
+    return false;
+}
+
 /* Takes the descriptor, also if it fails. Only this thread adds files. */
-static struct ms_source *take_file(int descriptor, const char *path, uint64_t end)
+static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
 {
     struct stat stat;
     struct ms_source *file = NULL;
@@ -39,14 +73,15 @@ static struct ms_source *take_file(int descriptor, const char *path, uint64_t en
         file = find_file(&stat);
         known = file != NULL;
         if (!known && !ms_trust_is_in_use(descriptor, &stat))
-            file = ms_source_create_file(descriptor, &stat, path);
+            file = ms_source_create_file(descriptor, &stat, mapping);
     }
     if (known || file == NULL)
         ms_trust_close(descriptor);
     else if (ms_trust_is_local(descriptor))
         ms_lease_take(&file->lease, descriptor);
     /* This also finds writers that could store before the file was watched. */
-    if (file != NULL && (known || file->hides_stores) && !ms_source_is_current(file)) {
+    if (file != NULL && (((known || file->hides_stores) && !ms_source_is_current(file)) ||
+                         ms_source_may_be_stored_to(file, !known))) {
         ms_source_drop(file);
         file = NULL;
     }
@@ -64,7 +99,7 @@ static void find_by_mapping(void *argument)
     struct wanted_file *wanted = argument;
     const int descriptor = ms_mapping_open(wanted->mapping);
     if (descriptor >= 0)
-        wanted->found = take_file(descriptor, wanted->mapping->path, wanted->end);
+        wanted->found = take_file(descriptor, wanted->mapping, wanted->end);
 }
 
 struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t end)
@@ -99,18 +134,86 @@ static bool is_mapped(const struct ms_source *file, const struct ms_wanted_sourc
     return !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
 }
 
+/*
+ * Places where files were mapped, for kernels that leave a list to read (mapping.h). They are no
+ * more than a guess, since anything may be mapped there by now. But if the copied bytes are those
+ * of the file, it does not matter what is mapped: they are compared, where that is less work than
+ * the list, even if they come from a disk.
+ */
+enum { PLACES = 16, BYTES_FOR_LINE = 512 };
+static struct place {
+    uintptr_t begin, end;
+    uint64_t file_offset; /* of begin */
+    dev_t device;         /* of the file */
+    ino_t inode;
+    size_t lines; /* that were read to find it */
+} places[PLACES];
+static size_t next_place;
+
+static void add_place(const struct ms_mapping *mapping, uintptr_t address, size_t lines,
+                      const struct ms_source *file)
+{
+    places[next_place++ % PLACES] = (struct place){
+        .begin = mapping->begin,
+        .end = mapping->end,
+        .file_offset = mapping->file_offset - (address - mapping->begin),
+        .device = file->recorded.st_dev,
+        .inode = file->recorded.st_ino,
+        .lines = lines,
+    };
+}
+
+static struct ms_source *find_open_file(dev_t device, ino_t inode)
+{
+    ms_lock_take(&ms_files.lock);
+    struct ms_source *file = ms_files.first;
+    while (file != NULL &&
+           (file->recorded.st_dev != device || file->recorded.st_ino != inode ||
+            atomic_load(&file->state) != MS_SOURCE_IS_OPEN || !ms_counted_try_take(&file->counted)))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    return file;
+}
+
+static bool find_by_place(struct ms_wanted_source *wanted, const struct place *place)
+{
+    const uintptr_t begin = (uintptr_t)wanted->address;
+    if (begin < place->begin || begin + wanted->bytes > place->end ||
+        wanted->bytes > place->lines * BYTES_FOR_LINE)
+        return false;
+    wanted->offset = place->file_offset + (begin - place->begin);
+    wanted->found = find_open_file(place->device, place->inode);
+    if (wanted->found == NULL)
+        return false;
+    if (has_same_bytes(wanted->found, wanted) && !ms_source_may_be_stored_to(wanted->found, false))
+        return true;
+    ms_source_drop(wanted->found);
+    wanted->found = NULL;
+    return false;
+}
+
 static void find_by_range(void *argument)
 {
     struct ms_wanted_source *wanted = argument;
     struct ms_mapping mapping;
+    for (size_t i = 0; i < PLACES; i++) {
+        if (find_by_place(wanted, &places[i]))
+            return;
+    }
     if (!ms_mapping_find(wanted->address, wanted->bytes, &mapping))
         return;
+    const size_t lines = ms_mapping_lines_read();
     wanted->offset = mapping.file_offset;
     wanted->found = ms_source_from_file(&mapping, mapping.file_offset + wanted->bytes);
-    if (wanted->found != NULL && !is_mapped(wanted->found, wanted)) {
-        ms_source_drop(wanted->found);
-        wanted->found = NULL;
+    if (wanted->found == NULL)
+        return;
+    if (is_mapped(wanted->found, wanted)) {
+        if (lines > 0)
+            add_place(&mapping, (uintptr_t)wanted->address, lines, wanted->found);
+        return;
     }
+    ms_source_drop(wanted->found);
+    wanted->found = NULL;
 }
 
 struct writers {

@@ -36,6 +36,9 @@ struct ms_source {
     /* Since it can be found by its inode, this process has not had it open for writing unseen. */
     _Atomic bool is_unwritten;
     struct stat recorded;
+    dev_t mapped_device; /* as the kernel lists its mappings */
+    ino_t mapped_inode;
+    bool looks_again; /* a mapping may be stored to unseen that was not there, or not so, before */
     struct stat *last, own_last; /* from the last check; guarded by ms_files.lock */
     char path[MS_PATH_BYTES];
     struct ms_source *next; /* in the list of open files, guarded by ms_files.lock */
@@ -54,7 +57,13 @@ extern struct ms_files {
 } ms_files;
 
 /* Adds a file to the list. Takes the descriptor. Returns NULL if out of memory. */
-struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat, const char *path);
+struct ms_mapping;
+struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
+                                        const struct ms_mapping *mapping);
+
+/* True if somebody may store to the file through a mapping, and no check of the file would show it.
+ * For a copy from it; source_find.c says what is asked. In the file thread. */
+bool ms_source_may_be_stored_to(struct ms_source *file, bool is_new);
 
 /* What is looked for in the file thread, and the source that was found for it. */
 struct ms_wanted_source {
@@ -67,6 +76,3 @@ struct ms_wanted_source {
 /* Calls `find` there for bytes of memory. Returns the source unless the program writes its file. */
 struct ms_source *ms_source_find(void (*find)(void *wanted), const void *address, size_t bytes,
                                  uint64_t *offset_out);
-
-/* Returns a snapshot whose bytes are not set yet, or NULL if beyond the limit or out of memory. */
-struct ms_source *ms_source_create_snapshot(size_t bytes);

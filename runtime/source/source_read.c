@@ -7,6 +7,7 @@
 #include "runtime/base/log.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
 #include "runtime/source/trust.h"
 #include "runtime/source/writers.h"
@@ -38,7 +39,7 @@ static bool could_be_stored_to(const struct ms_source *file)
     ms_writers_look(add_closed_writer);
     const bool was_writable = file->was_writable;
     ms_lock_drop(&ms_files.lock);
-    return was_writable || ms_trust_has_writer(file->descriptor);
+    return was_writable || ms_trust_ask_for_writers(file->descriptor) == MS_WRITER;
 }
 
 static void set_last(const struct ms_source *file, const struct stat *now)
@@ -77,6 +78,17 @@ bool ms_source_check(const struct ms_source *file, struct ms_source_failure *fai
         return false;
     failure_out->kind = MS_SOURCE_WRITTEN;
     return !file->hides_stores || !could_be_stored_to(file);
+}
+
+/* Who is asked for stores: ms_source_may_be_stored_to. */
+bool ms_source_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    bool lasts;
+    const bool is_known = ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor)
+                              ? !file->looks_again
+                              : ms_trust_ask_for_writers(file->descriptor) != MS_WRITERS_UNKNOWN;
+    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_STORED_TO};
+    return is_known || !ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts);
 }
 
 bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
@@ -157,6 +169,14 @@ void ms_source_log_failure(const struct ms_source_failure *failure)
                "may be lost",
                file->path);
         return;
+    case MS_SOURCE_STORED_TO:
+        ms_log(MS_ERROR,
+               "%s: mapped shared and writable in this process after it was copied to the device "
+               "and before it was needed, and the kernel does not tell whether it was stored to; "
+               "the copied bytes may be lost: open the file for writing by functions of the C "
+               "library, or call metashard_materialise() before it is mapped",
+               file->path);
+        return;
     case MS_SOURCE_UNREADABLE:
         ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, failure->bytes,
                (unsigned long long)failure->offset,
@@ -177,9 +197,11 @@ struct wanted_bytes {
 static void read_bytes(void *argument)
 {
     struct wanted_bytes *wanted = argument;
-    wanted->is_read = ms_source_read_now(wanted->file, wanted->offset, wanted->buffer,
-                                         wanted->bytes, &wanted->failure) &&
-                      ms_source_check(wanted->file, &wanted->failure);
+    wanted->is_read =
+        ms_source_read_now(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
+                           &wanted->failure) &&
+        ms_source_check(wanted->file, &wanted->failure) &&
+        (wanted->bytes == 0 || ms_source_check_mappings(wanted->file, &wanted->failure));
 }
 
 static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)

@@ -282,6 +282,8 @@ static CUresult carry_out(struct transfer *transfer, CUcontext context)
         result = CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         result = move_batches(transfer);
+        if (result == CUDA_SUCCESS)
+            result = ms_reader_check(transfer->reader);
         ms_reader_destroy(transfer->reader);
     }
     /* Also after a failure: queued copies must not outlive staging. */

@@ -138,20 +138,25 @@ bool ms_trust_is_local(int descriptor)
     return ms_trust_is_local_type(type_of(descriptor));
 }
 
+bool ms_trust_is_overlay(int descriptor)
+{
+    return type_of(descriptor) == OVERLAYFS_SUPER_MAGIC;
+}
+
 /*
  * A read lease is refused while somebody may write, by a descriptor or a mapping. It is given back
  * at once. A process that opens the file for writing meanwhile waits for that; the signal goes to
  * this thread, which blocks it.
  */
-bool ms_trust_has_writer(int descriptor)
+enum ms_writers ms_trust_ask_for_writers(int descriptor)
 {
     const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
     if (!ms_trust_is_local(descriptor) || syscall(SYS_fcntl, descriptor, F_SETOWN_EX, &owner) != 0)
-        return false;
+        return MS_WRITERS_UNKNOWN;
     if (syscall(SYS_fcntl, descriptor, F_SETLEASE, F_RDLCK) != 0)
-        return errno == EAGAIN;
+        return errno == EAGAIN ? MS_WRITER : MS_WRITERS_UNKNOWN;
     syscall(SYS_fcntl, descriptor, F_SETLEASE, F_UNLCK);
-    return false;
+    return ms_trust_is_overlay(descriptor) ? MS_WRITERS_UNKNOWN : MS_NO_WRITER;
 }
 
 /* On a file system in memory. */
@@ -177,11 +182,12 @@ bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
     const bool hides_stores = ms_trust_hides_stores(descriptor);
     if (!hides_stores && is_in_memory(descriptor))
         return false; /* sealed */
-    return (hides_stores && stat->st_nlink == 0) || ms_trust_has_writer(descriptor);
+    return (hides_stores && stat->st_nlink == 0) ||
+           ms_trust_ask_for_writers(descriptor) == MS_WRITER;
 }
 
 /* The upper file's change time is not before the copy-up. */
 bool ms_trust_may_be_copy(int descriptor, const struct stat *stat)
 {
-    return type_of(descriptor) == OVERLAYFS_SUPER_MAGIC && stat->st_ctim.tv_sec >= began.tv_sec - 1;
+    return ms_trust_is_overlay(descriptor) && stat->st_ctim.tv_sec >= began.tv_sec - 1;
 }

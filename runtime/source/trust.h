@@ -53,8 +53,16 @@ void ms_trust_close(int descriptor);
 /* True if stores through a mapping never show in the times, and are not sealed (F_SEAL_WRITE). */
 bool ms_trust_hides_stores(int descriptor);
 
-/* True if it is open for writing somewhere, as in ms_trust_is_in_use. */
-bool ms_trust_has_writer(int descriptor);
+/*
+ * Asks the kernel whether somebody has the file open for writing, or mapped through a descriptor
+ * that was open for writing: a mapping keeps its descriptor's file open. Unknown on file systems of
+ * other machines, of other users' files, and where nobody has an overlay's file open: it is mapped
+ * as the file of a layer below. Not for a descriptor with a lease, which would be given back.
+ */
+enum ms_writers { MS_NO_WRITER, MS_WRITER, MS_WRITERS_UNKNOWN };
+enum ms_writers ms_trust_ask_for_writers(int descriptor);
+
+bool ms_trust_is_overlay(int descriptor);
 
 /* True on an overlay, if a copy-up may have happened since the process began: then a mapping may be
  * of another file than the descriptor. */

@@ -21,7 +21,7 @@ SECONDS = float(os.environ.get("GROWTH_SECONDS", "60"))
 SIZES = [10 ** power for power in range(2, 7) if 10 ** power <= LARGEST]
 # Each deferred allocation takes three granules of addresses.
 SMALL = {"SIMCUDA_GRANULE_KIB": "64", "METASHARD_MIN_BYTES": str(64 << 10), "METASHARD_SETTLE_MS": "0",
-         "METASHARD_OVERCOMMIT": "1000000"}
+         "METASHARD_OVERCOMMIT": "1000000", "METASHARD_SELFCHECK": "off"}
 # Of bench-plan's rows, one with a shard for each rank and the one with the most ranges; its columns by name.
 PLANS = ("fsdp2 over tp by columns", "fsdp1 over tp, a unit each")
 COLUMNS = {"parse": 0, "list": 1, "one rank": 2, "all ranks": 4}
@@ -43,7 +43,8 @@ def exponent(points):
 def scale(program, kernels, folder):
     """{name: [(n, seconds or None)]}, and which of them are for one call."""
     run = subprocess.run([program, kernels, folder, str(LARGEST), str(SECONDS)], stdout=subprocess.PIPE, text=True,
-                         env=dict(os.environ, **SMALL), check=True)
+                         env=dict(os.environ, **SMALL), check=True,
+                         preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
     curves, calls = {}, set()
     for line in run.stdout.splitlines():
         name, count, value = line.split("\t")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill",
+BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "snapshots",
               "state page", "start-up", "calls", "instructions", "self-check", "plan resolve", "footprint", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
@@ -114,6 +114,11 @@ def fill(text):
             yield row(f"filling memory from a file {kind}: bytes a second", "", "mmap and cuMemcpyHtoD", "", "1", match[2])
 
 
+def snapshots(text):
+    for match in re.finditer(r"^(.+?)\s+without .*ratio ([\d.]+)$", text, flags=re.M):
+        yield row(f"copy of {match[1]}, until a kernel has it: processor time", "", "without", "", "1", match[2])
+
+
 def state_page(text):
     for match in re.finditer(r"^  (.+?)\s+with .*ratio ([\d.]+)$", text, flags=re.M):
         yield row(f"state page, {match[1]}: time", "", "no page", "", "1", match[2])
@@ -175,7 +180,7 @@ def quickstart(text):
 
 
 READERS = {"main job": main_job, "ways": ways, "verify mode": verify, "init, then shard": from_scratch, "flows over NCCL": nccl,
-           "instructions over NCCL": nccl_instructions, "fill": fill,
+           "instructions over NCCL": nccl_instructions, "fill": fill, "snapshots": snapshots,
            "state page": state_page, "start-up": start_up, "calls": calls, "self-check": self_check,
            "plan resolve": plan_resolve}
 
@@ -251,7 +256,7 @@ people write, as it runs without MetaShard: map the file and copy everything, or
 says what figures are divided by; *shard* is what the rank keeps in the end.
 
 {ratios}
-## The quickstart
+{snapshots}## The quickstart
 
 What `./quickstart` prints where there is no GPU. The README has this, and figures of the next table
 (`tests/static/readme_figures.py`).
@@ -284,13 +289,16 @@ Where it has "<" it took less than can be told.
 {growth}
 {notes}"""
 
+SNAPSHOTS = """Copies that become snapshots, above, are copied once more than without the shim, into memory that the kernel fills with zeros
+first: that takes as long as a copy, or several times as long in a virtual machine. They are also examined for addresses.
+
+"""
+
 NOTES = """What grows faster than it must, and why it stays so:
 
 - *Blocks of one allocation, in any order*: the blocks and the extents of one allocation lie in leaves of 4 KiB, so a change
   moves one leaf's, and a search is binary; but with a million blocks each step waits for memory. *Blocks of segments*
   are the same work as allocators do it.
-- *Mappings of the process: copy a tensor of a file*: the file must not be mapped shared and writable anywhere, and the kernel
-  looks through all mappings for that, at 0.1 us each (PROCMAP_QUERY; before Linux 6.11 its list is read, at 1 us each).
 - *Allocations: look up an address*: a binary search, so the number of steps is the logarithm; but with a million allocations
   each step waits for memory.
 - *Header of a file: parse*: a million tensors are 100 MB of JSON, and reading that into objects waits for memory.
@@ -315,7 +323,7 @@ def write_page(path, ratios, kept, missing):
         page.write(PAGE.format(
             date=f"{today.day} {today:%B %Y}", machine=f"{os.cpu_count()} cores, {gib} GiB of memory, no GPU, Python "
             f"{platform.python_version()}", load=os.getloadavg()[2], settings=(f"With {settings}. " if settings else "") +
-            (f"Not run: {', '.join(missing)}. " if missing else ""), ratios=markdown([HEAD, *ratios]), notes=NOTES, **tables))
+            (f"Not run: {', '.join(missing)}. " if missing else ""), ratios=markdown([HEAD, *ratios]), notes=NOTES, snapshots=SNAPSHOTS, **tables))
 
 
 def main():

@@ -162,6 +162,24 @@ static void packed_records(void)
     read_records(table, COUNT);
 }
 
+/* In a large copy, which becomes a snapshot, around the places where that is cut for the
+ * processor's caches (pointer_scan.c). */
+static void records_of_a_snapshot(void)
+{
+    enum { COUNT = 9, PART = 32 << 10 };
+    unsigned char *host = malloc(4 * MIB);
+    const CUdeviceptr table = allocate(4 * MIB);
+    memset(host, 3, 4 * MIB);
+    for (unsigned i = 0; i < COUNT; i++) {
+        const struct record record = {(char)i, numbered(i)};
+        memcpy(host + (i + 1) * PART - i - 1, &record, sizeof(record));
+    }
+    OK(cuMemcpyHtoD(table, host, 4 * MIB));
+    free(host);
+    for (unsigned i = 0; i < COUNT; i++)
+        read_records(table + (i + 1) * PART - i - 1, 1);
+}
+
 /* Of each address some bytes, and in a second copy the others; the later ones first, or last. */
 static void in_two_copies(void)
 {
@@ -188,6 +206,7 @@ const struct scenario scenarios[] = {
     {"open_memory", open_memory},
     {"packed_parameter", packed_parameter},
     {"packed_records", packed_records},
+    {"records_of_a_snapshot", records_of_a_snapshot},
     {"in_two_copies", in_two_copies},
     {NULL, NULL},
 };

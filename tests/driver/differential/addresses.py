@@ -32,7 +32,7 @@ def addresses(test):
     seen, _ = test.run("open_memory", {**room, "METASHARD_EXPLAIN": "on"})
     test.check("and is a cause of its own, which is explained",
                "HMM or ATS" in seen.stderr, seen.stderr)
-    for scenario in ("packed_parameter", "packed_records", "in_two_copies"):
+    for scenario in ("packed_parameter", "packed_records", "records_of_a_snapshot", "in_two_copies"):
         for settings in ({}, HMM, LOW):
             test.both(scenario, {**settings, "SIMCUDA_POISON": "2"})
 

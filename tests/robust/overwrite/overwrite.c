@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tests/robust/overwrite/checkpoint.h"
+#include "tests/simcuda/harness/deny.h"
 
 /* --- one row for each way; it leaves the file changed */
 
@@ -344,6 +345,30 @@ static void with_sendfile64(int file)
     CHECK_EQ(sendfile64(file, open_other(), NULL, WRITTEN), WRITTEN);
 }
 
+static void store(unsigned char *mapped)
+{
+    CHECK(mapped != MAP_FAILED);
+    memcpy(mapped, scratch, WRITTEN);
+    munmap(mapped, BYTES);
+}
+
+static void with_mmap(int file)
+{
+    store(mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+}
+
+static void with_mmap64(int file)
+{
+    store(mmap64(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+}
+
+static void with_mprotect(int file)
+{
+    unsigned char *mapped = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, file, 0);
+    CHECK_EQ(mprotect(mapped, BYTES, PROT_READ | PROT_WRITE), 0);
+    store(mapped);
+}
+
 static const struct {
     const char *name;
     change_descriptor *run;
@@ -357,6 +382,9 @@ static const struct {
     {"copy_file_range", with_copy_file_range},
     {"sendfile", with_sendfile},
     {"sendfile64", with_sendfile64},
+    {"mmap", with_mmap},
+    {"mmap64", with_mmap64},
+    {"mprotect", with_mprotect},
 };
 enum { DESCRIPTOR_WAYS = sizeof(descriptor_ways) / sizeof(descriptor_ways[0]) };
 
@@ -368,12 +396,14 @@ static CUdeviceptr load_with_writer_away(int *socket_out)
     return load();
 }
 
-MS_TEST(each_call_with_a_descriptor)
+static void check_descriptor_ways(bool are_writers_known)
 {
     for (int i = 0; i < DESCRIPTOR_WAYS; i++) {
         const pid_t child = fork();
         if (child == 0) {
             int socket;
+            if (!are_writers_known)
+                deny_with(SYS_fcntl, 1, F_SETLEASE, EACCES);
             make_files();
             device_start();
             descriptor_way = descriptor_ways[i].run;
@@ -387,6 +417,17 @@ MS_TEST(each_call_with_a_descriptor)
         if (status != 0)
             ms_test_fail(__FILE__, __LINE__, "%s: status %d", descriptor_ways[i].name, status);
     }
+}
+
+MS_TEST(each_call_with_a_descriptor)
+{
+    check_descriptor_ways(true);
+}
+
+/* As of another user's file: only the call tells of the descriptor. */
+MS_TEST(each_call_with_a_descriptor_that_nobody_knows_of)
+{
+    check_descriptor_ways(false);
 }
 
 /* --- */

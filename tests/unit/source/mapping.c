@@ -299,6 +299,39 @@ MS_TEST(a_file_on_an_overlay_is_found)
         rmdir(folder);
 }
 
+/* Neither the lease nor the writers of an overlay's file include its mappings. */
+static void check_stored_to_on_overlay(int protection)
+{
+    char folder[] = "/tmp/metashard-overlay-XXXXXX";
+    uint64_t offset;
+    if (!enter_overlay(folder)) {
+        rmdir(folder);
+        ms_test_skip("overlays cannot be mounted here");
+    }
+    strcpy(path, "merged/file");
+    write_byte(); /* the file is the upper one from now on */
+    const int writer = open(path, O_RDWR);
+    unsigned char *stored = mmap(NULL, BYTES, protection, MAP_SHARED, writer, 0);
+    CHECK(stored != MAP_FAILED);
+    close(writer);
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    CHECK(find(address, BYTES, &offset) == NULL);
+    munmap(stored, BYTES);
+    CHECK(find(address, BYTES, &offset) != NULL);
+    if (chdir("/") == 0 && umount2(folder, MNT_DETACH) == 0)
+        rmdir(folder);
+}
+
+MS_TEST(a_file_on_an_overlay_that_can_be_stored_to_is_not_trusted)
+{
+    check_stored_to_on_overlay(PROT_READ | PROT_WRITE);
+}
+
+MS_TEST(a_file_on_an_overlay_that_mprotect_can_make_so_is_not_trusted)
+{
+    check_stored_to_on_overlay(PROT_READ);
+}
+
 /* The mapping goes on showing the lower file; what is opened under its name, device and inode is
  * the upper one. */
 MS_TEST(a_file_that_was_copied_up_is_not_what_is_mapped)
@@ -377,6 +410,7 @@ static unsigned char *make_zoo(const int *files)
 
 static void look(unsigned char *zoo, struct sight *sights, struct visits *visits)
 {
+    bool lasts;
     srand(2);
     for (size_t i = 0; i < SHOTS; i++) {
         const size_t at = (size_t)rand() % (PLACES * 4 * PAGE), most = PLACES * 4 * PAGE - at;
@@ -385,7 +419,7 @@ static void look(unsigned char *zoo, struct sight *sights, struct visits *visits
         sight->is_found = ms_mapping_find(zoo + at, wanted < most ? wanted : most, &sight->mapping);
         if (sight->is_found)
             sight->is_stored_to =
-                ms_mapping_is_stored_to(sight->mapping.device, sight->mapping.inode);
+                ms_mapping_is_stored_to(sight->mapping.device, sight->mapping.inode, &lasts);
     }
     CHECK(ms_mapping_visit(add_visit, visits));
 }
@@ -395,7 +429,7 @@ static void check_same_sight(const struct sight *asked, const struct sight *read
     CHECK_EQ(asked->is_found, read->is_found);
     if (!asked->is_found)
         return;
-    CHECK(!asked->is_stored_to && !read->is_stored_to);
+    CHECK_EQ(asked->is_stored_to, read->is_stored_to);
     CHECK_EQ(asked->mapping.begin, read->mapping.begin);
     CHECK_EQ(asked->mapping.end, read->mapping.end);
     CHECK_EQ(asked->mapping.file_offset, read->mapping.file_offset);
@@ -449,14 +483,15 @@ static void check_among_many_shared(void)
     make_file();
     unsigned char *address = map(PROT_READ, MAP_PRIVATE);
     struct ms_mapping mapping;
+    bool lasts;
     CHECK(ms_mapping_find(address, BYTES, &mapping));
     map_many_shared();
     CHECK(ms_mapping_find(address, BYTES, &mapping));
-    CHECK(!ms_mapping_is_stored_to(mapping.device, mapping.inode));
+    CHECK(!ms_mapping_is_stored_to(mapping.device, mapping.inode, &lasts) && lasts);
     map(PROT_READ | PROT_WRITE, MAP_SHARED);
     map_many_shared();
-    CHECK(!ms_mapping_find(address, BYTES, &mapping));
-    CHECK(ms_mapping_is_stored_to(mapping.device, mapping.inode));
+    CHECK(ms_mapping_find(address, BYTES, &mapping));
+    CHECK(ms_mapping_is_stored_to(mapping.device, mapping.inode, &lasts));
 }
 
 MS_TEST(a_file_is_found_among_many_shared_mappings)

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a copy looks at to find its file, counted: as much with 10 mappings as with 50,000. And
+ * mappings that come, go and change behind its back. Nothing here calls the shim's mmap, so each of
+ * them is one that no preload sees.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/driver/flags.h"
+#include "runtime/source/content.h"
+#include "runtime/source/lease.h"
+#include "runtime/source/source.h"
+#include "tests/simcuda/harness/deny.h"
+#include "tests/simcuda/harness/test.h"
+
+enum { PAGE = 4096, COPIED = 64 << 10, BYTES = 4 * COPIED };
+
+static char path[] = "/tmp/metashard-find-XXXXXX";
+static unsigned char data[BYTES];
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
+/* The first 16 bytes of each page say which one it is. */
+static void make_file(void)
+{
+    for (size_t i = 0; i < BYTES; i++)
+        data[i] = (unsigned char)(i % PAGE < 16 ? i / PAGE : i * 7 >> 3);
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    atexit(remove_file);
+    CHECK_EQ(write(file, data, BYTES), BYTES);
+    close(file); /* nobody writes */
+}
+
+static unsigned char *map_at(void *address, int opened, int protection, int sharing, off_t offset)
+{
+    const int file = open(path, opened | O_CLOEXEC);
+    CHECK(file >= 0);
+    void *mapped =
+        mmap(address, BYTES, protection, sharing | (address != NULL ? MAP_FIXED : 0), file, offset);
+    CHECK(mapped != MAP_FAILED);
+    close(file);
+    return mapped;
+}
+
+static unsigned char *map(void)
+{
+    return map_at(NULL, O_RDONLY, PROT_READ, MAP_PRIVATE, 0);
+}
+
+static unsigned char *map_to_store(void)
+{
+    return map_at(NULL, O_RDWR, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
+}
+
+static struct ms_source *find(const unsigned char *address)
+{
+    uint64_t offset;
+    return ms_source_from_mapping(address, COPIED, &offset);
+}
+
+/* The source of the first copy; a test that has none cannot be done here. */
+static struct ms_source *find_first(const unsigned char *address)
+{
+    struct ms_source *source = find(address);
+    if (source == NULL)
+        ms_test_skip("this kernel does not tell about mappings (pagemap, or device numbers)");
+    return source;
+}
+
+static CUresult read_source(const struct ms_source *source)
+{
+    static unsigned char buffer[COPIED];
+    const void *bytes;
+    return ms_source_read(source, 0, buffer, COPIED, &bytes);
+}
+
+/* The kernel knows of no writers, as on a network file system, or of another user's file. */
+static void deny_leases(void)
+{
+    deny_with(SYS_fcntl, 1, F_SETLEASE, EACCES);
+}
+
+/* --- counting */
+
+/* As in mapping.c. */
+enum { OR_THE_NEXT = 0x10 };
+struct query {
+    uint64_t size, flags, address;
+};
+
+static struct seen {
+    size_t calls, queries, walks; /* walks: queries for which the kernel may go through many */
+    size_t read_bytes;            /* of the list */
+} seen;
+
+/* The runtime's system calls for files all go through this function of libc. */
+long syscall(long number, ...)
+{
+    static long (*real)(long, ...);
+    long words[6];
+    va_list arguments;
+    va_start(arguments, number);
+    for (size_t i = 0; i < 6; i++)
+        words[i] = va_arg(arguments, long);
+    va_end(arguments);
+    if (real == NULL)
+        *(void **)&real = dlsym(RTLD_NEXT, "syscall");
+    const long result = real(number, words[0], words[1], words[2], words[3], words[4], words[5]);
+    seen.calls += number != SYS_futex;
+    if (number == SYS_ioctl) {
+        seen.queries++;
+        seen.walks += (((const struct query *)words[2])->flags & OR_THE_NEXT) != 0;
+    }
+    if (number == SYS_read && result > 0)
+        seen.read_bytes += (size_t)result;
+    return result;
+}
+
+/* Every other page has other rights, so that each is a mapping. */
+static void map_more(size_t count)
+{
+    unsigned char *pages = mmap(NULL, count * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED);
+    for (size_t i = 0; i < count; i += 2)
+        CHECK_EQ(mprotect(pages + i * PAGE, PAGE, PROT_NONE), 0);
+}
+
+static size_t most_mappings(void)
+{
+    const char *preload = getenv("LD_PRELOAD");
+    return preload != NULL && strstr(preload, "vgpreload") != NULL ? 2000 : 50000;
+}
+
+typedef void copy(const unsigned char *mapped);
+
+static void copy_from_file(const unsigned char *mapped)
+{
+    struct ms_source *source = find(mapped + PAGE);
+    CHECK(source != NULL);
+    ms_source_drop(source);
+}
+
+static void copy_from_memory(const unsigned char *mapped)
+{
+    static unsigned char *memory;
+    if (memory == NULL) {
+        memory = malloc(COPIED);
+        memset(memory, 7, COPIED);
+    }
+    (void)mapped;
+    CHECK(find(memory) == NULL);
+}
+
+static void copy_from_other_memory(const unsigned char *mapped)
+{
+    uint64_t offset;
+    CHECK(ms_source_from_content(mapped, COPIED, &offset) == NULL);
+}
+
+/* What the second copy looks at: the first finds out about the kernel, and about the file. */
+static struct seen count_one(copy *run, const unsigned char *mapped)
+{
+    run(mapped);
+    seen = (struct seen){0};
+    run(mapped);
+    return seen;
+}
+
+/* Another deferred copy holds the file, as it does in a program. */
+static void check_flat(copy *run, size_t most_calls, size_t most_bytes)
+{
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    const size_t counts[] = {0, 10, 990, 9000, 40000};
+    size_t all = 0;
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        if (all + counts[i] > most_mappings())
+            break;
+        all += counts[i];
+        if (counts[i] > 0)
+            map_more(counts[i]);
+        const struct seen one = count_one(run, mapped);
+        CHECK(one.calls > 0 && one.calls <= most_calls);
+        CHECK_EQ(one.walks, 0);
+        CHECK(one.read_bytes <= most_bytes);
+    }
+    CHECK(all >= 1000);
+    ms_source_drop(held);
+}
+
+enum { CALLS = 60, LIST_BYTES = 32 << 10 };
+
+MS_TEST(a_copy_from_a_file_is_flat)
+{
+    check_flat(copy_from_file, CALLS, 0);
+}
+
+MS_TEST(a_copy_from_a_file_with_a_lease_is_flat)
+{
+    ms_lease_allow();
+    check_flat(copy_from_file, CALLS, 0);
+}
+
+MS_TEST(a_copy_from_a_file_of_unknown_writers_is_flat)
+{
+    deny_leases();
+    check_flat(copy_from_file, CALLS, 0);
+}
+
+MS_TEST(a_copy_from_a_file_is_flat_by_reading)
+{
+    deny(SYS_ioctl, ENOTTY);
+    check_flat(copy_from_file, CALLS, LIST_BYTES);
+}
+
+MS_TEST(a_copy_from_a_file_of_unknown_writers_is_flat_by_reading)
+{
+    deny(SYS_ioctl, ENOTTY);
+    deny_leases();
+    check_flat(copy_from_file, CALLS, LIST_BYTES);
+}
+
+MS_TEST(a_copy_from_memory_is_flat)
+{
+    check_flat(copy_from_memory, CALLS, 0);
+}
+
+MS_TEST(a_copy_from_memory_is_flat_by_reading)
+{
+    deny(SYS_ioctl, ENOTTY);
+    check_flat(copy_from_memory, CALLS, 0);
+}
+
+/* Calls of none is what it takes while nothing is mapped anew. */
+static void check_staged_is_flat(void)
+{
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    map_more(1000);
+    CHECK_EQ(count_one(copy_from_other_memory, mapped).calls, 0);
+    atomic_fetch_add(&ms_hot.mapped, 1); /* as the shim does */
+    seen = (struct seen){0};
+    copy_from_other_memory(mapped);
+    CHECK(seen.queries > 0 || seen.read_bytes > 0);
+    ms_source_drop(held);
+}
+
+MS_TEST(a_staged_copy_is_flat)
+{
+    check_staged_is_flat();
+}
+
+MS_TEST(a_staged_copy_is_flat_by_reading)
+{
+    deny(SYS_ioctl, ENOTTY);
+    check_staged_is_flat();
+}
+
+/* --- files that can be stored to, from some moment on */
+
+MS_TEST(a_mapping_to_store_is_noticed_by_the_next_copy)
+{
+    make_file();
+    const unsigned char *mapped = map();
+    struct ms_source *source = find_first(mapped);
+    unsigned char *stored = map_to_store();
+    CHECK(find(mapped) == NULL);
+    munmap(stored, BYTES);
+    CHECK(find(mapped) == source);
+    CHECK_EQ(read_source(source), CUDA_SUCCESS);
+}
+
+MS_TEST(a_store_after_the_copy_is_refused)
+{
+    make_file();
+    struct ms_source *source = find_first(map());
+    unsigned char *stored = map_to_store();
+    stored[5] ^= 1;
+    CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
+    munmap(stored, BYTES);
+    CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+/* Where the kernel does not say who writes, a mapping of this process is found when the bytes are
+ * read; and when it has gone by then, the times have changed. */
+MS_TEST(a_store_after_the_copy_is_refused_where_writers_are_unknown)
+{
+    deny_leases();
+    make_file();
+    struct ms_source *source = find_first(map());
+    unsigned char *stored = map_to_store();
+    CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
+    munmap(stored, BYTES);
+    CHECK_EQ(read_source(source), CUDA_SUCCESS);
+    stored = map_to_store();
+    stored[5] ^= 1;
+    munmap(stored, BYTES);
+    CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+/* A page that was stored to stays so across mprotect, and changes no time any more. */
+MS_TEST(a_mapping_that_can_become_writable_counts)
+{
+    deny_leases();
+    make_file();
+    const unsigned char *mapped = map();
+    ms_source_drop(find_first(mapped));
+    unsigned char *stored = map_to_store();
+    *(volatile unsigned char *)&stored[5] ^= 1;
+    CHECK_EQ(mprotect(stored, BYTES, PROT_READ), 0);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    CHECK(find(mapped) == NULL);
+    CHECK_EQ(mprotect(stored, BYTES, PROT_READ | PROT_WRITE), 0);
+    CHECK(find(mapped) == NULL);
+}
+
+/* safetensors maps files so. */
+MS_TEST(a_shared_mapping_that_cannot_become_writable_does_not_count)
+{
+    deny_leases();
+    make_file();
+    unsigned char *shared = map_at(NULL, O_RDONLY, PROT_READ, MAP_SHARED, 0);
+    ms_source_drop(find_first(map()));
+    CHECK(find(shared) != NULL);
+    CHECK_EQ(mprotect(shared, BYTES, PROT_READ | PROT_WRITE), -1);
+}
+
+MS_TEST(a_mapping_to_store_that_is_moved_counts)
+{
+    deny_leases();
+    make_file();
+    const unsigned char *mapped = map();
+    ms_source_drop(find_first(mapped));
+    unsigned char *stored = map_to_store();
+    unsigned char *other = mremap(stored, 0, BYTES, MREMAP_MAYMOVE); /* a second one of the same */
+    CHECK(other != MAP_FAILED);
+    munmap(stored, BYTES);
+    CHECK(find(mapped) == NULL);
+    munmap(other, BYTES);
+    CHECK(find(mapped) != NULL);
+}
+
+static void *store_in_thread(void *unused)
+{
+    unsigned char *stored = map_to_store();
+    stored[5] ^= 1;
+    munmap(stored, BYTES);
+    return unused;
+}
+
+MS_TEST(a_store_of_another_thread_is_refused)
+{
+    deny_leases();
+    make_file();
+    struct ms_source *source = find_first(map());
+    pthread_t thread;
+    CHECK_EQ(pthread_create(&thread, NULL, store_in_thread, NULL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
+}
+
+/* The mapping is the child's alone by then: the kernel knows of it. */
+MS_TEST(a_mapping_that_a_child_has_left_counts)
+{
+    int end[2], status;
+    char byte;
+    make_file();
+    const unsigned char *mapped = map();
+    ms_source_drop(find_first(mapped));
+    unsigned char *stored = map_to_store();
+    CHECK_EQ(pipe(end), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        close(end[1]);
+        _exit(read(end[0], &byte, 1) != 0);
+    }
+    munmap(stored, BYTES);
+    CHECK(find(mapped) == NULL);
+    close(end[1]);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(find(mapped) != NULL);
+}
+
+/* --- what is mapped at an address changes, and the kernel has a list alone */
+
+static void check_bytes_at(const unsigned char *address, bool must_be_found)
+{
+    static unsigned char buffer[COPIED];
+    uint64_t offset;
+    const void *bytes;
+    struct ms_source *source = ms_source_from_mapping(address, COPIED, &offset);
+    CHECK(source != NULL || !must_be_found);
+    if (source == NULL)
+        return;
+    CHECK_EQ(ms_source_read(source, offset, buffer, COPIED, &bytes), CUDA_SUCCESS);
+    CHECK_BYTES(bytes, address, COPIED);
+    ms_source_drop(source);
+}
+
+MS_TEST(another_place_of_the_file_at_the_same_address)
+{
+    deny(SYS_ioctl, ENOTTY);
+    make_file();
+    unsigned char *mapped = map();
+    struct ms_source *held = find_first(mapped);
+    map_more(1000);
+    check_bytes_at(mapped, true);
+    map_at(mapped, O_RDONLY, PROT_READ, MAP_PRIVATE, 2 * PAGE);
+    check_bytes_at(mapped, true);
+    check_bytes_at(mapped + PAGE, true);
+    map_at(mapped, O_RDONLY, PROT_READ, MAP_PRIVATE, PAGE);
+    check_bytes_at(mapped + PAGE, true);
+    ms_source_drop(held);
+}
+
+MS_TEST(memory_of_its_own_at_the_same_address)
+{
+    deny(SYS_ioctl, ENOTTY);
+    make_file();
+    unsigned char *mapped = map_at(NULL, O_RDONLY, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
+    struct ms_source *held = find_first(mapped);
+    map_more(1000);
+    check_bytes_at(mapped, true);
+    mapped[5] ^= 1; /* no longer the file's */
+    CHECK(find(mapped) == NULL);
+    check_bytes_at(mapped + PAGE, true);
+    CHECK(mmap(mapped, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+               0) == mapped);
+    memset(mapped, 3, BYTES);
+    CHECK(find(mapped) == NULL);
+    memcpy(mapped, data, BYTES); /* whatever it is, these bytes are the file's */
+    check_bytes_at(mapped, false);
+    ms_source_drop(held);
+}
