@@ -17,7 +17,7 @@
 struct ms_checkpoint_file {
     struct stat stat;
     size_t first, count; /* of all tensors; none: not a checkpoint */
-    /* By tensor, the greatest end up to there. NULL: they do not overlap; those of torch.save may. */
+    /* By tensor, the greatest end up to there. NULL: none overlaps; those of torch.save may. */
     uint64_t *reach;
 };
 
