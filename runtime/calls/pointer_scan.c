@@ -243,13 +243,14 @@ CUresult ms_pointer_scan_copy(void *to, const void *bytes, size_t count)
     enum { BLOCK = 32 << 10, OVERLAP = 8 }; /* words may begin in one block and end in the next */
     const struct bounds bounds = get_bounds();
     const unsigned char *from = bytes;
+    unsigned char *copy = to;
     CUresult result =
         may_end_address(&bounds, bytes, count) ? ms_pointer_scan_expose_all() : CUDA_SUCCESS;
     for (size_t begin = 0; begin < count && result == CUDA_SUCCESS; begin += BLOCK) {
         const size_t now = count - begin < BLOCK ? count - begin : BLOCK;
         const size_t before = begin > 0 ? OVERLAP : 0;
-        memcpy((unsigned char *)to + begin, from + begin, now);
-        result = expose_words(&bounds, from + begin - before, now + before);
+        memcpy(copy + begin, from + begin, now);
+        result = expose_words(&bounds, copy + begin - before, now + before);
     }
     return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
 }

@@ -13,15 +13,27 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
+#include "runtime/checkpoint/forms.h"
 #include "runtime/checkpoint/torch_file.h"
 #include "runtime/checkpoint/tensor_json.h"
 
 enum { HEADER_MAX_BYTES = 100000000, INDEX_MAX_BYTES = 100000000 };
 
+/* A tensor: 24 bytes and its name. */
+struct record {
+    const char *name;
+    uint64_t offset;
+    uint32_t form;
+    uint32_t file; /* of the checkpoint's */
+};
+
 struct ms_checkpoint {
-    struct ms_arena arena;
-    struct ms_tensor *tensors;
-    size_t count, capacity;
+    struct ms_arena arena; /* names */
+    struct ms_forms forms;
+    struct ms_pages records;
+    size_t count;
+    const char **files;
+    size_t file_count, file_capacity;
     size_t skipped;
 };
 
@@ -31,29 +43,53 @@ struct names {
     size_t count, capacity;
 };
 
-static struct ms_tensor *add_tensor(struct ms_checkpoint *checkpoint)
+static struct record *records_of(const struct ms_checkpoint *checkpoint)
 {
-    if (!MS_ARRAY_GROW(checkpoint->tensors, checkpoint->count, checkpoint->capacity))
-        return NULL;
-    struct ms_tensor *tensor = &checkpoint->tensors[checkpoint->count++];
-    *tensor = (struct ms_tensor){0};
-    return tensor;
+    return checkpoint->records.memory;
 }
 
-static bool parse_tensor(const struct ms_fault_context *reading, const char *name, json_t *entry,
+/* The file of the tensors that are added next. */
+static bool add_file_name(struct ms_checkpoint *checkpoint, const char *path)
+{
+    if (!MS_ARRAY_GROW(checkpoint->files, checkpoint->file_count, checkpoint->file_capacity))
+        return false;
+    const char *name = ms_arena_string(&checkpoint->arena, path, strlen(path));
+    if (name != NULL)
+        checkpoint->files[checkpoint->file_count++] = name;
+    return name != NULL;
+}
+
+/* The name is the checkpoint's. */
+static bool add_tensor(struct ms_checkpoint *checkpoint, const struct ms_tensor *tensor)
+{
+    const uint32_t form = ms_forms_add(&checkpoint->forms, tensor);
+    if (form == MS_NO_NUMBER || checkpoint->count >= MS_NO_NUMBER ||
+        !ms_pages_grow(&checkpoint->records, (checkpoint->count + 1) * sizeof(struct record)))
+        return false;
+    records_of(checkpoint)[checkpoint->count++] =
+        (struct record){tensor->name, tensor->offset, form, (uint32_t)checkpoint->file_count - 1};
+    return true;
+}
+
+static bool parse_tensor(const struct ms_fault_context *reading, const char *entry,
                          uint64_t data_bytes, struct ms_tensor *tensor)
 {
-    const struct ms_place place = {NULL, name, 0}, at = {&place, "data_offsets", 0};
-    if (!json_is_object(entry))
-        return ms_fault_at(reading, &place, "expected an object");
-    if (!ms_json_tensor(reading, &place, entry, tensor))
+    static const char *const keys[] = {"dtype", "shape", "data_offsets", NULL};
+    enum { DTYPE, SHAPE, OFFSETS, KEYS };
+    const char *values[KEYS];
+    const struct ms_place place = {NULL, tensor->name, 0}, at = {&place, keys[OFFSETS], 0};
+    if (!ms_json_members(reading, &place, entry, keys, values, NULL) ||
+        !ms_json_tensor(reading, &place, values[DTYPE], values[SHAPE], tensor))
         return false;
-    json_t *offsets = json_object_get(entry, "data_offsets");
     uint64_t end;
-    if (json_array_size(offsets) != 2)
+    struct ms_json_walk walk = ms_json_walk(values[OFFSETS]);
+    if (!ms_json_is_list(values[OFFSETS]) || ms_json_size(values[OFFSETS]) != 2)
         return ms_fault_at(reading, &at, "expected [begin, end]");
-    if (!ms_json_count(reading, &at, json_array_get(offsets, 0), 0, data_bytes, &tensor->offset) ||
-        !ms_json_count(reading, &at, json_array_get(offsets, 1), tensor->offset, data_bytes, &end))
+    ms_json_next(&walk);
+    if (!ms_json_count(reading, &at, walk.value, 0, data_bytes, &tensor->offset))
+        return false;
+    ms_json_next(&walk);
+    if (!ms_json_count(reading, &at, walk.value, tensor->offset, data_bytes, &end))
         return false;
     return end - tensor->offset == tensor->bytes ||
            ms_fault_at(reading, &at,
@@ -61,68 +97,104 @@ static bool parse_tensor(const struct ms_fault_context *reading, const char *nam
                        tensor->bytes, end - tensor->offset);
 }
 
+/* The order of a file: by offset, an empty tensor first, by name. */
+struct placed {
+    uint64_t offset, bytes;
+    const char *name;
+    struct record record;
+};
+
+static struct placed placed_of(const struct ms_checkpoint *checkpoint, size_t index)
+{
+    const struct record *record = &records_of(checkpoint)[index];
+    return (struct placed){record->offset, ms_forms_bytes(&checkpoint->forms, record->form),
+                           record->name, *record};
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct placed *left = a, *right = b;
+    if (left->offset != right->offset)
+        return left->offset < right->offset ? -1 : 1;
+    if (left->bytes != right->bytes)
+        return left->bytes < right->bytes ? -1 : 1;
+    return strcmp(left->name, right->name);
+}
+
+static bool is_sorted(const struct ms_checkpoint *checkpoint, size_t first)
+{
+    for (size_t i = first + 1; i < checkpoint->count; i++) {
+        const struct placed before = placed_of(checkpoint, i - 1), now = placed_of(checkpoint, i);
+        if (by_place(&before, &now) > 0)
+            return false;
+    }
+    return true;
+}
+
+/* Writers mostly have them in this order. */
+static bool sort_records(struct ms_checkpoint *checkpoint, size_t first)
+{
+    struct ms_pages pages = {0};
+    const size_t count = checkpoint->count - first;
+    if (is_sorted(checkpoint, first))
+        return true;
+    if (!ms_pages_grow(&pages, count * sizeof(struct placed)))
+        return false;
+    struct placed *sorted = pages.memory;
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = placed_of(checkpoint, first + i);
+    qsort(sorted, count, sizeof(*sorted), by_place);
+    for (size_t i = 0; i < count; i++)
+        records_of(checkpoint)[first + i] = sorted[i].record;
+    ms_pages_cleanup(&pages);
+    return true;
+}
+
 /* Checks that the data is the tensors without gaps. Makes offsets relative to the file. */
-static bool check_places(const struct ms_fault_context *reading, struct ms_tensor *tensors,
-                         size_t count, uint64_t data_offset, uint64_t data_bytes)
+static bool check_places(const struct ms_fault_context *reading, struct ms_checkpoint *checkpoint,
+                         size_t first, uint64_t data_offset, uint64_t data_bytes)
 {
     uint64_t end = 0;
-    if (count > 0)
-        qsort(tensors, count, sizeof(*tensors), ms_tensor_by_place);
-    for (size_t i = 0; i < count; i++) {
-        const struct ms_place at = {NULL, tensors[i].name, 0};
-        if (tensors[i].offset != end)
+    if (!sort_records(checkpoint, first))
+        return ms_fault_at(reading, NULL, "out of memory");
+    for (size_t i = first; i < checkpoint->count; i++) {
+        struct record *record = &records_of(checkpoint)[i];
+        const struct ms_place at = {NULL, record->name, 0};
+        if (record->offset != end)
             return ms_fault_at(reading, &at,
                                "expected data_offsets to begin at %" PRIu64
                                ", where the tensor before ends, found %" PRIu64,
-                               end, tensors[i].offset);
-        end += tensors[i].bytes;
-        tensors[i].offset += data_offset;
+                               end, record->offset);
+        end += ms_forms_bytes(&checkpoint->forms, record->form);
+        record->offset += data_offset;
     }
     return end == data_bytes ||
            ms_fault_at(reading, NULL, "expected %" PRIu64 " bytes of data, found %" PRIu64, end,
                        data_bytes);
 }
 
-static bool parse_tensors(const struct ms_fault_context *reading, json_t *header,
-                          uint64_t data_offset, uint64_t data_bytes,
-                          struct ms_checkpoint *checkpoint)
+static bool parse_tensors(const struct ms_fault_context *reading, const char *header,
+                          uint64_t data_bytes, struct ms_checkpoint *checkpoint)
 {
-    const size_t first = checkpoint->count;
-    const char *file = ms_arena_string(&checkpoint->arena, reading->file, strlen(reading->file));
-    const char *name;
-    json_t *entry;
-    json_object_foreach(header, name, entry)
-    {
-        if (strcmp(name, "__metadata__") == 0)
+    struct ms_json_walk walk = ms_json_walk(header);
+    if (!ms_json_is_object(header))
+        return ms_fault_at(reading, NULL, "expected an object of tensors as header");
+    if (!add_file_name(checkpoint, reading->file))
+        return ms_fault_at(reading, NULL, "out of memory");
+    while (ms_json_next(&walk)) {
+        if (ms_json_is_text(walk.key, "__metadata__"))
             continue;
-        struct ms_tensor *tensor = add_tensor(checkpoint);
-        if (tensor != NULL)
-            tensor->name = ms_arena_string(&checkpoint->arena, name, strlen(name));
-        if (file == NULL || tensor == NULL || tensor->name == NULL)
+        char *name = ms_arena_text(&checkpoint->arena, ms_json_text_bytes(walk.key) + 1);
+        if (name == NULL)
             return ms_fault_at(reading, NULL, "out of memory");
-        tensor->file = file;
-        if (!parse_tensor(reading, name, entry, data_bytes, tensor))
+        ms_json_text(walk.key, name);
+        struct ms_tensor tensor = {.name = name};
+        if (!parse_tensor(reading, walk.value, data_bytes, &tensor))
             return false;
+        if (!add_tensor(checkpoint, &tensor))
+            return ms_fault_at(reading, NULL, "out of memory");
     }
-    /* There is no list if this file and all before it have no tensors. */
-    const size_t count = checkpoint->count - first;
-    return check_places(reading, count > 0 ? &checkpoint->tensors[first] : NULL, count, data_offset,
-                        data_bytes);
-}
-
-static bool parse_header(const struct ms_fault_context *reading, const char *text, size_t bytes,
-                         uint64_t data_bytes, struct ms_checkpoint *checkpoint)
-{
-    json_error_t error;
-    json_t *header = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (header == NULL)
-        return ms_fault_at_line(reading, error.line, error.column, error.text);
-    const bool is_good =
-        json_is_object(header)
-            ? parse_tensors(reading, header, 8 + (uint64_t)bytes, data_bytes, checkpoint)
-            : ms_fault_at(reading, NULL, "expected an object of tensors as header");
-    json_decref(header);
-    return is_good;
+    return true;
 }
 
 static bool read_header(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
@@ -139,15 +211,18 @@ static bool read_header(const struct ms_fault_context *reading, int file, uint64
                            "expected a header of at most %" PRIu64 " bytes, found %" PRIu64,
                            file_bytes - 8 < HEADER_MAX_BYTES ? file_bytes - 8 : HEADER_MAX_BYTES,
                            bytes);
-    char *text = ms_heap_alloc(bytes + 1);
-    if (text == NULL)
+    struct ms_pages text = {0};
+    const size_t first = checkpoint->count;
+    const char *header;
+    if (!ms_pages_grow(&text, bytes + 1))
         return ms_fault_at(reading, NULL, "out of memory");
-    const bool is_good =
-        pread(file, text, bytes, 8) == (ssize_t)bytes
-            ? parse_header(reading, text, bytes, file_bytes - 8 - bytes, checkpoint)
-            : ms_fault_at(reading, NULL, "the header cannot be read");
-    ms_heap_free(text);
-    return is_good;
+    const uint64_t data_bytes = file_bytes - 8 - bytes;
+    const bool is_good = (pread(file, text.memory, bytes, 8) == (ssize_t)bytes ||
+                          ms_fault_at(reading, NULL, "the header cannot be read")) &&
+                         ms_json_check(reading, text.memory, bytes, &header) &&
+                         parse_tensors(reading, header, data_bytes, checkpoint);
+    ms_pages_cleanup(&text);
+    return is_good && check_places(reading, checkpoint, first, 8 + bytes, data_bytes);
 }
 
 static bool read_torch_file(const struct ms_fault_context *reading, int file, uint64_t file_bytes,
@@ -156,13 +231,11 @@ static bool read_torch_file(const struct ms_fault_context *reading, int file, ui
     struct ms_torch_tensors torch;
     if (!ms_torch_read(reading, file, file_bytes, &checkpoint->arena, &torch))
         return false;
-    bool is_good = true;
-    for (size_t i = 0; i < torch.count && is_good; i++) {
-        struct ms_tensor *tensor = add_tensor(checkpoint);
-        is_good = tensor != NULL || ms_fault_at(reading, NULL, "out of memory");
-        if (is_good)
-            *tensor = torch.tensors[i];
-    }
+    bool is_good = add_file_name(checkpoint, reading->file);
+    for (size_t i = 0; i < torch.count && is_good; i++)
+        is_good = add_tensor(checkpoint, &torch.tensors[i]);
+    if (!is_good)
+        ms_fault_at(reading, NULL, "out of memory");
     checkpoint->skipped += torch.skipped;
     ms_heap_free(torch.tensors);
     return is_good;
@@ -225,109 +298,174 @@ static bool read_files(const char *folder, const struct names *names,
 }
 
 /* The name of the tensor's file, which was read as FOLDER/NAME. */
-static const char *name_in_folder(const struct ms_tensor *tensor)
+static const char *name_in_folder(const struct ms_checkpoint *checkpoint, size_t index)
 {
-    return strrchr(tensor->file, '/') + 1;
+    return strrchr(checkpoint->files[records_of(checkpoint)[index].file], '/') + 1;
 }
 
-/* Checks that the index agrees with the files: `map` has exactly their tensors. */
-static bool check_index(const struct ms_fault_context *reading, json_t *map,
-                        const struct ms_checkpoint *checkpoint)
+/* A name that is looked for among those of the tensors. */
+struct wanted {
+    const struct record *records;
+    const char *name;   /* or */
+    const char *string; /* of JSON */
+};
+
+static bool has_name(const void *context, uint32_t number)
 {
-    const struct ms_place at = {NULL, "weight_map", 0};
-    for (size_t i = 0; i < checkpoint->count; i++) {
-        const struct ms_tensor *tensor = &checkpoint->tensors[i];
-        const char *file = json_string_value(json_object_get(map, tensor->name));
+    const struct wanted *wanted = context;
+    const char *name = wanted->records[number].name;
+    return wanted->string != NULL ? ms_json_is_text(wanted->string, name)
+                                  : strcmp(wanted->name, name) == 0;
+}
+
+/* Lists the tensors by name. A file has no name twice, so equal names are in two files. */
+static bool list_names(const struct ms_checkpoint *checkpoint, struct ms_hash_set *set,
+                       struct ms_fault *fault)
+{
+    struct wanted wanted = {.records = records_of(checkpoint)};
+    if (!ms_hash_set_reserve(set, checkpoint->count))
+        return ms_fault_set(fault, "out of memory");
+    for (uint32_t i = 0; i < checkpoint->count; i++) {
+        wanted.name = wanted.records[i].name;
+        const uint64_t hash = ms_hash_text(wanted.name);
+        const uint32_t other = ms_hash_set_find(set, hash, has_name, &wanted);
         char name[MS_FAULT_NAME_BYTES];
-        if (file == NULL || strcmp(file, name_in_folder(tensor)) != 0)
-            return ms_fault_at(reading, &at, "expected tensor %s of %s",
-                               ms_fault_name(name, tensor->name), name_in_folder(tensor));
+        if (other != MS_NO_NUMBER) {
+            const struct ms_fault_context reading = {checkpoint->files[wanted.records[other].file],
+                                                     fault};
+            return ms_fault_at(&reading, NULL, "tensor %s is in %s too",
+                               ms_fault_name(name, wanted.name), name_in_folder(checkpoint, i));
+        }
+        ms_hash_set_add(set, hash, i);
     }
-    /* Names are unique, so equal counts mean equal sets. Tensors that are skipped may be listed. */
-    return json_object_size(map) - checkpoint->count <= checkpoint->skipped ||
-           ms_fault_at(reading, &at, "expected the %zu tensors of the files, found %zu",
-                       checkpoint->count, json_object_size(map));
+    return true;
 }
 
-static int by_name_and_file(const void *a, const void *b)
-{
-    const struct ms_tensor *left = *(const struct ms_tensor *const *)a;
-    const struct ms_tensor *right = *(const struct ms_tensor *const *)b;
-    const int order = strcmp(left->name, right->name);
-    return order != 0 ? order : strcmp(left->file, right->file);
-}
-
-/* A header has no duplicate keys, so equal names are in two files. */
 static bool check_duplicates(const struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
-    const struct ms_tensor **sorted = ms_heap_alloc((checkpoint->count + 1) * sizeof(*sorted));
-    if (sorted == NULL)
-        return ms_fault_set(fault, "out of memory");
-    for (size_t i = 0; i < checkpoint->count; i++)
-        sorted[i] = &checkpoint->tensors[i];
-    qsort(sorted, checkpoint->count, sizeof(*sorted), by_name_and_file);
-    bool is_good = true;
-    for (size_t i = 1; i < checkpoint->count && is_good; i++) {
-        const struct ms_fault_context reading = {sorted[i - 1]->file, fault};
-        char name[MS_FAULT_NAME_BYTES];
-        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
-            is_good = ms_fault_at(&reading, NULL, "tensor %s is in %s too",
-                                  ms_fault_name(name, sorted[i]->name), name_in_folder(sorted[i]));
-    }
-    ms_heap_free(sorted);
+    struct ms_hash_set set = {0};
+    const bool is_good = list_names(checkpoint, &set, fault);
+    ms_hash_set_cleanup(&set);
     return is_good;
 }
 
-static bool collect_indexed(const struct ms_fault_context *reading, json_t *map,
+/* Marks the tensors that the map places in the file that has them, and counts what it places. */
+static size_t mark_placed(const struct ms_checkpoint *checkpoint, const struct ms_hash_set *set,
+                          const char *map, bool *is_placed)
+{
+    struct wanted wanted = {.records = records_of(checkpoint)};
+    struct ms_json_walk walk = ms_json_walk(map);
+    size_t count = 0;
+    for (; ms_json_next(&walk); count++) {
+        wanted.string = walk.key;
+        const uint32_t found = ms_hash_set_find(set, ms_json_hash(walk.key), has_name, &wanted);
+        if (found != MS_NO_NUMBER && ms_json_is_text(walk.value, name_in_folder(checkpoint, found)))
+            is_placed[found] = true;
+    }
+    return count;
+}
+
+/* Checks that the index agrees with the files: `map` has exactly their tensors. */
+static bool check_placed(const struct ms_fault_context *reading,
+                         const struct ms_checkpoint *checkpoint, const bool *is_placed,
+                         size_t placed)
+{
+    const struct ms_place at = {NULL, "weight_map", 0};
+    for (size_t i = 0; i < checkpoint->count; i++) {
+        char name[MS_FAULT_NAME_BYTES];
+        if (!is_placed[i])
+            return ms_fault_at(reading, &at, "expected tensor %s of %s",
+                               ms_fault_name(name, records_of(checkpoint)[i].name),
+                               name_in_folder(checkpoint, i));
+    }
+    /* Names are unique, so equal counts mean equal sets. Tensors that are skipped may be listed. */
+    return placed - checkpoint->count <= checkpoint->skipped ||
+           ms_fault_at(reading, &at, "expected the %zu tensors of the files, found %zu",
+                       checkpoint->count, placed);
+}
+
+static bool check_index(const struct ms_fault_context *reading, const char *map,
+                        const struct ms_checkpoint *checkpoint)
+{
+    struct ms_hash_set set = {0};
+    struct ms_pages is_placed = {0};
+    bool is_good = list_names(checkpoint, &set, reading->fault);
+    if (is_good && !ms_pages_grow(&is_placed, checkpoint->count + 1))
+        is_good = ms_fault_at(reading, NULL, "out of memory");
+    is_good = is_good && check_placed(reading, checkpoint, is_placed.memory,
+                                      mark_placed(checkpoint, &set, map, is_placed.memory));
+    ms_pages_cleanup(&is_placed);
+    ms_hash_set_cleanup(&set);
+    return is_good;
+}
+
+struct file_names {
+    const struct names *names;
+    const char *file;
+};
+
+static bool is_file(const void *context, uint32_t number)
+{
+    const struct file_names *wanted = context;
+    return strcmp(wanted->names->name[number], wanted->file) == 0;
+}
+
+/* Adds the name if it is new. */
+static bool add_new_name(struct ms_checkpoint *checkpoint, struct ms_hash_set *set,
+                         struct names *names, const char *file)
+{
+    const struct file_names wanted = {names, file};
+    const uint64_t hash = ms_hash_text(file);
+    return ms_hash_set_find(set, hash, is_file, &wanted) != MS_NO_NUMBER ||
+           (add_name(checkpoint, names, file) &&
+            ms_hash_set_add(set, hash, (uint32_t)names->count - 1));
+}
+
+static bool collect_indexed(const struct ms_fault_context *reading, const char *map,
                             struct ms_checkpoint *checkpoint, struct names *names)
 {
     const struct ms_place place = {NULL, "weight_map", 0};
-    if (!json_is_object(map))
-        return ms_fault_at(reading, &place, "expected an object of file names");
-    char last[256] = "";
-    const char *key;
-    json_t *value;
-    json_object_foreach(map, key, value)
-    {
-        const struct ms_place at = {&place, key, 0};
-        const char *file = json_string_value(value);
-        if (file == NULL || file[0] == '\0' || file[0] == '.' || strchr(file, '/') != NULL ||
-            strlen(file) >= sizeof(last))
-            return ms_fault_at(reading, &at, "expected the name of a file in this folder");
-        if (strcmp(last, file) == 0) /* an index repeats each file many times in a row */
-            continue;
-        strcpy(last, file);
-        if (!add_name(checkpoint, names, file))
-            return ms_fault_at(reading, &at, "out of memory");
+    struct ms_hash_set set = {0};
+    struct ms_json_walk walk = ms_json_walk(map);
+    bool is_good =
+        ms_json_is_object(map) || ms_fault_at(reading, &place, "expected an object of file names");
+    while (is_good && ms_json_next(&walk)) {
+        char file[256] = "";
+        if (ms_json_is_string(walk.value) && ms_json_text_bytes(walk.value) < sizeof(file))
+            ms_json_text(walk.value, file);
+        if (file[0] == '\0' || file[0] == '.' || strchr(file, '/') != NULL)
+            is_good = ms_json_fault_at(reading, &place, walk.key,
+                                       "expected the name of a file in this folder", "");
+        else if (!add_new_name(checkpoint, &set, names, file))
+            is_good = ms_fault_at(reading, &place, "out of memory");
     }
+    ms_hash_set_cleanup(&set);
     if (names->count > 0)
         qsort(names->name, names->count, sizeof(*names->name), by_text);
-    return true;
+    return is_good;
 }
 
 static bool read_index(const char *path, struct ms_checkpoint *checkpoint, struct ms_fault *fault)
 {
+    static const char *const keys[] = {"weight_map", NULL};
     const struct ms_fault_context reading = {path, fault};
-    char *text, folder[4096];
+    struct ms_pages text = {0};
+    char folder[4096];
+    const char *index, *map = NULL;
     size_t bytes;
     if (!ms_file_read(path, INDEX_MAX_BYTES, &text, &bytes, fault))
         return false;
-    json_error_t error;
-    json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    ms_heap_free(text);
-    if (index == NULL)
-        return ms_fault_at_line(&reading, error.line, error.column, error.text);
     const char *slash = strrchr(path, '/');
     snprintf(folder, sizeof(folder), "%.*s", slash != NULL ? (int)(slash - path) : 1,
              slash != NULL ? path : ".");
-    json_t *map = json_object_get(index, "weight_map");
     struct names names = {0};
-    const bool is_good = collect_indexed(&reading, map, checkpoint, &names) &&
+    const bool is_good = ms_json_check(&reading, text.memory, bytes, &index) &&
+                         ms_json_members(&reading, NULL, index, keys, &map, NULL) &&
+                         collect_indexed(&reading, map, checkpoint, &names) &&
                          read_files(folder, &names, checkpoint, fault) &&
-                         check_duplicates(checkpoint, fault) &&
                          check_index(&reading, map, checkpoint);
     ms_heap_free(names.name);
-    json_decref(index);
+    ms_pages_cleanup(&text);
     return is_good;
 }
 
@@ -416,6 +554,7 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
         is_good = read_index(path, checkpoint, fault);
     else
         is_good = read_file(path, checkpoint, fault);
+    ms_forms_end(&checkpoint->forms);
     if (!is_good) {
         ms_checkpoint_close(checkpoint);
         return false;
@@ -429,7 +568,9 @@ void ms_checkpoint_close(struct ms_checkpoint *checkpoint)
     if (checkpoint == NULL)
         return;
     ms_arena_cleanup(&checkpoint->arena);
-    ms_heap_free(checkpoint->tensors);
+    ms_forms_cleanup(&checkpoint->forms);
+    ms_pages_cleanup(&checkpoint->records);
+    ms_heap_free(checkpoint->files);
     ms_heap_free(checkpoint);
 }
 
@@ -438,9 +579,14 @@ size_t ms_checkpoint_count(const struct ms_checkpoint *checkpoint)
     return checkpoint->count;
 }
 
-const struct ms_tensor *ms_checkpoint_tensors(const struct ms_checkpoint *checkpoint)
+struct ms_tensor ms_checkpoint_tensor(const struct ms_checkpoint *checkpoint, size_t index)
 {
-    return checkpoint->tensors;
+    const struct record *record = &records_of(checkpoint)[index];
+    struct ms_tensor tensor = {.name = record->name,
+                               .file = checkpoint->files[record->file],
+                               .offset = record->offset};
+    ms_forms_get(&checkpoint->forms, record->form, &tensor);
+    return tensor;
 }
 
 size_t ms_checkpoint_skipped(const struct ms_checkpoint *checkpoint)

@@ -16,9 +16,9 @@ bool ms_checkpoint_open(const char *path, struct ms_checkpoint **checkpoint_out,
                         struct ms_fault *fault);
 void ms_checkpoint_close(struct ms_checkpoint *checkpoint); /* may be NULL */
 
-/* The tensors in the order of the format; valid until the checkpoint is closed. */
+/* The tensors in the order of the format; their names are valid until the checkpoint is closed. */
 size_t ms_checkpoint_count(const struct ms_checkpoint *checkpoint);
-const struct ms_tensor *ms_checkpoint_tensors(const struct ms_checkpoint *checkpoint);
+struct ms_tensor ms_checkpoint_tensor(const struct ms_checkpoint *checkpoint, size_t index);
 
 /* The number of tensors of torch.save files that are not in the list, each name counted: not
  * contiguous in their storage, of a dtype that safetensors lacks, in an object, below a key without

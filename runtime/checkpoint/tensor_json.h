@@ -5,6 +5,6 @@
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/document/json.h"
 
-/* Reads dtype and shape from an object that has both. */
+/* Reads dtype and shape, which are values of the object at `place`. */
 bool ms_json_tensor(const struct ms_fault_context *reading, const struct ms_place *place,
-                    json_t *object, struct ms_tensor *tensor);
+                    const char *dtype, const char *shape, struct ms_tensor *tensor);

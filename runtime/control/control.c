@@ -18,7 +18,6 @@
 #include "runtime/config/config.h"
 #include "runtime/control/arrive.h"
 #include "runtime/control/socket.h"
-#include "runtime/document/json.h"
 #include "runtime/source/transfer.h"
 
 enum {
@@ -152,11 +151,6 @@ static void make_absolute(const char *path)
 
 void ms_control_start(void)
 {
-#ifdef MS_JSON_MISSING
-    if (ms_config.plan_path[0] != '\0' || ms_config.control_path[0] != '\0')
-        ms_log(MS_ERROR, MS_JSON_MISSING);
-    return;
-#endif
     make_absolute(ms_config.plan_path);
     struct ms_fault fault;
     if (control.path[0] != '\0' && stat(control.path, &control.seen) == 0 &&

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "runtime/base/clock.h"
-#include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/base/pages.h"
 #include "runtime/control/arrive.h"
 #include "runtime/fill/settle.h"
 
@@ -32,7 +32,7 @@ struct client {
     uint64_t heard_ns; /* when it last sent something */
     char line[LINE_BYTES];
     size_t line_length;
-    char *plan; /* NULL while a line is being read */
+    struct ms_pages plan; /* none while a line is being read */
     size_t plan_bytes, plan_length;
 };
 
@@ -113,7 +113,7 @@ static void drop(struct client *client)
 {
     if (client->descriptor >= 0)
         close(client->descriptor);
-    ms_heap_free(client->plan);
+    ms_pages_cleanup(&client->plan);
     *client = (struct client){.descriptor = -1};
 }
 
@@ -203,12 +203,11 @@ static void accept_client(void)
 static void take_plan(struct client *client)
 {
     struct ms_fault fault;
-    if (ms_arrive_text(client->plan, client->plan_bytes, "the control socket", &fault))
+    if (ms_arrive_text(client->plan.memory, client->plan_bytes, "the control socket", &fault))
         answer(client, "ok", "the plan is active");
     else
         answer(client, "error", fault.text);
-    ms_heap_free(client->plan);
-    client->plan = NULL;
+    ms_pages_cleanup(&client->plan);
 }
 
 static void begin_plan(struct client *client, const char *number)
@@ -221,10 +220,9 @@ static void begin_plan(struct client *client, const char *number)
         drop(client);
         return;
     }
-    client->plan = ms_heap_alloc(bytes);
     client->plan_bytes = bytes;
     client->plan_length = 0;
-    if (client->plan != NULL)
+    if (ms_pages_grow(&client->plan, bytes))
         return;
     answer(client, "error", "out of memory");
     drop(client);
@@ -269,7 +267,7 @@ static void take_bytes(struct client *client, const char **at, size_t *left)
 {
     const size_t wanted = client->plan_bytes - client->plan_length;
     const size_t now = *left < wanted ? *left : wanted;
-    memcpy(client->plan + client->plan_length, *at, now);
+    memcpy((char *)client->plan.memory + client->plan_length, *at, now);
     client->plan_length += now;
     *at += now;
     *left -= now;
@@ -291,7 +289,7 @@ static void serve_client(struct client *client)
     size_t left = (size_t)got;
     client->heard_ns = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
     while (left > 0 && client->descriptor >= 0) {
-        if (client->plan != NULL)
+        if (client->plan.memory != NULL)
             take_bytes(client, &at, &left);
         else
             take_line(client, &at, &left);

@@ -1,23 +1,85 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading JSON documents, with faults that name the place. */
+/*
+ * Reading JSON documents (RFC 8259), with faults that name the place.
+ *
+ * No objects are made of a document: it is checked once, as a whole, and then walked. A value is
+ * the address of its first character in the checked text; NULL is no value. What walks a text that
+ * has been checked finds no faults and cannot leave it. Nothing here recurses.
+ *
+ * This reader exists because others need memory for each value, many times the text's, and from the
+ * program's malloc.
+ */
 #pragma once
 
-#ifdef METASHARD_WITHOUT_JANSSON
-#include "runtime/document/no_jansson.h"
-#else
-#include <jansson.h>
-#endif
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/base/pages.h"
 #include "runtime/document/fault.h"
+
+enum { MS_JSON_DEPTH = 2048, MS_JSON_MAX_BYTES = 256 << 20 };
+
+/*
+ * Checks a text of at most MS_JSON_MAX_BYTES, which is an object or a list: its grammar; UTF-8,
+ * without a NUL; integers of 64 bits; nesting of at most MS_JSON_DEPTH; no key twice in an object.
+ */
+bool ms_json_check(const struct ms_fault_context *reading, const char *text, size_t bytes,
+                   const char **root_out);
+
+static inline bool ms_json_is_object(const char *value)
+{
+    return value != NULL && *value == '{';
+}
+static inline bool ms_json_is_list(const char *value)
+{
+    return value != NULL && *value == '[';
+}
+static inline bool ms_json_is_string(const char *value)
+{
+    return value != NULL && *value == '"';
+}
+
+/*
+ * The members of an object or the elements of a list; other values have none:
+ *
+ *     struct ms_json_walk walk = ms_json_walk(value);
+ *     while (ms_json_next(&walk))
+ *         ... walk.key, walk.value
+ */
+struct ms_json_walk {
+    const char *key; /* a string; NULL in a list */
+    const char *value;
+    const char *at; /* before the first */
+    bool is_object;
+};
+struct ms_json_walk ms_json_walk(const char *value);
+bool ms_json_next(struct ms_json_walk *walk);
+
+/* The number of members or elements. */
+size_t ms_json_size(const char *value);
+
+/* Strings are decoded. A string's bytes do not include the zero that ms_json_text adds. */
+size_t ms_json_text_bytes(const char *string);
+void ms_json_text(const char *string, char *out);
+bool ms_json_is_text(const char *string, const char *text); /* false for other values */
+bool ms_json_is_same(const char *string, const char *other);
+uint64_t ms_json_hash(const char *string); /* ms_hash_text() of the text */
+
+/* Finds an object's members by `keys`, which ends with NULL; a missing one is NULL. Another key is
+ * a fault, if it is said what was expected, and so is another value than an object. */
+bool ms_json_members(const struct ms_fault_context *reading, const struct ms_place *place,
+                     const char *object, const char *const *keys, const char **values_out,
+                     const char *expected);
 
 /* Reads an integer from `least` to `most`; documents contain no other numbers. */
 bool ms_json_count(const struct ms_fault_context *reading, const struct ms_place *place,
-                   json_t *value, uint64_t least, uint64_t most, uint64_t *count_out);
-bool ms_json_keys(const struct ms_fault_context *reading, const struct ms_place *place,
-                  json_t *object, const char *const *keys, const char *expected);
+                   const char *value, uint64_t least, uint64_t most, uint64_t *count_out);
 
-/* Reads a whole file of at most `most` bytes. The caller frees the text with ms_heap_free. */
-bool ms_file_read(const char *path, size_t most, char **text_out, size_t *bytes_out,
+/* A fault at the member of `place` that the string names. */
+bool ms_json_fault_at(const struct ms_fault_context *reading, const struct ms_place *place,
+                      const char *string, const char *reason, const char *expected);
+
+/* Reads a whole file of at most `most` bytes. The caller cleans up the text. */
+bool ms_file_read(const char *path, size_t most, struct ms_pages *text_out, size_t *bytes_out,
                   struct ms_fault *fault);

@@ -7,10 +7,10 @@
 #include "runtime/base/heap.h"
 #include "runtime/plan/plan_internal.h"
 
-/* Tensors of one kind in one place: alike in dtype and shape, and cut alike. */
+/* Tensors of one kind in one place: of one form, and cut alike. */
 struct member {
-    const struct ms_tensor *tensor;
-    const struct ms_plan_entry *entry;
+    const struct ms_terms *terms; /* NULL: no entry decides it */
+    uint32_t form;
     uint32_t unit, kind;
     uint64_t times;
 };
@@ -39,31 +39,26 @@ static int compare_cuts(const struct ms_cut *a, const struct ms_cut *b)
                : memcmp(a->parts, b->parts, a->part_count * sizeof(*a->parts));
 }
 
-static bool is_listed(const struct ms_plan_entry *entry)
+static bool is_listed(const struct ms_terms *terms)
 {
-    return entry != NULL && entry->ranges != NULL;
+    return terms != NULL && terms->ranges != NULL;
 }
 
-static unsigned cuts_of(const struct ms_plan_entry *entry)
+static unsigned cuts_of(const struct ms_terms *terms)
 {
-    return entry != NULL ? entry->cut_count : 0;
+    return terms != NULL ? terms->cut_count : 0;
 }
 
 static int by_kind(const void *a, const void *b)
 {
     const struct member *left = a, *right = b;
-    int order = compare(left->tensor->dtype, right->tensor->dtype);
+    int order = compare(left->form, right->form);
+    if (order == 0 && (is_listed(left->terms) || is_listed(right->terms)))
+        return compare((uintptr_t)left->terms, (uintptr_t)right->terms);
     if (order == 0)
-        order = compare(left->tensor->dims, right->tensor->dims);
-    if (order == 0)
-        order = memcmp(left->tensor->shape, right->tensor->shape,
-                       left->tensor->dims * sizeof(left->tensor->shape[0]));
-    if (order == 0 && (is_listed(left->entry) || is_listed(right->entry)))
-        return compare((uintptr_t)left->entry, (uintptr_t)right->entry);
-    if (order == 0)
-        order = compare(cuts_of(left->entry), cuts_of(right->entry));
-    for (unsigned i = 0; order == 0 && i < cuts_of(left->entry); i++)
-        order = compare_cuts(&left->entry->cuts[i], &right->entry->cuts[i]);
+        order = compare(cuts_of(left->terms), cuts_of(right->terms));
+    for (unsigned i = 0; order == 0 && i < cuts_of(left->terms); i++)
+        order = compare_cuts(&left->terms->cuts[i], &right->terms->cuts[i]);
     return order;
 }
 
@@ -86,18 +81,27 @@ static int by_members(const void *a, const void *b)
     return order;
 }
 
-/* Lists the tensors by unit and kind; returns the number of members. */
-static size_t list_members(const struct ms_layout *layout, struct member *members)
+/* False: out of memory. */
+static bool take_members(const struct ms_layout *layout, struct ms_forms *forms,
+                         struct member *members)
 {
-    const size_t count = layout->count;
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < layout->count; i++) {
+        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
         const size_t unit = ms_layout_unit(layout, i);
-        members[i] = (struct member){.tensor = layout->tensors[i],
-                                     .entry = layout->bound[i].entry,
+        members[i] = (struct member){.terms = ms_bound_terms(layout, i),
+                                     .form = ms_forms_add(forms, &tensor),
                                      .unit = unit != SIZE_MAX ? (uint32_t)unit : NO_UNIT,
                                      .times = 1};
+        if (members[i].form == MS_NO_NUMBER)
+            return false;
     }
+    return true;
+}
+
+/* Lists the tensors by unit and kind; returns the number of members. */
+static size_t list_members(struct member *members, size_t count)
+{
+    size_t kept = 0;
     qsort(members, count, sizeof(*members), by_kind);
     for (size_t i = 1; i < count; i++)
         members[i].kind = members[i - 1].kind + (by_kind(&members[i - 1], &members[i]) != 0);
@@ -137,24 +141,28 @@ static size_t list_groups(struct member *members, size_t count, struct group *gr
 
 /* Adds what the rank gets of a group. */
 static void add_group(struct ms_census *census, const struct ms_mesh *mesh, uint32_t rank,
-                      const struct group *group, struct ms_index_box *box)
+                      const struct group *group, const struct ms_forms *forms,
+                      struct ms_index_box *box)
 {
     const struct member *first = group->members;
-    const uint64_t element_bytes = group->times * (ms_dtype_bits[first->tensor->dtype] / 8);
+    const uint64_t element_bytes =
+        group->times * (ms_dtype_bits[ms_forms_dtype(forms, first->form)] / 8);
     uint64_t elements = 0;
-    if (is_listed(first->entry)) {
-        census->bytes[rank] += group->times * ms_listed_bytes(first->entry, rank);
+    if (is_listed(first->terms)) {
+        census->bytes[rank] += group->times * ms_listed_bytes(first->terms, rank);
         return;
     }
-    if (cuts_of(first->entry) == 0) { /* elements may be smaller than a byte */
-        census->bytes[rank] += group->times * first->tensor->bytes;
+    if (cuts_of(first->terms) == 0) { /* elements may be smaller than a byte */
+        census->bytes[rank] += group->times * ms_forms_bytes(forms, first->form);
         return;
     }
     for (const struct member *member = first; member < first + group->count; member++) {
-        ms_index_box_make(box, mesh, member->entry, member->tensor, rank);
+        struct ms_tensor tensor;
+        ms_forms_get(forms, member->form, &tensor);
+        ms_index_box_make(box, mesh, member->terms, &tensor, rank);
         elements += member->times * box->elements;
     }
-    const struct ms_cut *last = &first->entry->cuts[first->entry->cut_count - 1];
+    const struct ms_cut *last = &first->terms->cuts[first->terms->cut_count - 1];
     if (last->kind != MS_CUT_SHARD) {
         const uint32_t ranks = mesh->size[last->mesh_dim];
         const struct ms_range kept =
@@ -175,17 +183,19 @@ bool ms_census_init(struct ms_census *census, const struct ms_layout *layout)
     struct member *members = ms_heap_alloc((layout->count + 1) * sizeof(*members));
     struct group *groups = ms_heap_alloc((layout->count + 1) * sizeof(*groups));
     struct ms_index_box *box = ms_heap_alloc(sizeof(*box));
+    struct ms_forms forms = {0};
     const bool is_good = census->bytes != NULL && census->padding != NULL && members != NULL &&
-                         groups != NULL && box != NULL;
+                         groups != NULL && box != NULL && take_members(layout, &forms, members);
     if (is_good) {
-        const size_t count = list_groups(members, list_members(layout, members), groups);
+        const size_t count = list_groups(members, list_members(members, layout->count), groups);
         for (uint32_t rank = 0; rank < mesh->world; rank++) {
             for (size_t i = 0; i < count; i++)
-                add_group(census, mesh, rank, &groups[i], box);
+                add_group(census, mesh, rank, &groups[i], &forms, box);
         }
     } else {
         ms_census_cleanup(census);
     }
+    ms_forms_cleanup(&forms);
     ms_heap_free(members);
     ms_heap_free(groups);
     ms_heap_free(box);

@@ -1,81 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements and explicit ranges of an entry. */
+/* Placements and explicit ranges of an entry: its terms. */
 #include "runtime/plan/plan_internal.h"
 
 #include <string.h>
 
 static bool parse_parts(const struct ms_fault_context *reading, const struct ms_place *place,
-                        json_t *value, struct ms_plan *plan, struct ms_cut *cut)
+                        const char *value, struct ms_plan *plan, struct ms_cut *cut)
 {
-    const size_t count = json_array_size(value);
-    if (count < 1 || count > MS_PARTS_MAX)
+    const size_t count = ms_json_size(value);
+    if (!ms_json_is_list(value) || count < 1 || count > MS_PARTS_MAX)
         return ms_fault_at(reading, place, "expected a list of 1 to 64 integers");
     uint64_t *parts = ms_arena_take(&plan->arena, count, sizeof(*parts));
     if (parts == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    for (size_t i = 0; i < count; i++) {
+    struct ms_json_walk walk = ms_json_walk(value);
+    for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place at = {place, NULL, i};
-        if (!ms_json_count(reading, &at, json_array_get(value, i), 1, INT64_MAX, &parts[i]))
+        if (!ms_json_count(reading, &at, walk.value, 1, INT64_MAX, &parts[i]))
             return false;
         if (__builtin_add_overflow(cut->part_sum, parts[i], &cut->part_sum) ||
             cut->part_sum > INT64_MAX)
             return ms_fault_at(reading, &at, "expected a sum below 2^63");
     }
     cut->parts = parts;
-    cut->part_count = (unsigned)count;
+    cut->part_count = (uint8_t)count;
     return true;
 }
 
 static bool parse_shard(const struct ms_fault_context *reading, const struct ms_place *place,
-                        json_t *value, struct ms_plan *plan, struct ms_cut *cut)
+                        const char *value, struct ms_plan *plan, struct ms_cut *cut)
 {
     static const char *const keys[] = {"shard", "interleave", NULL};
-    if (!ms_json_keys(reading, place, value, keys, "shard and interleave"))
+    const char *values[2];
+    if (!ms_json_members(reading, place, value, keys, values, "shard and interleave"))
         return false;
-    json_t *parts = json_object_get(value, "interleave");
     const struct ms_place at_dim = {place, "shard", 0}, at_parts = {place, "interleave", 0};
     uint64_t dim;
-    if (!ms_json_count(reading, &at_dim, json_object_get(value, "shard"), 0, MS_TENSOR_DIMS_MAX - 1,
-                       &dim))
+    if (!ms_json_count(reading, &at_dim, values[0], 0, MS_TENSOR_DIMS_MAX - 1, &dim))
         return false;
     cut->kind = MS_CUT_SHARD;
-    cut->dim = (unsigned)dim;
-    return parts == NULL || parse_parts(reading, &at_parts, parts, plan, cut);
+    cut->dim = (uint8_t)dim;
+    return values[1] == NULL || parse_parts(reading, &at_parts, values[1], plan, cut);
 }
 
 static bool parse_flat(const struct ms_fault_context *reading, const struct ms_place *place,
-                       json_t *value, struct ms_plan *plan, struct ms_cut *cut)
+                       const char *value, struct ms_plan *plan, struct ms_cut *cut)
 {
     static const char *const keys[] = {"flat", "unit", NULL};
-    if (!ms_json_keys(reading, place, value, keys, "flat and unit"))
+    const char *values[2];
+    if (!ms_json_members(reading, place, value, keys, values, "flat and unit"))
         return false;
-    const char *flat = json_string_value(json_object_get(value, "flat"));
-    json_t *unit = json_object_get(value, "unit");
+    const char *unit = values[1];
     const struct ms_place at_flat = {place, "flat", 0}, at_unit = {place, "unit", 0};
-    if (flat == NULL || (strcmp(flat, "zero3") != 0 && strcmp(flat, "fsdp1") != 0))
+    const bool is_zero3 = ms_json_is_text(values[0], "zero3");
+    if (!is_zero3 && !ms_json_is_text(values[0], "fsdp1"))
         return ms_fault_at(reading, &at_flat, "expected \"zero3\" or \"fsdp1\"");
-    cut->kind = strcmp(flat, "zero3") == 0 ? MS_CUT_ZERO3 : MS_CUT_FSDP1;
-    if (cut->kind == MS_CUT_ZERO3)
+    cut->kind = is_zero3 ? MS_CUT_ZERO3 : MS_CUT_FSDP1;
+    if (is_zero3)
         return unit == NULL || ms_fault_at(reading, &at_unit, "expected no unit beside \"zero3\"");
-    if (json_string_length(unit) == 0)
+    if (!ms_json_is_string(unit) || ms_json_is_text(unit, ""))
         return ms_fault_at(reading, &at_unit, "expected the name of a unit");
-    cut->unit = ms_arena_string(&plan->arena, json_string_value(unit), json_string_length(unit));
-    return cut->unit != NULL || ms_fault_at(reading, &at_unit, "out of memory");
+    char *name = ms_arena_text(&plan->arena, ms_json_text_bytes(unit) + 1);
+    if (name == NULL)
+        return ms_fault_at(reading, &at_unit, "out of memory");
+    ms_json_text(unit, name);
+    cut->unit = name;
+    return true;
 }
 
 /* Adds nothing for "replicate". */
 static bool parse_cut(const struct ms_fault_context *reading, const struct ms_place *place,
-                      json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry,
+                      const char *value, struct ms_plan *plan, struct ms_terms *terms,
                       unsigned mesh_dim)
 {
-    const char *word = json_string_value(value);
-    if (word != NULL && strcmp(word, "replicate") == 0)
+    static const char *const keys[] = {"shard", "flat", NULL};
+    const char *values[2] = {NULL, NULL};
+    if (ms_json_is_text(value, "replicate"))
         return true;
-    struct ms_cut *cut = &entry->cuts[entry->cut_count++];
-    *cut = (struct ms_cut){.mesh_dim = mesh_dim};
-    if (json_object_get(value, "shard") != NULL)
+    struct ms_cut *cut = &terms->cuts[terms->cut_count++];
+    *cut = (struct ms_cut){.mesh_dim = (uint8_t)mesh_dim};
+    if (ms_json_is_object(value) && !ms_json_members(reading, place, value, keys, values, NULL))
+        return false;
+    if (values[0] != NULL)
         return parse_shard(reading, place, value, plan, cut);
-    if (json_object_get(value, "flat") != NULL)
+    if (values[1] != NULL)
         return parse_flat(reading, place, value, plan, cut);
     return ms_fault_at(reading, place,
                        "expected \"replicate\", {\"shard\": dimension} or {\"flat\": \"zero3\"}");
@@ -84,7 +92,7 @@ static bool parse_cut(const struct ms_fault_context *reading, const struct ms_pl
 static bool find_mesh_dim(const struct ms_mesh *mesh, const char *name, unsigned *dim_out)
 {
     for (unsigned i = 0; i < mesh->dims; i++) {
-        if (strcmp(mesh->name[i], name) == 0) {
+        if (ms_json_is_text(name, mesh->name[i])) {
             *dim_out = i;
             return true;
         }
@@ -93,31 +101,31 @@ static bool find_mesh_dim(const struct ms_mesh *mesh, const char *name, unsigned
 }
 
 static bool parse_by_name(const struct ms_fault_context *reading, const struct ms_place *place,
-                          json_t *object, struct ms_plan *plan, struct ms_plan_entry *entry)
+                          const char *object, struct ms_plan *plan, struct ms_terms *terms)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach(object, key, value)
-    {
-        const struct ms_place at = {place, key, 0};
+    struct ms_json_walk walk = ms_json_walk(object);
+    while (ms_json_next(&walk)) {
         unsigned dim;
-        if (!find_mesh_dim(&plan->mesh, key, &dim))
-            return ms_fault_at(reading, &at, "expected the name of a mesh dimension");
-        if (!parse_cut(reading, &at, value, plan, entry, dim))
+        if (!find_mesh_dim(&plan->mesh, walk.key, &dim))
+            return ms_json_fault_at(reading, place, walk.key,
+                                    "expected the name of a mesh dimension", "");
+        const struct ms_place at = {place, plan->mesh.name[dim], 0};
+        if (!parse_cut(reading, &at, walk.value, plan, terms, dim))
             return false;
     }
     return true;
 }
 
 static bool parse_in_order(const struct ms_fault_context *reading, const struct ms_place *place,
-                           json_t *list, struct ms_plan *plan, struct ms_plan_entry *entry)
+                           const char *list, struct ms_plan *plan, struct ms_terms *terms)
 {
-    if (json_array_size(list) > plan->mesh.dims)
+    if (ms_json_size(list) > plan->mesh.dims)
         return ms_fault_at(reading, place, "expected at most %u placements, one per mesh dimension",
                            plan->mesh.dims);
-    for (unsigned i = 0; i < json_array_size(list); i++) {
+    struct ms_json_walk walk = ms_json_walk(list);
+    for (unsigned i = 0; ms_json_next(&walk); i++) {
         const struct ms_place at = {place, NULL, i};
-        if (!parse_cut(reading, &at, json_array_get(list, i), plan, entry, i))
+        if (!parse_cut(reading, &at, walk.value, plan, terms, i))
             return false;
     }
     return true;
@@ -125,62 +133,70 @@ static bool parse_in_order(const struct ms_fault_context *reading, const struct 
 
 /* Moves the flat cut to the end. An interleave must be the first cut of its dimension. */
 static bool order_cuts(const struct ms_fault_context *reading, const struct ms_place *place,
-                       struct ms_plan_entry *entry)
+                       struct ms_terms *terms)
 {
-    unsigned flat = entry->cut_count;
-    for (unsigned i = 0; i < entry->cut_count; i++) {
-        const struct ms_cut *cut = &entry->cuts[i];
-        if (cut->kind != MS_CUT_SHARD && flat != entry->cut_count)
+    unsigned flat = terms->cut_count;
+    for (unsigned i = 0; i < terms->cut_count; i++) {
+        const struct ms_cut *cut = &terms->cuts[i];
+        if (cut->kind != MS_CUT_SHARD && flat != terms->cut_count)
             return ms_fault_at(reading, place, "expected at most one flat placement");
         if (cut->kind != MS_CUT_SHARD)
             flat = i;
         for (unsigned j = 0; j < i && cut->part_count > 0; j++) {
-            if (entry->cuts[j].kind == MS_CUT_SHARD && entry->cuts[j].dim == cut->dim)
+            if (terms->cuts[j].kind == MS_CUT_SHARD && terms->cuts[j].dim == cut->dim)
                 return ms_fault_at(reading, place,
                                    "expected interleave to be the first that shards dimension %u",
                                    cut->dim);
         }
     }
-    if (flat == entry->cut_count)
+    if (flat == terms->cut_count)
         return true;
-    const struct ms_cut last = entry->cuts[flat];
-    memmove(&entry->cuts[flat], &entry->cuts[flat + 1],
-            (entry->cut_count - flat - 1) * sizeof(last));
-    entry->cuts[entry->cut_count - 1] = last;
+    const struct ms_cut last = terms->cuts[flat];
+    memmove(&terms->cuts[flat], &terms->cuts[flat + 1],
+            (terms->cut_count - flat - 1) * sizeof(last));
+    terms->cuts[terms->cut_count - 1] = last;
     return true;
 }
 
 bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                         json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry)
+                         const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
-    if (!json_is_array(value) && !json_is_object(value))
+    if (!ms_json_is_list(value) && !ms_json_is_object(value))
         return ms_fault_at(reading, place, "expected a list or an object of placements");
-    entry->cuts = ms_arena_take(&plan->arena, plan->mesh.dims, sizeof(*entry->cuts));
-    if (entry->cuts == NULL)
+    terms->cuts = ms_arena_take(&plan->arena, plan->mesh.dims, sizeof(*terms->cuts));
+    if (terms->cuts == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    return (json_is_array(value) ? parse_in_order(reading, place, value, plan, entry)
-                                 : parse_by_name(reading, place, value, plan, entry)) &&
-           order_cuts(reading, place, entry);
+    return (ms_json_is_list(value) ? parse_in_order(reading, place, value, plan, terms)
+                                   : parse_by_name(reading, place, value, plan, terms)) &&
+           order_cuts(reading, place, terms);
+}
+
+static bool parse_range(const struct ms_fault_context *reading, const struct ms_place *place,
+                        const char *pair, uint64_t least, struct ms_range *range)
+{
+    const struct ms_place at_begin = {place, NULL, 0}, at_end = {place, NULL, 1};
+    struct ms_json_walk walk = ms_json_walk(pair);
+    if (!ms_json_is_list(pair) || ms_json_size(pair) != 2)
+        return ms_fault_at(reading, place, "expected [begin, end]");
+    ms_json_next(&walk);
+    if (!ms_json_count(reading, &at_begin, walk.value, least, INT64_MAX - 1, &range->begin))
+        return false;
+    ms_json_next(&walk);
+    return ms_json_count(reading, &at_end, walk.value, range->begin + 1, INT64_MAX, &range->end);
 }
 
 /* Writes the merged ranges to *at, and moves it behind them. */
 static bool parse_rank_ranges(const struct ms_fault_context *reading, const struct ms_place *place,
-                              json_t *list, struct ms_range **at)
+                              const char *list, struct ms_range **at)
 {
     struct ms_range *const first = *at;
-    if (!json_is_array(list))
+    struct ms_json_walk walk = ms_json_walk(list);
+    if (!ms_json_is_list(list))
         return ms_fault_at(reading, place, "expected a list of [begin, end]");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        json_t *pair = json_array_get(list, i);
+    for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place here = {place, NULL, i};
-        const struct ms_place at_begin = {&here, NULL, 0}, at_end = {&here, NULL, 1};
         struct ms_range range;
-        if (json_array_size(pair) != 2)
-            return ms_fault_at(reading, &here, "expected [begin, end]");
-        if (!ms_json_count(reading, &at_begin, json_array_get(pair, 0),
-                           *at > first ? (*at)[-1].end : 0, INT64_MAX - 1, &range.begin) ||
-            !ms_json_count(reading, &at_end, json_array_get(pair, 1), range.begin + 1, INT64_MAX,
-                           &range.end))
+        if (!parse_range(reading, &here, walk.value, *at > first ? (*at)[-1].end : 0, &range))
             return false;
         if (*at > first && (*at)[-1].end == range.begin)
             (*at)[-1].end = range.end;
@@ -190,26 +206,83 @@ static bool parse_rank_ranges(const struct ms_fault_context *reading, const stru
     return true;
 }
 
+/* Counts the ranges of all ranks, and the ranks. */
+static size_t count_ranges(const char *value, size_t *ranks_out)
+{
+    struct ms_json_walk walk = ms_json_walk(value);
+    size_t count = 0;
+    for (*ranks_out = 0; ms_json_next(&walk); ++*ranks_out)
+        count += ms_json_size(walk.value);
+    return count;
+}
+
 bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                     json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry)
+                     const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
     const size_t world = plan->mesh.world;
-    if (!json_is_array(value) || json_array_size(value) != world)
+    size_t ranks;
+    const size_t count = count_ranges(value, &ranks);
+    if (!ms_json_is_list(value) || ranks != world)
         return ms_fault_at(reading, place, "expected a list with one element for each of %zu ranks",
                            world);
-    size_t count = 0;
-    for (size_t i = 0; i < world; i++)
-        count += json_array_size(json_array_get(value, i));
-    entry->ranges = ms_arena_take(&plan->arena, world + 1, sizeof(struct ms_range *));
+    terms->ranges = ms_arena_take(&plan->arena, world + 1, sizeof(struct ms_range *));
     struct ms_range *at = ms_arena_take(&plan->arena, count + 1, sizeof(*at));
-    if (entry->ranges == NULL || at == NULL)
+    if (terms->ranges == NULL || at == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    for (size_t i = 0; i < world; i++) {
+    struct ms_json_walk walk = ms_json_walk(value);
+    for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place here = {place, NULL, i};
-        entry->ranges[i] = at;
-        if (!parse_rank_ranges(reading, &here, json_array_get(value, i), &at))
+        terms->ranges[i] = at;
+        if (!parse_rank_ranges(reading, &here, walk.value, &at))
             return false;
     }
-    entry->ranges[world] = at;
+    terms->ranges[world] = at;
+    return true;
+}
+
+/* --- terms that are the same */
+
+static uint64_t hash_number(uint64_t hash, uint64_t number)
+{
+    for (unsigned i = 0; i < 64; i += 8)
+        hash = ms_hash_add(hash, (unsigned char)(number >> i));
+    return hash;
+}
+
+uint64_t ms_terms_hash(const struct ms_terms *terms)
+{
+    uint64_t hash = ms_hash_begin();
+    hash = hash_number(hash, terms->has_size ? terms->size : UINT64_MAX);
+    hash = hash_number(hash, terms->has_order ? terms->order : UINT64_MAX);
+    for (unsigned i = 0; i < terms->cut_count; i++) {
+        const struct ms_cut *cut = &terms->cuts[i];
+        hash = hash_number(hash, (uint64_t)(cut->kind << 16 | cut->mesh_dim << 8 | cut->dim));
+        hash = hash_number(hash, cut->part_sum);
+        for (const char *at = cut->unit; at != NULL && *at != '\0'; at++)
+            hash = ms_hash_add(hash, (unsigned char)*at);
+    }
+    return ms_hash_end(hash);
+}
+
+static bool is_same_cut(const struct ms_cut *a, const struct ms_cut *b)
+{
+    return a->kind == b->kind && a->mesh_dim == b->mesh_dim && a->dim == b->dim &&
+           a->part_count == b->part_count &&
+           (a->part_count == 0 ||
+            memcmp(a->parts, b->parts, a->part_count * sizeof(*a->parts)) == 0) &&
+           (a->unit == NULL || strcmp(a->unit, b->unit) == 0);
+}
+
+/* Ranges are not compared: they are rarely those of two tensors. */
+bool ms_terms_are_same(const struct ms_terms *a, const struct ms_terms *b)
+{
+    if (a->has_size != b->has_size || (a->has_size && a->size != b->size) ||
+        a->has_order != b->has_order || (a->has_order && a->order != b->order) ||
+        a->cut_count != b->cut_count || a->ranges != NULL || b->ranges != NULL)
+        return false;
+    for (unsigned i = 0; i < a->cut_count; i++) {
+        if (!is_same_cut(&a->cuts[i], &b->cuts[i]))
+            return false;
+    }
     return true;
 }

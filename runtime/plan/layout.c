@@ -7,11 +7,13 @@
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
-static bool is_match(const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
+static bool is_match(const struct ms_plan *plan, size_t index, const struct ms_tensor *tensor,
                      size_t order)
 {
-    if ((entry->has_size && entry->size != tensor->bytes) ||
-        (entry->has_order && entry->order != order))
+    const struct ms_plan_entry *entry = &ms_plan_entries(plan)[index];
+    const struct ms_terms *terms = ms_terms_of(plan, index);
+    if ((terms->has_size && terms->size != tensor->bytes) ||
+        (terms->has_order && terms->order != order))
         return false;
     if (entry->name == NULL)
         return true;
@@ -22,140 +24,147 @@ static bool is_match(const struct ms_plan_entry *entry, const struct ms_tensor *
 bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
                          size_t order)
 {
-    return is_match(&plan->entries[entry], tensor, order);
+    return is_match(plan, entry, tensor, order);
 }
 
-static int compare_name(const void *tensor, const void *entry)
+static uint32_t first_match(const struct ms_plan *plan, const struct ms_tensor *tensor,
+                            size_t order)
 {
-    return strcmp(((const struct ms_tensor *)tensor)->name,
-                  (*(const struct ms_plan_entry *const *)entry)->name);
-}
-
-static const struct ms_plan_entry *first_match(const struct ms_plan *plan,
-                                               const struct ms_tensor *tensor, size_t order)
-{
-    const struct ms_plan_entry *const *named =
-        tensor->name != NULL ? bsearch(tensor, plan->exact, plan->exact_count,
-                                       sizeof(struct ms_plan_entry *), compare_name)
-                             : NULL;
-    const struct ms_plan_entry *best =
-        named != NULL && is_match(*named, tensor, order) ? *named : NULL;
-    for (size_t i = 0; i < plan->other_count && (best == NULL || plan->others[i] < best); i++) {
-        if (is_match(plan->others[i], tensor, order))
-            best = plan->others[i];
+    const uint32_t *others = plan->others.memory;
+    uint32_t best = tensor->name != NULL ? ms_plan_find_exact(plan, tensor->name) : MS_NO_NUMBER;
+    if (best != MS_NO_NUMBER && !is_match(plan, best, tensor, order))
+        best = MS_NO_NUMBER;
+    for (uint32_t i = 0; i < plan->other_count && others[i] < best; i++) {
+        if (is_match(plan, others[i], tensor, order))
+            best = others[i];
     }
     return best;
 }
 
-/* A given tensor, to be sorted by name, and its index in the source. */
+/* --- the list */
+
+static struct ms_tensor given_at(const struct ms_layout *layout, size_t index)
+{
+    return layout->source.at(layout->source.context, index);
+}
+
+/* Of given tensors with the same name, the first. */
 struct given {
-    const struct ms_tensor *tensor;
-    size_t index;
+    const struct ms_layout *layout;
+    struct ms_hash_set first;
 };
 
-static int by_tensor_name(const void *a, const void *b)
+struct wanted {
+    const struct ms_layout *layout;
+    const char *name;
+};
+
+static bool has_name(const void *context, uint32_t number)
 {
-    return strcmp(((const struct given *)a)->tensor->name, ((const struct given *)b)->tensor->name);
+    const struct wanted *wanted = context;
+    return strcmp(given_at(wanted->layout, number).name, wanted->name) == 0;
 }
 
-/* By name, then in the order of the source. */
-static int by_name_and_index(const void *a, const void *b)
+static uint32_t find_given(const struct given *given, const char *name)
 {
-    const struct given *left = a, *right = b;
-    const int order = by_tensor_name(a, b);
-    return order != 0 ? order : left->index < right->index ? -1 : left->index > right->index;
+    const struct wanted wanted = {given->layout, name};
+    return ms_hash_set_find(&given->first, ms_hash_text(name), has_name, &wanted);
 }
 
-static const struct given *find_given(const struct given *sorted, size_t count,
-                                      const struct ms_tensor *like)
+static bool list_names(struct given *given)
 {
-    const struct given wanted = {like, 0};
-    const struct given *found =
-        count > 0 ? bsearch(&wanted, sorted, count, sizeof(*sorted), by_tensor_name) : NULL;
-    while (found != NULL && found > sorted && by_tensor_name(found - 1, found) == 0)
-        found--;
-    return found;
-}
-
-static struct given *sort_given(const struct ms_tensor *const *tensors, size_t count)
-{
-    struct given *sorted = ms_heap_alloc((count + 1) * sizeof(*sorted));
-    for (size_t i = 0; i < count && sorted != NULL; i++)
-        sorted[i] = (struct given){tensors[i], i};
-    if (sorted != NULL && count > 0)
-        qsort(sorted, count, sizeof(*sorted), by_name_and_index);
-    return sorted;
+    const struct ms_layout *layout = given->layout;
+    for (uint32_t i = 0; i < layout->source.count; i++) {
+        const struct ms_tensor tensor = given_at(layout, i);
+        if (find_given(given, tensor.name) == MS_NO_NUMBER &&
+            !ms_hash_set_add(&given->first, ms_hash_text(tensor.name), i))
+            return false;
+    }
+    return true;
 }
 
 /* The position of a tensor that has none yet. */
 #define NOWHERE SIZE_MAX
 
+static bool add_tensor(struct ms_layout *layout, bool is_given, uint32_t tensor,
+                       struct ms_fault *fault)
+{
+    if (!ms_pages_grow(&layout->bound, (layout->count + 1) * sizeof(struct ms_bound)))
+        return ms_fault_set(fault, "out of memory");
+    *ms_layout_bound(layout, layout->count++) =
+        (struct ms_bound){.is_given = is_given, .tensor = tensor & INT32_MAX};
+    return true;
+}
+
 /* Lists the declared tensors; a given tensor replaces its declaration. */
-static bool list_declared(struct ms_layout *layout, const struct ms_layout_source *source,
-                          const struct given *sorted, size_t *positions, struct ms_fault *fault)
+static bool list_declared(struct ms_layout *layout, const struct given *given, size_t *positions,
+                          struct ms_fault *fault)
 {
     const struct ms_plan *plan = layout->plan;
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct ms_tensor *tensor = &plan->entries[i].like;
-        if (!ms_plan_entry_declares(plan, i))
+    for (uint32_t i = 0; i < plan->count; i++) {
+        struct ms_tensor declared;
+        if (!ms_plan_entry_declares(plan, i) || !ms_plan_entry_tensor(plan, i, &declared))
             continue;
-        const struct given *found = find_given(sorted, source->count, tensor);
-        if (found == NULL && source->is_complete)
-            return ms_fault_set(fault, "tensors[%zu]: tensor %s is not in the checkpoint", i,
-                                tensor->name);
-        if (found != NULL && !ms_tensor_is_alike(found->tensor, tensor))
-            return ms_fault_set(
-                fault, "tensors[%zu]: tensor %s has another dtype or shape in the checkpoint", i,
-                tensor->name);
-        if (found != NULL) {
-            tensor = found->tensor;
-            positions[found->index] = layout->count;
+        const uint32_t found = find_given(given, declared.name);
+        if (found == MS_NO_NUMBER) {
+            if (layout->source.is_complete)
+                return ms_fault_set(fault, "tensors[%u]: tensor %s is not in the checkpoint", i,
+                                    declared.name);
+            if (!add_tensor(layout, false, i, fault))
+                return false;
+            continue;
         }
-        layout->tensors[layout->count++] = tensor;
+        const struct ms_tensor tensor = given_at(layout, found);
+        if (!ms_tensor_is_alike(&tensor, &declared))
+            return ms_fault_set(
+                fault, "tensors[%u]: tensor %s has another dtype or shape in the checkpoint", i,
+                declared.name);
+        positions[found] = layout->count;
+        if (!add_tensor(layout, true, found, fault))
+            return false;
     }
     return true;
 }
 
 /* Another given tensor of the same name, dtype and shape is the same tensor, and counts once. */
-static size_t first_like(const struct ms_layout_source *source, const struct given *sorted,
-                         size_t index)
+static uint32_t first_like(const struct given *given, uint32_t index)
 {
-    const struct given *first = find_given(sorted, source->count, source->tensors[index]);
-    return ms_tensor_is_alike(first->tensor, source->tensors[index]) ? first->index : index;
+    const struct ms_tensor tensor = given_at(given->layout, index);
+    const uint32_t found = find_given(given, tensor.name);
+    const struct ms_tensor first = given_at(given->layout, found);
+    return ms_tensor_is_alike(&first, &tensor) ? found : index;
 }
 
-static void list_given(struct ms_layout *layout, const struct ms_layout_source *source,
-                       const struct given *sorted, size_t *positions)
+static bool list_given(struct ms_layout *layout, const struct given *given, size_t *positions,
+                       struct ms_fault *fault)
 {
-    for (size_t i = 0; i < source->count; i++) {
-        const size_t first = sorted != NULL ? first_like(source, sorted, i) : i;
+    for (uint32_t i = 0; i < layout->source.count; i++) {
+        const uint32_t first = layout->source.has_declared ? first_like(given, i) : i;
         if (positions[first] == NOWHERE) {
             positions[first] = layout->count;
-            layout->tensors[layout->count++] = source->tensors[first];
+            if (!add_tensor(layout, true, first, fault))
+                return false;
         }
         positions[i] = positions[first];
     }
+    return true;
 }
 
-static bool list_tensors(struct ms_layout *layout, const struct ms_layout_source *source,
-                         size_t *positions, struct ms_fault *fault)
+static bool list_tensors(struct ms_layout *layout, size_t *positions, struct ms_fault *fault)
 {
-    struct given *sorted = source->has_declared ? sort_given(source->tensors, source->count) : NULL;
-    layout->tensors =
-        ms_arena_take(&layout->arena, layout->plan->count + source->count, sizeof(void *));
-    if (layout->tensors == NULL || (source->has_declared && sorted == NULL)) {
-        ms_heap_free(sorted);
-        return ms_fault_set(fault, "out of memory");
-    }
-    for (size_t i = 0; i < source->count; i++)
+    struct given given = {.layout = layout};
+    for (size_t i = 0; i < layout->source.count; i++)
         positions[i] = NOWHERE;
-    const bool is_good =
-        !source->has_declared || list_declared(layout, source, sorted, positions, fault);
-    if (is_good)
-        list_given(layout, source, sorted, positions);
-    ms_heap_free(sorted);
+    bool is_good = true;
+    if (layout->source.has_declared)
+        is_good = (list_names(&given) || ms_fault_set(fault, "out of memory")) &&
+                  list_declared(layout, &given, positions, fault);
+    is_good = is_good && list_given(layout, &given, positions, fault);
+    ms_hash_set_cleanup(&given.first);
     return is_good;
 }
+
+/* --- what decides them */
 
 static const char *check_cut(const struct ms_cut *cut, const struct ms_tensor *tensor)
 {
@@ -170,36 +179,38 @@ static const char *check_cut(const struct ms_cut *cut, const struct ms_tensor *t
     return NULL;
 }
 
-static const char *check_ranges(const struct ms_plan_entry *entry, uint32_t world, uint64_t bytes)
+static const char *check_ranges(const struct ms_terms *terms, uint32_t world, uint64_t bytes)
 {
     for (uint32_t rank = 0; rank < world; rank++) {
-        if (entry->ranges[rank] < entry->ranges[rank + 1] &&
-            entry->ranges[rank + 1][-1].end > bytes)
+        if (terms->ranges[rank] < terms->ranges[rank + 1] &&
+            terms->ranges[rank + 1][-1].end > bytes)
             return "is shorter than a range of its entry";
     }
     return NULL;
 }
 
 /* Returns NULL, or what is wrong with the tensor. */
-static const char *check_bound(const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
-                               uint32_t world)
+static const char *check_bound(const struct ms_plan *plan, uint32_t entry,
+                               const struct ms_tensor *tensor)
 {
-    if (entry->has_shape && !ms_tensor_is_alike(&entry->like, tensor))
+    const struct ms_terms *terms = ms_terms_of(plan, entry);
+    struct ms_tensor like;
+    if (ms_plan_entry_tensor(plan, entry, &like) && !ms_tensor_is_alike(&like, tensor))
         return "has another dtype or shape than its entry says";
-    if (entry->ranges != NULL)
-        return check_ranges(entry, world, tensor->bytes);
+    if (terms->ranges != NULL)
+        return check_ranges(terms, plan->mesh.world, tensor->bytes);
     const char *fault = NULL;
-    for (unsigned i = 0; i < entry->cut_count && fault == NULL; i++)
-        fault = check_cut(&entry->cuts[i], tensor);
+    for (unsigned i = 0; i < terms->cut_count && fault == NULL; i++)
+        fault = check_cut(&terms->cuts[i], tensor);
     return fault;
 }
 
 static const struct ms_cut *fsdp1_cut(const struct ms_layout *layout, size_t tensor)
 {
-    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
-    if (entry == NULL || entry->cut_count == 0)
+    const struct ms_terms *terms = ms_bound_terms(layout, tensor);
+    if (terms == NULL || terms->cut_count == 0)
         return NULL;
-    const struct ms_cut *last = &entry->cuts[entry->cut_count - 1];
+    const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
     return last->kind == MS_CUT_FSDP1 ? last : NULL;
 }
 
@@ -224,55 +235,60 @@ static bool add_member(struct ms_layout *layout, const struct member *member, bo
         layout->units[layout->unit_count++] =
             (struct ms_unit){member->unit, cut->mesh_dim, member->tensor};
     const struct ms_unit *unit = &layout->units[layout->unit_count - 1];
-    layout->bound[member->tensor].unit = (uint32_t)(layout->unit_count - 1);
-    const size_t entry = (size_t)(layout->bound[member->tensor].entry - layout->plan->entries);
+    struct ms_bound *bound = ms_layout_bound(layout, member->tensor);
+    bound->unit = (uint32_t)(layout->unit_count - 1);
     if (unit->mesh_dim != cut->mesh_dim)
-        return ms_fault_set(fault, "tensors[%zu]: unit %s: expected one flat mesh dimension", entry,
-                            unit->name);
-    if (layout->tensors[unit->first]->dtype != layout->tensors[member->tensor]->dtype)
-        return ms_fault_set(fault, "tensors[%zu]: unit %s: expected tensors of one dtype", entry,
-                            unit->name);
+        return ms_fault_set(fault, "tensors[%u]: unit %s: expected one flat mesh dimension",
+                            bound->entry, unit->name);
+    if (ms_layout_tensor(layout, unit->first).dtype !=
+        ms_layout_tensor(layout, member->tensor).dtype)
+        return ms_fault_set(fault, "tensors[%u]: unit %s: expected tensors of one dtype",
+                            bound->entry, unit->name);
     return true;
 }
 
 static bool make_units(struct ms_layout *layout, struct ms_fault *fault)
 {
-    struct member *members = ms_heap_alloc((layout->count + 1) * sizeof(*members));
-    if (members == NULL)
-        return ms_fault_set(fault, "out of memory");
+    struct ms_pages pages = {0};
     size_t count = 0;
     for (size_t i = 0; i < layout->count; i++) {
         const struct ms_cut *cut = fsdp1_cut(layout, i);
-        if (cut != NULL)
-            members[count++] = (struct member){cut->unit, i};
+        if (cut == NULL)
+            continue;
+        if (!ms_pages_grow(&pages, (count + 1) * sizeof(struct member))) {
+            ms_pages_cleanup(&pages);
+            return ms_fault_set(fault, "out of memory");
+        }
+        ((struct member *)pages.memory)[count++] = (struct member){cut->unit, i};
     }
-    qsort(members, count, sizeof(*members), by_unit);
-    layout->units = ms_arena_take(&layout->arena, count, sizeof(*layout->units));
+    struct member *members = pages.memory;
+    if (count > 0)
+        qsort(members, count, sizeof(*members), by_unit);
+    size_t units = 0;
+    for (size_t i = 0; i < count; i++)
+        units += i == 0 || strcmp(members[i - 1].unit, members[i].unit) != 0;
+    layout->units = ms_arena_take(&layout->arena, units, sizeof(*layout->units));
     bool is_good = layout->units != NULL || ms_fault_set(fault, "out of memory");
     for (size_t i = 0; i < count && is_good; i++)
         is_good = add_member(layout, &members[i],
                              i == 0 || strcmp(members[i - 1].unit, members[i].unit) != 0, fault);
-    ms_heap_free(members);
+    ms_pages_cleanup(&pages);
     return is_good;
 }
 
 static bool bind_tensors(struct ms_layout *layout, struct ms_fault *fault)
 {
     const struct ms_plan *plan = layout->plan;
-    layout->bound = ms_arena_take(&layout->arena, layout->count, sizeof(*layout->bound));
-    if (layout->bound == NULL)
-        return ms_fault_set(fault, "out of memory");
     bool is_good = true;
     for (size_t i = 0; i < layout->count && is_good; i++) {
-        const struct ms_tensor *tensor = layout->tensors[i];
-        const struct ms_plan_entry *entry = first_match(plan, tensor, i);
-        const char *wrong = entry != NULL ? check_bound(entry, tensor, plan->mesh.world) : NULL;
-        layout->bound[i].entry = entry;
+        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
+        const uint32_t entry = first_match(plan, &tensor, i);
+        const char *wrong = entry != MS_NO_NUMBER ? check_bound(plan, entry, &tensor) : NULL;
+        ms_layout_bound(layout, i)->entry = entry;
         if (wrong != NULL)
-            is_good =
-                ms_fault_set(fault, "tensors[%zu]: tensor %s %s", (size_t)(entry - plan->entries),
-                             tensor->name != NULL ? tensor->name : "without a name", wrong);
-        layout->bytes += tensor->bytes;
+            is_good = ms_fault_set(fault, "tensors[%u]: tensor %s %s", entry,
+                                   tensor.name != NULL ? tensor.name : "without a name", wrong);
+        layout->bytes += tensor.bytes;
         if (layout->bytes > INT64_MAX)
             is_good = ms_fault_set(fault, "tensors: expected less than 2^63 bytes in all");
     }
@@ -287,7 +303,8 @@ bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_sour
     if (layout == NULL)
         return ms_fault_set(fault, "out of memory");
     layout->plan = plan;
-    if (!list_tensors(layout, source, positions_out, fault) || !bind_tensors(layout, fault) ||
+    layout->source = *source;
+    if (!list_tensors(layout, positions_out, fault) || !bind_tensors(layout, fault) ||
         !make_units(layout, fault)) {
         ms_layout_destroy(layout);
         return false;
@@ -296,31 +313,35 @@ bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_sour
     return true;
 }
 
+static struct ms_tensor checkpoint_at(const void *context, size_t index)
+{
+    return ms_checkpoint_tensor(context, index);
+}
+
 bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *checkpoint,
                       struct ms_layout **layout_out, struct ms_fault *fault)
 {
     const size_t count = checkpoint != NULL ? ms_checkpoint_count(checkpoint) : 0;
-    const struct ms_tensor *base = checkpoint != NULL ? ms_checkpoint_tensors(checkpoint) : NULL;
-    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
-    size_t *positions = ms_heap_alloc((count + 1) * sizeof(*positions));
-    bool is_good = tensors != NULL && positions != NULL;
-    for (size_t i = 0; i < count && is_good; i++)
-        tensors[i] = &base[i];
-    const struct ms_layout_source source = {.tensors = tensors,
+    struct ms_pages positions = {0};
+    const struct ms_layout_source source = {.at = checkpoint_at,
+                                            .context = checkpoint,
                                             .count = count,
                                             .has_declared = true,
                                             .is_complete = checkpoint != NULL};
-    is_good = is_good ? ms_layout_create_of(plan, &source, positions, layout_out, fault)
-                      : ms_fault_set(fault, "out of memory");
-    ms_heap_free(tensors);
-    ms_heap_free(positions);
+    const bool is_good =
+        ms_pages_grow(&positions, count * sizeof(size_t))
+            ? ms_layout_create_of(plan, &source, positions.memory, layout_out, fault)
+            : ms_fault_set(fault, "out of memory");
+    ms_pages_cleanup(&positions);
     return is_good;
 }
 
 void ms_layout_destroy(struct ms_layout *layout)
 {
-    if (layout != NULL)
+    if (layout != NULL) {
         ms_arena_cleanup(&layout->arena);
+        ms_pages_cleanup(&layout->bound);
+    }
     ms_heap_free(layout);
 }
 
@@ -329,25 +350,35 @@ size_t ms_layout_count(const struct ms_layout *layout)
     return layout->count;
 }
 
-const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t tensor)
+struct ms_tensor ms_layout_tensor(const struct ms_layout *layout, size_t tensor)
 {
-    return layout->tensors[tensor];
+    const struct ms_bound *bound = ms_layout_bound(layout, tensor);
+    struct ms_tensor found = {0};
+    if (bound->is_given)
+        return given_at(layout, bound->tensor);
+    ms_plan_entry_tensor(layout->plan, bound->tensor, &found);
+    return found;
+}
+
+bool ms_layout_is_declaration(const struct ms_layout *layout, size_t tensor)
+{
+    return !ms_layout_bound(layout, tensor)->is_given;
 }
 
 size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor)
 {
-    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
-    return entry != NULL ? (size_t)(entry - layout->plan->entries) : SIZE_MAX;
+    const uint32_t entry = ms_layout_bound(layout, tensor)->entry;
+    return entry != MS_NO_NUMBER ? entry : SIZE_MAX;
 }
 
 size_t ms_layout_unit(const struct ms_layout *layout, size_t tensor)
 {
-    return fsdp1_cut(layout, tensor) != NULL ? layout->bound[tensor].unit : SIZE_MAX;
+    return fsdp1_cut(layout, tensor) != NULL ? ms_layout_bound(layout, tensor)->unit : SIZE_MAX;
 }
 
 bool ms_layout_is_placed(const struct ms_layout *layout, size_t tensor)
 {
-    return layout->bound[tensor].entry != NULL;
+    return ms_layout_bound(layout, tensor)->entry != MS_NO_NUMBER;
 }
 
 uint64_t ms_layout_bytes(const struct ms_layout *layout)

@@ -38,7 +38,7 @@ static void list_members(struct ms_layout_sizes *sizes, const struct ms_layout *
 {
     for (size_t i = 0; i < sizes->count; i++)
         sizes->members[i] =
-            (struct member){ms_layout_tensor(layout, i)->bytes, ms_layout_unit(layout, i), i};
+            (struct member){ms_layout_tensor(layout, i).bytes, ms_layout_unit(layout, i), i};
     qsort(sizes->members, sizes->count, sizeof(*sizes->members), by_unit);
     for (size_t i = 0; i < sizes->count; i++)
         sizes->places[sizes->members[i].tensor] = i;

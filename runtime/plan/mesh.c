@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/plan/plan_internal.h"
 
-#include <string.h>
-
 bool ms_mesh_number(struct ms_mesh *mesh)
 {
     uint64_t world = 1;
@@ -17,35 +15,34 @@ bool ms_mesh_number(struct ms_mesh *mesh)
 }
 
 static bool parse_sizes(const struct ms_fault_context *reading, const struct ms_place *place,
-                        json_t *object, struct ms_plan *plan)
+                        const char *object, struct ms_plan *plan)
 {
-    if (!json_is_object(object) || json_object_size(object) < 1 ||
-        json_object_size(object) > MS_MESH_DIMS_MAX)
+    const size_t count = ms_json_size(object);
+    if (!ms_json_is_object(object) || count < 1 || count > MS_MESH_DIMS_MAX)
         return ms_fault_at(reading, place, "expected an object of 1 to 8 named sizes");
     struct ms_mesh *mesh = &plan->mesh;
-    const char *key;
-    json_t *value;
-    json_object_foreach(object, key, value)
-    {
-        const struct ms_place at = {place, key, 0};
+    struct ms_json_walk walk = ms_json_walk(object);
+    while (ms_json_next(&walk)) {
+        char *name = ms_arena_text(&plan->arena, ms_json_text_bytes(walk.key) + 1);
         uint64_t size;
-        if (key[0] == '\0')
+        if (name == NULL)
+            return ms_fault_at(reading, place, "out of memory");
+        ms_json_text(walk.key, name);
+        const struct ms_place at = {place, name, 0};
+        if (name[0] == '\0')
             return ms_fault_at(reading, &at, "expected a name for the dimension");
-        if (!ms_json_count(reading, &at, value, 1, MS_WORLD_MAX, &size))
+        if (!ms_json_count(reading, &at, walk.value, 1, MS_WORLD_MAX, &size))
             return false;
-        mesh->name[mesh->dims] = ms_arena_string(&plan->arena, key, strlen(key));
-        if (mesh->name[mesh->dims] == NULL)
-            return ms_fault_at(reading, &at, "out of memory");
+        mesh->name[mesh->dims] = name;
         mesh->size[mesh->dims++] = (uint32_t)size;
     }
     return ms_mesh_number(mesh) ||
            ms_fault_at(reading, place, "expected a world of at most %d ranks", MS_WORLD_MAX);
 }
 
-static bool parse_world(const struct ms_fault_context *reading, json_t *document,
+static bool parse_world(const struct ms_fault_context *reading, const char *value,
                         struct ms_mesh *mesh)
 {
-    json_t *value = json_object_get(document, "world_size");
     const struct ms_place at = {NULL, "world_size", 0};
     uint64_t world;
     if (value == NULL && mesh->dims == 0)
@@ -61,32 +58,39 @@ static bool parse_world(const struct ms_fault_context *reading, json_t *document
     return ms_mesh_number(mesh);
 }
 
-static bool parse_coordinates(const struct ms_fault_context *reading, json_t *value,
+/* The index along a dimension: in a list by its place, in an object by its name; or NULL. */
+static const char *find_coordinate(const char *value, const struct ms_mesh *mesh, unsigned dim)
+{
+    struct ms_json_walk walk = ms_json_walk(value);
+    for (unsigned i = 0; ms_json_next(&walk); i++) {
+        if (walk.key != NULL ? ms_json_is_text(walk.key, mesh->name[dim]) : i == dim)
+            return walk.value;
+    }
+    return NULL;
+}
+
+static bool parse_coordinates(const struct ms_fault_context *reading, const char *value,
                               struct ms_plan *plan)
 {
     const struct ms_mesh *mesh = &plan->mesh;
     const struct ms_place place = {NULL, "coordinates", 0};
-    const size_t count = json_is_array(value) ? json_array_size(value) : json_object_size(value);
-    if ((!json_is_array(value) && !json_is_object(value)) || count != mesh->dims)
+    if ((!ms_json_is_list(value) && !ms_json_is_object(value)) || ms_json_size(value) != mesh->dims)
         return ms_fault_at(reading, &place, "expected one index for each of %u mesh dimensions",
                            mesh->dims);
     for (unsigned i = 0; i < mesh->dims; i++) {
-        json_t *index =
-            json_is_array(value) ? json_array_get(value, i) : json_object_get(value, mesh->name[i]);
-        const struct ms_place at = {&place, json_is_array(value) ? NULL : mesh->name[i], i};
+        const struct ms_place at = {&place, ms_json_is_list(value) ? NULL : mesh->name[i], i};
         uint64_t coordinate;
-        if (!ms_json_count(reading, &at, index, 0, mesh->size[i] - 1, &coordinate))
+        if (!ms_json_count(reading, &at, find_coordinate(value, mesh, i), 0, mesh->size[i] - 1,
+                           &coordinate))
             return false;
         plan->rank += (uint32_t)coordinate * mesh->stride[i];
     }
     return true;
 }
 
-static bool parse_rank(const struct ms_fault_context *reading, json_t *document,
-                       struct ms_plan *plan)
+static bool parse_rank(const struct ms_fault_context *reading, const char *rank,
+                       const char *coordinates, struct ms_plan *plan)
 {
-    json_t *rank = json_object_get(document, "rank");
-    json_t *coordinates = json_object_get(document, "coordinates");
     const struct ms_place at = {NULL, "rank", 0};
     plan->has_rank = rank != NULL || coordinates != NULL;
     if (rank != NULL && coordinates != NULL)
@@ -100,10 +104,11 @@ static bool parse_rank(const struct ms_fault_context *reading, json_t *document,
     return true;
 }
 
-bool ms_mesh_parse(const struct ms_fault_context *reading, json_t *document, struct ms_plan *plan)
+bool ms_mesh_parse(const struct ms_fault_context *reading, const struct ms_mesh_values *values,
+                   struct ms_plan *plan)
 {
-    json_t *sizes = json_object_get(document, "mesh");
     const struct ms_place at = {NULL, "mesh", 0};
-    return (sizes == NULL || parse_sizes(reading, &at, sizes, plan)) &&
-           parse_world(reading, document, &plan->mesh) && parse_rank(reading, document, plan);
+    return (values->mesh == NULL || parse_sizes(reading, &at, values->mesh, plan)) &&
+           parse_world(reading, values->world_size, &plan->mesh) &&
+           parse_rank(reading, values->rank, values->coordinates, plan);
 }

@@ -4,17 +4,22 @@
 #include "runtime/base/heap.h"
 #include "runtime/plan/plan_internal.h"
 
-/* The share of one tensor: elements [begin, end) of its box; only `bytes` for explicit ranges. */
+/* The share of one tensor: elements [begin, end) of its box; nothing for explicit ranges. */
 struct share {
-    uint64_t begin, end, bytes;
+    uint64_t begin, end;
 };
 
 struct ms_placement {
     const struct ms_layout *layout;
     uint32_t rank;
     uint64_t total, padding;
-    struct share *shares;
+    struct ms_pages shares;
 };
+
+static struct share *share_of(const struct ms_placement *placement, size_t tensor)
+{
+    return (struct share *)placement->shares.memory + tensor;
+}
 
 static void add_span(struct ms_axis *axis, uint64_t begin, uint64_t end)
 {
@@ -71,12 +76,11 @@ static void box_init(struct ms_index_box *box, const struct ms_tensor *tensor)
 }
 
 void ms_index_box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
-                       const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
-                       uint32_t rank)
+                       const struct ms_terms *terms, const struct ms_tensor *tensor, uint32_t rank)
 {
     box_init(box, tensor);
-    for (unsigned i = 0; i < entry->cut_count; i++) {
-        const struct ms_cut *cut = &entry->cuts[i];
+    for (unsigned i = 0; i < terms->cut_count; i++) {
+        const struct ms_cut *cut = &terms->cuts[i];
         const uint32_t ranks = mesh->size[cut->mesh_dim];
         const uint32_t at = ms_mesh_coordinate(mesh, rank, cut->mesh_dim);
         if (cut->kind == MS_CUT_SHARD && cut->part_count > 0)
@@ -109,66 +113,72 @@ static uint64_t padding_of(const struct ms_placement *placement, const struct ms
     return ms_chunk(elements, mesh->size[cut->mesh_dim]) - (kept.end - kept.begin);
 }
 
-uint64_t ms_listed_bytes(const struct ms_plan_entry *entry, uint32_t rank)
+uint64_t ms_listed_bytes(const struct ms_terms *terms, uint32_t rank)
 {
     uint64_t sum = 0;
-    for (const struct ms_range *range = entry->ranges[rank]; range < entry->ranges[rank + 1];
+    for (const struct ms_range *range = terms->ranges[rank]; range < terms->ranges[rank + 1];
          range++)
         sum += range->end - range->begin;
     return sum;
 }
 
+/* True if the tensor is not cut at all. */
+static bool is_whole(const struct ms_terms *terms)
+{
+    return terms == NULL || (terms->cut_count == 0 && terms->ranges == NULL);
+}
+
 /* For fsdp1, takes the whole box, and its place in the unit. `filled` is indexed by unit. */
-static void share_make(struct ms_placement *placement, size_t tensor, struct ms_index_box *box,
+static void share_make(struct ms_placement *placement, size_t index, struct ms_index_box *box,
                        uint64_t *filled)
 {
     const struct ms_layout *layout = placement->layout;
-    const struct ms_tensor *of = layout->tensors[tensor];
-    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
-    struct share *share = &placement->shares[tensor];
-    if (entry == NULL || (entry->cut_count == 0 && entry->ranges == NULL)) {
-        *share = (struct share){0, of->elements, of->bytes};
+    const struct ms_tensor tensor = ms_layout_tensor(layout, index);
+    const struct ms_terms *terms = ms_bound_terms(layout, index);
+    struct share *share = share_of(placement, index);
+    if (is_whole(terms)) {
+        *share = (struct share){0, tensor.elements};
         return;
     }
-    if (entry->ranges != NULL) {
-        share->bytes = ms_listed_bytes(entry, placement->rank);
+    if (terms->ranges != NULL)
         return;
-    }
-    ms_index_box_make(box, &layout->plan->mesh, entry, of, placement->rank);
-    const struct ms_cut *last = &entry->cuts[entry->cut_count - 1];
+    ms_index_box_make(box, &layout->plan->mesh, terms, &tensor, placement->rank);
+    const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
     struct ms_range kept = {0, box->elements};
     if (last->kind == MS_CUT_ZERO3) {
         kept = flat_range(placement, last, box->elements);
-        placement->padding += padding_of(placement, last, box->elements, kept) * element_bytes(of);
+        placement->padding +=
+            padding_of(placement, last, box->elements, kept) * element_bytes(&tensor);
     } else if (last->kind == MS_CUT_FSDP1) {
-        uint64_t *offset = &filled[layout->bound[tensor].unit];
+        uint64_t *offset = &filled[ms_layout_bound(layout, index)->unit];
         kept = (struct ms_range){*offset, *offset + box->elements};
         *offset = kept.end;
     }
-    *share = (struct share){kept.begin, kept.end, (kept.end - kept.begin) * element_bytes(of)};
+    *share = (struct share){kept.begin, kept.end};
 }
 
 /* Now that the unit's size is known, converts the place in the unit to one in the box. */
-static void share_finish(struct ms_placement *placement, size_t tensor, const uint64_t *filled)
+static void share_finish(struct ms_placement *placement, size_t index, const uint64_t *filled)
 {
-    const struct ms_bound *bound = &placement->layout->bound[tensor];
-    if (bound->entry == NULL || bound->entry->cut_count == 0)
+    const struct ms_layout *layout = placement->layout;
+    const struct ms_terms *terms = ms_bound_terms(layout, index);
+    if (terms == NULL || terms->cut_count == 0)
         return;
-    const struct ms_cut *last = &bound->entry->cuts[bound->entry->cut_count - 1];
+    const struct ms_cut *last = &terms->cuts[terms->cut_count - 1];
     if (last->kind != MS_CUT_FSDP1)
         return;
-    struct share *share = &placement->shares[tensor];
-    const struct ms_tensor *of = placement->layout->tensors[tensor];
-    const struct ms_range kept = flat_range(placement, last, filled[bound->unit]);
+    const uint32_t unit = ms_layout_bound(layout, index)->unit;
+    struct share *share = share_of(placement, index);
+    const struct ms_range kept = flat_range(placement, last, filled[unit]);
     const uint64_t offset = share->begin, behind = share->end;
     const uint64_t begin = kept.begin > offset ? kept.begin : offset;
     const uint64_t end = kept.end < behind ? kept.end : behind;
-    *share = begin < end
-                 ? (struct share){begin - offset, end - offset, (end - begin) * element_bytes(of)}
-                 : (struct share){0, 0, 0};
-    if (placement->layout->units[bound->unit].first == tensor)
+    *share = begin < end ? (struct share){begin - offset, end - offset} : (struct share){0, 0};
+    if (layout->units[unit].first == index) {
+        const struct ms_tensor tensor = ms_layout_tensor(layout, index);
         placement->padding +=
-            padding_of(placement, last, filled[bound->unit], kept) * element_bytes(of);
+            padding_of(placement, last, filled[unit], kept) * element_bytes(&tensor);
+    }
 }
 
 struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_t rank)
@@ -176,10 +186,10 @@ struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_
     struct ms_placement *placement = ms_heap_zalloc(sizeof(*placement));
     uint64_t *filled = ms_heap_zalloc((layout->unit_count + 1) * sizeof(*filled));
     struct ms_index_box *box = ms_heap_alloc(sizeof(*box));
-    struct share *shares = ms_heap_zalloc((layout->count + 1) * sizeof(*shares));
-    if (placement == NULL || filled == NULL || box == NULL || shares == NULL) {
+    struct ms_pages shares = {0};
+    if (placement == NULL || filled == NULL || box == NULL ||
+        !ms_pages_grow(&shares, layout->count * sizeof(struct share))) {
         ms_heap_free(placement);
-        ms_heap_free(shares);
         placement = NULL;
         goto out;
     }
@@ -188,7 +198,7 @@ struct ms_placement *ms_placement_create(const struct ms_layout *layout, uint32_
         share_make(placement, i, box, filled);
     for (size_t i = 0; i < layout->count; i++) {
         share_finish(placement, i, filled);
-        placement->total += shares[i].bytes;
+        placement->total += ms_placement_bytes(placement, i);
     }
 out:
     ms_heap_free(filled);
@@ -199,13 +209,19 @@ out:
 void ms_placement_destroy(struct ms_placement *placement)
 {
     if (placement != NULL)
-        ms_heap_free(placement->shares);
+        ms_pages_cleanup(&placement->shares);
     ms_heap_free(placement);
 }
 
 uint64_t ms_placement_bytes(const struct ms_placement *placement, size_t tensor)
 {
-    return placement->shares[tensor].bytes;
+    const struct ms_terms *terms = ms_bound_terms(placement->layout, tensor);
+    const struct share *share = share_of(placement, tensor);
+    if (terms != NULL && terms->ranges != NULL)
+        return ms_listed_bytes(terms, placement->rank);
+    const struct ms_tensor of = ms_layout_tensor(placement->layout, tensor);
+    /* Elements may be smaller than a byte where all are kept. */
+    return is_whole(terms) ? of.bytes : (share->end - share->begin) * element_bytes(&of);
 }
 
 uint64_t ms_placement_total(const struct ms_placement *placement)
@@ -300,25 +316,25 @@ static void set_strides(struct ms_cursor *cursor)
 void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor)
 {
     const struct ms_layout *layout = placement->layout;
-    const struct ms_plan_entry *entry = layout->bound[tensor].entry;
-    const struct share *share = &placement->shares[tensor];
+    const struct ms_terms *terms = ms_bound_terms(layout, tensor);
+    const struct ms_tensor of = ms_layout_tensor(layout, tensor);
+    const struct share *share = share_of(placement, tensor);
     cursor->listed = NULL;
     cursor->repeats = 0;
-    if (entry != NULL && entry->ranges != NULL) {
-        cursor->listed = entry->ranges[placement->rank];
-        cursor->listed_left = (size_t)(entry->ranges[placement->rank + 1] - cursor->listed);
-    } else if (entry == NULL || entry->cut_count == 0) {
+    if (terms != NULL && terms->ranges != NULL) {
+        cursor->listed = terms->ranges[placement->rank];
+        cursor->listed_left = (size_t)(terms->ranges[placement->rank + 1] - cursor->listed);
+    } else if (is_whole(terms)) {
         /* Whole; elements may be smaller than a byte. */
         cursor->box.dims = 0;
         cursor->at = 0;
-        cursor->end = share->bytes;
+        cursor->end = of.bytes;
         cursor->element_bytes = 1;
     } else {
-        ms_index_box_make(&cursor->box, &layout->plan->mesh, entry, layout->tensors[tensor],
-                          placement->rank);
+        ms_index_box_make(&cursor->box, &layout->plan->mesh, terms, &of, placement->rank);
         cursor->at = share->begin;
         cursor->end = share->end;
-        cursor->element_bytes = element_bytes(layout->tensors[tensor]);
+        cursor->element_bytes = element_bytes(&of);
         set_strides(cursor);
     }
     cursor->next = next_run(cursor);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/plan/plan.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
@@ -9,22 +8,33 @@
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
-enum { PLAN_MAX_BYTES = 256 << 20 };
+/* The keys of an entry. */
+enum { NAME, SIZE, ORDER, DTYPE, SHAPE, PLACEMENTS, RANGES, ENTRY_KEYS };
+static const char *const entry_keys[] = {"name",  "size",       "order",  "dtype",
+                                         "shape", "placements", "ranges", NULL};
 
-static bool parse_name(const struct ms_fault_context *reading, const struct ms_place *place,
-                       json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry)
+/* A plan while it is read. */
+struct parser {
+    const struct ms_fault_context *reading;
+    struct ms_plan *plan;
+    struct ms_hash_set known_terms;
+};
+
+static bool parse_name(const struct parser *parser, const struct ms_place *place, const char *value,
+                       struct ms_plan_entry *entry)
 {
     const struct ms_place at = {place, "name", 0};
     if (value == NULL)
         return true;
-    if (json_string_length(value) == 0)
-        return ms_fault_at(reading, &at, "expected a pattern of names");
-    const char *fault = ms_pattern_check(json_string_value(value));
-    if (fault != NULL)
-        return ms_fault_at(reading, &at, "%s", fault);
-    char *name = ms_arena_string(&plan->arena, json_string_value(value), json_string_length(value));
+    if (!ms_json_is_string(value) || ms_json_is_text(value, ""))
+        return ms_fault_at(parser->reading, &at, "expected a pattern of names");
+    char *name = ms_arena_text(&parser->plan->arena, ms_json_text_bytes(value) + 1);
     if (name == NULL)
-        return ms_fault_at(reading, &at, "out of memory");
+        return ms_fault_at(parser->reading, &at, "out of memory");
+    ms_json_text(value, name);
+    const char *fault = ms_pattern_check(name);
+    if (fault != NULL)
+        return ms_fault_at(parser->reading, &at, "%s", fault);
     entry->is_exact = ms_pattern_is_exact(name);
     if (entry->is_exact)
         ms_pattern_unescape(name);
@@ -32,158 +42,223 @@ static bool parse_name(const struct ms_fault_context *reading, const struct ms_p
     return true;
 }
 
-static bool parse_number(const struct ms_fault_context *reading, const struct ms_place *place,
-                         json_t *object, const char *key, bool *has_out, uint64_t *number_out)
+static bool parse_number(const struct parser *parser, const struct ms_place *place, const char *key,
+                         const char *value, bool *has_out, uint64_t *number_out)
 {
-    json_t *value = json_object_get(object, key);
     const struct ms_place at = {place, key, 0};
     *has_out = value != NULL;
-    return value == NULL || ms_json_count(reading, &at, value, 0, INT64_MAX, number_out);
+    return value == NULL || ms_json_count(parser->reading, &at, value, 0, INT64_MAX, number_out);
 }
 
-static bool parse_selection(const struct ms_fault_context *reading, const struct ms_place *place,
-                            json_t *object, struct ms_plan *plan, struct ms_plan_entry *entry)
+static bool parse_selection(const struct parser *parser, const struct ms_place *place,
+                            const char *const *values, struct ms_plan_entry *entry,
+                            struct ms_terms *terms)
 {
-    if (!parse_name(reading, place, json_object_get(object, "name"), plan, entry) ||
-        !parse_number(reading, place, object, "size", &entry->has_size, &entry->size) ||
-        !parse_number(reading, place, object, "order", &entry->has_order, &entry->order))
+    if (!parse_name(parser, place, values[NAME], entry) ||
+        !parse_number(parser, place, "size", values[SIZE], &terms->has_size, &terms->size) ||
+        !parse_number(parser, place, "order", values[ORDER], &terms->has_order, &terms->order))
         return false;
-    return entry->name != NULL || entry->has_size || entry->has_order ||
-           ms_fault_at(reading, place, "expected name, size or order");
+    return entry->name != NULL || terms->has_size || terms->has_order ||
+           ms_fault_at(parser->reading, place, "expected name, size or order");
 }
 
-static bool parse_like(const struct ms_fault_context *reading, const struct ms_place *place,
-                       json_t *object, struct ms_plan_entry *entry)
+static bool parse_like(const struct parser *parser, const struct ms_place *place,
+                       const char *const *values, struct ms_plan_entry *entry,
+                       const struct ms_terms *terms)
 {
-    const bool has_dtype = json_object_get(object, "dtype") != NULL;
-    entry->has_shape = json_object_get(object, "shape") != NULL;
-    if (has_dtype != entry->has_shape)
-        return ms_fault_at(reading, place, "expected dtype and shape together");
-    if (!has_dtype)
-        return true;
-    entry->like.name = entry->name;
+    struct ms_tensor like = {0};
     const struct ms_place at = {place, "size", 0};
-    if (!ms_json_tensor(reading, place, object, &entry->like))
+    entry->form = MS_NO_NUMBER;
+    if ((values[DTYPE] != NULL) != (values[SHAPE] != NULL))
+        return ms_fault_at(parser->reading, place, "expected dtype and shape together");
+    if (values[DTYPE] == NULL)
+        return true;
+    if (!ms_json_tensor(parser->reading, place, values[DTYPE], values[SHAPE], &like))
         return false;
-    return !entry->has_size || entry->size == entry->like.bytes ||
-           ms_fault_at(reading, &at, "expected the %llu bytes of dtype and shape",
-                       (unsigned long long)entry->like.bytes);
+    if (terms->has_size && terms->size != like.bytes)
+        return ms_fault_at(parser->reading, &at, "expected the %llu bytes of dtype and shape",
+                           (unsigned long long)like.bytes);
+    entry->form = ms_forms_add(&parser->plan->forms, &like);
+    return entry->form != MS_NO_NUMBER || ms_fault_at(parser->reading, place, "out of memory");
 }
 
-static bool parse_entry(const struct ms_fault_context *reading, const struct ms_place *place,
-                        json_t *object, struct ms_plan *plan, struct ms_plan_entry *entry)
+static bool parse_terms(const struct parser *parser, const struct ms_place *place,
+                        const char *const *values, struct ms_terms *terms)
 {
-    static const char *const keys[] = {"name",  "size",       "order",  "dtype",
-                                       "shape", "placements", "ranges", NULL};
-    if (!ms_json_keys(reading, place, object, keys,
-                      "name, size, order, dtype, shape, placements or ranges") ||
-        !parse_selection(reading, place, object, plan, entry) ||
-        !parse_like(reading, place, object, entry))
-        return false;
-    json_t *placements = json_object_get(object, "placements");
-    json_t *ranges = json_object_get(object, "ranges");
     const struct ms_place at_placements = {place, "placements", 0},
                           at_ranges = {place, "ranges", 0};
-    if (placements != NULL && ranges != NULL)
-        return ms_fault_at(reading, &at_ranges, "expected placements or ranges, found both");
-    return (placements == NULL ||
-            ms_placements_parse(reading, &at_placements, placements, plan, entry)) &&
-           (ranges == NULL || ms_ranges_parse(reading, &at_ranges, ranges, plan, entry));
+    if (values[PLACEMENTS] != NULL && values[RANGES] != NULL)
+        return ms_fault_at(parser->reading, &at_ranges,
+                           "expected placements or ranges, found both");
+    return (values[PLACEMENTS] == NULL ||
+            ms_placements_parse(parser->reading, &at_placements, values[PLACEMENTS], parser->plan,
+                                terms)) &&
+           (values[RANGES] == NULL ||
+            ms_ranges_parse(parser->reading, &at_ranges, values[RANGES], parser->plan, terms));
 }
 
-static int by_exact_name(const void *a, const void *b)
+struct wanted_terms {
+    const struct ms_terms *all, *one;
+};
+
+static bool is_wanted(const void *context, uint32_t number)
 {
-    const struct ms_plan_entry *left = *(const struct ms_plan_entry *const *)a;
-    const struct ms_plan_entry *right = *(const struct ms_plan_entry *const *)b;
-    const int order = strcmp(left->name, right->name);
-    return order != 0 ? order : left < right ? -1 : left > right;
+    const struct wanted_terms *wanted = context;
+    return ms_terms_are_same(&wanted->all[number], wanted->one);
+}
+
+static bool add_terms(struct parser *parser, const struct ms_terms *terms, uint64_t hash)
+{
+    struct ms_plan *plan = parser->plan;
+    if (!ms_pages_grow(&plan->terms, (plan->terms_count + 1) * sizeof(*terms)) ||
+        (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, plan->terms_count)))
+        return false;
+    ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
+    return true;
+}
+
+/* Gives the entry its terms. If another one has the same, theirs; what was taken for these since
+ * `before` is given back. */
+static bool set_terms(struct parser *parser, const struct ms_terms *terms,
+                      const struct ms_arena *before, struct ms_plan_entry *entry)
+{
+    const struct wanted_terms wanted = {parser->plan->terms.memory, terms};
+    const uint64_t hash = ms_terms_hash(terms);
+    const uint32_t found = terms->ranges == NULL
+                               ? ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted)
+                               : MS_NO_NUMBER;
+    if (found != MS_NO_NUMBER)
+        ms_arena_return(&parser->plan->arena, before);
+    else if (!add_terms(parser, terms, hash))
+        return false;
+    entry->terms = (found != MS_NO_NUMBER ? found : parser->plan->terms_count - 1) & INT32_MAX;
+    return true;
+}
+
+static bool parse_entry(struct parser *parser, const struct ms_place *place, const char *value,
+                        struct ms_plan_entry *entry)
+{
+    const char *values[ENTRY_KEYS];
+    struct ms_terms terms = {0};
+    if (!ms_json_members(parser->reading, place, value, entry_keys, values,
+                         "name, size, order, dtype, shape, placements or ranges") ||
+        !parse_selection(parser, place, values, entry, &terms) ||
+        !parse_like(parser, place, values, entry, &terms))
+        return false;
+    const struct ms_arena before = parser->plan->arena;
+    return parse_terms(parser, place, values, &terms) &&
+           (set_terms(parser, &terms, &before, entry) ||
+            ms_fault_at(parser->reading, place, "out of memory"));
+}
+
+struct wanted_name {
+    const struct ms_plan_entry *entries;
+    const char *name;
+};
+
+static bool has_name(const void *context, uint32_t number)
+{
+    const struct wanted_name *wanted = context;
+    return strcmp(wanted->entries[number].name, wanted->name) == 0;
+}
+
+uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name)
+{
+    const struct wanted_name wanted = {ms_plan_entries(plan), name};
+    return ms_hash_set_find(&plan->exact, ms_hash_text(name), has_name, &wanted);
 }
 
 /* Lists the entries for layouts. No two have the same exact name. */
-static bool list_entries(const struct ms_fault_context *reading, struct ms_plan *plan)
+static bool list_entries(const struct parser *parser)
 {
+    struct ms_plan *plan = parser->plan;
     const struct ms_place list = {NULL, "tensors", 0};
-    const struct ms_plan_entry **exact = ms_arena_take(&plan->arena, plan->count, sizeof(*exact));
-    const struct ms_plan_entry **others = ms_arena_take(&plan->arena, plan->count, sizeof(*others));
-    if (exact == NULL || others == NULL)
-        return ms_fault_at(reading, NULL, "out of memory");
-    for (size_t i = 0; i < plan->count; i++) {
-        if (plan->entries[i].is_exact)
-            exact[plan->exact_count++] = &plan->entries[i];
-        else
-            others[plan->other_count++] = &plan->entries[i];
-    }
-    plan->exact = exact;
-    plan->others = others;
-    qsort(exact, plan->exact_count, sizeof(*exact), by_exact_name);
-    for (size_t i = 1; i < plan->exact_count; i++) {
-        const struct ms_place at = {&list, NULL, (size_t)(exact[i] - plan->entries)};
-        if (strcmp(exact[i - 1]->name, exact[i]->name) == 0)
-            return ms_fault_at(reading, &at, "name %s is already that of tensors[%zu]",
-                               exact[i]->name, (size_t)(exact[i - 1] - plan->entries));
+    uint32_t exact = 0;
+    for (uint32_t i = 0; i < plan->count; i++)
+        exact += ms_plan_entries(plan)[i].is_exact;
+    if (!ms_hash_set_reserve(&plan->exact, exact) ||
+        !ms_pages_grow(&plan->others, (plan->count - exact) * sizeof(uint32_t)))
+        return ms_fault_at(parser->reading, NULL, "out of memory");
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct ms_plan_entry *entry = &ms_plan_entries(plan)[i];
+        const struct ms_place at = {&list, NULL, i};
+        if (!entry->is_exact) {
+            ((uint32_t *)plan->others.memory)[plan->other_count++] = i;
+            continue;
+        }
+        const uint32_t other = ms_plan_find_exact(plan, entry->name);
+        if (other != MS_NO_NUMBER)
+            return ms_fault_at(parser->reading, &at, "name %s is already that of tensors[%u]",
+                               entry->name, other);
+        ms_hash_set_add(&plan->exact, ms_hash_text(entry->name), i);
     }
     return true;
 }
 
-static bool parse_document(const struct ms_fault_context *reading, json_t *document,
-                           struct ms_plan *plan)
+static bool parse_entries(struct parser *parser, const char *list)
 {
+    struct ms_plan *plan = parser->plan;
+    const struct ms_place place = {NULL, "tensors", 0};
+    struct ms_json_walk walk = ms_json_walk(list);
+    if (!ms_json_is_list(list))
+        return ms_fault_at(parser->reading, &place, "expected a list of entries");
+    while (ms_json_next(&walk)) { /* a text of that length has fewer than 2^31 */
+        const struct ms_place at = {&place, NULL, plan->count};
+        if (!ms_pages_grow(&plan->entries, (plan->count + 1) * sizeof(struct ms_plan_entry)))
+            return ms_fault_at(parser->reading, &place, "out of memory");
+        if (!parse_entry(parser, &at, walk.value, &ms_plan_entries(plan)[plan->count]))
+            return false;
+        plan->count++;
+    }
+    return list_entries(parser);
+}
+
+static bool parse_document(struct parser *parser, const char *document)
+{
+    enum { FORMAT, MESH, WORLD_SIZE, RANK, COORDINATES, TENSORS, KEYS };
     static const char *const keys[] = {"format",      "mesh",    "world_size", "rank",
                                        "coordinates", "tensors", NULL};
-    const struct ms_place at_format = {NULL, "format", 0}, at_list = {NULL, "tensors", 0};
-    if (!ms_json_keys(reading, NULL, document, keys,
-                      "format, mesh, world_size, rank, coordinates and tensors"))
+    const struct ms_place at_format = {NULL, "format", 0};
+    const char *values[KEYS];
+    if (!ms_json_members(parser->reading, NULL, document, keys, values,
+                         "format, mesh, world_size, rank, coordinates and tensors"))
         return false;
-    const char *format = json_string_value(json_object_get(document, "format"));
-    if (format == NULL || strcmp(format, "metashard-plan/1") != 0)
-        return ms_fault_at(reading, &at_format, "expected \"metashard-plan/1\"");
-    if (!ms_mesh_parse(reading, document, plan))
-        return false;
-    json_t *list = json_object_get(document, "tensors");
-    if (!json_is_array(list) || json_array_size(list) >= UINT32_MAX)
-        return ms_fault_at(reading, &at_list, "expected a list of entries");
-    plan->count = json_array_size(list);
-    plan->entries = ms_arena_take(&plan->arena, plan->count, sizeof(*plan->entries));
-    if (plan->entries == NULL)
-        return ms_fault_at(reading, &at_list, "out of memory");
-    for (size_t i = 0; i < plan->count; i++) {
-        const struct ms_place at = {&at_list, NULL, i};
-        if (!parse_entry(reading, &at, json_array_get(list, i), plan, &plan->entries[i]))
-            return false;
-    }
-    return list_entries(reading, plan);
+    if (!ms_json_is_text(values[FORMAT], "metashard-plan/1"))
+        return ms_fault_at(parser->reading, &at_format, "expected \"metashard-plan/1\"");
+    const struct ms_mesh_values mesh = {values[MESH], values[WORLD_SIZE], values[RANK],
+                                        values[COORDINATES]};
+    return ms_mesh_parse(parser->reading, &mesh, parser->plan) &&
+           parse_entries(parser, values[TENSORS]);
 }
 
 bool ms_plan_parse(const char *text, size_t bytes, const char *file, struct ms_plan **plan_out,
                    struct ms_fault *fault)
 {
     const struct ms_fault_context reading = {file, fault};
-    json_error_t error;
-    if (bytes > PLAN_MAX_BYTES)
-        return ms_fault_at(&reading, NULL, "expected at most %d bytes", PLAN_MAX_BYTES);
-    json_t *document = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (document == NULL)
-        return ms_fault_at_line(&reading, error.line, error.column, error.text);
-    struct ms_plan *plan = ms_heap_zalloc(sizeof(*plan));
-    const bool is_good = plan != NULL ? parse_document(&reading, document, plan)
-                                      : ms_fault_at(&reading, NULL, "out of memory");
-    json_decref(document);
+    const char *document;
+    if (!ms_json_check(&reading, text, bytes, &document))
+        return false;
+    struct parser parser = {.reading = &reading, .plan = ms_heap_zalloc(sizeof(*parser.plan))};
+    const bool is_good = parser.plan != NULL ? parse_document(&parser, document)
+                                             : ms_fault_at(&reading, NULL, "out of memory");
+    ms_hash_set_cleanup(&parser.known_terms);
     if (!is_good) {
-        ms_plan_destroy(plan);
+        ms_plan_destroy(parser.plan);
         return false;
     }
-    *plan_out = plan;
+    ms_forms_end(&parser.plan->forms);
+    *plan_out = parser.plan;
     return true;
 }
 
 bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *fault)
 {
-    char *text;
+    struct ms_pages text;
     size_t bytes;
-    if (!ms_file_read(path, PLAN_MAX_BYTES, &text, &bytes, fault))
+    if (!ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes, fault))
         return false;
-    const bool is_good = ms_plan_parse(text, bytes, path, plan_out, fault);
-    ms_heap_free(text);
+    const bool is_good = ms_plan_parse(text.memory, bytes, path, plan_out, fault);
+    ms_pages_cleanup(&text);
     return is_good;
 }
 
@@ -192,13 +267,18 @@ void ms_plan_destroy(struct ms_plan *plan)
     if (plan == NULL)
         return;
     ms_arena_cleanup(&plan->arena);
+    ms_pages_cleanup(&plan->entries);
+    ms_pages_cleanup(&plan->terms);
+    ms_forms_cleanup(&plan->forms);
+    ms_hash_set_cleanup(&plan->exact);
+    ms_pages_cleanup(&plan->others);
     ms_heap_free(plan);
 }
 
 bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size)
 {
-    for (size_t i = 0; i < plan->count; i++) {
-        if (plan->entries[i].ranges != NULL)
+    for (uint32_t i = 0; i < plan->terms_count; i++) {
+        if (((const struct ms_terms *)plan->terms.memory)[i].ranges != NULL)
             return false;
     }
     struct ms_mesh mesh = plan->mesh;
@@ -228,15 +308,21 @@ size_t ms_plan_count(const struct ms_plan *plan)
 
 const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry)
 {
-    return plan->entries[entry].name;
+    return ms_plan_entries(plan)[entry].name;
 }
 
-const struct ms_tensor *ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry)
+bool ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry, struct ms_tensor *tensor_out)
 {
-    return plan->entries[entry].has_shape ? &plan->entries[entry].like : NULL;
+    const struct ms_plan_entry *one = &ms_plan_entries(plan)[entry];
+    if (one->form == MS_NO_NUMBER)
+        return false;
+    *tensor_out = (struct ms_tensor){.name = one->name};
+    ms_forms_get(&plan->forms, one->form, tensor_out);
+    return true;
 }
 
 bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry)
 {
-    return plan->entries[entry].is_exact && plan->entries[entry].has_shape;
+    const struct ms_plan_entry *one = &ms_plan_entries(plan)[entry];
+    return one->is_exact && one->form != MS_NO_NUMBER;
 }

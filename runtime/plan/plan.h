@@ -53,8 +53,8 @@ bool ms_rank_find(const struct ms_plan *plan, uint32_t *rank_out, struct ms_faul
 
 /* An entry's name or pattern; NULL if it selects only by size and order. */
 const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);
-/* The dtype and shape that an entry gives, or NULL. */
-const struct ms_tensor *ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry);
+/* The name, dtype and shape that an entry gives. Returns false if it gives no dtype and shape. */
+bool ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry, struct ms_tensor *tensor_out);
 /* True if the entry selects the tensor at this place of the list. An earlier one may decide it. */
 bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
                          size_t order);
@@ -63,13 +63,15 @@ bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry);
 
 /* Tensors to lay a plan over. Those without a name (NULL) match only entries without a name. */
 struct ms_layout_source {
-    const struct ms_tensor *const *tensors;
-    size_t count;
+    struct ms_tensor (*at)(const void *context, size_t index);
+    const void *context;
+    size_t count;      /* below 2^31 */
     bool has_declared; /* the plan's declarations come first; each tensor must have a name */
     bool is_complete;  /* a declared tensor that is not among them is a fault */
 };
 
-/* positions_out: each given tensor's index in the layout, which plan and tensors must outlive. */
+/* positions_out: each given tensor's index in the layout, which plan and tensors must outlive: it
+ * asks the source for them again. */
 bool ms_layout_create_of(const struct ms_plan *plan, const struct ms_layout_source *source,
                          size_t *positions_out, struct ms_layout **layout_out,
                          struct ms_fault *fault);
@@ -81,7 +83,9 @@ bool ms_layout_create(const struct ms_plan *plan, const struct ms_checkpoint *ch
 void ms_layout_destroy(struct ms_layout *layout); /* may be NULL */
 
 size_t ms_layout_count(const struct ms_layout *layout);
-const struct ms_tensor *ms_layout_tensor(const struct ms_layout *layout, size_t tensor);
+struct ms_tensor ms_layout_tensor(const struct ms_layout *layout, size_t tensor);
+/* True if none of the given tensors is this one: it is known from its declaration alone. */
+bool ms_layout_is_declaration(const struct ms_layout *layout, size_t tensor);
 /* The entry that decides a tensor, or SIZE_MAX. */
 size_t ms_layout_entry(const struct ms_layout *layout, size_t tensor);
 /* The number of the tensor's flat unit, from 0, or SIZE_MAX. */

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "runtime/base/arena.h"
+#include "runtime/base/hash_set.h"
+#include "runtime/checkpoint/forms.h"
 #include "runtime/document/json.h"
 #include "runtime/plan/placement.h"
 
@@ -10,36 +12,56 @@ enum ms_cut_kind { MS_CUT_SHARD, MS_CUT_ZERO3, MS_CUT_FSDP1 };
 
 /* A placement that is not "replicate". */
 struct ms_cut {
-    enum ms_cut_kind kind;
-    unsigned mesh_dim;
-    unsigned dim; /* shard: the tensor's dimension */
-    unsigned part_count;
+    uint8_t kind; /* enum ms_cut_kind */
+    uint8_t mesh_dim;
+    uint8_t dim; /* shard: the tensor's dimension */
+    uint8_t part_count;
     const uint64_t *parts; /* interleave: proportions */
     uint64_t part_sum;
     const char *unit; /* fsdp1 */
 };
 
-struct ms_plan_entry {
-    const char *name; /* NULL: not selected by name */
-    bool is_exact, has_size, has_order, has_shape;
+/* What an entry says beside name, dtype and shape. Entries that say the same have it in common. */
+struct ms_terms {
+    bool has_size, has_order;
     uint64_t size, order;
-    struct ms_tensor like; /* has_shape: dtype, shape, elements, bytes */
-    unsigned cut_count;    /* in the order they are applied; flat is the last */
+    unsigned cut_count; /* in the order they are applied; flat is the last */
     struct ms_cut *cuts;
     struct ms_range **ranges; /* by rank, and the end; NULL: none */
 };
 
+/* 16 bytes for each tensor that a plan declares, and its name. */
+struct ms_plan_entry {
+    const char *name;      /* NULL: not selected by name */
+    uint32_t form;         /* of the dtype and shape that it gives; MS_NO_NUMBER: none */
+    uint32_t is_exact : 1; /* the name is no pattern */
+    uint32_t terms : 31;
+};
+
 struct ms_plan {
-    struct ms_arena arena;
+    struct ms_arena arena; /* names, and what terms point to */
     struct ms_mesh mesh;
     bool has_rank;
     uint32_t rank;
-    size_t count;
-    struct ms_plan_entry *entries;
-    size_t exact_count, other_count;
-    const struct ms_plan_entry **exact;  /* with an exact name, sorted by it */
-    const struct ms_plan_entry **others; /* in their order */
+    uint32_t count;
+    struct ms_pages entries;
+    struct ms_pages terms; /* by number */
+    uint32_t terms_count;
+    struct ms_forms forms;
+    struct ms_hash_set exact; /* entries with an exact name, by it */
+    struct ms_pages others;   /* the other entries, in their order */
+    uint32_t other_count;
 };
+
+static inline struct ms_plan_entry *ms_plan_entries(const struct ms_plan *plan)
+{
+    return plan->entries.memory;
+}
+
+static inline const struct ms_terms *ms_terms_of(const struct ms_plan *plan, size_t entry)
+{
+    return (const struct ms_terms *)plan->terms.memory + ms_plan_entries(plan)[entry].terms;
+}
 
 struct ms_unit {
     const char *name;
@@ -47,36 +69,61 @@ struct ms_unit {
     size_t first; /* its first tensor in the list */
 };
 
+/* A tensor of a layout: 12 bytes. */
 struct ms_bound {
-    const struct ms_plan_entry *entry; /* NULL: none matches */
-    uint32_t unit;                     /* fsdp1 */
+    uint32_t is_given : 1; /* else it is the declaration of an entry */
+    uint32_t tensor : 31;  /* its index among those that were given, or the entry */
+    uint32_t entry;        /* that decides it; MS_NO_NUMBER: none */
+    uint32_t unit;         /* fsdp1 */
 };
 
 struct ms_layout {
     struct ms_arena arena;
     const struct ms_plan *plan;
+    struct ms_layout_source source;
     size_t count;
-    const struct ms_tensor **tensors;
-    struct ms_bound *bound;
+    struct ms_pages bound; /* struct ms_bound */
     struct ms_unit *units;
     size_t unit_count;
     uint64_t bytes;
 };
 
-bool ms_mesh_parse(const struct ms_fault_context *reading, json_t *document, struct ms_plan *plan);
+static inline struct ms_bound *ms_layout_bound(const struct ms_layout *layout, size_t tensor)
+{
+    return (struct ms_bound *)layout->bound.memory + tensor;
+}
+
+/* Of the entry that decides the tensor; NULL: none does. */
+static inline const struct ms_terms *ms_bound_terms(const struct ms_layout *layout, size_t tensor)
+{
+    const uint32_t entry = ms_layout_bound(layout, tensor)->entry;
+    return entry != MS_NO_NUMBER ? ms_terms_of(layout->plan, entry) : NULL;
+}
+
+/* The document's members of these keys; NULL: not given. */
+struct ms_mesh_values {
+    const char *mesh, *world_size, *rank, *coordinates;
+};
+bool ms_mesh_parse(const struct ms_fault_context *reading, const struct ms_mesh_values *values,
+                   struct ms_plan *plan);
 bool ms_mesh_number(struct ms_mesh *mesh); /* world and strides from sizes; false: too large */
 bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                         json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry);
+                         const char *value, struct ms_plan *plan, struct ms_terms *terms);
 bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                     json_t *value, struct ms_plan *plan, struct ms_plan_entry *entry);
+                     const char *value, struct ms_plan *plan, struct ms_terms *terms);
 
-/* The box that the entry's shard cuts leave to the rank; a flat cut does not change it. */
+/* The entry with this exact name; MS_NO_NUMBER: none. */
+uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name);
+
+uint64_t ms_terms_hash(const struct ms_terms *terms);
+bool ms_terms_are_same(const struct ms_terms *a, const struct ms_terms *b);
+
+/* The box that the shard cuts leave to the rank; a flat cut does not change it. */
 void ms_index_box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
-                       const struct ms_plan_entry *entry, const struct ms_tensor *tensor,
-                       uint32_t rank);
+                       const struct ms_terms *terms, const struct ms_tensor *tensor, uint32_t rank);
 
 /* The bytes of a rank's explicit ranges. */
-uint64_t ms_listed_bytes(const struct ms_plan_entry *entry, uint32_t rank);
+uint64_t ms_listed_bytes(const struct ms_terms *terms, uint32_t rank);
 
 /* The chunk rule: `count` elements over `ranks`. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)

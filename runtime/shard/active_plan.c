@@ -85,24 +85,25 @@ static bool grow_seen(size_t count)
     return true;
 }
 
+/* The known tensors, then the named ones. They change only with the lock held, and a sheet that
+ * does not fit them is made anew before it is asked. */
+static struct ms_tensor tensor_at(__attribute__((unused)) const void *context, size_t index)
+{
+    return index < ms_shard.known_count ? ms_checkpoint_files_at(index)
+                                        : ms_named_tensors_at(index - ms_shard.known_count)->tensor;
+}
+
 MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
 {
-    const size_t known = ms_checkpoint_files_count(), count = known + ms_named_tensors_count();
-    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
-    if (tensors == NULL || !grow_seen(known)) {
-        ms_heap_free(tensors);
+    const size_t known = ms_checkpoint_files_count();
+    if (!grow_seen(known)) {
         ms_sheet_cleanup_locked(&ms_shard.sheet); /* it has fewer tensors than there are */
         return ms_fault_set(fault, "out of memory");
     }
-    for (size_t i = 0; i < count; i++)
-        tensors[i] =
-            i < known ? ms_checkpoint_files_at(i) : &ms_named_tensors_at(i - known)->tensor;
-    const struct ms_layout_source source = {.tensors = tensors,
-                                            .count = count,
+    const struct ms_layout_source source = {.at = tensor_at,
+                                            .count = known + ms_named_tensors_count(),
                                             .has_declared = true};
-    const bool is_good = ms_sheet_init_locked(&ms_shard.sheet, &source, fault);
-    ms_heap_free(tensors);
-    return is_good;
+    return ms_sheet_init_locked(&ms_shard.sheet, &source, fault);
 }
 
 /* A plan that does not fit the program's tensors decides nothing about them. */
@@ -119,24 +120,20 @@ bool ms_shard_has_sheet_locked(void)
     return ms_shard.sheet.layout != NULL;
 }
 
+struct ms_tensor ms_unnamed_block_tensor(const void *blocks, size_t index)
+{
+    return ((const struct ms_unnamed_block *)blocks)[index].tensor;
+}
+
 void ms_shard_make_unnamed_sheet_locked(void)
 {
     struct ms_fault fault;
-    const size_t count = ms_shard.unnamed_count;
-    const struct ms_tensor **tensors = ms_heap_alloc((count + 1) * sizeof(*tensors));
-    if (tensors == NULL) {
-        ms_sheet_cleanup_locked(&ms_shard.unnamed_sheet);
-        ms_log(MS_ERROR, "%s: out of memory; entries without a name are not followed",
-               ms_shard.name);
-        return;
-    }
-    for (size_t i = 0; i < count; i++)
-        tensors[i] = &ms_shard.unnamed[i].tensor;
-    const struct ms_layout_source source = {.tensors = tensors, .count = count};
+    const struct ms_layout_source source = {.at = ms_unnamed_block_tensor,
+                                            .context = ms_shard.unnamed,
+                                            .count = ms_shard.unnamed_count};
     if (!ms_sheet_init_locked(&ms_shard.unnamed_sheet, &source, &fault))
         ms_log(MS_ERROR, "%s: %s; entries without a name are not followed", ms_shard.name,
                fault.text);
-    ms_heap_free(tensors);
 }
 
 /* --- the active plan */

@@ -2,29 +2,36 @@
 #include "runtime/shard/checkpoint_files.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "runtime/base/array.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/base/pages.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/trust.h"
 
+/* Its tensors are known one after the other, by offset, as the format lists them. */
 struct ms_checkpoint_file {
     struct stat stat;
-    size_t count;     /* 0: not a checkpoint */
-    size_t *by_place; /* its tensors by offset, as indices of all tensors */
-    uint64_t *reach;  /* the greatest end of by_place[0..i]: tensors of torch.save may overlap */
+    size_t first, count; /* of all tensors; none: not a checkpoint */
+    /* By tensor, the greatest end up to there. NULL: none overlaps; those of torch.save may. */
+    uint64_t *reach;
+};
+
+/* 16 bytes for each tensor, beside the checkpoint's own. */
+struct known_tensor {
+    uint32_t checkpoint, index;
+    uint64_t copied; /* bytes; may count some twice */
 };
 
 static struct {
-    struct {
-        const struct ms_tensor *tensor;
-        uint64_t copied; /* bytes; may count some twice */
-    } * all;
-    size_t count, capacity;
+    struct ms_pages all;
+    size_t count;
+    const struct ms_checkpoint **checkpoint;
+    size_t checkpoint_count, checkpoint_capacity;
     size_t complete; /* tensors that count and are copied completely */
     size_t counting; /* tensors that count, of the first `counted` */
     size_t counted;
@@ -33,14 +40,26 @@ static struct {
     size_t last; /* the file of the last query */
 } known;
 
+static struct known_tensor *known_at(size_t index)
+{
+    return (struct known_tensor *)known.all.memory + index;
+}
+
 size_t ms_checkpoint_files_count(void)
 {
     return known.count;
 }
 
-const struct ms_tensor *ms_checkpoint_files_at(size_t index)
+struct ms_tensor ms_checkpoint_files_at(size_t index)
 {
-    return known.all[index].tensor;
+    const struct known_tensor *one = known_at(index);
+    return ms_checkpoint_tensor(known.checkpoint[one->checkpoint], one->index);
+}
+
+static uint64_t end_of(size_t index)
+{
+    const struct ms_tensor tensor = ms_checkpoint_files_at(index);
+    return tensor.offset + tensor.bytes;
 }
 
 static bool is_same(const struct stat *a, const struct stat *b)
@@ -72,52 +91,60 @@ static struct ms_checkpoint_file *add_file(const struct stat *stat)
     return file;
 }
 
-static int by_place(const void *a, const void *b)
+static bool overlap(size_t first, size_t end)
 {
-    const size_t left = *(const size_t *)a, right = *(const size_t *)b;
-    const uint64_t left_at = known.all[left].tensor->offset;
-    const uint64_t right_at = known.all[right].tensor->offset;
-    if (left_at != right_at)
-        return left_at < right_at ? -1 : 1;
-    return left < right ? -1 : left > right;
+    for (size_t i = first + 1; i < end; i++) {
+        if (end_of(i) < end_of(i - 1))
+            return true;
+    }
+    return false;
 }
 
 /* Tensors [first, end) of all are those of one file. */
 static bool add_tensors(struct ms_checkpoint_file *file, size_t first, size_t end)
 {
-    file->by_place = ms_heap_alloc((end - first) * sizeof(*file->by_place));
-    file->reach = ms_heap_alloc((end - first) * sizeof(*file->reach));
-    if (file->by_place == NULL || file->reach == NULL)
-        return false;
-    for (size_t i = first; i < end; i++)
-        file->by_place[i - first] = i;
-    qsort(file->by_place, end - first, sizeof(*file->by_place), by_place);
     uint64_t reach = 0;
-    for (size_t i = 0; i < end - first; i++) {
-        const struct ms_tensor *tensor = known.all[file->by_place[i]].tensor;
-        if (tensor->offset + tensor->bytes > reach)
-            reach = tensor->offset + tensor->bytes;
-        file->reach[i] = reach;
+    if (overlap(first, end)) {
+        file->reach = ms_heap_alloc((end - first) * sizeof(*file->reach));
+        if (file->reach == NULL)
+            return false;
+        for (size_t i = first; i < end; i++) {
+            reach = end_of(i) > reach ? end_of(i) : reach;
+            file->reach[i - first] = reach;
+        }
     }
+    file->first = first;
     file->count = end - first;
     return true;
 }
 
-/* Adds all files of a checkpoint, which stays open: tensors point into it. */
-static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
+/* The tensors of the checkpoint's file that is that of tensor `at`; returns the next file's. */
+static size_t list_tensors(const struct ms_checkpoint *checkpoint, size_t at)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
-    const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
-    for (size_t i = 0; i < count;) {
-        const char *path = tensors[i].file;
+    const char *file = ms_checkpoint_tensor(checkpoint, at).file;
+    for (; at < count && ms_checkpoint_tensor(checkpoint, at).file == file; at++) {
+        if (!ms_pages_grow(&known.all, (known.count + 1) * sizeof(struct known_tensor)))
+            return SIZE_MAX;
+        *known_at(known.count++) =
+            (struct known_tensor){(uint32_t)known.checkpoint_count - 1, (uint32_t)at, 0};
+    }
+    return at;
+}
+
+/* Adds all files of a checkpoint, which stays open: tensors are asked of it. */
+static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
+{
+    if (!MS_ARRAY_GROW(known.checkpoint, known.checkpoint_count, known.checkpoint_capacity))
+        return false;
+    known.checkpoint[known.checkpoint_count++] = checkpoint;
+    for (size_t i = 0; i < ms_checkpoint_count(checkpoint);) {
+        const char *path = ms_checkpoint_tensor(checkpoint, i).file;
         const size_t first = known.count;
-        for (; i < count && strcmp(tensors[i].file, path) == 0; i++) {
-            if (!MS_ARRAY_GROW(known.all, known.count, known.capacity))
-                return false;
-            known.all[known.count].copied = 0;
-            known.all[known.count++].tensor = &tensors[i];
-        }
         struct stat now;
+        i = list_tensors(checkpoint, i);
+        if (i == SIZE_MAX)
+            return false;
         if (stat(path, &now) != 0)
             continue;
         struct ms_checkpoint_file *file = find_file(&now);
@@ -151,15 +178,19 @@ static bool find_index(const char *path, char *index, size_t bytes)
 
 static bool holds_file(const struct ms_checkpoint *checkpoint, const struct stat *wanted)
 {
-    const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
+    const char *before = NULL;
     struct stat now;
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++) {
-        const bool is_new = i == 0 || strcmp(tensors[i].file, tensors[i - 1].file) != 0;
-        if (is_new && stat(tensors[i].file, &now) == 0 && is_same(&now, wanted))
+        const char *file = ms_checkpoint_tensor(checkpoint, i).file;
+        if (file != before && stat(file, &now) == 0 && is_same(&now, wanted))
             return true;
+        before = file;
     }
     return false;
 }
+
+/* A copy that takes so long is explained. */
+enum { SLOW_NS = MS_NS_PER_S };
 
 struct headers {
     const struct ms_source *source;
@@ -184,8 +215,13 @@ static bool read_headers(const struct ms_source *source, const char *path,
                          struct ms_checkpoint **checkpoint_out, struct ms_fault *fault)
 {
     struct headers headers = {.source = source, .path = path, .fault = fault};
+    const uint64_t began = ms_clock_ns(CLOCK_MONOTONIC);
     fault->text[0] = '\0';
     ms_file_thread_call(read_headers_there, &headers);
+    const uint64_t spent = ms_clock_ns(CLOCK_MONOTONIC) - began;
+    if (spent > SLOW_NS)
+        ms_log(MS_WARN, "%s: it took %.1f s to read the names and places of its tensors", path,
+               (double)spent / MS_NS_PER_S);
     *checkpoint_out = headers.checkpoint;
     return headers.is_read;
 }
@@ -233,13 +269,18 @@ const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source
     return file != NULL && file->count > 0 ? file : NULL;
 }
 
+static uint64_t reach_of(const struct ms_checkpoint_file *file, size_t index)
+{
+    return file->reach != NULL ? file->reach[index] : end_of(file->first + index);
+}
+
 /* The first tensor by place that may reach behind begin. */
 static size_t first_behind(const struct ms_checkpoint_file *file, uint64_t begin)
 {
     size_t low = 0, high = file->count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (file->reach[middle] <= begin)
+        if (reach_of(file, middle) <= begin)
             low = middle + 1;
         else
             high = middle;
@@ -251,10 +292,10 @@ bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t b
                                ms_checkpoint_files_visitor *visit, void *context)
 {
     for (size_t i = first_behind(file, begin); i < file->count; i++) {
-        const struct ms_tensor *tensor = known.all[file->by_place[i]].tensor;
-        if (tensor->offset >= end)
+        const struct ms_tensor tensor = ms_checkpoint_files_at(file->first + i);
+        if (tensor.offset >= end)
             break;
-        if (tensor->offset + tensor->bytes > begin && !visit(context, file->by_place[i], tensor))
+        if (tensor.offset + tensor.bytes > begin && !visit(context, file->first + i, &tensor))
             return false;
     }
     return true;
@@ -270,18 +311,24 @@ static bool counts(const struct ms_tensor *tensor, const struct note *note)
     return tensor->bytes >= note->least && tensor->bytes >= note->slack;
 }
 
+static bool counts_at(size_t index, const struct note *note)
+{
+    const struct ms_tensor tensor = ms_checkpoint_files_at(index);
+    return counts(&tensor, note);
+}
+
 /* The program loads again: copies what is there already, while nothing is missing. */
 static void begin_again(void)
 {
     for (size_t i = 0; i < known.count; i++)
-        known.all[i].copied = 0;
+        known_at(i)->copied = 0;
     known.complete = 0;
 }
 
 static bool add_tensor_copy(void *context, size_t index, const struct ms_tensor *tensor)
 {
     struct note *note = context;
-    uint64_t *copied = &known.all[index].copied;
+    uint64_t *copied = &known_at(index)->copied;
     if (counts(tensor, note) && *copied + note->slack > tensor->bytes &&
         known.complete == known.counting)
         begin_again();
@@ -305,6 +352,6 @@ bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_
     if (!note.completed)
         return false;
     for (; known.counted < known.count; known.counted++)
-        known.counting += counts(known.all[known.counted].tensor, &note);
+        known.counting += counts_at(known.counted, &note);
     return known.complete == known.counting;
 }

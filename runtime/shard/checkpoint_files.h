@@ -15,13 +15,14 @@ struct ms_checkpoint_file;
 
 /* All tensors, in the order in which they became known; none is ever removed. */
 size_t ms_checkpoint_files_count(void);
-const struct ms_tensor *ms_checkpoint_files_at(size_t index);
+struct ms_tensor ms_checkpoint_files_at(size_t index);
 
 /* The file behind a source, or NULL if it is no checkpoint; each file is read once. */
 const struct ms_checkpoint_file *ms_checkpoint_files_find(const struct ms_source *source);
 
 /* Calls visit for each tensor with bytes in [begin, end) of the file, by offset; `index` is that of
- * ms_checkpoint_files_at. Returns false as soon as visit does. */
+ * ms_checkpoint_files_at. Returns false as soon as visit does. The tensor is gone after the call,
+ * its name is not. */
 typedef bool ms_checkpoint_files_visitor(void *context, size_t index,
                                          const struct ms_tensor *tensor);
 bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,

@@ -81,8 +81,9 @@ MS_HOLDS(ms_shard.lock) static bool add_by_entry(uint64_t bytes, struct ms_range
     struct ms_sheet sheet = {0};
     struct ms_fault fault;
     struct ms_ranges ours = {0};
-    const struct ms_tensor *const tensors[] = {&block.tensor};
-    const struct ms_layout_source source = {.tensors = tensors, .count = 1};
+    const struct ms_layout_source source = {.at = ms_unnamed_block_tensor,
+                                            .context = &block,
+                                            .count = 1};
     if (!ms_unnamed_block_select_locked(&block, SIZE_MAX) ||
         !ms_sheet_init_locked(&sheet, &source, &fault))
         return false;

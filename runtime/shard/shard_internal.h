@@ -67,6 +67,9 @@ MS_HOLDS(ms_shard.lock) void ms_sheet_cleanup_locked(struct ms_sheet *sheet);
 MS_HOLDS(ms_shard.lock)
 bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order);
 
+/* For a struct ms_layout_source over an array of blocks. */
+struct ms_tensor ms_unnamed_block_tensor(const void *blocks, size_t index);
+
 /* Makes the sheet of ms_shard.unnamed. */
 MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);
 

@@ -13,7 +13,7 @@ static void add_tensor(struct ms_state_plan *facts, const struct ms_sheet *sheet
 {
     const size_t position = sheet->positions[given];
     facts->tensors++;
-    facts->planned_bytes += ms_layout_tensor(sheet->layout, position)->bytes;
+    facts->planned_bytes += ms_layout_tensor(sheet->layout, position).bytes;
     facts->owned_bytes += ms_placement_bytes(sheet->placement, position);
 }
 
@@ -89,16 +89,11 @@ MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
 {
     const struct ms_layout *layout = ms_shard.sheet.layout;
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        if (ms_plan_entry_meets(ms_shard.plan, entry, ms_layout_tensor(layout, i), i))
+        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
+        if (ms_plan_entry_meets(ms_shard.plan, entry, &tensor, i))
             return true;
     }
     return false;
-}
-
-/* True if only the declaration itself, the n-th, matches: its own tensor stands in the layout. */
-MS_HOLDS(ms_shard.lock) static bool is_unplaced_locked(size_t entry, size_t n)
-{
-    return ms_layout_tensor(ms_shard.sheet.layout, n) == ms_plan_entry_tensor(ms_shard.plan, entry);
 }
 
 MS_HOLDS(ms_shard.lock) static bool is_ambiguous_locked(size_t entry)
@@ -120,7 +115,9 @@ void ms_shard_visit_unmatched(ms_shard_visitor *visit, void *context)
     size_t declared = 0;
     for (size_t i = 0; i < count && is_met != NULL; i++) {
         const bool declares = ms_plan_entry_declares(ms_shard.plan, i);
-        const bool is_unplaced = declares && is_unplaced_locked(i, declared++);
+        /* Only the declaration itself matches. */
+        const bool is_unplaced =
+            declares && ms_layout_is_declaration(ms_shard.sheet.layout, declared++);
         /* A declaration has an exact name: if it has a place, its tensor matches it. */
         if (!is_ambiguous_locked(i) &&
             (is_unplaced || (!declares && !is_met[i] && !is_met_locked(i))))

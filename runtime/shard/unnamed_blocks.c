@@ -101,8 +101,9 @@ MS_HOLDS(ms_shard.lock)
 static size_t count_declared_locked(const size_t *unplaced, size_t count, uint64_t bytes)
 {
     size_t found = 0;
+    struct ms_tensor tensor;
     for (size_t i = 0; i < count; i++)
-        found += ms_plan_entry_tensor(ms_shard.plan, unplaced[i])->bytes == bytes;
+        found += ms_plan_entry_tensor(ms_shard.plan, unplaced[i], &tensor) && tensor.bytes == bytes;
     return found;
 }
 
@@ -110,12 +111,14 @@ MS_HOLDS(ms_shard.lock)
 static void match_declared_locked(const struct list *list, const size_t *unplaced, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        const struct ms_tensor *tensor = ms_plan_entry_tensor(ms_shard.plan, unplaced[i]);
+        struct ms_tensor tensor;
+        if (!ms_plan_entry_tensor(ms_shard.plan, unplaced[i], &tensor))
+            continue;
         const struct ms_unnamed_block *block = NULL;
-        const size_t blocks = count_blocks_locked(list, tensor->bytes, &block);
-        if (blocks == 1 && count_declared_locked(unplaced, count, tensor->bytes) == 1)
-            ms_shard_name_locked(block->allocation_id, block->begin, block->end, tensor->name,
-                                 tensor);
+        const size_t blocks = count_blocks_locked(list, tensor.bytes, &block);
+        if (blocks == 1 && count_declared_locked(unplaced, count, tensor.bytes) == 1)
+            ms_shard_name_locked(block->allocation_id, block->begin, block->end, tensor.name,
+                                 &tensor);
         else if (blocks > 0)
             ms_shard.ambiguous[ms_shard.ambiguous_count++] = unplaced[i];
     }
@@ -126,10 +129,11 @@ MS_HOLDS(ms_shard.lock) static size_t list_unplaced_locked(size_t *unplaced)
 {
     size_t count = 0, declared = 0;
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
-        if (!ms_plan_entry_declares(ms_shard.plan, i))
+        struct ms_tensor tensor;
+        if (!ms_plan_entry_declares(ms_shard.plan, i) ||
+            !ms_plan_entry_tensor(ms_shard.plan, i, &tensor))
             continue;
-        const struct ms_tensor *tensor = ms_plan_entry_tensor(ms_shard.plan, i);
-        if (ms_layout_tensor(ms_shard.sheet.layout, declared++) == tensor && tensor->bytes > 0)
+        if (ms_layout_is_declaration(ms_shard.sheet.layout, declared++) && tensor.bytes > 0)
             unplaced[count++] = i;
     }
     return count;
@@ -146,9 +150,9 @@ bool ms_unnamed_block_select_locked(struct ms_unnamed_block *block, size_t order
     for (size_t i = 0; i < ms_plan_count(ms_shard.plan); i++) {
         if (!ms_plan_entry_meets(ms_shard.plan, i, &block->tensor, order))
             continue;
-        const struct ms_tensor *like = ms_plan_entry_tensor(ms_shard.plan, i);
-        if (like != NULL && like->bytes == bytes)
-            block->tensor = *like;
+        struct ms_tensor like;
+        if (ms_plan_entry_tensor(ms_shard.plan, i, &like) && like.bytes == bytes)
+            block->tensor = like;
         block->tensor.name = NULL; /* the entry has none either */
         return true;
     }

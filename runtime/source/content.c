@@ -10,6 +10,7 @@
 #include "runtime/base/array.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/pages.h"
 #include "runtime/driver/flags.h"
 #include "runtime/source/mapping.h"
 #include "runtime/source/source_internal.h"
@@ -122,14 +123,12 @@ static void read_file(struct file *file)
     if (file_bytes < sizeof(start) || !peek(file, 0, start, sizeof(start)) ||
         !is_start(start, &length) || length > file_bytes - 8)
         return;
-    char *header = ms_heap_alloc(length + 1);
-    if (header == NULL)
+    struct ms_pages header = {0};
+    if (!ms_pages_grow(&header, length + 1)) /* its end is a zero */
         return;
-    if (peek(file, 8, header, length)) {
-        header[length] = '\0';
-        read_header(file, header, 8 + length);
-    }
-    ms_heap_free(header);
+    if (peek(file, 8, header.memory, length))
+        read_header(file, header.memory, 8 + length);
+    ms_pages_cleanup(&header);
 }
 
 static struct file *add_file(const struct ms_mapping *mapping)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""growth.py SCALE KERNELS PLAN FOLDER: how the work grows with blocks, tensors and ranks, from 100 to 1,000,000.
+"""growth.py SCALE KERNELS PLAN MEASURE FOLDER: how the work grows with blocks, tensors and ranks, from 100 to 1,000,000.
 
 Runs tests/bench/scale and tests/plans/plan/bench-plan, and fits time = c * n^exponent by least squares on the logarithms:
 over all sizes, and once more over the larger half of them, where what is spent once no longer counts. Prints a line for
 each: the exponents, and the time of each size over that of the smallest. 0 is a time that does not depend on n, 1 one in
-proportion to it; a sorted table costs a little more than 1, and 2 would be a fault.
+proportion to it; a sorted table costs a little more than 1, and 2 would be a fault. Rows of memory are bytes, from 1,000 on
+(tests/plans/plan/measure-load).
 
 GROWTH_LARGEST (default 1000000) ends it sooner. GROWTH_SECONDS (default 60): what would last longer, going
 by the sizes before, is left out, and said ("-"). So is a plan for which there is not memory enough.
@@ -15,6 +16,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "plans", "plan"))
+from large_files import write_header, write_plan  # pylint: disable=wrong-import-position
 
 LARGEST = int(os.environ.get("GROWTH_LARGEST", "1000000"))
 SECONDS = float(os.environ.get("GROWTH_SECONDS", "60"))
@@ -101,6 +106,26 @@ def plans(program):
     return curves
 
 
+def memory(program, folder):
+    """The same as scale(), of bytes."""
+    curves = {}
+    words = {"after": "after reading", "bound": "with the placement of a rank", "peak": "the most while reading"}
+    for kind, write, what in (("plan", write_plan, "a plan"), ("checkpoint", write_header, "a header")):
+        for size in (size for size in SIZES if size >= 1000):
+            # A header has at most 100 MB.
+            if kind == "checkpoint" and size > 750000:
+                curves[f"memory of {what}: {words['after']}"].append((size, None))
+                curves[f"memory of {what}: {words['peak']}"].append((size, None))
+                continue
+            with tempfile.NamedTemporaryFile(prefix="metashard-growth-", dir=folder) as file:
+                write(file.name, size)
+                text = subprocess.run([program, kind, file.name], stdout=subprocess.PIPE, text=True, check=True).stdout
+            for key, number in (line.split() for line in text.splitlines()):
+                if key in words:
+                    curves.setdefault(f"memory of {what}: {words[key]}", []).append((size, float(number)))
+    return curves
+
+
 def print_curve(name, points, is_call):
     seen = [(n, t) for n, t in points if t is not None]
     fits = [exponent(seen), exponent(seen[len(seen) // 2:] if len(seen) > 3 else seen)]
@@ -120,13 +145,13 @@ def print_curve(name, points, is_call):
 
 
 def main():
-    program, kernels, plan, folder = sys.argv[1:]
+    program, kernels, plan, measure, folder = sys.argv[1:]
     curves, calls = scale(program, kernels, folder)
     print("growth of the processor time, to that of the smallest size; exponents of n, of all sizes and of the larger half")
     print(f"{'':58} {'of':4}{'exponent':>9}{'larger':>9}" + "".join(f"{size:>11}" for size in SIZES))
     for name, points in curves.items():
         print_curve(name, points, name in calls)
-    for name, points in plans(plan).items():
+    for name, points in [*plans(plan).items(), *memory(measure, folder).items()]:
         print_curve(name, points, False)
 
 

@@ -284,7 +284,8 @@ of the private heap that are in use, and its own records. The state page, of a s
 Processor time by the number n of things, over that at the smallest n; *of all* of them, or of one *call*. The exponent is that of
 the line with the least squares through the logarithms: 0 does not grow, 1 grows in proportion. Where a cell has "-" that size
 was left out, because it would have taken longer than `GROWTH_SECONDS` allows, by the sizes before: the exponent says how it goes on.
-Where it has "<" it took less than can be told.
+Where it has "<" it took less than can be told. Rows of memory are bytes that are resident, in place of time; a header of a
+million such tensors would be longer than a header may be.
 
 {growth}
 {notes}"""
@@ -301,7 +302,6 @@ NOTES = """What grows faster than it must, and why it stays so:
   are the same work as allocators do it.
 - *Allocations: look up an address*: a binary search, so the number of steps is the logarithm; but with a million allocations
   each step waits for memory.
-- *Header of a file: parse*: a million tensors are 100 MB of JSON, and reading that into objects waits for memory.
 
 What cannot run here is not in the table: ranks are processes, and of a million there are only plans; and Linux allows 65530
 mappings. Tensors of a file have 64 KiB each, and are brought into memory 256 at a time.

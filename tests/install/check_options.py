@@ -70,19 +70,19 @@ def check_without_packages(machine):
     check("without the packages of jemalloc and jansson it is configured", status == 0, text)
     check("the heap is libc's, and the summary says why",
           summary_of(text, "heap").startswith("libc: libjemalloc_pic.a was not found"), text)
-    check("there are no plans, and the summary says why",
-          summary_of(text, "plans").startswith("no: jansson was neither found nor fetched"), text)
-    check("metashard-plan is not built, metashard-dump is",
+    check("metashard-plan is left out, and the summary says why",
+          summary_of(text, "metashard-plan").startswith("no: jansson was neither found nor fetched"), text)
+    check("it is not built, metashard-dump is",
           "metashard-plan" not in targets and "metashard-dump" in targets, targets)
     status, text, _ = machine.configure("-Dplans=enabled")
-    check("plans that are asked for and cannot be had are an error", status != 0 and "subproject" in text, text)
+    check("one that is asked for and cannot be had is an error", status != 0 and "subproject" in text, text)
     status, text, _ = machine.configure("-Dheap=jemalloc")
     check("so is a heap", status != 0 and "libjemalloc_pic.a was not found" in text, text)
 
 
 def check_switched_off(machine):
     status, text, targets = machine.configure("-Dplans=disabled", "-Dheap=libc")
-    check("plans and jemalloc can be switched off", status == 0 and summary_of(text, "plans") == "no" and
+    check("metashard-plan and jemalloc can be switched off", status == 0 and summary_of(text, "metashard-plan") == "no" and
           summary_of(text, "heap") == "libc" and "metashard-plan" not in targets, text)
 
 

@@ -8,51 +8,57 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "tools/dump/dump.h"
 
+/* The tensors of a checkpoint by their offsets in the file; free(). */
+struct tensors {
+    struct place {
+        uint64_t offset;
+        size_t index;
+    } * places;
+    size_t count;
+    const struct ms_checkpoint *checkpoint;
+};
+
 static int by_offset(const void *a, const void *b)
 {
-    const struct ms_tensor *left = *(const struct ms_tensor *const *)a;
-    const struct ms_tensor *right = *(const struct ms_tensor *const *)b;
+    const struct place *left = a, *right = b;
     return left->offset < right->offset ? -1 : left->offset > right->offset;
 }
 
-/* The tensors of a checkpoint by their offsets in the file; free(). */
-static const struct ms_tensor **order(const struct ms_checkpoint *checkpoint)
+static struct tensors order(const struct ms_checkpoint *checkpoint)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
-    const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
-    const struct ms_tensor **ordered = calloc(count + 1, sizeof(*ordered));
-    for (size_t i = 0; i < count && ordered != NULL; i++)
-        ordered[i] = &tensors[i];
-    if (ordered != NULL)
-        qsort(ordered, count, sizeof(*ordered), by_offset);
-    return ordered;
+    struct tensors tensors = {calloc(count + 1, sizeof(struct place)), count, checkpoint};
+    for (size_t i = 0; i < count && tensors.places != NULL; i++)
+        tensors.places[i] = (struct place){ms_checkpoint_tensor(checkpoint, i).offset, i};
+    if (tensors.places != NULL)
+        qsort(tensors.places, count, sizeof(struct place), by_offset);
+    return tensors;
 }
 
 /* The last tensor that begins at or before the offset, if it reaches the offset. */
-static const struct ms_tensor *find(const struct ms_tensor *const *tensors, size_t count,
-                                    uint64_t offset)
+static bool find(const struct tensors *tensors, uint64_t offset, struct ms_tensor *tensor_out)
 {
-    size_t low = 0, high = count;
+    size_t low = 0, high = tensors->count;
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
-        if (tensors[middle]->offset <= offset)
+        if (tensors->places[middle].offset <= offset)
             low = middle + 1;
         else
             high = middle;
     }
-    if (low == 0 || offset - tensors[low - 1]->offset >= tensors[low - 1]->bytes)
-        return NULL;
-    return tensors[low - 1];
+    if (low == 0)
+        return false;
+    *tensor_out = ms_checkpoint_tensor(tensors->checkpoint, tensors->places[low - 1].index);
+    return offset - tensor_out->offset < tensor_out->bytes;
 }
 
-static void name_block(struct ms_state_block *block, const struct ms_tensor *const *tensors,
-                       size_t count)
+static void name_block(struct ms_state_block *block, const struct tensors *tensors)
 {
-    const struct ms_tensor *tensor = find(tensors, count, block->file_offset);
-    if (tensor == NULL)
+    struct ms_tensor tensor;
+    if (!find(tensors, block->file_offset, &tensor))
         return;
-    const uint64_t left = tensor->bytes - (block->file_offset - tensor->offset);
-    snprintf(block->name, sizeof(block->name), "%s%s", tensor->name,
+    const uint64_t left = tensor.bytes - (block->file_offset - tensor.offset);
+    snprintf(block->name, sizeof(block->name), "%s%s", tensor.name,
              block->kind_bytes[MS_BYTES_FILE] > left ? " and others" : "");
     ms_state_clean_text(block->name, sizeof(block->name));
 }
@@ -63,13 +69,13 @@ static void name_blocks_of(struct ms_snapshot *snapshot, size_t file)
     struct ms_fault fault;
     if (!ms_checkpoint_open(snapshot->files[file].path, &checkpoint, &fault))
         return; /* it is gone, or no checkpoint */
-    const struct ms_tensor **tensors = order(checkpoint);
-    for (size_t i = 0; i < snapshot->block_count && tensors != NULL; i++) {
+    const struct tensors tensors = order(checkpoint);
+    for (size_t i = 0; i < snapshot->block_count && tensors.places != NULL; i++) {
         struct ms_state_block *block = &snapshot->blocks[i];
         if (block->file == file + 1 && block->name[0] == '\0')
-            name_block(block, tensors, ms_checkpoint_count(checkpoint));
+            name_block(block, &tensors);
     }
-    free(tensors);
+    free(tensors.places);
     ms_checkpoint_close(checkpoint);
 }
 

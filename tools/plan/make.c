@@ -248,13 +248,13 @@ static json_t *add_placement(const struct maker *maker, const struct rules *rule
 static json_t *make_entries(const struct maker *maker, const struct rules *rules,
                             const struct ms_checkpoint *checkpoint)
 {
-    const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
     json_t *entries = json_array();
     bool good = entries != NULL;
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint) && good; i++) {
-        json_t *entry = declared(&tensors[i]);
+        const struct ms_tensor tensor = ms_checkpoint_tensor(checkpoint, i);
+        json_t *entry = declared(&tensor);
         good = entry != NULL && json_array_append_new(entries, entry) == 0 &&
-               add_placement(maker, rules, &tensors[i], i, entry) != NULL;
+               add_placement(maker, rules, &tensor, i, entry) != NULL;
     }
     if (good)
         return entries;

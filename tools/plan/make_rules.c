@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/heap.h"
 #include "runtime/document/json.h"
 #include "runtime/plan/pattern.h"
 
@@ -56,17 +55,17 @@ static json_t *load_rules(const char *path)
     struct ms_fault fault;
     const struct ms_fault_context reading = {path, &fault};
     json_error_t error;
-    char *text = NULL;
+    struct ms_pages text = {0};
     size_t bytes;
     json_t *entries = NULL;
     if (ms_file_read(path, RULES_MAX_BYTES, &text, &bytes, &fault)) {
-        entries = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+        entries = json_loadb(text.memory, bytes, JSON_REJECT_DUPLICATES, &error);
         if (entries == NULL)
             ms_fault_at_line(&reading, error.line, error.column, error.text);
         else if (!json_is_array(entries))
             ms_fault_at(&reading, NULL, "expected a list of entries");
     }
-    ms_heap_free(text);
+    ms_pages_cleanup(&text);
     if (json_is_array(entries))
         return entries;
     fprintf(stderr, "%s\n", fault.text);

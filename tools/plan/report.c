@@ -74,7 +74,7 @@ static size_t report_unplaced(const struct ms_layout *layout)
             continue;
         if (count++ < 10) {
             fputs("not placed: ", stdout);
-            put_escaped(stdout, ms_layout_tensor(layout, i)->name, "\\");
+            put_escaped(stdout, ms_layout_tensor(layout, i).name, "\\");
             putchar('\n');
         }
     }
@@ -137,7 +137,7 @@ static size_t report_json(const struct ms_layout *layout, const struct ms_census
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         if (ms_layout_is_placed(layout, i))
             continue;
-        put_string(&list, NULL, ms_layout_tensor(layout, i)->name);
+        put_string(&list, NULL, ms_layout_tensor(layout, i).name);
         unplaced++;
     }
     json_end(&list, ']');
@@ -208,11 +208,11 @@ static void print_json(const struct ms_layout *layout, const struct ms_placement
     put_number(&object, "world_size", ms_plan_mesh(ms_layout_plan(layout))->world);
     struct writer list = json_begin(&object, "tensors", '[', false);
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        const struct ms_tensor *tensor = ms_layout_tensor(layout, i);
+        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
         struct writer row = json_begin(&list, NULL, '{', true);
-        put_string(&row, "name", tensor->name);
-        put_string(&row, "dtype", ms_dtype_names[tensor->dtype]);
-        put_shape(&row, tensor);
+        put_string(&row, "name", tensor.name);
+        put_string(&row, "dtype", ms_dtype_names[tensor.dtype]);
+        put_shape(&row, &tensor);
         put_ranges(&row, placement, i);
         json_end(&row, '}');
     }
@@ -226,11 +226,11 @@ static void print_text(const struct ms_layout *layout, const struct ms_placement
     printf("rank %" PRIu32 " keeps %" PRIu64 " of %" PRIu64 " bytes\n", rank,
            ms_placement_total(placement), ms_layout_bytes(layout));
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        const struct ms_tensor *tensor = ms_layout_tensor(layout, i);
-        printf("%12" PRIu64 " of %12" PRIu64 "  ", ms_placement_bytes(placement, i), tensor->bytes);
-        put_escaped(stdout, tensor->name, "\\");
-        printf(" %s ", ms_dtype_names[tensor->dtype]);
-        print_shape(tensor);
+        const struct ms_tensor tensor = ms_layout_tensor(layout, i);
+        printf("%12" PRIu64 " of %12" PRIu64 "  ", ms_placement_bytes(placement, i), tensor.bytes);
+        put_escaped(stdout, tensor.name, "\\");
+        printf(" %s ", ms_dtype_names[tensor.dtype]);
+        print_shape(&tensor);
         putchar('\n');
     }
 }

@@ -31,7 +31,8 @@ static char *read_message(const char *path, size_t *bytes_out)
 {
     struct ms_plan *plan;
     struct ms_fault fault;
-    char *text, *message;
+    struct ms_pages text;
+    char *message;
     size_t bytes;
     if (!ms_file_read(path, PLAN_MAX_BYTES, &text, &bytes, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
@@ -40,17 +41,17 @@ static char *read_message(const char *path, size_t *bytes_out)
     message = ms_heap_alloc(bytes + 32);
     if (message == NULL) {
         fputs("metashard-plan: out of memory\n", stderr);
-    } else if (!ms_plan_parse(text, bytes, path, &plan, &fault)) {
+    } else if (!ms_plan_parse(text.memory, bytes, path, &plan, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
         ms_heap_free(message);
         message = NULL;
     } else {
         const size_t head = (size_t)sprintf(message, "plan %zu\n", bytes);
-        memcpy(message + head, text, bytes);
+        memcpy(message + head, text.memory, bytes);
         *bytes_out = head + bytes;
         ms_plan_destroy(plan);
     }
-    ms_heap_free(text);
+    ms_pages_cleanup(&text);
     return message;
 }
 

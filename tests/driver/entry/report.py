@@ -74,8 +74,6 @@ def said(lines):
 
 def check_no_plan(program, preload, folder):
     _, _, errors = run(program, preload, folder, METASHARD_PLAN="no/plan.json")
-    if errors and "without jansson" in errors[0]:
-        return
     place = os.path.join(os.getcwd(), "no/plan.json")
     check("a plan that never came is one line", said(errors), [
         f"METASHARD_PLAN: no plan was read from {place} before the process ended: No such file or directory"])
@@ -138,8 +136,6 @@ def check_busy(program, preload, folder):
     check("the dump tells what was known of that", seen, [{"fill": 4 * MIB}, {"fill": 4 * MIB}])
     status, errors, seen = run_busy(program, preload, folder, "free")
     check("and while one is freed", (status, errors), (0, []))
-    if any("has no plans" in line for line in run_busy(program, preload, folder, METASHARD_PLAN="plan.json")[1]):
-        return
     plan = os.path.join(folder, "plan.json")
     status, errors, seen = run_busy(program, preload, folder, plan, METASHARD_PLAN=plan)
     check("it ends while the thread for plans waits for that one", status, 0)

@@ -52,13 +52,13 @@ static void check_ranges(const struct ms_placement *placement, const struct ms_l
                          size_t index)
 {
     static struct ms_cursor cursor;
-    const struct ms_tensor *tensor = ms_layout_tensor(layout, index);
+    const struct ms_tensor tensor = ms_layout_tensor(layout, index);
     struct ms_range range;
     uint64_t end = 0, bytes = 0;
     int count = 0;
     ms_cursor_init(&cursor, placement, index);
     for (; count < RANGES_MAX && ms_cursor_next(&cursor, &range); count++) {
-        MUST(range.begin < range.end && range.end <= tensor->bytes);
+        MUST(range.begin < range.end && range.end <= tensor.bytes);
         MUST(count == 0 || range.begin > end);
         end = range.end;
         bytes += range.end - range.begin;
@@ -74,7 +74,7 @@ static void check_rank(const struct ms_layout *layout, uint32_t rank,
     uint64_t total = 0;
     MUST(placement != NULL);
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
-        MUST(ms_placement_bytes(placement, i) <= ms_layout_tensor(layout, i)->bytes);
+        MUST(ms_placement_bytes(placement, i) <= ms_layout_tensor(layout, i).bytes);
         total += ms_placement_bytes(placement, i);
         if (i < 64)
             check_ranges(placement, layout, i);
@@ -93,10 +93,10 @@ static void check_entry(const struct ms_layout *layout, size_t index)
     const struct ms_plan *plan = ms_layout_plan(layout);
     const size_t seen = ms_layout_entry(layout, index);
     const size_t end = seen != SIZE_MAX ? seen : ms_plan_count(plan);
-    MUST(seen == SIZE_MAX ||
-         ms_plan_entry_meets(plan, seen, ms_layout_tensor(layout, index), index));
+    const struct ms_tensor tensor = ms_layout_tensor(layout, index);
+    MUST(seen == SIZE_MAX || ms_plan_entry_meets(plan, seen, &tensor, index));
     for (size_t i = 0; i < end; i++)
-        MUST(!ms_plan_entry_meets(plan, i, ms_layout_tensor(layout, index), index));
+        MUST(!ms_plan_entry_meets(plan, i, &tensor, index));
 }
 
 void check_layout(const struct ms_layout *layout)

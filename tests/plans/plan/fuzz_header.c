@@ -22,13 +22,13 @@ static const char *const plans[] = {
 static void check_tensors(const struct ms_checkpoint *checkpoint, size_t header_bytes,
                           uint64_t data_bytes)
 {
-    const struct ms_tensor *tensors = ms_checkpoint_tensors(checkpoint);
     uint64_t end = 8 + header_bytes;
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++) {
-        if (tensors[i].offset != end || tensors[i].dims > MS_TENSOR_DIMS_MAX ||
-            tensors[i].bytes > INT64_MAX || tensors[i].name == NULL)
+        const struct ms_tensor tensor = ms_checkpoint_tensor(checkpoint, i);
+        if (tensor.offset != end || tensor.dims > MS_TENSOR_DIMS_MAX || tensor.bytes > INT64_MAX ||
+            tensor.name == NULL)
             abort();
-        end += tensors[i].bytes;
+        end += tensor.bytes;
     }
     if (end != 8 + header_bytes + data_bytes)
         abort();

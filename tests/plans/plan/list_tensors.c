@@ -7,14 +7,14 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 
-static json_t *described(const struct ms_tensor *tensor)
+static json_t *described(struct ms_tensor tensor)
 {
     json_t *shape = json_array();
-    for (unsigned i = 0; i < tensor->dims; i++)
-        json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
-    return json_pack("{s:s,s:s,s:o,s:s,s:I,s:I}", "name", tensor->name, "dtype",
-                     ms_dtype_names[tensor->dtype], "shape", shape, "file", tensor->file, "offset",
-                     (json_int_t)tensor->offset, "bytes", (json_int_t)tensor->bytes);
+    for (unsigned i = 0; i < tensor.dims; i++)
+        json_array_append_new(shape, json_integer((json_int_t)tensor.shape[i]));
+    return json_pack("{s:s,s:s,s:o,s:s,s:I,s:I}", "name", tensor.name, "dtype",
+                     ms_dtype_names[tensor.dtype], "shape", shape, "file", tensor.file, "offset",
+                     (json_int_t)tensor.offset, "bytes", (json_int_t)tensor.bytes);
 }
 
 int main(int argc, char **argv)
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     }
     json_t *tensors = json_array();
     for (size_t i = 0; i < ms_checkpoint_count(checkpoint); i++)
-        json_array_append_new(tensors, described(&ms_checkpoint_tensors(checkpoint)[i]));
+        json_array_append_new(tensors, described(ms_checkpoint_tensor(checkpoint, i)));
     json_t *document = json_pack("{s:o,s:I}", "tensors", tensors, "skipped",
                                  (json_int_t)ms_checkpoint_skipped(checkpoint));
     json_dumpf(document, stdout, JSON_INDENT(1));

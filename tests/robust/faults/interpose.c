@@ -322,6 +322,8 @@ ROW(FILES, ENOMEM, MAP_FAILED, void *, mmap,
 ROW(FILES, ENOMEM, MAP_FAILED, void *, mmap64,
     (void *place, size_t bytes, int protection, int flags, int file, off_t at),
     (place, bytes, protection, flags, file, at))
+ROW(FILES, ENOMEM, MAP_FAILED, void *, mremap,
+    (void *place, size_t before, size_t bytes, int flags, ...), (place, before, bytes, flags))
 FILE_ROW(ENOMEM, mprotect, (void *place, size_t bytes, int protection), (place, bytes, protection))
 FILE_ROW(EAGAIN, madvise, (void *place, size_t bytes, int advice), (place, bytes, advice))
 FILE_ROW(EAGAIN, mincore, (void *place, size_t bytes, unsigned char *out), (place, bytes, out))

@@ -115,12 +115,16 @@ static size_t first_that_meets(const struct ms_plan *plan, const struct ms_tenso
     return i < ms_plan_count(plan) ? i : SIZE_MAX;
 }
 
+static struct ms_tensor tensor_at(const void *tensors, size_t index)
+{
+    return ((const struct ms_tensor *)tensors)[index];
+}
+
 /* Returns how many tensors an entry decides that is not the plan's first. */
 static unsigned check_seed(uint64_t seed)
 {
     static char names[TENSORS_MAX][NAME_BYTES];
     struct ms_tensor tensors[TENSORS_MAX];
-    const struct ms_tensor *list[TENSORS_MAX];
     size_t positions[TENSORS_MAX];
     const uint64_t first_seed = seed;
     unsigned late = 0;
@@ -130,12 +134,11 @@ static unsigned check_seed(uint64_t seed)
         tensors[i] = (struct ms_tensor){
             .name = names[i], .dims = 1, .shape = {below(&seed, 4)}, .dtype = MS_DTYPE_U8};
         CHECK(ms_tensor_measure(&tensors[i]) == NULL);
-        list[i] = &tensors[i];
     }
     struct ms_plan *plan = random_plan(&seed, tensors, count);
     if (below(&seed, 4) == 0)
         tensors[below(&seed, count)].name = NULL;
-    const struct ms_layout_source source = {.tensors = list, .count = count};
+    const struct ms_layout_source source = {.at = tensor_at, .context = tensors, .count = count};
     struct ms_layout *layout = NULL;
     struct ms_fault fault;
     CHECK(ms_layout_create_of(plan, &source, positions, &layout, &fault));
@@ -180,7 +183,6 @@ MS_TEST(what_has_one_name_counts_once)
                  {"b", 20, 1}, {"c", 6, 3},  {"a", 10, 0}};
     enum { GIVEN = sizeof(given) / sizeof(given[0]) };
     struct ms_tensor tensors[GIVEN];
-    const struct ms_tensor *list[GIVEN];
     size_t positions[GIVEN];
     struct ms_plan *plan = NULL;
     struct ms_layout *layout = NULL;
@@ -190,9 +192,9 @@ MS_TEST(what_has_one_name_counts_once)
         tensors[i] = (struct ms_tensor){
             .name = given[i].name, .dims = 1, .shape = {given[i].bytes}, .dtype = MS_DTYPE_U8};
         CHECK(ms_tensor_measure(&tensors[i]) == NULL);
-        list[i] = &tensors[i];
     }
-    const struct ms_layout_source source = {.tensors = list, .count = GIVEN, .has_declared = true};
+    const struct ms_layout_source source = {
+        .at = tensor_at, .context = tensors, .count = GIVEN, .has_declared = true};
     CHECK(ms_layout_create_of(plan, &source, positions, &layout, &fault));
     CHECK_EQ(ms_layout_count(layout), 4);
     for (size_t i = 0; i < GIVEN; i++)

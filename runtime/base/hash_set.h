@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Numbers of things, found by a hash of what the things are. The set knows neither the things nor
+ * their order: the caller compares. 10 bytes a number.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "runtime/base/pages.h"
+
+struct ms_hash_set {
+    struct ms_pages slots;
+    size_t size, count;
+};
+
+#define MS_NO_NUMBER UINT32_MAX
+
+/* True if the number's thing is the one that is looked for. */
+typedef bool ms_hash_equal(const void *context, uint32_t number);
+
+/* MS_NO_NUMBER: none. */
+uint32_t ms_hash_set_find(const struct ms_hash_set *set, uint64_t hash, ms_hash_equal *is_it,
+                          const void *context);
+
+/* Room for so many numbers in all. Adding makes it by itself, by doubling. */
+bool ms_hash_set_reserve(struct ms_hash_set *set, size_t count);
+/* Adds a number below MS_NO_NUMBER, which the set does not hold. False: out of memory. */
+bool ms_hash_set_add(struct ms_hash_set *set, uint64_t hash, uint32_t number);
+void ms_hash_set_cleanup(struct ms_hash_set *set);
+
+/* A hash of bytes, one after the other: begin, add each, end. It differs from process to process,
+ * so that no file can be made of names that all have the same one. */
+uint64_t ms_hash_begin(void);
+static inline uint64_t ms_hash_add(uint64_t hash, unsigned char byte)
+{
+    return (hash ^ byte) * 0x9ddfea08eb382d69u;
+}
+static inline uint64_t ms_hash_end(uint64_t hash)
+{
+    hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+uint64_t ms_hash_bytes(const void *bytes, size_t count);
+uint64_t ms_hash_text(const char *text);

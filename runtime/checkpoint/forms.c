@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/checkpoint/forms.h"
+
+#include <string.h>
+
+/* A form: elements, bytes, dtype and dimensions, and a word for each dimension. Its number is that
+ * of its first word. */
+enum { ELEMENTS, BYTES, KIND, SHAPE, WORDS_MAX = SHAPE + MS_TENSOR_DIMS_MAX };
+
+static const uint64_t *words_of(const struct ms_forms *forms, uint32_t form)
+{
+    return (const uint64_t *)forms->words.memory + form;
+}
+
+static size_t write_words(const struct ms_tensor *tensor, uint64_t words[WORDS_MAX])
+{
+    words[ELEMENTS] = tensor->elements;
+    words[BYTES] = tensor->bytes;
+    words[KIND] = (uint64_t)tensor->dims << 32 | tensor->dtype;
+    memcpy(words + SHAPE, tensor->shape, tensor->dims * sizeof(words[0]));
+    return SHAPE + tensor->dims;
+}
+
+struct wanted {
+    const struct ms_forms *forms;
+    const uint64_t *words;
+    size_t count;
+};
+
+static bool is_wanted(const void *context, uint32_t form)
+{
+    const struct wanted *wanted = context;
+    const uint64_t *words = words_of(wanted->forms, form);
+    return words[KIND] == wanted->words[KIND] &&
+           memcmp(words, wanted->words, wanted->count * sizeof(words[0])) == 0;
+}
+
+uint32_t ms_forms_add(struct ms_forms *forms, const struct ms_tensor *tensor)
+{
+    uint64_t words[WORDS_MAX];
+    const size_t count = write_words(tensor, words);
+    const struct wanted wanted = {forms, words, count};
+    const uint64_t hash = ms_hash_bytes(words + BYTES, (count - BYTES) * sizeof(words[0]));
+    const uint32_t found = ms_hash_set_find(&forms->known, hash, is_wanted, &wanted);
+    if (found != MS_NO_NUMBER)
+        return found;
+    if (forms->used + count > MS_NO_NUMBER ||
+        !ms_pages_grow(&forms->words, (forms->used + count) * sizeof(words[0])) ||
+        !ms_hash_set_add(&forms->known, hash, (uint32_t)forms->used))
+        return MS_NO_NUMBER;
+    const uint32_t form = (uint32_t)forms->used;
+    memcpy((uint64_t *)forms->words.memory + form, words, count * sizeof(words[0]));
+    forms->used += count;
+    return form;
+}
+
+void ms_forms_end(struct ms_forms *forms)
+{
+    ms_hash_set_cleanup(&forms->known);
+}
+
+void ms_forms_get(const struct ms_forms *forms, uint32_t form, struct ms_tensor *tensor_out)
+{
+    const uint64_t *words = words_of(forms, form);
+    tensor_out->elements = words[ELEMENTS];
+    tensor_out->bytes = words[BYTES];
+    tensor_out->dtype = ms_forms_dtype(forms, form);
+    tensor_out->dims = (unsigned)(words[KIND] >> 32);
+    memset(tensor_out->shape, 0, sizeof(tensor_out->shape));
+    memcpy(tensor_out->shape, words + SHAPE, tensor_out->dims * sizeof(words[0]));
+}
+
+uint64_t ms_forms_bytes(const struct ms_forms *forms, uint32_t form)
+{
+    return words_of(forms, form)[BYTES];
+}
+
+enum ms_dtype ms_forms_dtype(const struct ms_forms *forms, uint32_t form)
+{
+    return (enum ms_dtype)(uint32_t)words_of(forms, form)[KIND];
+}
+
+void ms_forms_cleanup(struct ms_forms *forms)
+{
+    ms_pages_cleanup(&forms->words);
+    ms_forms_end(forms);
+    forms->used = 0;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Forms of tensors: dtype and shape, each kept once. A checkpoint has few, for many tensors. */
+#pragma once
+
+#include "runtime/base/hash_set.h"
+#include "runtime/checkpoint/tensor.h"
+
+struct ms_forms {
+    struct ms_pages words; /* of 8 bytes */
+    size_t used;
+    struct ms_hash_set known; /* while forms are added */
+};
+
+/* The number of the tensor's form, which is measured; MS_NO_NUMBER: out of memory. */
+uint32_t ms_forms_add(struct ms_forms *forms, const struct ms_tensor *tensor);
+/* No more will be added. */
+void ms_forms_end(struct ms_forms *forms);
+
+/* Sets dtype, shape, elements and bytes of the tensor. */
+void ms_forms_get(const struct ms_forms *forms, uint32_t form, struct ms_tensor *tensor_out);
+uint64_t ms_forms_bytes(const struct ms_forms *forms, uint32_t form);
+enum ms_dtype ms_forms_dtype(const struct ms_forms *forms, uint32_t form);
+
+void ms_forms_cleanup(struct ms_forms *forms);

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_memory.py MEASURE HEAP: what plans and headers take of memory, as counts of bytes. TAP.
+
+A tensor of a plan takes less than 60 bytes and its name, the layout and the placement of the rank included; reading takes
+less than three times the file, and nothing of the program's malloc. HEAP is that of the build: in libc's are a few records.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+from large_files import write_header, write_plan
+
+# Pages of the process that reading touches, and what tables of a fixed size take.
+SLACK = 512 << 10
+RECORDS = {"jemalloc": 0, "libc": 64 << 10}
+A_TENSOR = 60
+HEADER_TENSORS = 720000  # 90 MB
+
+
+def measure(program, kind, path):
+    done = subprocess.run([program, kind, path], stdout=subprocess.PIPE, text=True, check=True)
+    return {word: int(number) for word, number in (line.split() for line in done.stdout.splitlines())}
+
+
+class Checks:
+    def __init__(self):
+        self.count = self.failed = 0
+
+    def check(self, holds, name, detail):
+        self.count += 1
+        self.failed += not holds
+        print(f"{'ok' if holds else 'not ok'} {self.count} {name}\n# {detail}", flush=True)
+
+    def check_figures(self, name, seen, text_bytes, heap):
+        for key in ("after", "bound"):
+            if key in seen:
+                one = (seen[key] - seen["names"] - SLACK) / seen["tensors"]
+                self.check(one < A_TENSOR, f"{name}: memory of a tensor, {key}",
+                           f"{one:.1f} bytes and {seen['names'] / seen['tensors']:.1f} of its name")
+        self.check(seen["peak"] < 3 * text_bytes, f"{name}: the most while it was read",
+                   f"{seen['peak']} bytes, {seen['peak'] / text_bytes:.2f} of the text")
+        self.check(abs(seen["heap"]) <= RECORDS[heap], f"{name}: the program's malloc", f"{seen['heap']} bytes")
+
+
+def main():
+    program, heap = sys.argv[1:]
+    checks = Checks()
+    with tempfile.TemporaryDirectory(prefix="metashard-memory-", dir=os.environ.get("TMPDIR")) as folder:
+        path = os.path.join(folder, "file")
+        for count in (100000, 1000000):
+            text_bytes = write_plan(path, count)
+            checks.check_figures(f"a plan of {count} tensors", measure(program, "plan", path), text_bytes, heap)
+        text_bytes = write_header(path, HEADER_TENSORS)
+        seen = measure(program, "checkpoint", path)
+        checks.check(text_bytes > 90e6 and seen["tensors"] == HEADER_TENSORS, "the header has 90 MB", f"{text_bytes} bytes")
+        checks.check_figures("a header of 90 MB", seen, text_bytes, heap)
+    print(f"1..{checks.count}")
+    return checks.failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
