@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
- * output, no memory. The constructor reads one environment variable. That of resolver.c sets a
- * pointer. What only an allocation needs begins with the first one (ms_ready_to_defer).
+ * output, no memory. A constructor reads one environment variable (off.c). That of resolver.c sets
+ * a pointer. What only an allocation needs begins with the first one (ms_ready_to_defer).
  */
 #include "shim/init.h"
 
@@ -12,32 +12,20 @@
 #include <unistd.h>
 
 #include "runtime/base/log.h"
-#include "runtime/config/config.h"
 #include "runtime/driver/driver.h"
 #include "runtime/start/start.h"
 #include "runtime/state/state.h"
 #include "shim/file_calls.h"
+#include "shim/off.h"
 #include "shim/real.h"
 
 /* By field of ms_driver: how far the thunk, in assembly, is from this table. */
 enum { MS_CALL_COUNT = sizeof(struct ms_driver) / sizeof(void *) };
 extern const int32_t ms_calls[MS_CALL_COUNT];
 
-static bool off; /* immutable after the constructor */
-
-__attribute__((constructor)) static void read_switch(void)
-{
-    off = ms_config_is_off();
-}
-
 __attribute__((destructor)) static void report(void)
 {
     ms_finish();
-}
-
-bool ms_is_off(void)
-{
-    return off;
 }
 
 /* Each function is looked up when it is called first. */
@@ -106,7 +94,7 @@ CUresult cuInit(unsigned int Flags)
 {
     const CUresult result = MS_REAL(cuInit)(Flags);
     MS_INSIDE;
-    if (result == CUDA_SUCCESS && !off)
+    if (result == CUDA_SUCCESS && !ms_is_off())
         start();
     return result;
 }

@@ -24,8 +24,8 @@
 #include "runtime/driver/flags.h"
 #include "runtime/state/caller.h"
 #include "shim/cancellation.h"
-#include "shim/init.h"
 #include "shim/nccl_real.h"
+#include "shim/off.h"
 
 /* The nesting depth of NCCL calls in this thread. */
 static _Thread_local unsigned depth __attribute__((tls_model("initial-exec")));

@@ -51,8 +51,7 @@ struct search {
     struct ms_image *found;
 };
 
-static int find_image(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
-                       void *context)
+static int find_image(struct dl_phdr_info *info, __attribute__((unused)) size_t size, void *context)
 {
     const struct search *search = context;
     uintptr_t begin = UINTPTR_MAX, end = 0;
@@ -142,8 +141,7 @@ void *ms_real_get(enum ms_entry entry)
     if (real != NULL)
         return real;
     if (!ms_real_load(NULL)) {
-        ms_log(MS_ERROR, "%s was called, but no libcuda.so.1 can be found",
-               ms_entry_symbol(entry));
+        ms_log(MS_ERROR, "%s was called, but no libcuda.so.1 can be found", ms_entry_symbol(entry));
         return (void *)ms_missing;
     }
     real = look_up(driver.handle, entry);

@@ -24,8 +24,7 @@ static void *ask(enum ms_entry entry)
     base_of(entry, base);
     const cuuint64_t flags = facts->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                                : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-    CUresult result =
-        MS_REAL(cuGetProcAddress_v2)(base, &found, facts->version, flags, NULL);
+    CUresult result = MS_REAL(cuGetProcAddress_v2)(base, &found, facts->version, flags, NULL);
     if (result == CUDA_ERROR_NOT_SUPPORTED) /* before CUDA 12 */
         result = MS_REAL(cuGetProcAddress)(base, &found, facts->version, flags);
     return result == CUDA_SUCCESS ? found : NULL;

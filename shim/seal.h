@@ -2,7 +2,7 @@
 /* What the thunks (assembly) call. */
 #pragma once
 
-/* Beside an entry: the runtime calls the driver's function. A thunk of a program has no such bit. */
+/* Beside an entry: the runtime calls the driver's function. No thunk of a program has it. */
 #define MS_FIND_ONLY 0x10000
 
 #ifndef __ASSEMBLER__

@@ -26,9 +26,9 @@ static struct ms_lock lock = MS_LOCK_INIT(substitute);
 
 enum { CHAINS = 1024, NODES = 2 * MS_ENTRY_COUNT };
 static struct {
-    bool is_filled;           /* atomic; released when the rest is complete */
-    uint16_t first[CHAINS];   /* a node + 1; 0: the end */
-    uint16_t next[NODES];     /* the same */
+    bool is_filled;         /* atomic; released when the rest is complete */
+    uint16_t first[CHAINS]; /* a node + 1; 0: the end */
+    uint16_t next[NODES];   /* the same */
 } by_name;
 
 static size_t length_of(unsigned node)

@@ -6,6 +6,7 @@
  */
 #include "runtime/driver/flags.h"
 #include "shim/seal.h"
+#include "shim/table.S"
 
 #define SPARE_COUNT 128
 
@@ -59,16 +60,6 @@
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
 
-/* Tables of distances from their own beginning. */
-.macro table name
-        .section .rodata
-        .globl  \name
-        .hidden \name
-        .type   \name, %object
-        .p2align 2
-\name:
-.endm
-
         table   ms_calls
 #define MS_DRIVER(field, symbol) .long ms_call_##symbol - ms_calls;
 #define MS_DRIVER_OPTIONAL MS_DRIVER
@@ -76,16 +67,6 @@
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
         .size   ms_calls, . - ms_calls
-
-        table   ms_wrappers
-#define WRAPPER_OWN(symbol) .long symbol - ms_wrappers;
-#define WRAPPER_OBSERVE(symbol) WRAPPER_OWN(symbol)
-#define WRAPPER_SEAL(symbol) WRAPPER_OWN(symbol)
-#define WRAPPER_FORWARD(symbol) .long 0;
-#define MS_ENTRY(class, symbol, base, version, per_thread, reason) WRAPPER_##class(symbol)
-#include "shim/entries.def"
-#undef MS_ENTRY
-        .size   ms_wrappers, . - ms_wrappers
 
 /* Thunks for functions that the table does not know, and where they are. */
 .macro spare number
