@@ -8,7 +8,7 @@
 #include "runtime/hashes/hashes.h"
 #include "runtime/shard/active_plan.h"
 #include "shim/cancellation.h"
-#include "shim/init.h"
+#include "shim/off.h"
 
 static _Thread_local struct ms_fault fault;
 

@@ -24,20 +24,24 @@ enum ms_entry {
     MS_ENTRY_COUNT
 };
 
+/* No pointers: a table of them would be relocated in every process. The base is the beginning of
+ * the symbol (tests/static/check_entries.py). */
 struct ms_entry_facts {
-    const char *symbol;
-    const char *base;
+    uint16_t name; /* where the symbol begins in one text of all names */
     uint16_t version;
+    uint8_t symbol_length, base_length;
     uint8_t per_thread;
 };
 
 extern const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT];
 
-/* Real functions by entry. NULL until the driver is known (ms_real_load); then the driver's
- * function, or ms_missing if it has none. Each slot is written once. */
+const char *ms_entry_symbol(enum ms_entry entry);
+
+/* Real functions by entry. NULL until somebody needs the entry (ms_real_get); then the driver's
+ * function, or ms_missing if it has none. Whoever writes a slot writes the same. */
 extern void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
-/* Returns the real function of an entry, and loads the table first if necessary. Never NULL. */
+/* Returns the real function of an entry, and asks the driver for it if nobody has. Never NULL. */
 void *ms_real_get(enum ms_entry entry);
 
 /* Stands in for functions that the installed driver lacks. */

@@ -8,9 +8,12 @@
  *
  * While there is no such file, an entry costs one load more than libc's function. Nothing here
  * allocates or takes a lock before the file's inode was found among those that are needed, so open
- * stays async-signal-safe. libc's functions are those that the program would have called
+ * stays async-signal-safe, but for the loader's lock while a process that has not allocated device
+ * memory calls it for the first time. libc's functions are those that the program would have called
  * (RTLD_NEXT); they remain cancellation points.
  */
+#include "shim/file_calls.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +39,8 @@ enum call {
     CALL_COUNT
 };
 
-static const char *const names[CALL_COUNT] = {
+enum { NAME_BYTES = sizeof("posix_fallocate64") };
+static const char names[CALL_COUNT][NAME_BYTES] = {
 #define MS_FILE_CALL(name) #name,
 #include "shim/file_calls.def"
 #undef MS_FILE_CALL
@@ -54,8 +58,8 @@ static void *find(enum call call)
     return found;
 }
 
-/* Early, because dlsym is not for signal handlers. Other constructors may run before. */
-__attribute__((constructor)) static void find_all(void)
+/* Before that, a process finds each function when it first calls it. */
+void ms_file_calls_find(void)
 {
     for (int call = 0; call < CALL_COUNT; call++)
         find((enum call)call);

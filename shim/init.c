@@ -1,74 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shim starts nothing before the program's own cuInit has succeeded: no thread, no file, no
- * output, no memory. The constructor reads one environment variable. That of resolver.c sets a
- * pointer.
+ * output, no memory. A constructor reads one environment variable (off.c). That of resolver.c sets
+ * a pointer. What only an allocation needs begins with the first one (ms_ready_to_defer).
  */
 #include "shim/init.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
-#include "runtime/config/config.h"
 #include "runtime/driver/driver.h"
 #include "runtime/start/start.h"
+#include "runtime/state/state.h"
+#include "shim/file_calls.h"
+#include "shim/off.h"
 #include "shim/real.h"
 
-static bool off; /* immutable after the constructor */
-
-__attribute__((constructor)) static void read_switch(void)
-{
-    off = ms_config_is_off();
-}
+/* By field of ms_driver: how far the thunk, in assembly, is from this table. */
+enum { MS_CALL_COUNT = sizeof(struct ms_driver) / sizeof(void *) };
+extern const int32_t ms_calls[MS_CALL_COUNT];
 
 __attribute__((destructor)) static void report(void)
 {
     ms_finish();
 }
 
-bool ms_is_off(void)
+/* Each function is looked up when it is called first. */
+static void fill_driver_table(void)
 {
-    return off;
+    void *slots[MS_CALL_COUNT];
+    for (int i = 0; i < MS_CALL_COUNT; i++)
+        slots[i] = (char *)ms_calls + ms_calls[i];
+    memcpy(&ms_driver, slots, sizeof(ms_driver));
 }
 
-/* A few lines for each function. NOLINTNEXTLINE(readability-function-size) */
-static bool fill_driver_table(void)
+/* True if the driver has all functions without which the shim cannot work. */
+static bool is_complete(void)
 {
-    struct ms_driver table;
-    const char *missing = NULL;
-    int missing_count = 0;
-#define MS_DRIVER(field, symbol)                       \
-    table.field = MS_REAL(symbol);                     \
-    if ((void *)table.field == (void *)ms_missing) {   \
-        missing = missing != NULL ? missing : #symbol; \
-        missing_count++;                               \
-    }
-#define MS_DRIVER_OPTIONAL(field, symbol) table.field = MS_REAL(symbol);
+    static const uint16_t needed[] = {
+#define MS_DRIVER(field, symbol) MS_ENTRY_##symbol,
+#define MS_DRIVER_OPTIONAL(field, symbol)
 #include "runtime/driver/driver.def"
 #undef MS_DRIVER_OPTIONAL
 #undef MS_DRIVER
+    };
+    const char *missing = NULL;
+    int missing_count = 0;
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+        if (ms_real_get(needed[i]) != (void *)ms_missing)
+            continue;
+        missing = missing != NULL ? missing : ms_entry_symbol(needed[i]);
+        missing_count++;
+    }
     if (missing_count > 1)
         ms_log(MS_WARN, "the driver has no %s, nor %d more functions: the shim steps aside",
                missing, missing_count - 1);
     else if (missing_count > 0)
         ms_log(MS_WARN, "the driver has no %s: the shim steps aside", missing);
-    else
-        ms_driver = table;
     return missing_count == 0;
+}
+
+static void prepare_to_defer(void)
+{
+    if (!is_complete()) {
+        atomic_store(&ms_hot.started, 0);
+        return;
+    }
+    ms_file_calls_find();
+    ms_state_open();
+}
+
+bool ms_ready_to_defer(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (ms_is_started())
+        pthread_once(&once, prepare_to_defer);
+    return ms_is_started();
 }
 
 static void start(void)
 {
     static bool done; /* atomic; the first thread starts */
-    if (!__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL) && fill_driver_table())
-        ms_start(environ);
+    if (__atomic_exchange_n(&done, true, __ATOMIC_ACQ_REL))
+        return;
+    fill_driver_table();
+    ms_start(environ);
 }
 
 CUresult cuInit(unsigned int Flags)
 {
     const CUresult result = MS_REAL(cuInit)(Flags);
     MS_INSIDE;
-    if (result == CUDA_SUCCESS && !off)
+    if (result == CUDA_SUCCESS && !ms_is_off())
         start();
     return result;
 }

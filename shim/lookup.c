@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "runtime/state/counters.h"
-#include "shim/init.h"
 #include "shim/nccl_wrappers.h"
+#include "shim/off.h"
 #include "shim/real.h"
 #include "shim/substitute.h"
 

@@ -9,6 +9,7 @@
 #include "runtime/hashes/hashes.h"
 #include "runtime/memory/delayed_free.h"
 #include "shim/entries.h"
+#include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
 
@@ -17,9 +18,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     int attempts = 0;
     CUresult result;
     MS_ENTER("cuMemAlloc_v2");
+    const bool may_defer = ms_ready_to_defer();
     const bool is_programs =
-        (ms_is_started() || ms_is_hashed()) && !ms_nccl_is_inside(__builtin_return_address(0));
-    if (ms_is_started() && is_programs && ms_alloc(bytesize, dptr, &result)) {
+        (may_defer || ms_is_hashed()) && !ms_nccl_is_inside(__builtin_return_address(0));
+    if (may_defer && is_programs && ms_alloc(bytesize, dptr, &result)) {
         ms_observer_prepare(false);
     } else {
         do

@@ -28,7 +28,7 @@ static struct {
 } known[MAX_KNOWN] MS_GUARDED_BY(lock);
 static int known_count MS_GUARDED_BY(lock);
 
-const char *const ms_nccl_names[MS_NCCL_COUNT] = {
+static const char names[MS_NCCL_COUNT][32] = {
 #define MS_NCCL(name, parameters, arguments) #name,
 #include "shim/nccl.def"
 #undef MS_NCCL
@@ -47,8 +47,7 @@ static void *find(void *handle, const char *name)
 
 static bool holds(const struct ms_nccl *nccl, const void *address)
 {
-    return (uintptr_t)address >= (uintptr_t)nccl->begin &&
-           (uintptr_t)address < (uintptr_t)nccl->end;
+    return (uintptr_t)address >= nccl->image.begin && (uintptr_t)address < nccl->image.end;
 }
 
 const struct ms_nccl *ms_nccl_at(const void *address)
@@ -61,25 +60,6 @@ const struct ms_nccl *ms_nccl_at(const void *address)
     return NULL;
 }
 
-/* Of the copy's mapping, from a function that was found there. */
-static int find_extent(struct dl_phdr_info *info, __attribute__((unused)) size_t size,
-                       void *context)
-{
-    struct ms_nccl *nccl = context;
-    uintptr_t begin = UINTPTR_MAX, end = 0;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
-        const uintptr_t at = info->dlpi_addr + segment->p_vaddr;
-        if (segment->p_type != PT_LOAD)
-            continue;
-        begin = at < begin ? at : begin;
-        end = at + segment->p_memsz > end ? at + segment->p_memsz : end;
-    }
-    nccl->begin = (const void *)begin;
-    nccl->end = (const void *)end;
-    return holds(nccl, nccl->functions[MS_NCCL_ncclGroupStart]);
-}
-
 /* The copy that a function found through the handle belongs to. The handle stays open, because
  * pointers into it remain in use. */
 static const struct ms_nccl *add_copy(void *handle)
@@ -90,11 +70,10 @@ static const struct ms_nccl *add_copy(void *handle)
         return added;
     struct ms_nccl found = {0};
     for (int i = 0; i < MS_NCCL_COUNT; i++)
-        found.functions[i] = find(handle, ms_nccl_names[i]);
+        found.functions[i] = find(handle, names[i]);
     found.comm_count = find(handle, "ncclCommCount");
     found.comm_user_rank = find(handle, "ncclCommUserRank");
-    if (dl_iterate_phdr(find_extent, &found) == 0)
-        found.begin = found.end = NULL;
+    found.image = ms_image_of(found.functions[MS_NCCL_ncclGroupStart]);
 
     ms_lock_take(&lock);
     const int count = atomic_load(&copy_count);

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "shim/nccl_api.h"
+#include "shim/real.h"
 
 enum ms_nccl_id {
 #define MS_NCCL(name, parameters, arguments) MS_NCCL_##name,
@@ -15,7 +16,6 @@ enum ms_nccl_id {
 #undef MS_NCCL
     MS_NCCL_COUNT
 };
-extern const char *const ms_nccl_names[MS_NCCL_COUNT];
 
 #define MS_NCCL(name, parameters, arguments) ncclResult_t name parameters;
 #include "shim/nccl.def"
@@ -23,7 +23,7 @@ extern const char *const ms_nccl_names[MS_NCCL_COUNT];
 
 /* One copy of NCCL; never removed. */
 struct ms_nccl {
-    const void *begin, *end;        /* of its mapping */
+    struct ms_image image;
     void *functions[MS_NCCL_COUNT]; /* NULL if it has none */
     void *comm_count, *comm_user_rank;
 };

@@ -24,8 +24,8 @@
 #include "runtime/driver/flags.h"
 #include "runtime/state/caller.h"
 #include "shim/cancellation.h"
-#include "shim/init.h"
 #include "shim/nccl_real.h"
+#include "shim/off.h"
 
 /* The nesting depth of NCCL calls in this thread. */
 static _Thread_local unsigned depth __attribute__((tls_model("initial-exec")));
@@ -463,20 +463,21 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
 
 /* --- looking up */
 
-static void *const wrappers[MS_NCCL_COUNT] = {
-#define MS_NCCL(name, parameters, arguments) (void *)name,
+static void *wrapper_of(const char *wanted)
+{
+#define MS_NCCL(name, parameters, arguments) \
+    if (strcmp(wanted, #name) == 0)          \
+        return (void *)name;
 #include "shim/nccl.def"
 #undef MS_NCCL
-};
+    return NULL;
+}
 
 /* A program that has a wrapper's address from dlsym does not say which copy it means, so only the
  * first copy's functions are replaced. The others keep theirs, and their launches are handled as
  * any other. */
 void *ms_nccl_substitute(void *found, const char *name)
 {
-    for (int i = 0; i < MS_NCCL_COUNT; i++) {
-        if (strcmp(ms_nccl_names[i], name) == 0)
-            return ms_nccl_is_first(ms_nccl_detect(found)) ? wrappers[i] : found;
-    }
-    return found;
+    void *wrapper = wrapper_of(name);
+    return wrapper != NULL && ms_nccl_is_first(ms_nccl_detect(found)) ? wrapper : found;
 }

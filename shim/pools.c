@@ -11,6 +11,7 @@
 #include "runtime/hashes/hashes.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/pool.h"
+#include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
 #include "shim/stream.h"
@@ -18,7 +19,7 @@
 static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
                      CUstream stream, CUresult *result_out)
 {
-    if (!ms_is_started())
+    if (!ms_ready_to_defer())
         return false;
     if (!ms_pooled_is_wanted()) {
         ms_pool_use_kept(pool, bytes);

@@ -2,17 +2,11 @@
 #include "shim/real.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <string.h>
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
-
-const struct ms_entry_facts ms_entries[MS_ENTRY_COUNT] = {
-#define MS_ENTRY(class, symbol, base, version, per_thread, reason) \
-    {#symbol, #base, version, per_thread},
-#include "shim/entries.def"
-#undef MS_ENTRY
-};
 
 void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
@@ -50,32 +44,45 @@ bool ms_is_own(const void *address)
     return (uintptr_t)address >= (uintptr_t)__ehdr_start && (uintptr_t)address < (uintptr_t)_end;
 }
 
+/* --- where a library is mapped */
+
+struct search {
+    uintptr_t inside;
+    struct ms_image *found;
+};
+
+static int find_image(struct dl_phdr_info *info, __attribute__((unused)) size_t size, void *context)
+{
+    const struct search *search = context;
+    uintptr_t begin = UINTPTR_MAX, end = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+        const uintptr_t at = info->dlpi_addr + segment->p_vaddr;
+        if (segment->p_type != PT_LOAD)
+            continue;
+        begin = at < begin ? at : begin;
+        end = at + segment->p_memsz > end ? at + segment->p_memsz : end;
+    }
+    *search->found = (struct ms_image){begin, end};
+    return search->inside >= begin && search->inside < end;
+}
+
+struct ms_image ms_image_of(const void *address)
+{
+    struct ms_image found;
+    struct search search = {(uintptr_t)address, &found};
+    return dl_iterate_phdr(find_image, &search) != 0 ? found : (struct ms_image){0, 0};
+}
+
+/* --- the driver */
+
 static struct ms_lock load_lock = MS_LOCK_INIT(real); /* guards publishing; a leaf */
 static bool is_loaded;                                /* atomic, release on publish */
-static const void *driver_base; /* where the driver is mapped; written before is_loaded */
-
-static bool loaded(void)
-{
-    return __atomic_load_n(&is_loaded, __ATOMIC_ACQUIRE);
-}
-
-/* Asks the loader, without a lock of the shim: the loader has a lock of its own, which another
- * thread may hold while it waits for the shim's. */
-static void look_up_all(void *handle, void **found_out)
-{
-    for (int i = 0; i < MS_ENTRY_COUNT; i++)
-        found_out[i] = ms_libc_dlsym()(handle, ms_entries[i].symbol);
-}
-
-MS_HOLDS(load_lock) static void publish_locked(void *const *found, const void *base)
-{
-    for (int i = 0; i < MS_ENTRY_COUNT; i++) {
-        void *real = found[i] != NULL && !ms_is_own(found[i]) ? found[i] : (void *)ms_missing;
-        __atomic_store_n(&ms_real[i], real, __ATOMIC_RELEASE);
-    }
-    driver_base = base;
-    __atomic_store_n(&is_loaded, true, __ATOMIC_RELEASE);
-}
+/* Immutable once it is_loaded. The handle stays open: pointers into the driver are in use. */
+static struct {
+    void *handle;
+    struct ms_image image;
+} driver;
 
 static bool is_driver_file(const char *path)
 {
@@ -93,43 +100,53 @@ static void *handle_of(const void *address)
     return dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 }
 
-static const void *base_of(const void *address)
+/* Asks the loader, which may also say that there is none, or find the shim's own export. The
+ * program must not see that something was not found (dlerror). */
+static void *look_up(void *handle, enum ms_entry entry)
 {
-    Dl_info info;
-    return dladdr(address, &info) != 0 ? info.dli_fbase : NULL;
+    void *found = ms_libc_dlsym()(handle, ms_entry_symbol(entry));
+    if (found == NULL)
+        dlerror();
+    return found != NULL && !ms_is_own(found) ? found : (void *)ms_missing;
 }
 
-/* The handle stays open: pointers into the driver are in use, so it must stay loaded. */
+/* The loader is asked without a lock of the shim: it has a lock of its own, which another thread
+ * may hold while it waits for the shim's. */
 bool ms_real_load(const void *address)
 {
-    if (loaded())
+    if (__atomic_load_n(&is_loaded, __ATOMIC_ACQUIRE))
         return true;
     void *handle = handle_of(address);
     if (handle == NULL)
         return false;
-    void *found[MS_ENTRY_COUNT];
-    look_up_all(handle, found);
-    const void *base = base_of(found[MS_ENTRY_cuInit]);
+    const struct ms_image image = ms_image_of(look_up(handle, MS_ENTRY_cuInit));
     ms_lock_take(&load_lock);
-    if (!is_loaded)
-        publish_locked(found, base);
+    if (!is_loaded) {
+        driver.handle = handle;
+        driver.image = image;
+        __atomic_store_n(&is_loaded, true, __ATOMIC_RELEASE);
+    }
     ms_lock_drop(&load_lock);
     return true;
 }
 
 bool ms_is_driver(const void *address)
 {
-    return base_of(address) == driver_base;
+    return (uintptr_t)address >= driver.image.begin && (uintptr_t)address < driver.image.end;
 }
 
 void *ms_real_get(enum ms_entry entry)
 {
+    void *real = __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE);
+    if (real != NULL)
+        return real;
     if (!ms_real_load(NULL)) {
-        ms_log(MS_ERROR, "%s was called, but no libcuda.so.1 can be found",
-               ms_entries[entry].symbol);
+        ms_log(MS_ERROR, "%s was called, but no libcuda.so.1 can be found", ms_entry_symbol(entry));
         return (void *)ms_missing;
     }
-    return __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE);
+    real = look_up(driver.handle, entry);
+    __atomic_store_n(&ms_real[entry], real, __ATOMIC_RELEASE);
+    return real;
 }
 
 CUresult ms_missing(void)

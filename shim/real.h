@@ -21,12 +21,18 @@
 typedef void *ms_dlsym(void *handle, const char *name);
 ms_dlsym *ms_libc_dlsym(void) MS_EARLY;
 
-/* Fills ms_real from the library that holds `address`, if it is a libcuda, or from the loaded
- * driver if address is NULL. Returns true if ms_real is filled, now or before. */
+/* The driver is the library that holds `address`, if that is a libcuda, or the loaded libcuda if
+ * address is NULL. Returns true if the driver is known, now or before. */
 bool ms_real_load(const void *address);
 
-/* True for an address in the driver's library. Requires that ms_real is filled. */
+/* True for an address in the driver's library. Requires that the driver is known. */
 bool ms_is_driver(const void *address);
+
+/* Where the library that holds the address is mapped; nowhere if there is none. */
+struct ms_image {
+    uintptr_t begin, end;
+};
+struct ms_image ms_image_of(const void *address);
 
 /* True for an address in this library, for example an answer of a lookup. */
 bool ms_is_own(const void *address);

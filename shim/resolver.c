@@ -4,21 +4,29 @@
  * the driver? A program's calls would not be seen if it had others (a tool that stands in between).
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "runtime/selfcheck/selfcheck.h"
 #include "shim/real.h"
 #include "shim/substitute.h"
 
+static void base_of(enum ms_entry entry, char base[UINT8_MAX + 1])
+{
+    memcpy(base, ms_entry_symbol(entry), ms_entries[entry].base_length);
+    base[ms_entries[entry].base_length] = '\0';
+}
+
 static void *ask(enum ms_entry entry)
 {
     void *found = NULL;
+    char base[UINT8_MAX + 1];
     const struct ms_entry_facts *facts = &ms_entries[entry];
+    base_of(entry, base);
     const cuuint64_t flags = facts->per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                                : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-    CUresult result =
-        MS_REAL(cuGetProcAddress_v2)(facts->base, &found, facts->version, flags, NULL);
+    CUresult result = MS_REAL(cuGetProcAddress_v2)(base, &found, facts->version, flags, NULL);
     if (result == CUDA_ERROR_NOT_SUPPORTED) /* before CUDA 12 */
-        result = MS_REAL(cuGetProcAddress)(facts->base, &found, facts->version, flags);
+        result = MS_REAL(cuGetProcAddress)(base, &found, facts->version, flags);
     return result == CUDA_SUCCESS ? found : NULL;
 }
 
@@ -27,13 +35,12 @@ static bool is_right(char *seen, size_t bytes)
 {
     for (enum ms_entry entry = 0; entry < MS_ENTRY_COUNT; entry++) {
         const struct ms_entry_facts *facts = &ms_entries[entry];
+        const char *symbol = ms_entry_symbol(entry);
         void *found = ms_has_wrapper(entry) ? ask(entry) : NULL;
-        if (found == NULL ||
-            ms_substitute(found, facts->base, facts->version, facts->per_thread) != found ||
-            ms_is_driver(found))
+        if (found == NULL || ms_is_driver(found) ||
+            ms_substitute(found, symbol, facts->version, facts->per_thread) != found)
             continue;
-        snprintf(seen, bytes, "%s is %p, which is not in the driver's library", facts->symbol,
-                 found);
+        snprintf(seen, bytes, "%s is %p, which is not in the driver's library", symbol, found);
         return false;
     }
     return true;

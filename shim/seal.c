@@ -6,15 +6,16 @@
 #include "runtime/driver/flags.h"
 #include "shim/real.h"
 
-struct ms_sealed ms_seal_enter(uint32_t entry)
+struct ms_sealed ms_seal_enter(uint32_t index)
 {
+    const uint32_t entry = index & ~MS_FIND_ONLY;
     struct ms_sealed sealed = {.result = CUDA_SUCCESS,
                                .real = __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE)};
     if (sealed.real == NULL)
         sealed.real = ms_real_get((enum ms_entry)entry);
-    if (!ms_defers_any())
+    if (entry != index || !ms_defers_any())
         return sealed;
-    MS_ENTER(entry < MS_ENTRY_COUNT ? ms_entries[entry].symbol : "an unknown function");
+    MS_ENTER(entry < MS_ENTRY_COUNT ? ms_entry_symbol(entry) : "an unknown function");
     ms_log(MS_DEBUG, "%s is not modelled: everything deferred is materialised", ms_caller);
     sealed.result = ms_access_all();
     return sealed;

@@ -5,40 +5,93 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
-#include "shim/newer.h"
 #include "shim/real.h"
 
-#define WRAPPER_OWN(symbol) (void *)symbol
-#define WRAPPER_OBSERVE(symbol) (void *)symbol
-#define WRAPPER_SEAL(symbol) (void *)symbol
-#define WRAPPER_FORWARD(symbol) NULL
-
-/* The shim's functions; NULL for class FORWARD. */
-static void *const wrappers[MS_ENTRY_COUNT] = {
-#define MS_ENTRY(class, symbol, base, version, per_thread, reason) WRAPPER_##class(symbol),
-#include "shim/entries.def"
-#undef MS_ENTRY
-};
+/* By entry: how far the shim's function is from this table; 0: it has none (class FORWARD). Made in
+ * assembly, because C knows no such distances. */
+extern const int32_t ms_wrappers[MS_ENTRY_COUNT];
 
 bool ms_has_wrapper(enum ms_entry entry)
 {
-    return wrappers[entry] != NULL;
+    return ms_wrappers[entry] != 0;
 }
 
-/* The spare thunks, in assembly: ms_spare_thunks[i] leads to slot MS_ENTRY_COUNT + i. */
-extern void *const ms_spare_thunks[MS_SPARE_COUNT];
+/* The same for the spare thunks: ms_spare_thunks[i] leads to slot MS_ENTRY_COUNT + i. */
+extern const int32_t ms_spare_thunks[MS_SPARE_COUNT];
 
-/* Guards filling by_address, and the spare slots. Nothing is called while it is held. */
+/* Guards filling the two tables below, and the spare slots. Nothing is called while it is held. */
 static struct ms_lock lock = MS_LOCK_INIT(substitute);
-static bool is_filled; /* atomic; released when by_address is complete */
 
-/* From real address to entry: open addressing, filled once. Several names may share an address; the
- * first one with a wrapper stands for all. */
+/* --- by name: chains of nodes, two for each entry, of its symbol and of its base */
+
+enum { CHAINS = 1024, NODES = 2 * MS_ENTRY_COUNT };
+static struct {
+    bool is_filled;         /* atomic; released when the rest is complete */
+    uint16_t first[CHAINS]; /* a node + 1; 0: the end */
+    uint16_t next[NODES];   /* the same */
+} by_name;
+
+static size_t length_of(unsigned node)
+{
+    const struct ms_entry_facts *facts = &ms_entries[node / 2];
+    return node % 2 == 0 ? facts->symbol_length : facts->base_length;
+}
+
+/* Of the last bytes and the length, which tell names apart well enough. */
+static unsigned chain_of(const char *name, size_t length)
+{
+    uint64_t middle = 0, end = 0;
+    const size_t bytes = length < sizeof(end) ? length : sizeof(end);
+    memcpy(&middle, name + (length - bytes) / 2, bytes);
+    memcpy(&end, name + length - bytes, bytes);
+    return (unsigned)(((middle * 31 + end + length) * UINT64_C(0x9e3779b97f4a7c15)) >> 54);
+}
+
+static void fill_by_name(void)
+{
+    if (__atomic_load_n(&by_name.is_filled, __ATOMIC_ACQUIRE))
+        return;
+    ms_lock_take(&lock);
+    for (unsigned node = NODES; node-- > 0 && !by_name.is_filled;) {
+        const size_t length = length_of(node);
+        if (node % 2 == 1 && length == length_of(node - 1))
+            continue; /* the symbol is the base */
+        uint16_t *first = &by_name.first[chain_of(ms_entry_symbol(node / 2), length)];
+        by_name.next[node] = *first;
+        *first = (uint16_t)(node + 1);
+    }
+    __atomic_store_n(&by_name.is_filled, true, __ATOMIC_RELEASE);
+    ms_lock_drop(&lock);
+}
+
+/* The entry of that symbol or base whose real function this is, or -1. Of several names for one
+ * function, the first with a wrapper stands for all. */
+static int find_named(const char *name, const void *real)
+{
+    const size_t length = strlen(name);
+    int found = -1;
+    fill_by_name();
+    for (unsigned at = by_name.first[chain_of(name, length)]; at != 0; at = by_name.next[at - 1]) {
+        const enum ms_entry entry = (at - 1) / 2;
+        if (length_of(at - 1) == length && memcmp(ms_entry_symbol(entry), name, length) == 0 &&
+            (found < 0 || (!ms_has_wrapper(found) && ms_has_wrapper(entry))) &&
+            ms_real_get(entry) == real)
+            found = entry;
+    }
+    return found;
+}
+
+/* --- by address: for a function that is not where its name says. Then the driver is asked for all
+ * of them */
+
+/* Open addressing, filled once. Several names may share an address; the first one with a wrapper
+ * stands for all. */
 enum { SLOTS = 4096 };
 static struct {
     const void *address;
     int entry;
 } by_address[SLOTS];
+static bool is_filled; /* atomic; released when by_address is complete */
 
 static size_t slot_of(const void *address)
 {
@@ -52,17 +105,19 @@ static size_t slot_of(const void *address)
 static void file_address(const void *address, int entry)
 {
     const size_t slot = slot_of(address);
-    if (by_address[slot].address == NULL || wrappers[by_address[slot].entry] == NULL) {
+    if (by_address[slot].address == NULL || !ms_has_wrapper(by_address[slot].entry)) {
         by_address[slot].entry = entry;
         by_address[slot].address = address;
     }
 }
 
 /* Called once the driver is known. */
-static void fill(void)
+static void fill_by_address(void)
 {
     if (__atomic_load_n(&is_filled, __ATOMIC_ACQUIRE))
         return;
+    for (int i = 0; i < MS_ENTRY_COUNT; i++)
+        ms_real_get(i);
     ms_lock_take(&lock);
     for (int i = 0; i < MS_ENTRY_COUNT && !is_filled; i++) {
         if (ms_real[i] != (void *)ms_missing)
@@ -75,10 +130,12 @@ static void fill(void)
 /* The entry for (base, version, per_thread): the newest ABI that is not newer than `version`. */
 static int find_entry(const char *base, int version, bool per_thread)
 {
+    const size_t length = strlen(base);
     int best = -1;
     for (int i = 0; i < MS_ENTRY_COUNT; i++) {
         const struct ms_entry_facts *facts = &ms_entries[i];
-        if (facts->version > version || strcmp(facts->base, base) != 0)
+        if (facts->version > version || facts->base_length != length ||
+            memcmp(ms_entry_symbol(i), base, length) != 0)
             continue;
         if (best < 0 ||
             (facts->per_thread == per_thread) > (ms_entries[best].per_thread == per_thread) ||
@@ -99,7 +156,7 @@ static void *seal_unknown(void *real, const char *name)
         if (*slot == NULL)
             __atomic_store_n(slot, real, __ATOMIC_RELEASE);
         if (*slot == real)
-            thunk = ms_spare_thunks[i];
+            thunk = (char *)ms_spare_thunks + ms_spare_thunks[i];
     }
     ms_lock_drop(&lock);
     if (thunk == NULL) {
@@ -113,14 +170,17 @@ static void *seal_unknown(void *real, const char *name)
 
 static void *wrapper_or(int entry, void *real)
 {
-    return wrappers[entry] != NULL ? wrappers[entry] : real;
+    return ms_has_wrapper(entry) ? (char *)ms_wrappers + ms_wrappers[entry] : real;
 }
 
 void *ms_substitute(void *real, const char *base, int version, bool per_thread)
 {
     if (!ms_real_load(real) || ms_is_own(real))
         return real;
-    fill();
+    const int named = find_named(base, real);
+    if (named >= 0)
+        return wrapper_or(named, real);
+    fill_by_address();
     const size_t slot = slot_of(real);
     if (by_address[slot].address != NULL)
         return wrapper_or(by_address[slot].entry, real);

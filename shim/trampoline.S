@@ -5,6 +5,8 @@
  * (RTLD_NEXT and RTLD_DEFAULT depend on it).
  */
 #include "runtime/driver/flags.h"
+#include "shim/seal.h"
+#include "shim/table.S"
 
 #define SPARE_COUNT 128
 
@@ -22,11 +24,13 @@
 
         .text
 /*
- * The functions dlsym and seal_common, to which thunks jump, and the macros
+ * The functions dlsym, seal_common, to which thunks jump, and seal_slowly; and the macros
  *
  *     thunk name      one thunk: puts ms_index in a scratch register and jumps to seal_common
  *     guard symbol    an entry with arguments on the stack: jumps to the driver while nothing is
  *                     deferred, else to ms_guarded_symbol (launch_entries.c)
+ *     call_driver symbol
+ *                     ms_call_symbol, which jumps to the driver's function, whatever is deferred
  */
 #ifdef __x86_64__
 #include "shim/trampoline_x86_64.S"
@@ -35,12 +39,12 @@
 #endif
 
         .set    ms_index, 0
-#define THUNK_OWN(symbol) .set ms_entry_##symbol, ms_index;
+#define THUNK_OWN(symbol)
 #define THUNK_OBSERVE(symbol)
 #define THUNK_FORWARD(symbol)
 #define THUNK_SEAL(symbol) .globl symbol; thunk symbol;
 #define MS_ENTRY(class, symbol, base, version, per_thread, reason)                                 \
-        THUNK_##class(symbol) .set ms_index, ms_index + 1;
+        THUNK_##class(symbol) .set .Lentry_##symbol, ms_index; .set ms_index, ms_index + 1;
 #include "shim/entries.def"
 #undef MS_ENTRY
 
@@ -49,22 +53,32 @@
         guard   \symbol
         .endr
 
-/* Thunks for functions that the table does not know, and the table of their addresses. */
+/* What the runtime calls the driver through. */
+#define MS_DRIVER(field, symbol) call_driver symbol;
+#define MS_DRIVER_OPTIONAL MS_DRIVER
+#include "runtime/driver/driver.def"
+#undef MS_DRIVER_OPTIONAL
+#undef MS_DRIVER
+
+        table   ms_calls
+#define MS_DRIVER(field, symbol) .long ms_call_##symbol - ms_calls;
+#define MS_DRIVER_OPTIONAL MS_DRIVER
+#include "runtime/driver/driver.def"
+#undef MS_DRIVER_OPTIONAL
+#undef MS_DRIVER
+        .size   ms_calls, . - ms_calls
+
+/* Thunks for functions that the table does not know, and where they are. */
 .macro spare number
-        .section .data.rel.ro.local, "aw", %progbits
-        .quad   spare_\number
+        .section .rodata
+        .long   spare_\number - ms_spare_thunks
         .text
         thunk   spare_\number
         .set    ms_index, ms_index + 1
 .endm
 
-        .section .data.rel.ro.local, "aw", %progbits
-        .globl  ms_spare_thunks
-        .hidden ms_spare_thunks
-        .type   ms_spare_thunks, %object
-        .size   ms_spare_thunks, 8 * SPARE_COUNT
-        .p2align 3
-ms_spare_thunks:
+        table   ms_spare_thunks
+        .size   ms_spare_thunks, 4 * SPARE_COUNT
         .text
         .altmacro
         .set    spare_number, 0

@@ -41,12 +41,25 @@ begin   \symbol
         cbz     w15, 1f
         ldr     w15, [x16, #MS_HOT_DEFERRED]
         cbnz    w15, 1f
-        adrp    x16, ms_real + 8 * ms_entry_\symbol
-        ldr     x16, [x16, #:lo12:ms_real + 8 * ms_entry_\symbol]
+        adrp    x16, ms_real + 8 * .Lentry_\symbol
+        ldr     x16, [x16, #:lo12:ms_real + 8 * .Lentry_\symbol]
         cbz     x16, 1f
         br      x16
 1:      b       ms_guarded_\symbol
 end     \symbol
+.endm
+
+.macro call_driver symbol
+begin   ms_call_\symbol
+        bti     c
+        adrp    x16, ms_real + 8 * .Lentry_\symbol
+        ldr     x16, [x16, #:lo12:ms_real + 8 * .Lentry_\symbol]
+        cbz     x16, 1f
+        br      x16
+1:      mov     w17, #.Lentry_\symbol
+        orr     w17, w17, #MS_FIND_ONLY
+        b       seal_slowly
+end     ms_call_\symbol
 .endm
 
 /*
@@ -61,14 +74,17 @@ begin   seal_common
         mov     w15, #1
         str     w15, [x16, #MS_HOT_GATED]
 1:      ldr     w15, [x16, #MS_HOT_DEFERRED]
-        cbnz    w15, 2f
+        cbnz    w15, seal_slowly
         adrp    x16, ms_real
         add     x16, x16, #:lo12:ms_real
         ldr     x16, [x16, w17, uxtw #3]
-        cbz     x16, 2f
+        cbz     x16, seal_slowly
         br      x16
+end     seal_common
 
-2:      stp     x29, x30, [sp, #-224]!
+/* w17: the entry, perhaps with MS_FIND_ONLY. Asks ms_seal_enter what to do. */
+begin   seal_slowly
+        stp     x29, x30, [sp, #-224]!
         .cfi_def_cfa_offset 224
         .cfi_offset 29, -224
         .cfi_offset 30, -216
@@ -102,4 +118,4 @@ begin   seal_common
         br      x16
 3:      mov     w0, w17
         ret
-end     seal_common
+end     seal_slowly

@@ -46,12 +46,24 @@ begin   \symbol
         je      1f
         cmpl    $0, ms_hot + MS_HOT_DEFERRED(%rip)
         jne     1f
-        movq    ms_real + 8 * ms_entry_\symbol(%rip), %r11
+        movq    ms_real + 8 * .Lentry_\symbol(%rip), %r11
         testq   %r11, %r11
         jz      1f
         jmpq    *%r11
 1:      jmp     ms_guarded_\symbol
 end     \symbol
+.endm
+
+.macro call_driver symbol
+begin   ms_call_\symbol
+        endbr64
+        movq    ms_real + 8 * .Lentry_\symbol(%rip), %r11
+        testq   %r11, %r11
+        jz      1f
+        jmpq    *%r11
+1:      movl    $MS_FIND_ONLY + .Lentry_\symbol, %r11d
+        jmp     seal_slowly
+end     ms_call_\symbol
 .endm
 
 /*
@@ -64,14 +76,17 @@ begin   seal_common
         jne     1f
         movl    $1, MS_HOT_GATED(%rax)
 1:      cmpl    $0, MS_HOT_DEFERRED(%rax)
-        jne     2f
+        jne     seal_slowly
         leaq    ms_real(%rip), %rax
         movq    (%rax, %r11, 8), %rax
         testq   %rax, %rax
-        jz      2f
+        jz      seal_slowly
         jmpq    *%rax
+end     seal_common
 
-2:      save    rdi, rsi, rdx, rcx, r8, r9
+/* r11: the entry, perhaps with MS_FIND_ONLY. Asks ms_seal_enter what to do. */
+begin   seal_slowly
+        save    rdi, rsi, rdx, rcx, r8, r9
         subq    $136, %rsp
         .cfi_adjust_cfa_offset 136
         .irp    number, 0, 1, 2, 3, 4, 5, 6, 7
@@ -90,4 +105,4 @@ begin   seal_common
         jnz     3f
         jmpq    *%r11
 3:      ret
-end     seal_common
+end     seal_slowly

@@ -13,6 +13,7 @@
 #include "runtime/fill/evict.h"
 #include "runtime/memory/addresses.h"
 #include "shim/entries.h"
+#include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
 
@@ -56,7 +57,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     int attempts = 0;
     CUresult result;
     MS_ENTER("cuMemCreate");
-    if (ms_is_started() && flags == 0 && !ms_nccl_is_inside(__builtin_return_address(0)) &&
+    if (ms_ready_to_defer() && flags == 0 && !ms_nccl_is_inside(__builtin_return_address(0)) &&
         ms_handle_defer(size, prop, handle, &result)) {
         ms_observer_prepare(false);
         return result;

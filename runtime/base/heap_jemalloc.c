@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/base/heap.h"
 
-#include <pthread.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,7 +17,6 @@
 void *ms_je_mallocx(size_t size, int flags);
 void *ms_je_rallocx(void *memory, size_t size, int flags);
 void ms_je_dallocx(void *memory, int flags);
-int ms_je_mallctl(const char *name, void *old, size_t *old_length, void *value, size_t length);
 
 /* What private-jemalloc.sh cuts off: external settings, and heap profiling, which they enable. */
 char *ms_je_secure_getenv(const char *name);
@@ -67,44 +66,50 @@ NEVER_CALLED(round)
 NEVER_CALLED(_Unwind_Backtrace)
 NEVER_CALLED(_Unwind_GetIP)
 
-enum { NO_THREAD_CACHE = 1 << 8, ZEROED = 0x40 };
+/*
+ * Nobody asks for jemalloc's statistics and settings, whose tables of names would be relocated in
+ * every process. private-jemalloc.sh drops them, and this is what the rest calls of them.
+ */
+#define WITHOUT_SETTINGS(type, name, answer) \
+    type name(void);                         \
+    type name(void)                          \
+    {                                        \
+        return answer;                       \
+    }
+WITHOUT_SETTINGS(bool, je_ctl_boot, false) /* it has not failed */
+WITHOUT_SETTINGS(int, je_ctl_byname, ENOENT)
+WITHOUT_SETTINGS(int, je_ctl_bymib, ENOENT)
+WITHOUT_SETTINGS(int, je_ctl_bymibname, ENOENT)
+WITHOUT_SETTINGS(int, je_ctl_nametomib, ENOENT)
+WITHOUT_SETTINGS(int, je_ctl_mibnametomib, ENOENT)
+#define NOTHING
+WITHOUT_SETTINGS(void, je_ctl_prefork, NOTHING)
+WITHOUT_SETTINGS(void, je_ctl_postfork_parent, NOTHING)
+WITHOUT_SETTINGS(void, je_ctl_postfork_child, NOTHING)
+WITHOUT_SETTINGS(void, je_ctl_mtx_assert_held, NOTHING)
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int arena_flags = NO_THREAD_CACHE;
-
-/* A separate arena, apart from anything else that might use this copy of jemalloc. */
-static void create_arena(void)
-{
-    unsigned arena;
-    size_t length = sizeof(arena);
-    if (ms_je_mallctl("arenas.create", &arena, &length, NULL, 0) == 0)
-        arena_flags |= (int)((arena + 1) << 20);
-}
-
-static int flags(void)
-{
-    pthread_once(&once, create_arena);
-    return arena_flags;
-}
+/* The first arena, which nobody else uses: this copy of jemalloc is the shim's alone. */
+enum { FIRST_ARENA = 1 << 20, NO_THREAD_CACHE = 1 << 8, ZEROED = 0x40 };
+enum { FLAGS = FIRST_ARENA | NO_THREAD_CACHE };
 
 void *ms_heap_alloc(size_t bytes)
 {
-    return ms_heap_checked(ms_je_mallocx(bytes, flags()), bytes);
+    return ms_heap_checked(ms_je_mallocx(bytes, FLAGS), bytes);
 }
 
 void *ms_heap_zalloc(size_t bytes)
 {
-    return ms_heap_checked(ms_je_mallocx(bytes, flags() | ZEROED), bytes);
+    return ms_heap_checked(ms_je_mallocx(bytes, FLAGS | ZEROED), bytes);
 }
 
 void *ms_heap_realloc(void *memory, size_t bytes)
 {
     return memory == NULL ? ms_heap_alloc(bytes)
-                          : ms_heap_checked(ms_je_rallocx(memory, bytes, flags()), bytes);
+                          : ms_heap_checked(ms_je_rallocx(memory, bytes, FLAGS), bytes);
 }
 
 void ms_heap_free(void *memory)
 {
     if (memory != NULL)
-        ms_je_dallocx(memory, flags());
+        ms_je_dallocx(memory, FLAGS);
 }

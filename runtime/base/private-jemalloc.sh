@@ -6,7 +6,8 @@
 # Makes a copy of jemalloc's position-independent archive that cannot meet the program's malloc:
 #  - every global symbol but jemalloc's internal je_* gets PREFIX, so that malloc() in our own code
 #    and free(strdup()) still mean libc's;
-#  - the C++ operators are dropped;
+#  - the C++ operators are dropped, and the tables of names for mallctl, which nobody calls:
+#    heap_jemalloc.c has what refers to them;
 #  - it reads no settings: MALLOC_CONF and /etc/malloc.conf are for the program's own jemalloc.
 #    Heap profiling, which only they can enable, would pull in libm and libgcc_s. heap_jemalloc.c
 #    answers these calls;
@@ -21,7 +22,7 @@ trap 'rm -rf "$work"' EXIT
 
 cp "$in" "$work/private.a"
 chmod u+w "$work/private.a"
-ar d "$work/private.a" jemalloc_cpp.pic.o
+ar d "$work/private.a" jemalloc_cpp.pic.o ctl.pic.o
 nm --defined-only --extern-only "$work/private.a" |
     awk -v prefix="$prefix" 'NF == 3 && $3 !~ /^je_/ { print $3, prefix $3 }' |
     sort -u >"$work/renames"

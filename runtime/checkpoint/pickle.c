@@ -52,7 +52,7 @@ struct unpickler {
 };
 
 struct opcode {
-    const char *name; /* NULL: no such opcode */
+    char name[17]; /* "": no such opcode */
     enum argument_kind argument;
     /* NULL: torch.save does not write it. */
     bool (*run)(struct unpickler *);
@@ -536,7 +536,7 @@ static bool unknown_opcode(const struct unpickler *machine, unsigned char code)
     char name[64], hex[8];
     snprintf(hex, sizeof(hex), "0x%02x", code);
     snprintf(name, sizeof(name), "expected an opcode of torch.save, found %s",
-             opcodes[code].name != NULL ? opcodes[code].name : hex);
+             opcodes[code].name[0] != '\0' ? opcodes[code].name : hex);
     return fault(machine, name);
 }
 

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-const char *const ms_dtype_names[MS_DTYPE_COUNT] = {
+const char ms_dtype_names[MS_DTYPE_COUNT][MS_DTYPE_NAME_BYTES] = {
 #define ROW(name, bits) #name,
     MS_DTYPES(ROW)
 #undef ROW

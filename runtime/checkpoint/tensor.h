@@ -36,7 +36,8 @@ enum ms_dtype {
         MS_DTYPE_COUNT
 };
 
-extern const char *const ms_dtype_names[MS_DTYPE_COUNT];
+enum { MS_DTYPE_NAME_BYTES = 16 };
+extern const char ms_dtype_names[MS_DTYPE_COUNT][MS_DTYPE_NAME_BYTES];
 extern const unsigned ms_dtype_bits[MS_DTYPE_COUNT];
 
 enum { MS_TENSOR_DIMS_MAX = 8 };

@@ -21,7 +21,7 @@ enum {
 /* The type of a storage in module torch, torch.storage, torch.cuda..., and the dtype of its
  * elements, or the dtype that is given beside a storage of bytes. */
 static const struct {
-    const char *storage, *name; /* NULL: there is none */
+    char storage[20], name[16]; /* "": there is none */
     enum ms_dtype dtype;
 } types[] = {
     {"FloatStorage", "float32", MS_DTYPE_F32},
@@ -35,15 +35,15 @@ static const struct {
     {"BoolStorage", "bool", MS_DTYPE_BOOL},
     {"DoubleStorage", "float64", MS_DTYPE_F64},
     {"ComplexFloatStorage", "complex64", MS_DTYPE_C64},
-    {"UntypedStorage", NULL, MS_DTYPE_U8},
-    {NULL, "uint16", MS_DTYPE_U16},
-    {NULL, "uint32", MS_DTYPE_U32},
-    {NULL, "uint64", MS_DTYPE_U64},
-    {NULL, "float8_e5m2", MS_DTYPE_F8_E5M2},
-    {NULL, "float8_e4m3fn", MS_DTYPE_F8_E4M3},
-    {NULL, "float8_e5m2fnuz", MS_DTYPE_F8_E5M2FNUZ},
-    {NULL, "float8_e4m3fnuz", MS_DTYPE_F8_E4M3FNUZ},
-    {NULL, "float8_e8m0fnu", MS_DTYPE_F8_E8M0},
+    {"UntypedStorage", "", MS_DTYPE_U8},
+    {"", "uint16", MS_DTYPE_U16},
+    {"", "uint32", MS_DTYPE_U32},
+    {"", "uint64", MS_DTYPE_U64},
+    {"", "float8_e5m2", MS_DTYPE_F8_E5M2},
+    {"", "float8_e4m3fn", MS_DTYPE_F8_E4M3},
+    {"", "float8_e5m2fnuz", MS_DTYPE_F8_E5M2FNUZ},
+    {"", "float8_e4m3fnuz", MS_DTYPE_F8_E4M3FNUZ},
+    {"", "float8_e8m0fnu", MS_DTYPE_F8_E8M0},
 };
 
 enum { TYPE_COUNT = sizeof(types) / sizeof(types[0]) };
@@ -60,7 +60,7 @@ enum made {
 };
 
 static const struct {
-    const char *module, *name;
+    char module[16], name[32];
     enum made made;
 } functions[] = {
     {"collections", "OrderedDict", A_DICT},
@@ -206,7 +206,7 @@ static size_t find_type(const struct ms_pickle *pickle, uint32_t value, bool is_
     size_t i = 0;
     for (; i < TYPE_COUNT; i++) {
         const char *name = is_storage ? types[i].storage : types[i].name;
-        if (name != NULL && ms_pickle_is_text(pickle, global->global.name, name))
+        if (name[0] != '\0' && ms_pickle_is_text(pickle, global->global.name, name))
             break;
     }
     return i;

@@ -184,7 +184,7 @@ const char *ms_environment_find(char **environment, const char *name)
 
 static bool is_option(const char *name, size_t length)
 {
-    static const char *const names[] = {
+    static const char names[][32] = {
 #define MS_OPTION(type, field, variable, default_, unit, description) #variable,
 #include "runtime/config/options.def"
 #undef MS_OPTION
@@ -196,12 +196,33 @@ static bool is_option(const char *name, size_t length)
     return false;
 }
 
+static const char prefix[] = "METASHARD";
+
+/* The settings in the environment, so that each is not looked for among everything else. */
+struct settings {
+    char *entries[128];
+};
+
+static char **select_settings(char **environment, struct settings *settings)
+{
+    size_t count = 0;
+    for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
+        if (strncmp(*entry, prefix, sizeof(prefix) - 1) != 0)
+            continue;
+        if (count == sizeof(settings->entries) / sizeof(settings->entries[0]) - 1)
+            return environment;
+        settings->entries[count++] = *entry;
+    }
+    settings->entries[count] = NULL;
+    return settings->entries;
+}
+
 static void warn_about_unknown_names(char **environment)
 {
-    static const char prefix[] = "METASHARD_";
     for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
         const char *end = strchr(*entry, '=');
-        if (end == NULL || strncmp(*entry, prefix, sizeof(prefix) - 1) != 0)
+        if (end == NULL || strncmp(*entry, prefix, sizeof(prefix) - 1) != 0 ||
+            (*entry)[sizeof(prefix) - 1] != '_')
             continue;
         if (!is_option(*entry, (size_t)(end - *entry)))
             ms_log(MS_WARN, "%.*s is not a variable of MetaShard and is ignored",
@@ -236,8 +257,9 @@ void ms_config_read_quietly(struct ms_config *config, char **environment)
     if (getauxval(AT_SECURE) != 0)
         environment = NULL;
     *config = (struct ms_config){0};
+    struct settings settings;
     read_runtime_dir(config, environment);
-    read_variables(config, environment, false);
+    read_variables(config, select_settings(environment, &settings), false);
 }
 
 /* Reads again, to log warnings: the log was not open before. */
@@ -247,8 +269,12 @@ void ms_config_read(struct ms_config *config, char **environment)
     ms_log_open(config->log.level, config->log.path[0] != '\0' ? config->log.path : NULL);
     if (getauxval(AT_SECURE) != 0)
         return;
-    read_variables(config, environment, true);
-    warn_about_unknown_names(environment);
+    struct settings settings;
+    char **selected = select_settings(environment, &settings);
+    if (*selected == NULL)
+        return;
+    read_variables(config, selected, true);
+    warn_about_unknown_names(selected);
 }
 
 /* --- as text */

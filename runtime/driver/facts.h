@@ -16,7 +16,7 @@ enum ms_fact {
 };
 
 struct ms_fact_row {
-    const char *name, *fault, *remedy;
+    char name[16], fault[80], remedy[128];
     enum ms_log_level level;
     bool steps_aside;
 };

@@ -31,7 +31,7 @@ struct ms_hot {
     _Atomic uint32_t gated_copies; /* gated, beside owned for one load of both; may be set later */
     _Atomic uint32_t started;
     _Atomic uint32_t captures; /* stream captures in progress */
-    _Atomic uint32_t recorded; /* the process keeps a state page (state/state.h) */
+    _Atomic uint32_t recorded; /* enum ms_recorded: the process keeps a state page */
     _Atomic uint32_t marking;  /* threads that may be in cuCtxRecordEvent */
     _Atomic uint32_t files;    /* files with bytes that may not be in memory yet (source.h) */
     _Atomic uint32_t hashed;   /* the process writes hashes (hashes.h) */
@@ -40,6 +40,9 @@ struct ms_hot {
 };
 
 extern struct ms_hot ms_hot;
+
+/* MS_WILL_BE_RECORDED: it makes the page with the first record (state/state.h). */
+enum ms_recorded { MS_NOT_RECORDED, MS_RECORDED, MS_WILL_BE_RECORDED };
 
 #define MS_IS_SET(name, flag)                                                 \
     static inline bool name(void)                                             \

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fnmatch.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,8 +114,16 @@ void ms_rules_read(const char *user_path)
     add_builtin_rules();
 }
 
+static void read_builtin_rules(void)
+{
+    if (rule_count == 0)
+        ms_rules_read("");
+}
+
 enum ms_rule ms_rules_match(const char *name)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_builtin_rules);
     for (int i = 0; i < rule_count; i++) {
         if (fnmatch(rules[i].pattern, name, 0) == 0)
             return rules[i].class_;

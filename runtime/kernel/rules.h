@@ -19,7 +19,8 @@ extern const char *const ms_rule_names[MS_RULE_COUNT];
 
 /*
  * Reads the user's file; an empty path means none. An invalid line gives a warning with file, line
- * and what was expected, and is ignored. Called once, before the first match.
+ * and what was expected, and is ignored. Called at most once, before the first match, which reads
+ * the built-in rules if it was not.
  */
 void ms_rules_read(const char *user_path);
 

@@ -96,7 +96,7 @@ static const char copy_name[] =
 static size_t element_bytes(const char *name)
 {
     static const struct {
-        const char *type;
+        char type[20];
         size_t bytes;
     } types[] = {{"aE_", 1}, {"hE_", 1}, {"sE_", 2},           {"tE_", 2},
                  {"iE_", 4}, {"jE_", 4}, {"fE_", 4},           {"lE_", 8},

@@ -44,12 +44,13 @@ static void start(void)
     ms_hashes_start();
     if (ms_hashes_is_reference)
         return;
-    ms_state_start(&ms_config);
+    ms_state_prepare(&ms_config);
     ms_publish_set_namer(ms_shard_name_of);
     ms_source_start();
     ms_lease_start(ms_config.leases ? ms_answer_file_write : NULL);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
-    ms_rules_read(ms_config.kernel_rules);
+    if (ms_config.kernel_rules[0] != '\0')
+        ms_rules_read(ms_config.kernel_rules);
     ms_log(MS_DEBUG, "started: deferring allocations of %llu bytes and more",
            (unsigned long long)ms_config.min_bytes);
     atomic_store(&ms_hot.started, 1);
@@ -119,7 +120,8 @@ static void log_plan(void)
     struct name_text unmatched = {.reason = MS_REASON_UNMATCHED};
     struct name_text ambiguous = {.reason = MS_REASON_AMBIGUOUS};
     ms_shard_describe(&facts);
-    ms_shard_publish_facts(&facts);
+    if (facts.generation > 0 || facts.tensors > 0)
+        ms_shard_publish_facts(&facts);
     if (facts.tensors == 0)
         return;
     ms_shard_visit_unmatched(add_name, &unmatched);
@@ -172,8 +174,11 @@ void ms_finish(void)
     log_plan();
     if (ms_config.explain)
         ms_state_visit_causes(explain, NULL);
+    const bool is_dumped = ms_config.dump_path[0] != '\0';
+    if (is_dumped)
+        ms_state_open(); /* the program may have allocated nothing */
     ms_state_end();
-    if (ms_config.dump_path[0] != '\0')
+    if (is_dumped)
         write_dump(ms_config.dump_path);
     ms_log_finish();
 }

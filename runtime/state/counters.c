@@ -5,7 +5,7 @@
 
 #include "runtime/driver/flags.h"
 
-const char *const ms_counter_names[MS_FIGURE_COUNT] = {
+const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES] = {
 #define MS_COUNTER(id, name) #name,
 #include "runtime/state/counters.def"
 #undef MS_COUNTER

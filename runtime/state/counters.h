@@ -31,7 +31,8 @@ enum ms_gauge {
     MS_FIGURE_COUNT
 };
 
-extern const char *const ms_counter_names[MS_FIGURE_COUNT];
+enum { MS_COUNTER_NAME_BYTES = 32 };
+extern const char ms_counter_names[MS_FIGURE_COUNT][MS_COUNTER_NAME_BYTES];
 
 void ms_count(enum ms_counter counter, uint64_t amount);
 uint64_t ms_counter_get(enum ms_counter counter);

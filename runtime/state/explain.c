@@ -4,11 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT] = {"undefined", "dead",     "fill",
-                                                              "file",      "snapshot", "launch",
-                                                              "parked",    "absent",   "resident"};
+const char ms_state_kind_names[MS_BYTES_KIND_COUNT][MS_STATE_KIND_NAME_BYTES] = {
+    "undefined", "dead", "fill", "file", "snapshot", "launch", "parked", "absent", "resident"};
 
-static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
+static const char kind_names[MS_EVENT_KIND_COUNT][20] = {
     [MS_EVENT_NONE] = "none",
     [MS_EVENT_ALLOCATE] = "allocate",
     [MS_EVENT_FREE] = "free",
@@ -32,7 +31,8 @@ static const char *const kind_names[MS_EVENT_KIND_COUNT] = {
  * what it writes, and a wrong rule is silent.
  */
 static const struct {
-    const char *text, *sentence; /* NULL: nothing to explain */
+    char text[48];
+    const char *sentence; /* NULL: nothing to explain */
 } reasons[MS_REASON_COUNT] = {
     [MS_REASON_CALL] = {"the call needs the bytes", NULL},
     [MS_REASON_SEALED] =
@@ -130,7 +130,7 @@ static const struct {
 
 const char *ms_reason_text(uint32_t reason)
 {
-    return reason < MS_REASON_COUNT && reasons[reason].text != NULL ? reasons[reason].text : "?";
+    return reason < MS_REASON_COUNT && reasons[reason].text[0] != '\0' ? reasons[reason].text : "?";
 }
 
 const char *ms_event_reason_text(uint32_t kind, uint32_t reason)

@@ -13,7 +13,8 @@ const char *ms_event_kind_name(uint32_t kind);
 
 /* The reason of an event; "" if the call needs the bytes and they were not materialised. */
 const char *ms_event_reason_text(uint32_t kind, uint32_t reason);
-extern const char *const ms_state_kind_names[MS_BYTES_KIND_COUNT];
+enum { MS_STATE_KIND_NAME_BYTES = 12 };
+extern const char ms_state_kind_names[MS_BYTES_KIND_COUNT][MS_STATE_KIND_NAME_BYTES];
 
 /* True for a reason why something could not stay deferred, which ms_explain explains. */
 bool ms_reason_is_fallback(enum ms_reason reason);

@@ -80,15 +80,21 @@ void ms_state_identify(struct ms_state_identity *identity_out)
     identity_out->boot[strcspn(identity_out->boot, "\n")] = '\0';
 }
 
-enum ms_life ms_state_life(const struct ms_state_identity *identity)
+enum ms_life ms_state_life_beside(const struct ms_state_identity *own,
+                                  const struct ms_state_identity *identity)
 {
-    struct ms_state_identity own;
     bool is_dead;
-    ms_state_identify(&own);
-    if (strcmp(own.boot, identity->boot) != 0)
-        return own.boot[0] != '\0' && identity->boot[0] != '\0' ? MS_LIFE_GONE : MS_LIFE_UNKNOWN;
-    if (own.pid_namespace != identity->pid_namespace || own.pid_namespace == 0)
+    if (strcmp(own->boot, identity->boot) != 0)
+        return own->boot[0] != '\0' && identity->boot[0] != '\0' ? MS_LIFE_GONE : MS_LIFE_UNKNOWN;
+    if (own->pid_namespace != identity->pid_namespace || own->pid_namespace == 0)
         return MS_LIFE_UNKNOWN;
     const uint64_t start = start_of(identity->pid, &is_dead);
     return start == identity->start_ticks && start != 0 && !is_dead ? MS_LIFE_ALIVE : MS_LIFE_GONE;
+}
+
+enum ms_life ms_state_life(const struct ms_state_identity *identity)
+{
+    struct ms_state_identity own;
+    ms_state_identify(&own);
+    return ms_state_life_beside(&own, identity);
 }

@@ -27,3 +27,7 @@ void ms_state_identify(struct ms_state_identity *identity_out);
 /* Whether the process runs, as far as its numbers mean the same here. */
 enum ms_life { MS_LIFE_ALIVE, MS_LIFE_GONE, MS_LIFE_UNKNOWN };
 enum ms_life ms_state_life(const struct ms_state_identity *identity);
+
+/* The same, by a process that has identified itself. */
+enum ms_life ms_state_life_beside(const struct ms_state_identity *own,
+                                  const struct ms_state_identity *identity);

@@ -168,16 +168,15 @@ static bool read_identity(int folder, const char *name, struct ms_state_identity
 }
 
 /* True for a page of this very process, before it called exec, or of one that has ended. */
-static bool may_be_replaced(int folder, const char *name)
+static bool may_be_replaced(int folder, const char *name, const struct ms_state_identity *own)
 {
-    struct ms_state_identity identity, own;
+    struct ms_state_identity identity;
     struct stat stat;
-    if (!read_identity(folder, name, &identity, &stat))
-        return false;
-    ms_state_identify(&own);
-    return ms_state_life(&identity) == MS_LIFE_GONE ||
-           (identity.pid == own.pid && identity.start_ticks == own.start_ticks &&
-            identity.pid_namespace == own.pid_namespace && strcmp(identity.boot, own.boot) == 0);
+    return read_identity(folder, name, &identity, &stat) &&
+           (ms_state_life_beside(own, &identity) == MS_LIFE_GONE ||
+            (identity.pid == own->pid && identity.start_ticks == own->start_ticks &&
+             identity.pid_namespace == own->pid_namespace &&
+             strcmp(identity.boot, own->boot) == 0));
 }
 
 /* --- cleaning */
@@ -203,7 +202,8 @@ static void clean_hidden(int folder, const char *name, time_t now)
 }
 
 /* Lists the pages of ended processes, at most MAX_PAGES. */
-static size_t find_old(int folder, struct old_page *pages, time_t now)
+static size_t find_old(int folder, const struct ms_state_identity *own, struct old_page *pages,
+                       time_t now)
 {
     const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = again >= 0 ? fdopendir(again) : NULL;
@@ -220,7 +220,7 @@ static size_t find_old(int folder, struct old_page *pages, time_t now)
             clean_hidden(folder, entry->d_name, now);
         if (!ms_state_is_page(entry->d_name) || strlen(entry->d_name) >= sizeof(pages->name) ||
             !read_identity(folder, entry->d_name, &identity, &stat) ||
-            ms_state_life(&identity) != MS_LIFE_GONE)
+            ms_state_life_beside(own, &identity) != MS_LIFE_GONE)
             continue;
         strcpy(pages[count].name, entry->d_name);
         pages[count++].changed = stat.st_mtime;
@@ -230,13 +230,13 @@ static size_t find_old(int folder, struct old_page *pages, time_t now)
 }
 
 /* Removes pages of processes that are gone: older than 7 days, and all but the newest 16. */
-static void clean(int folder)
+static void clean(int folder, const struct ms_state_identity *own)
 {
     struct old_page *pages = ms_heap_alloc(MAX_PAGES * sizeof(*pages));
     const time_t now = time(NULL);
     if (pages == NULL)
         return;
-    const size_t count = find_old(folder, pages, now);
+    const size_t count = find_old(folder, own, pages, now);
     qsort(pages, count, sizeof(*pages), newest_first);
     for (size_t i = 0; i < count; i++) {
         if (i >= KEPT_PAGES || pages[i].changed < now - (time_t)KEPT_DAYS * 86400)
@@ -251,12 +251,14 @@ bool ms_state_page_show(struct ms_state_page *page, char text[256])
 {
     char name[64] = "";
     int error = EEXIST;
+    struct ms_state_identity own;
+    ms_state_identify(&own);
     for (int i = 1; i <= MAX_NAMES && error == EEXIST; i++) {
         char number[24] = "";
         if (i > 1) /* another container that shares the folder has this process id as well */
             snprintf(number, sizeof(number), "-%d", i);
         snprintf(name, sizeof(name), MS_STATE_PREFIX "%d%s" MS_STATE_SUFFIX, (int)getpid(), number);
-        if (may_be_replaced(page->folder, name))
+        if (may_be_replaced(page->folder, name, &own))
             unlinkat(page->folder, name, 0);
         error = linkat(page->folder, page->hidden_name, page->folder, name, 0) == 0 ? 0 : errno;
     }
@@ -264,7 +266,7 @@ bool ms_state_page_show(struct ms_state_page *page, char text[256])
     if (error == 0) {
         const size_t used = strlen(page->path);
         snprintf(page->path + used, sizeof(page->path) - used, "/%s", name);
-        clean(page->folder);
+        clean(page->folder, &own);
     } else {
         fail(text, "%s cannot be made: %s", name, error);
         munmap(page->bytes, page->total_bytes);

@@ -27,10 +27,12 @@ _Thread_local uint32_t ms_caller_reason = 0;
 typedef uint64_t __attribute__((may_alias)) word;
 
 static struct {
-    /* immutable after ms_state_start */
+    /* immutable after ms_state_prepare */
+    const struct ms_config *config;
+    uint64_t started_ns, started_real_ns; /* monotonic, and of the clock on the wall */
+    /* immutable after ms_state_open */
     unsigned char *page;
     struct ms_state_header header;
-    uint64_t started_ns; /* monotonic */
 
     _Atomic uint64_t next_event;
     _Atomic uint64_t last_sample_ns, last_sample_backed, sample_interval_ns;
@@ -139,7 +141,7 @@ static void describe_process(struct ms_state_process *process)
         .start_ticks = identity.start_ticks,
         .pid_namespace = identity.pid_namespace,
         .uid = geteuid(),
-        .started_ns = ms_clock_ns(CLOCK_REALTIME),
+        .started_ns = state.started_real_ns,
         .started_monotonic_ns = state.started_ns,
         .rank = MS_STATE_NO_RANK,
         .world = MS_STATE_NO_RANK,
@@ -246,27 +248,69 @@ static bool start_in_memory(const struct ms_config *config)
     return true;
 }
 
-void ms_state_start(const struct ms_config *config)
+static bool can_be_file(const struct ms_config *config)
+{
+    return config->state_dir[0] != '\0' && getauxval(AT_SECURE) == 0;
+}
+
+static bool can_be_in_memory(const struct ms_config *config)
+{
+    return config->explain || config->dump_path[0] != '\0';
+}
+
+MS_HOLDS(state.lock) static bool make_page_locked(void)
 {
     char text[256] = "";
-    const bool is_wanted = config->state_dir[0] != '\0' && getauxval(AT_SECURE) == 0;
-    state.started_ns = ms_clock_ns(CLOCK_MONOTONIC);
+    const struct ms_config *config = state.config;
     lay_out(config);
-    bool is_good = is_wanted && start_file(config, text);
-    if (is_wanted && !is_good)
+    const bool is_file = can_be_file(config) && start_file(config, text);
+    if (!is_file && can_be_file(config))
         ms_log(strcmp(config->state_dir, "auto") != 0 ? MS_WARN : MS_INFO,
                "no state page is kept: %s", text[0] != '\0' ? text : "out of memory");
-    if (!is_good && (config->explain || config->dump_path[0] != '\0'))
-        is_good = start_in_memory(config);
-    if (!is_good)
-        return;
+    if (!is_file && !(can_be_in_memory(config) && start_in_memory(config)))
+        return false;
     ms_counters_share(record(MS_SECTION_FIGURES, 0));
-    atomic_store_explicit(&ms_hot.recorded, 1, memory_order_release);
+    return true;
+}
+
+__attribute__((noinline, cold)) static bool make_page(void)
+{
+    ms_lock_take(&state.lock);
+    if (atomic_load(&ms_hot.recorded) == MS_WILL_BE_RECORDED)
+        atomic_store(&ms_hot.recorded, make_page_locked() ? MS_RECORDED : MS_NOT_RECORDED);
+    ms_lock_drop(&state.lock);
+    return atomic_load(&ms_hot.recorded) == MS_RECORDED;
+}
+
+static bool has_page(void)
+{
+    return atomic_load_explicit(&ms_hot.recorded, memory_order_acquire) == MS_RECORDED;
+}
+
+bool ms_state_open(void)
+{
+    return has_page() || (ms_is_recorded() && make_page());
+}
+
+void ms_state_prepare(const struct ms_config *config)
+{
+    state.config = config;
+    state.started_ns = ms_clock_ns(CLOCK_MONOTONIC);
+    state.started_real_ns = ms_clock_ns(CLOCK_REALTIME);
+    atomic_store(&ms_hot.recorded, can_be_file(config) || can_be_in_memory(config)
+                                       ? MS_WILL_BE_RECORDED
+                                       : MS_NOT_RECORDED);
+}
+
+void ms_state_start(const struct ms_config *config)
+{
+    ms_state_prepare(config);
+    ms_state_open();
 }
 
 void ms_state_end(void)
 {
-    if (!ms_is_recorded())
+    if (!has_page())
         return;
     ms_state_sample();
     ms_lock_take(&state.lock);
@@ -277,13 +321,14 @@ void ms_state_end(void)
 
 const void *ms_state_page(size_t *bytes_out)
 {
-    *bytes_out = ms_is_recorded() ? state.header.total_bytes : 0;
-    return ms_is_recorded() ? state.page : NULL;
+    const bool is_there = ms_state_open();
+    *bytes_out = is_there ? state.header.total_bytes : 0;
+    return is_there ? state.page : NULL;
 }
 
 void ms_state_set_rank(uint32_t rank, uint32_t world)
 {
-    if (!ms_is_recorded())
+    if (!ms_state_open())
         return;
     ms_lock_take(&state.lock);
     state.process.rank = rank;
@@ -294,7 +339,7 @@ void ms_state_set_rank(uint32_t rank, uint32_t world)
 
 void ms_state_set_default_rank(uint32_t rank, uint32_t world)
 {
-    if (!ms_is_recorded())
+    if (!ms_state_open())
         return;
     ms_lock_take(&state.lock);
     const bool is_known = state.process.rank != MS_STATE_NO_RANK;
@@ -305,7 +350,7 @@ void ms_state_set_default_rank(uint32_t rank, uint32_t world)
 
 void ms_state_set_plan(const struct ms_state_plan *plan)
 {
-    if (!ms_is_recorded())
+    if (!ms_state_open())
         return;
     ms_lock_take(&state.lock);
     write_pair(MS_SECTION_PLAN, plan);
@@ -315,7 +360,7 @@ void ms_state_set_plan(const struct ms_state_plan *plan)
 void ms_state_set_device(uint32_t device, const char *name)
 {
     struct ms_state_device value;
-    if (!ms_is_recorded() || device >= count_of(MS_SECTION_DEVICES))
+    if (!ms_state_open() || device >= count_of(MS_SECTION_DEVICES))
         return;
     ms_lock_take(&state.lock);
     value = *(const struct ms_state_device *)record(MS_SECTION_DEVICES, device);
@@ -328,7 +373,7 @@ void ms_state_set_check(uint32_t device, enum ms_check_state check, bool steps_a
                         const char *unmet)
 {
     struct ms_state_device value;
-    if (!ms_is_recorded() || device >= count_of(MS_SECTION_DEVICES))
+    if (!ms_state_open() || device >= count_of(MS_SECTION_DEVICES))
         return;
     ms_lock_take(&state.lock);
     value = *(const struct ms_state_device *)record(MS_SECTION_DEVICES, device);
@@ -343,7 +388,7 @@ uint32_t ms_state_file(const char *path)
 {
     struct ms_state_file value = {0};
     uint32_t found = 0;
-    if (!ms_is_recorded())
+    if (!ms_state_open())
         return 0;
     PUT_TEXT(value.path, path);
     ms_lock_take(&state.lock);
@@ -405,7 +450,7 @@ MS_HOLDS(state.lock) static void sample_locked(uint64_t now, bool is_new)
 /* Within the interval, replaces the sample by one with more memory, so that peaks are not lost. */
 void ms_state_sample(void)
 {
-    if (!ms_is_recorded())
+    if (!has_page())
         return;
     const uint64_t now = now_ns();
     const uint64_t last = atomic_load_explicit(&state.last_sample_ns, memory_order_relaxed);
@@ -567,7 +612,7 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
 
 void ms_state_put(struct ms_state_place *place, const struct ms_state_block *block)
 {
-    if (!ms_is_recorded())
+    if (!ms_state_open())
         return;
     struct ms_state_block value = *block;
     ms_lock_take(&state.lock);
@@ -580,7 +625,7 @@ void ms_state_put(struct ms_state_place *place, const struct ms_state_block *blo
 
 void ms_state_remove(struct ms_state_place *place)
 {
-    if (!ms_is_recorded() || !place->is_counted)
+    if (!place->is_counted || !has_page())
         return;
     ms_lock_take(&state.lock);
     if (has_slot_locked(place))
@@ -662,7 +707,7 @@ static void add_cause(struct ms_state_cause *added)
 
 void ms_state_visit_causes(ms_state_visitor *visit, void *context)
 {
-    if (!ms_is_recorded())
+    if (!has_page())
         return;
     for (uint64_t i = 0; i < count_of(MS_SECTION_CAUSES); i++) {
         struct ms_state_cause cause;
@@ -701,7 +746,7 @@ static void write_event(const struct ms_state_event *event)
 void ms_state_event_for(enum ms_event_kind kind, enum ms_reason reason, uint64_t block,
                         uint64_t address, uint64_t bytes, uint64_t began, const char *text)
 {
-    if (!ms_is_recorded())
+    if (!ms_state_open())
         return;
     const uint64_t now = now_ns();
     if (text == NULL)
@@ -732,7 +777,7 @@ void ms_state_event_for(enum ms_event_kind kind, enum ms_reason reason, uint64_t
 
 void ms_state_cause(enum ms_event_kind kind, enum ms_reason reason, const char *text)
 {
-    if (!ms_is_recorded())
+    if (!ms_state_open())
         return;
     struct ms_state_cause cause = {.kind = kind, .reason = reason};
     cause.first_ns = cause.last_ns = now_ns();

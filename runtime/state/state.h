@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The state page of this process (format.h), which metashard-dump shows, even after the process was
- * killed. It is made when the shim starts, in a process that uses CUDA; a forked child keeps none.
+ * killed. It is made for the first record, at the latest for the first allocation, so that a
+ * process that only counts devices leaves none; a forked child keeps none.
  *
  * All functions here do nothing without a page (one load: ms_is_recorded), call no driver function,
- * allocate nothing, and are safe from any thread. state.lock, a leaf, guards the tables; events and
- * figures need no lock.
+ * and are safe from any thread. Once there is a page they allocate nothing. state.lock, a leaf,
+ * guards the tables; events and figures need no lock.
  */
 #pragma once
 
@@ -15,17 +16,24 @@
 #include "runtime/driver/flags.h"
 #include "runtime/state/format.h"
 
-/* Makes the page; with METASHARD_EXPLAIN or METASHARD_DUMP, in memory if there can be no file. Logs
- * why there is none. Called once, before anything is deferred. */
+/* From now on there can be records. `config` stays as it is. Called once. */
+void ms_state_prepare(const struct ms_config *config);
+
+/* Makes the page if there is none yet; with METASHARD_EXPLAIN or METASHARD_DUMP, in memory if there
+ * can be no file. Logs why there is none. Returns true if there is one. Called before anything is
+ * deferred: a figure that another thread changes just now may be missed. */
+bool ms_state_open(void);
+
+/* Both. */
 void ms_state_start(const struct ms_config *config);
 
 /* The process ends by itself. */
 void ms_state_end(void);
 
-/* The page as it is now, or NULL and 0 bytes. */
+/* The page as it is now, made if there is none, or NULL and 0 bytes. */
 const void *ms_state_page(size_t *bytes_out);
 
-/* Nanoseconds since the page was made, or 0 without a page. */
+/* Nanoseconds since ms_state_prepare, or 0 without a page. */
 uint64_t ms_state_now(void);
 
 /* Sets the rank, if it is found out later than at the start. */

@@ -28,7 +28,7 @@ struct page {
 
 enum { PATIENCE_FOR_A_RECORD = 200, PATIENCE_FOR_A_PAGE = 20 * PATIENCE_FOR_A_RECORD };
 
-static const char *const section_names[MS_SECTION_COUNT] = {
+static const char section_names[MS_SECTION_COUNT][20] = {
     "process", "plan",    "options", "figures", "names of figures", "devices", "files",
     "causes",  "samples", "blocks",  "events"};
 

@@ -4,7 +4,9 @@
 
 It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021); exports dlsym, the wrappers of the entry table, of NCCL and of file_calls.def, the block observer, the check of PyTorch and metashard.h and
 nothing else, and none of
-these under a symbol version (a version would keep dlsym from being interposed).
+these under a symbol version (a version would keep dlsym from being interposed). The dynamic linker relocates it in every
+process, also where CUDA is not used: few pointers in tables (MOST_RELATIVE), none packed in a way that glibc knows since
+2.36 (DT_RELR), and functions of libc are looked up when they are called first.
 """
 import os
 import re
@@ -14,6 +16,7 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 GLIBC = (2, 34)
+MOST_RELATIVE = 300
 # What the headers of glibc 2.38 and newer make of strtoul and its kin: what is built there does not run on older ones.
 BY_HEADERS = re.compile(r"__isoc23_\w+")
 
@@ -36,6 +39,13 @@ def main():
     faults += [f"needs {name} of glibc {major}.{minor}" for name, major, minor in undefined
                if (int(major), int(minor)) > GLIBC and not BY_HEADERS.fullmatch(name)]
 
+    dynamic = read("readelf", "-dW", library)
+    relative = len(re.findall(r"R_\w+_RELATIVE\b", read("readelf", "-rW", library)))
+    if "--sanitized" not in sys.argv:
+        if not 0 < relative <= MOST_RELATIVE:
+            faults.append(f"{relative} relative relocations, at most {MOST_RELATIVE}: a table of strings can be of char[][N]")
+        faults += [f"has {tag}" for tag in ("RELR", "BIND_NOW", "NOW") if re.search(rf"\b{tag}\b", dynamic)]
+
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
         rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
     wanted = {symbol for symbol, _ in rows} | {symbol + suffix for symbol, suffix in rows if suffix.startswith("_")}
@@ -54,7 +64,7 @@ def main():
                read("nm", "-D", "--defined-only", library).splitlines()}
     faults += [f"does not export {name}" for name in sorted(wanted - exports)]
     faults += [f"exports {name}" for name in sorted(exports - wanted)]
-    print("\n".join(faults) or f"{len(exports)} exports, needs {', '.join(needed)}")
+    print("\n".join(faults) or f"{len(exports)} exports, {relative} relative relocations, needs {', '.join(needed)}")
     return len(faults) > 0
 
 

@@ -84,6 +84,8 @@ def main():
     faults = [f"{name} has more than one row" for name in set(symbols) if symbols.count(name) > 1]
     faults += [f"{row.symbol}: class {row.class_} needs a reason that says something, this is "
                f'"{row.reason}"' for row in rows if len(row.reason) < SHORTEST_REASON]
+    faults += [f"{row.symbol} does not begin with its base {row.base}, as shim/entries.h has it"
+               for row in rows if not row.symbol.startswith(row.base)]
     with open(os.path.join(SOURCE, "tests", "simcuda", "data", "cuda13-stub-exports.txt")) as file:
         listed = set(file.read().split())
     faults += [f"{name} is exported by CUDA 13.0 and has no row" for name in listed - set(symbols)]

@@ -17,7 +17,7 @@ static bool is_unhooked(const void *real)
     while (at != NULL && *at != '\0') {
         const size_t length = strcspn(at, ",");
         for (int i = 0; i < MS_ENTRY_COUNT; i++) {
-            const char *symbol = ms_entries[i].symbol;
+            const char *symbol = ms_entry_symbol(i);
             if (strlen(symbol) == length && strncmp(symbol, at, length) == 0 && ms_real[i] == real)
                 return true;
         }

@@ -429,7 +429,7 @@ MS_TEST(a_forked_child_writes_nothing)
     page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
     ms_start(environ);
-    CHECK(ms_is_recorded());
+    CHECK(ms_state_open());
     ms_count(MS_COUNT_LOOKUPS, 1);
     const pid_t child = fork();
     if (child == 0) {
@@ -452,6 +452,44 @@ MS_TEST(a_forked_child_writes_nothing)
     CHECK_EQ(snapshot.process.ended_ns, 0);
     ms_snapshot_cleanup(&snapshot);
     CHECK_EQ(page_count(), 1);
+}
+
+MS_TEST(there_is_no_page_before_the_first_record)
+{
+    page_folder_make();
+    const struct ms_config config = page_config(1 * MIB);
+    ms_state_prepare(&config);
+    CHECK(ms_is_recorded());
+    ms_count(MS_COUNT_LOOKUPS, 3);
+    ms_state_sample();
+    const pid_t child = fork();
+    if (child == 0) { /* it ends without a record */
+        ms_state_end();
+        _exit(0);
+    }
+    must_end_well(child);
+    CHECK_EQ(page_count(), 0);
+    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, "the first");
+    ms_count(MS_COUNT_LOOKUPS, 1);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.event_count, 1);
+    CHECK_EQ(ms_snapshot_figure(&snapshot, "lookups"), 4); /* counted before and after */
+    ms_snapshot_cleanup(&snapshot);
+    CHECK_EQ(page_count(), 1);
+}
+
+MS_TEST(a_child_that_is_forked_before_makes_no_page)
+{
+    page_folder_make();
+    setenv("METASHARD_STATE_DIR", page_folder, 1);
+    ms_start(environ);
+    const pid_t child = fork();
+    if (child == 0) {
+        ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);
+        _exit(ms_is_recorded() || ms_state_open());
+    }
+    must_end_well(child);
+    CHECK_EQ(page_count(), 0);
 }
 
 /* A process with a page, which ends in a way of its own. */

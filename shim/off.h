@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether the shim is off. */
+#pragma once
+
+#include <stdbool.h>
+
+/* True with METASHARD=off: programs get the driver's functions. Known from the constructor on. */
+bool ms_is_off(void);
