@@ -111,9 +111,9 @@ static void destroy_snapshot(struct ms_counted *counted)
 static void use_huge_pages(const struct ms_source *snapshot)
 {
     enum { HUGE_PAGE_BYTES = 2 << 20 };
-    const uintptr_t end = (uintptr_t)snapshot->data + snapshot->bytes;
-    const uintptr_t first =
-        ((uintptr_t)snapshot->data + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const uintptr_t end = (uintptr_t)ms_snapshot_bytes(snapshot) + snapshot->bytes;
+    const uintptr_t first = ((uintptr_t)ms_snapshot_bytes(snapshot) + HUGE_PAGE_BYTES - 1) /
+                            HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     const uintptr_t last = end / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
     if (first < last)
         madvise((void *)first, last - first, MADV_HUGEPAGE);
@@ -140,7 +140,7 @@ struct ms_source *ms_source_create_snapshot(size_t bytes)
 
 void *ms_source_data(struct ms_source *snapshot)
 {
-    return snapshot->data;
+    return ms_snapshot_bytes(snapshot);
 }
 
 struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
