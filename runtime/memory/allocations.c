@@ -529,8 +529,8 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* The addresses around one that mean the same: those of the allocation with that index; or, if it is
- * NULL, a gap before that index. */
+/* The addresses around one that mean the same: those of the allocation with that index; or, if it
+ * is NULL, a gap before that index. */
 struct surroundings {
     CUdeviceptr begin, end;
     size_t index;

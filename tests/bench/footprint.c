@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * footprint KERNELS FOLDER [LARGEST]: host memory that the shim takes for each thing that it holds,
- * from 1000 to LARGEST (default 100000) of them: what, how many, bytes for one, and the bound. Above
+ * footprint KERNELS FOLDER [LARGEST]: host memory that the shim takes for each thing that it
+ * holds, from 1000 to LARGEST (default 100000) of them: what, how many, bytes for one, and the bound. Above
  * the bound, and 64 KiB for all of them, the line ends with TOO MUCH, and the exit status is 1.
  *
  * Counted are the pages that the private heap has in use, and its own records: so what is rounded
