@@ -7,8 +7,8 @@
 
 /*
  * Leaves are a page each, except for an only one, which is as large as it must be. Any WINDOW
- * leaves side by side that would fit into one less become one less, and where none of them has room items
- * move to one more. So most leaves are three quarters full, however items come and go.
+ * leaves side by side that would fit into one less become one less, and where none of them has room
+ * items move to one more. So most leaves are three quarters full, however items come and go.
  */
 enum { LEAF_BYTES = 4096, WINDOW = 3 };
 
