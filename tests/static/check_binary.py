@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_binary.py LIBRARY [--sanitized]: the preloaded object as the dynamic linker sees it.
+"""check_binary.py LIBRARY [--sanitized] [--private-heap]: the preloaded object as the dynamic linker sees it.
 
 It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021); exports dlsym, the wrappers of the entry table, of NCCL and of file_calls.def, the block observer, the check of PyTorch and metashard.h and
 nothing else, and none of
-these under a symbol version (a version would keep dlsym from being interposed).
+these under a symbol version (a version would keep dlsym from being interposed). With a heap of its own it does not ask for malloc.
 """
 import os
 import re
@@ -35,6 +35,9 @@ def main():
         faults.append("no memcpy of glibc, that cannot be right")
     faults += [f"needs {name} of glibc {major}.{minor}" for name, major, minor in undefined
                if (int(major), int(minor)) > GLIBC and not BY_HEADERS.fullmatch(name)]
+
+    if "--private-heap" in sys.argv:
+        faults += [f"needs {name}, the program's heap" for name, _, _ in undefined if name in ("malloc", "calloc", "realloc")]
 
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
         rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
