@@ -80,8 +80,20 @@ static int next_byte(struct decoder *decoder)
     return decoder->escaped[decoder->next++];
 }
 
+/* Most strings have no escape: their bytes lie between the quotes. NULL: this one has. */
+static const char *end_of_plain(const char *string)
+{
+    const char *at = string + 1;
+    while (*at != '"' && *at != '\\')
+        at++;
+    return *at == '"' ? at : NULL;
+}
+
 size_t ms_json_text_bytes(const char *string)
 {
+    const char *end = end_of_plain(string);
+    if (end != NULL)
+        return (size_t)(end - string - 1);
     struct decoder decoder = decode(string);
     size_t bytes = 0;
     while (next_byte(&decoder) >= 0)
@@ -91,6 +103,12 @@ size_t ms_json_text_bytes(const char *string)
 
 void ms_json_text(const char *string, char *out)
 {
+    const char *end = end_of_plain(string);
+    if (end != NULL) {
+        memcpy(out, string + 1, (size_t)(end - string - 1));
+        out[end - string - 1] = '\0';
+        return;
+    }
     struct decoder decoder = decode(string);
     for (int byte; (byte = next_byte(&decoder)) >= 0; out++)
         *out = (char)byte;
@@ -102,6 +120,12 @@ bool ms_json_is_text(const char *string, const char *text)
     if (!ms_json_is_string(string))
         return false;
     struct decoder decoder = decode(string);
+    for (; *decoder.at != '\\'; decoder.at++, text++) {
+        if (*decoder.at == '"')
+            return *text == '\0';
+        if (*decoder.at != *text)
+            return false;
+    }
     int byte;
     while ((byte = next_byte(&decoder)) > 0 && byte == (unsigned char)*text)
         text++;
@@ -121,6 +145,9 @@ bool ms_json_is_same(const char *string, const char *other)
 
 uint64_t ms_json_hash(const char *string)
 {
+    const char *end = end_of_plain(string);
+    if (end != NULL)
+        return ms_hash_bytes(string + 1, (size_t)(end - string - 1));
     struct decoder decoder = decode(string);
     uint64_t hash = ms_hash_begin();
     for (int byte; (byte = next_byte(&decoder)) >= 0;)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_binary.py LIBRARY [--sanitized]: the preloaded object as the dynamic linker sees it.
+"""check_binary.py LIBRARY [--sanitized] [--private-heap]: the preloaded object as the dynamic linker sees it.
 
 It needs libc alone, and of glibc nothing that is newer than 2.34 (of 2021); exports dlsym, the wrappers of the entry table, of NCCL and of file_calls.def, the block observer, the check of PyTorch and metashard.h and
 nothing else, and none of
 these under a symbol version (a version would keep dlsym from being interposed). The dynamic linker relocates it in every
 process, also where CUDA is not used: few pointers in tables (MOST_RELATIVE), none packed in a way that glibc knows since
-2.36 (DT_RELR), and functions of libc are looked up when they are called first.
+2.36 (DT_RELR), and functions of libc are looked up when they are called first. With a heap of its
+own it does not ask for malloc.
 """
 import os
 import re
@@ -45,6 +46,8 @@ def main():
         if not 0 < relative <= MOST_RELATIVE:
             faults.append(f"{relative} relative relocations, at most {MOST_RELATIVE}: a table of strings can be of char[][N]")
         faults += [f"has {tag}" for tag in ("RELR", "BIND_NOW", "NOW") if re.search(rf"\b{tag}\b", dynamic)]
+    if "--private-heap" in sys.argv:
+        faults += [f"needs {name}, the program's heap" for name, _, _ in undefined if name in ("malloc", "calloc", "realloc")]
 
     with open(os.path.join(SOURCE, "shim", "entries.def")) as file:
         rows = re.findall(r"^MS_ENTRY(?:_TWINS|_PLAIN)?\((?:OWN|OBSERVE|SEAL), (\w+), (?:\w+, )?\d+,\s+(\w*)", file.read(), re.M)
