@@ -15,7 +15,7 @@ import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill",
-              "state page", "start-up", "calls", "instructions", "self-check", "plan resolve", "growth")
+              "state page", "start-up", "start", "calls", "instructions", "self-check", "plan resolve", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
 MIB_HEAD = ["what", "ranks", "shard", *WAYS]
@@ -123,6 +123,13 @@ def start_up(text):
         yield row(f"start of {match[1]}: time", "", "without", "", "1", match[2])
 
 
+def start(text):
+    for match in re.finditer(r"^(.+?)\s{2,}(instructions|system calls)\s+([\d,]+)\s+([\d,]+)\s+(-?[\d,]+)$", text, flags=re.M):
+        yield row(f"start, {match[1]}: {match[2]}", "", "added", "", "", match[5])
+        ratio = int(match[4].replace(",", "")) / int(match[3].replace(",", ""))
+        yield row(f"start, {match[1]}: {match[2]}", "", "without", "", "1", f"{ratio:.2f}")
+
+
 def calls(text):
     for match in re.finditer(r"^(.+?)\s+without .*ratio ([\d.]+)$", text, flags=re.M):
         yield row(f"{match[1]}: time", "", "without", "", "1", match[2])
@@ -175,7 +182,7 @@ def quickstart(text):
 
 READERS = {"main job": main_job, "ways": ways, "verify mode": verify, "init, then shard": from_scratch, "flows over NCCL": nccl,
            "instructions over NCCL": nccl_instructions, "fill": fill,
-           "state page": state_page, "start-up": start_up, "calls": calls, "self-check": self_check,
+           "state page": state_page, "start-up": start_up, "start": start, "calls": calls, "self-check": self_check,
            "plan resolve": plan_resolve}
 
 
