@@ -73,6 +73,7 @@ static void *use(void *argument)
     CHECK_EQ(FIND(cuCtxSetCurrent)(context), CUDA_SUCCESS);
     pthread_barrier_wait(&barrier);
     CHECK_EQ(FIND(cuMemAlloc_v2)(&address, 4 << 20), CUDA_SUCCESS);
+    CHECK(dlerror() == NULL); /* the call looks more up, and not all of it is there */
     CHECK_EQ(FIND(cuMemsetD8_v2)(address, 0x5c, 4 << 20), CUDA_SUCCESS);
     CHECK_EQ(FIND(cuMemcpyDtoH_v2)(&seen->byte, address + 12345, 1), CUDA_SUCCESS);
     CHECK_EQ(FIND(cuMemFree_v2)(address), CUDA_SUCCESS);
