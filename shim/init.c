@@ -31,7 +31,7 @@ __attribute__((destructor)) static void report(void)
 /* Each function is looked up when it is called first. */
 static void fill_driver_table(void)
 {
-    void *slots[MS_CALL_COUNT];
+    void *slots[MS_CALL_COUNT] = {NULL};
     for (int i = 0; i < MS_CALL_COUNT; i++)
         slots[i] = (char *)ms_calls + ms_calls[i];
     memcpy(&ms_driver, slots, sizeof(ms_driver));
