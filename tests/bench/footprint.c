@@ -5,9 +5,8 @@
  * Above the bound, and 64 KiB for all of them, the line ends with TOO MUCH, and the exit status is
  * 1.
  *
- * Counted are the pages that the private heap has in use, and its own records: so what is rounded
- * up, and what is left empty between other things, counts. The state page does not: it has a size
- * of its own (METASHARD_STATE_BYTES), and so have its tables.
+ * Counted is what the heap gives for each request, so what it rounds up counts. The state page does
+ * not: it has a size of its own (METASHARD_STATE_BYTES), and so have its tables.
  *
  * The driver is the simulated one, as for scale.c.
  */
@@ -190,23 +189,58 @@ static size_t count_extents(CUdeviceptr address)
 /* --- weighing */
 
 /* The private heap's (heap_jemalloc.c); NULL if the shim is built with libc's. */
-__attribute__((weak)) int ms_je_mallctl(const char *name, void *old, size_t *old_length,
-                                        void *value, size_t length);
+__attribute__((weak)) size_t ms_je_malloc_usable_size(const void *memory);
 
-static size_t statistic(const char *name)
+static size_t live_bytes; /* one thread works here */
+
+static size_t size_of(void *memory)
 {
-    size_t value = 0, length = sizeof(value);
-    must(ms_je_mallctl(name, &value, &length, NULL, 0) == 0, name);
-    return value;
+    return ms_je_malloc_usable_size != NULL ? ms_je_malloc_usable_size(memory)
+                                            : malloc_usable_size(memory);
 }
 
-static size_t weigh(void)
+static void *counted(void *memory)
 {
-    uint64_t epoch = 1;
-    if (ms_je_mallctl == NULL)
-        return mallinfo2().uordblks + mallinfo2().hblkhd;
-    must(ms_je_mallctl("epoch", NULL, NULL, &epoch, sizeof(epoch)) == 0, "epoch");
-    return statistic("stats.active") + statistic("stats.metadata");
+    live_bytes += memory != NULL ? size_of(memory) : 0;
+    return memory;
+}
+
+static void uncount(void *memory)
+{
+    live_bytes -= memory != NULL ? size_of(memory) : 0;
+}
+
+/* The linker puts these in place of the functions of heap.h. */
+void *__real_ms_heap_alloc(size_t bytes);
+void *__real_ms_heap_zalloc(size_t bytes);
+void *__real_ms_heap_realloc(void *memory, size_t bytes);
+void __real_ms_heap_free(void *memory);
+void *__wrap_ms_heap_alloc(size_t bytes);
+void *__wrap_ms_heap_zalloc(size_t bytes);
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+void __wrap_ms_heap_free(void *memory);
+
+void *__wrap_ms_heap_alloc(size_t bytes)
+{
+    return counted(__real_ms_heap_alloc(bytes));
+}
+
+void *__wrap_ms_heap_zalloc(size_t bytes)
+{
+    return counted(__real_ms_heap_zalloc(bytes));
+}
+
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
+{
+    uncount(memory);
+    void *moved = __real_ms_heap_realloc(memory, bytes);
+    return counted(moved != NULL ? moved : memory);
+}
+
+void __wrap_ms_heap_free(void *memory)
+{
+    uncount(memory);
+    __real_ms_heap_free(memory);
 }
 
 static size_t count, empty;
@@ -214,12 +248,12 @@ static bool is_over, is_quiet;
 
 static void begin(void)
 {
-    empty = weigh();
+    empty = live_bytes;
 }
 
 static void tell(const char *name, size_t things, double bound)
 {
-    const double bytes = (double)(weigh() - empty) / (double)things;
+    const double bytes = (double)(live_bytes - empty) / (double)things;
     const bool is_too_much = bytes > bound + (double)(64 << 10) / (double)things;
     if (is_quiet)
         return;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""start.py PROGRAM PRELOAD [--check]: what the preload adds to the start of a process.
+"""start.py PROGRAM DRIVER PRELOAD [--check]: what the preload adds to the start of a process.
 
 Instructions in user space, the dynamic linker's included (callgrind counts all threads), and system calls (strace). Of
 /bin/true, which does not use CUDA; of PROGRAM (context.c), which makes a context and allocates nothing; and of PROGRAM when it
 allocates, beside as many pages of ended processes as are kept. Both sides run under the same tool, so what the tool itself
-adds goes away in the difference. --check: compares with LIMITS. Without valgrind or strace the exit status is 77.
+adds goes away in the difference. --check: compares with LIMITS. Without valgrind, objcopy or strace the exit status is 77.
 """
 import os
 import re
@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+from instructions import without_debug_information
 
 # At most so many added; none: no limit. How many there are without depends on the machine, and on where the dynamic linker
 # looks for libraries first.
@@ -62,7 +64,7 @@ def measure(folder, program, shim):
     """By case: what, without and with."""
     plain = {name: value for name, value in os.environ.items()
              if name != "LD_PRELOAD" and not name.startswith("METASHARD")}
-    plain.update(METASHARD_STATE_DIR=os.path.join(folder, "state"), SIMCUDA_GRANULE_KIB="64", METASHARD_MIN_BYTES="128K")
+    plain.update(LD_LIBRARY_PATH=folder, METASHARD_STATE_DIR=os.path.join(folder, "state"), SIMCUDA_GRANULE_KIB="64", METASHARD_MIN_BYTES="128K")
     preloaded = dict(plain, LD_PRELOAD=shim)
     fill(folder, program, preloaded)
     cases = {"/bin/true": ["/bin/true"], "cuInit and a context": [program], "the first allocation": [program, "allocate"]}
@@ -72,17 +74,18 @@ def measure(folder, program, shim):
 
 
 def main():
-    for tool in ("valgrind", "strace"):
+    for tool in ("valgrind", "objcopy", "strace"):
         if shutil.which(tool) is None:
             print(f"skipped: {tool} is not installed")
             return 77
     if subprocess.run(["strace", "-o", "/dev/null", "/bin/true"], capture_output=True).returncode != 0:
         print("skipped: strace does not work here")
         return 77
-    program, shim = map(os.path.abspath, sys.argv[1:3])
+    files = map(os.path.abspath, sys.argv[1:4])
     faults = 0
     print(f"{'':24}{'':14}{'without':>12}{'with':>12}{'added':>12}")
     with tempfile.TemporaryDirectory() as folder:
+        program, _, shim = without_debug_information(folder, *files)
         for name, what, without, with_shim in measure(folder, program, shim):
             added, limit = with_shim - without, LIMITS.get((name, what))
             is_over = limit is not None and added > limit

@@ -16,7 +16,7 @@ import sys
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BENCHMARKS = ("quickstart", "main job", "ways", "verify mode", "init, then shard", "flows over NCCL", "instructions over NCCL", "fill", "snapshots",
-              "state page", "start-up", "calls", "instructions", "self-check", "plan resolve", "footprint", "growth")
+              "state page", "start-up", "start", "calls", "instructions", "self-check", "plan resolve", "footprint", "growth")
 WAYS = ["without", "with", "with a plan"]
 HEAD = ["what", "ranks", "over", "by hand", *WAYS]
 MIB_HEAD = ["what", "ranks", "shard", *WAYS]
@@ -129,6 +129,14 @@ def start_up(text):
         yield row(f"start of {match[1]}: time", "", "without", "", "1", match[2])
 
 
+def start(text):
+    for match in re.finditer(r"^(.+?)\s{2,}(instructions|system calls)\s+([\d,]+)\s+([\d,]+)\s+(-?[\d,]+)$", text, flags=re.M):
+        what = f"start, {match[1]}: {match[2]} of shim, driver, libc and linker"
+        ratio = int(match[4].replace(",", "")) / int(match[3].replace(",", ""))
+        yield row(what, "", "added", "", "", match[5])
+        yield row(what, "", "without", "", "1", f"{ratio:.2f}")
+
+
 def calls(text):
     for match in re.finditer(r"^(.+?)\s+without .*ratio ([\d.]+)$", text, flags=re.M):
         yield row(f"{match[1]}: time", "", "without", "", "1", match[2])
@@ -181,7 +189,7 @@ def quickstart(text):
 
 READERS = {"main job": main_job, "ways": ways, "verify mode": verify, "init, then shard": from_scratch, "flows over NCCL": nccl,
            "instructions over NCCL": nccl_instructions, "fill": fill, "snapshots": snapshots,
-           "state page": state_page, "start-up": start_up, "calls": calls, "self-check": self_check,
+           "state page": state_page, "start-up": start_up, "start": start, "calls": calls, "self-check": self_check,
            "plan resolve": plan_resolve}
 
 
