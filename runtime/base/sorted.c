@@ -6,9 +6,9 @@
 #include "runtime/base/heap.h"
 
 /*
- * Leaves are a page each, except for an only one, which is as large as it must be. Any WINDOW leaves
- * side by side that would fit into one less become one less, and where none of them has room items
- * move to one more. So most leaves are three quarters full, however items come and go.
+ * Leaves are a page each, except for an only one, which is as large as it must be. Any WINDOW
+ * leaves side by side that would fit into one less become one less, and where none of them has room
+ * items move to one more. So most leaves are three quarters full, however items come and go.
  */
 enum { LEAF_BYTES = 4096, WINDOW = 3 };
 
@@ -234,8 +234,8 @@ static bool spread(struct ms_sorted *list, const struct window *window, size_t l
     return true;
 }
 
-/* Of the last leaf, when items come at the end in order: those behind the position go into a leaf of
- * their own, so that the leaves behind stay full. */
+/* Of the last leaf, when items come at the end in order: those behind the position go into a leaf
+ * of their own, so that the leaves before it stay full. */
 static bool split_last(struct ms_sorted *list, struct ms_position *at)
 {
     struct ms_leaf *right = resize(list, NULL, most_items(list));

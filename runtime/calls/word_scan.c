@@ -115,8 +115,8 @@ static uint64_t mark(const struct ms_word_window *window, const unsigned char *b
     return marks;
 }
 
-/* Finds the next group that may hold a match. The last one begins early enough to be whole; if there
- * is only one, zeros follow the bytes. */
+/* Finds the next group that may hold a match. The last one begins early enough to be whole; if
+ * there is only one, zeros follow the bytes. */
 static bool next_group(struct ms_words *words)
 {
     enum { READ = GROUP + 7 };

@@ -491,8 +491,8 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* The addresses around one that mean the same: those of the allocation at that position; or, if it is
- * NULL, a gap before that position. */
+/* The addresses around one that mean the same: those of the allocation at that position; or, if it
+ * is NULL, a gap before that position. */
 struct surroundings {
     CUdeviceptr begin, end;
     struct ms_position at;

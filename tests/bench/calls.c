@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * calls KERNELS [ROUNDS]: nanoseconds per driver call, for calls that the shim intercepts, when nothing is
- * deferred and when something else is. calls.py runs it without and with the preload and prints the
- * ratios. Linked with the driver directly.
+ * calls KERNELS [ROUNDS]: nanoseconds per driver call, for calls that the shim intercepts, when
+ * nothing is deferred and when something else is. calls.py runs it without and with the preload and
+ * prints the ratios. Linked with the driver directly.
  */
 #include <cuda.h>
 #include <stdio.h>

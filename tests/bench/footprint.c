@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * footprint KERNELS FOLDER [LARGEST]: host memory that the shim takes for each thing that it holds,
- * from 1000 to LARGEST (default 100000) of them: what, how many, bytes for one, and the bound. Above
- * the bound, and 64 KiB for all of them, the line ends with TOO MUCH, and the exit status is 1.
+ * from 1000 to LARGEST (default 100000) of them: what, how many, bytes for one, and the bound.
+ * Above the bound, and 64 KiB for all of them, the line ends with TOO MUCH, and the exit status is
+ * 1.
  *
  * Counted are the pages that the private heap has in use, and its own records: so what is rounded
- * up, and what is left empty between other things, counts. The state page does not: it has a size of
- * its own (METASHARD_STATE_BYTES), and so have its tables.
+ * up, and what is left empty between other things, counts. The state page does not: it has a size
+ * of its own (METASHARD_STATE_BYTES), and so have its tables.
  *
  * The driver is the simulated one, as for scale.c.
  */
