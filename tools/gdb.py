@@ -115,10 +115,8 @@ def all_allocations():
     space = gdb.lookup_static_symbol("space") or gdb.lookup_global_symbol("space")
     if space is None:
         raise gdb.GdbError("metashard: no symbol 'space': is libmetashard.so loaded, with its debug information?")
-    space = space.value()
-    count, gap, capacity = (int(space[name]) for name in ("count", "gap", "capacity"))
-    for index in range(count):
-        yield space["allocations"][index if index < gap else index + capacity - count].dereference()
+    for place in items(space.value()["places"], "struct place"):
+        yield place["allocation"].dereference()
 
 
 class Command(gdb.Command):

@@ -55,20 +55,17 @@ struct ms_position ms_sorted_find(const struct ms_sorted *list, uint64_t key)
     struct ms_position at = {0, 0};
     if (list->leaf_count == 0)
         return at;
-    for (size_t high = list->leaf_count; high - at.leaf > 1;) {
-        const size_t middle = at.leaf + (high - at.leaf) / 2;
-        if (key_at(list, leaf_at(list, middle), 0) <= key)
-            at.leaf = middle;
-        else
-            high = middle;
+    /* Without branches on what is compared: nobody could predict them. */
+    for (size_t left = list->leaf_count; left > 1;) {
+        const size_t half = left / 2, middle = at.leaf + half;
+        at.leaf = key_at(list, leaf_at(list, middle), 0) <= key ? middle : at.leaf;
+        left -= half;
     }
     struct ms_leaf *leaf = leaf_at(list, at.leaf);
-    for (size_t high = leaf->count; high - at.item > 1;) {
-        const size_t middle = at.item + (high - at.item) / 2;
-        if (key_at(list, leaf, middle) <= key)
-            at.item = middle;
-        else
-            high = middle;
+    for (size_t left = leaf->count; left > 1;) {
+        const size_t half = left / 2, middle = at.item + half;
+        at.item = key_at(list, leaf, middle) <= key ? middle : at.item;
+        left -= half;
     }
     return at;
 }
@@ -238,7 +235,7 @@ static bool spread(struct ms_sorted *list, const struct window *window, size_t l
 }
 
 /* Of the last leaf, when items come at the end in order: those behind the position go into a leaf
- * of their own, so that the leaves behind stay full. */
+ * of their own, so that the leaves before it stay full. */
 static bool split_last(struct ms_sorted *list, struct ms_position *at)
 {
     struct ms_leaf *right = resize(list, NULL, most_items(list));

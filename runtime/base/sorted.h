@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sorted lists that are changed anywhere, of any length. Items lie in leaves of a few KiB, and the
- * leaves in an array. A change moves items of one leaf, and the pointer of each leaf behind it if
- * a leaf comes or goes. That is cheap up to some 10^7 items.
+ * Sorted lists that are changed anywhere, of any length. Items lie in leaves of a page, and the
+ * leaves in an array. A change moves items of one leaf, sometimes those of three, and the pointer
+ * of each leaf behind them if a leaf comes or goes. That is cheap up to some 10^7 items.
  *
  *     leaves:  |  o  |  o  |  o  |
  *                 |     |     `-> 4096 .. 9000

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "runtime/base/array.h"
-#include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
@@ -15,19 +14,14 @@
 /* An allocation, beside the addresses that only its pointers can have: those of its guards, too. A
  * search reads nothing else. Those of two allocations do not overlap. */
 struct place {
-    CUdeviceptr begin, end;
+    uint64_t begin, end;
     struct ms_allocation *allocation;
 };
 
 static struct {
     struct ms_lock lock;
     pthread_cond_t released;
-    /*
-     * By address, with a gap of capacity - count places at index `gap`, at the last change: drivers
-     * give addresses in a row, upwards or downwards, so nothing has to move. All guarded by lock.
-     */
-    struct place *places;
-    size_t count, capacity, gap;
+    struct ms_sorted places; /* guarded by lock */
     /* Reserved minus backed bytes, by device; changed when a claim ends. */
     _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
     _Atomic uint64_t leftover_bytes;
@@ -35,71 +29,43 @@ static struct {
     struct {
         _Atomic uint64_t begin, end;
     } bounds[MS_BOUNDS]; /* around all allocations and their guards */
-} space = {.lock = MS_LOCK_INIT(allocations), .released = PTHREAD_COND_INITIALIZER};
+} space = {.lock = MS_LOCK_INIT(allocations),
+           .released = PTHREAD_COND_INITIALIZER,
+           .places = {.item_bytes = sizeof(struct place)}};
 
-MS_HOLDS(space.lock) static const struct place *place_locked(size_t index)
+MS_HOLDS(space.lock) static const struct place *place_locked(struct ms_position at)
 {
-    return &space.places[index < space.gap ? index : index + space.capacity - space.count];
+    return ms_sorted_item(&space.places, at);
 }
 
-MS_HOLDS(space.lock) static struct ms_allocation *at_locked(size_t index)
+/* The first allocation whose upper guard ends behind address. */
+MS_HOLDS(space.lock) static struct ms_position reach_behind_locked(CUdeviceptr address)
 {
-    return place_locked(index)->allocation;
+    const struct ms_position at = ms_sorted_find(&space.places, address);
+    const struct place *place = place_locked(at);
+    return place != NULL && place->end <= address ? ms_sorted_next(&space.places, at) : at;
 }
 
-MS_HOLDS(space.lock) static void move_gap_locked(size_t index)
+/* The first allocation that ends behind address. */
+MS_HOLDS(space.lock) static struct ms_position lower_bound_locked(CUdeviceptr address)
 {
-    struct place *all = space.places;
-    const size_t gaps = space.capacity - space.count;
-    if (index < space.gap)
-        memmove(&all[index + gaps], &all[index], (space.gap - index) * sizeof(*all));
-    else if (index > space.gap)
-        memmove(&all[space.gap], &all[space.gap + gaps], (index - space.gap) * sizeof(*all));
-    space.gap = index;
+    const struct ms_position at = reach_behind_locked(address);
+    const struct place *place = place_locked(at);
+    if (place != NULL && place->allocation->address + place->allocation->bytes <= address)
+        return ms_sorted_next(&space.places, at);
+    return at;
 }
 
-/* Makes room for one more. False if out of memory. */
-MS_HOLDS(space.lock) static bool grow_locked(void)
+MS_HOLDS(space.lock) static struct ms_allocation *next_locked(CUdeviceptr address)
 {
-    if (space.count < space.capacity)
-        return true;
-    const size_t capacity = 2 * space.capacity + 64;
-    struct place *grown = ms_heap_realloc(space.places, capacity * sizeof(*grown));
-    if (grown == NULL)
-        return false;
-    space.places = grown;
-    space.capacity = capacity;
-    space.gap = space.count;
-    return true;
-}
-
-/* Index of the first allocation whose upper guard ends behind address. */
-MS_HOLDS(space.lock) static size_t reach_behind_locked(CUdeviceptr address)
-{
-    size_t low = 0;
-    for (size_t left = space.count; left > 0;) {
-        const size_t half = left / 2;
-        const bool is_below = place_locked(low + half)->end <= address;
-        low = is_below ? low + half + 1 : low;
-        left = is_below ? left - half - 1 : half;
-    }
-    return low;
-}
-
-/* Index of the first allocation that ends behind address. */
-MS_HOLDS(space.lock) static size_t lower_bound_locked(CUdeviceptr address)
-{
-    const size_t at = reach_behind_locked(address);
-    return at < space.count && at_locked(at)->address + at_locked(at)->bytes <= address ? at + 1
-                                                                                        : at;
+    const struct place *place = place_locked(lower_bound_locked(address));
+    return place != NULL ? place->allocation : NULL;
 }
 
 MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr address)
 {
-    const size_t at = lower_bound_locked(address);
-    if (at < space.count && at_locked(at)->address <= address)
-        return at_locked(at);
-    return NULL;
+    struct ms_allocation *allocation = next_locked(address);
+    return allocation != NULL && allocation->address <= address ? allocation : NULL;
 }
 
 MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *allocation)
@@ -134,28 +100,31 @@ void ms_space_count_promised(CUdevice device, int64_t bytes)
     atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)bytes);
 }
 
+MS_HOLDS(space.lock)
+static void set_bound_locked(unsigned bound, const struct place *first, const struct place *last)
+{
+    atomic_store(&space.bounds[bound].begin, first != NULL ? first->begin : 0);
+    atomic_store(&space.bounds[bound].end, first != NULL ? last->end : 0);
+}
+
 MS_HOLDS(space.lock) static void set_bounds_locked(void)
 {
-    const size_t ends[] = {lower_bound_locked(MS_FAR_ADDRESS), space.count};
-    size_t first = 0;
-    for (unsigned i = 0; i < MS_BOUNDS; i++) {
-        const bool any = ends[i] > first;
-        atomic_store(&space.bounds[i].begin, any ? place_locked(first)->begin : 0);
-        atomic_store(&space.bounds[i].end, any ? place_locked(ends[i] - 1)->end : 0);
-        first = ends[i];
-    }
+    const struct ms_position far = lower_bound_locked(MS_FAR_ADDRESS);
+    const struct place *first = place_locked((struct ms_position){0, 0});
+    const struct place *first_far = place_locked(far);
+    const struct place *last_near = place_locked(ms_sorted_previous(&space.places, far));
+    set_bound_locked(MS_NEAR, first != first_far ? first : NULL, last_near);
+    set_bound_locked(MS_FAR, first_far, place_locked(ms_sorted_find(&space.places, UINT64_MAX)));
 }
 
 bool ms_space_add(struct ms_allocation *allocation)
 {
+    const struct place place = place_of(allocation);
     ms_lock_take(&space.lock);
-    if (!grow_locked()) {
+    if (!ms_sorted_insert(&space.places, lower_bound_locked(allocation->address), &place, 1)) {
         ms_lock_drop(&space.lock);
         return false;
     }
-    move_gap_locked(lower_bound_locked(allocation->address));
-    space.places[space.gap++] = place_of(allocation);
-    space.count++;
     allocation->claimed = false;
     allocation->counted_deferred = true;
     allocation->counted_unbacked = 0;
@@ -171,12 +140,11 @@ bool ms_space_add(struct ms_allocation *allocation)
 void ms_space_remove(struct ms_allocation *allocation)
 {
     ms_lock_take(&space.lock);
-    const size_t at = lower_bound_locked(allocation->address);
-    if (at == space.count || at_locked(at) != allocation)
+    const struct ms_position at = lower_bound_locked(allocation->address);
+    const struct place *place = place_locked(at);
+    if (place == NULL || place->allocation != allocation)
         ms_fatal("allocation 0x%llx is not in the index", allocation->address);
-    move_gap_locked(at + 1);
-    space.gap--;
-    space.count--;
+    ms_sorted_remove(&space.places, at, 1);
     count_promised(allocation, false);
     set_bounds_locked();
     atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
@@ -416,12 +384,6 @@ bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin
 
 /* --- looking up */
 
-MS_HOLDS(space.lock) static struct ms_allocation *next_locked(CUdeviceptr address)
-{
-    const size_t at = lower_bound_locked(address);
-    return at < space.count ? at_locked(at) : NULL;
-}
-
 struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
 {
     if (is_empty())
@@ -529,31 +491,44 @@ bool ms_space_may_hold(CUdeviceptr address)
     return false;
 }
 
-/* The addresses around one that mean the same: those of the allocation with that index; or, if it
- * is NULL, a gap before that index. */
+/* The addresses around one that mean the same: those of the allocation at that position; or, if it
+ * is NULL, a gap before that position. */
 struct surroundings {
     CUdeviceptr begin, end;
-    size_t index;
+    struct ms_position at;
     const struct ms_allocation *allocation;
 };
 
-MS_HOLDS(space.lock) static CUdeviceptr end_before_locked(size_t index)
+static bool is_first(struct ms_position at)
 {
-    return index > 0 ? place_locked(index - 1)->end : 0;
+    return at.leaf == 0 && at.item == 0;
 }
 
-MS_HOLDS(space.lock) static CUdeviceptr begin_from_locked(size_t index)
+MS_HOLDS(space.lock) static const struct place *place_before_locked(struct ms_position at)
 {
-    return index < space.count ? place_locked(index)->begin : UINT64_MAX;
+    return is_first(at) ? NULL : place_locked(ms_sorted_previous(&space.places, at));
+}
+
+/* The end of what lies before a position, and the begin of what lies there. */
+MS_HOLDS(space.lock) static CUdeviceptr end_before_locked(struct ms_position at)
+{
+    const struct place *before = place_before_locked(at);
+    return before != NULL ? before->end : 0;
+}
+
+MS_HOLDS(space.lock) static CUdeviceptr begin_from_locked(struct ms_position at)
+{
+    const struct place *place = place_locked(at);
+    return place != NULL ? place->begin : UINT64_MAX;
 }
 
 MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
 {
-    const size_t at = reach_behind_locked(address);
-    const CUdeviceptr begin = begin_from_locked(at);
-    if (at == space.count || begin > address)
-        return (struct surroundings){end_before_locked(at), begin, at, NULL};
-    return (struct surroundings){begin, place_locked(at)->end, at, at_locked(at)};
+    const struct ms_position at = reach_behind_locked(address);
+    const struct place *place = place_locked(at);
+    if (place == NULL || place->begin > address)
+        return (struct surroundings){end_before_locked(at), begin_from_locked(at), at, NULL};
+    return (struct surroundings){place->begin, place->end, at, place->allocation};
 }
 
 bool ms_space_strays(CUdeviceptr address, size_t bytes)
@@ -613,12 +588,19 @@ static struct ms_range find_nothing_locked(const struct surroundings *near, CUde
 {
     if (near->allocation != NULL && near->allocation->counted_deferred)
         return find_between_blocks_locked(near, pointer);
-    size_t first = near->index, behind = first + (near->allocation != NULL);
-    for (size_t i = 0; i < neighbours && first > 0 && !at_locked(first - 1)->counted_deferred; i++)
-        first--;
-    for (size_t i = 0;
-         i < neighbours && behind < space.count && !at_locked(behind)->counted_deferred; i++)
-        behind++;
+    const struct ms_sorted *places = &space.places;
+    struct ms_position first = near->at, behind = first;
+    const struct place *place;
+    if (near->allocation != NULL)
+        behind = ms_sorted_next(places, behind);
+    for (size_t i = 0; i < neighbours && (place = place_before_locked(first)) != NULL &&
+                       !place->allocation->counted_deferred;
+         i++)
+        first = ms_sorted_previous(places, first);
+    for (size_t i = 0; i < neighbours && (place = place_locked(behind)) != NULL &&
+                       !place->allocation->counted_deferred;
+         i++)
+        behind = ms_sorted_next(places, behind);
     return (struct ms_range){end_before_locked(first), begin_from_locked(behind)};
 }
 
@@ -627,7 +609,7 @@ size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size
                                  struct ms_range *nothing_out)
 {
     size_t found = 0;
-    struct surroundings near = {0, 0, 0, NULL};
+    struct surroundings near = {0, 0, {0, 0}, NULL};
     *nothing_out = (struct ms_range){0, 0};
     if (is_empty())
         return 0;
