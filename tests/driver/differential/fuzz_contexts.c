@@ -114,6 +114,7 @@ static void read_by_peer(void)
     fuzz_wait();
     const CUdeviceptr at = make_block();
     const bool is_early = fuzz_one_in(2);
+    SEE(CALL(cuCtxSynchronize)()); /* nothing else orders the other context behind the set */
     if (is_early)
         fuzz_read(at, BYTES); /* mapped before the access is given */
     SEE(CALL(cuCtxCreate_v2)(&reader, 0, 1));

@@ -286,7 +286,8 @@ def words(output):
 
 def replaced(batch, **changes):
     return Batch(**{**{"seed": batch.seed, "operations": batch.operations, "setting": batch.setting,
-                       "first": batch.first, "last": batch.last, "keep": batch.keep}, **changes})
+                       "first": batch.first, "last": batch.last, "keep": batch.keep,
+                       "world": batch.world}, **changes})
 
 
 def read(folder, name):
