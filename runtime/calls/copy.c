@@ -127,14 +127,25 @@ static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
     return set_content(copy, at, bytes, &absent);
 }
 
+/*
+ * Bytes of a file that are in memory are not sent twice: if a plan has brought them there, or if the
+ * copy takes a part of a block that something else has read whole, as a broadcast does.
+ */
+static bool would_read_twice(const struct copy *copy, const struct ms_content *content)
+{
+    if (!content->cached || content->locality == MS_LOCAL)
+        return content->cached;
+    const struct ms_range block = ms_space_block_at(copy->source, copy->from);
+    return content->kind == MS_SOURCE && copy->bytes <= (block.end - block.begin) / 4 * 3;
+}
+
 /* Copies a deferred piece to a range that is all present, all unowned, or all deferred. */
 static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
                              const struct ms_content *content, bool present)
 {
     if (present)
         return copy_to_memory(copy, at, bytes, content);
-    /* Bytes that a plan has brought into memory are not read from their file twice. */
-    if (!may_move(copy, content) || (content->cached && content->locality == MS_LOCAL))
+    if (!may_move(copy, content) || would_read_twice(copy, content))
         return copy_resident(copy, at, bytes);
     const size_t from = copy->from + at;
     if (content->locality == MS_REMOTE && ms_shard_enforces())

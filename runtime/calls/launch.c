@@ -143,14 +143,22 @@ static struct ms_part part_of(struct ms_allocation *allocation,
     return (struct ms_part){allocation, begin, begin + block->bytes};
 }
 
-/* True if all of it can be restored for a replay, except perhaps what rounds a block up. */
+static bool is_snapshot(const struct ms_content *content)
+{
+    return content->kind == MS_SOURCE && !ms_source_is_file(content->source);
+}
+
+/*
+ * True if all of it can be restored for a replay, except perhaps what rounds a block up. A snapshot
+ * would be kept for the replay, and be sent twice if the block is kept as well.
+ */
 static bool can_be_input(const struct ms_part *part)
 {
     enum { ROUNDING = 512 };
     struct ms_extent extent;
     for (size_t at = part->begin;
          ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent);) {
-        if (extent.content.kind == MS_RESIDENT ||
+        if (extent.content.kind == MS_RESIDENT || is_snapshot(&extent.content) ||
             (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
             return false;
     }

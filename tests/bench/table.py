@@ -261,7 +261,8 @@ wanted its cores. What uses several threads, as filling memory does, then looks 
 
 *By hand* is the least that a rank can do: it allocates and reads the rows that it keeps, and nothing else. *Without* is what
 people write, as it runs without MetaShard: map the file and copy everything, or initialise everything, and slice. *Over*
-says what figures are divided by; *shard* is what the rank keeps in the end.
+says what figures are divided by; *shard* is what the rank keeps in the end. Instructions of whole programs are those of all
+threads, and what waits polls: they differ by some hundredths from run to run.
 
 {ratios}
 {snapshots}## The quickstart
@@ -278,7 +279,8 @@ Of the rows above that are of frameworks: the same figures, before they were div
 ## Instructions of one call
 
 Instructions that the shim adds to a call on the calling thread, by the number of deferred blocks, none of which it touches;
-the parameters of launches are full of addresses.
+the parameters of launches are full of addresses. Where the call goes straight on, with no deferred block, the count is the same
+on every run. A call that waits for its stream polls, and its count has that in it.
 
 {instructions}
 ## Host memory

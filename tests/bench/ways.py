@@ -6,7 +6,8 @@ The main job (tests/demo/client.c), one rank of 8, in three ways: by hand, which
 rows and copy these); as written (map the file, copy everything, slice), without MetaShard; and that with it. And a model that is
 initialised on the device and then sharded (tests/frameworks/flows/from_scratch.c), in the last two ways. A line each:
 peak device memory and bytes copied to the device, over the rank's shard; instructions outside of the program itself (shim,
-driver, libc, on all threads), in millions and over those by hand, counted by callgrind. Without valgrind these are left out.
+driver, libc, on all threads), in millions and over those by hand, counted by callgrind: with what threads do while they wait,
+so they differ by some hundredths from run to run. Without valgrind these are left out.
 
 WAYS_MIB (default 256) is the size of the checkpoint.
 """

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -21,8 +22,15 @@ def parser(description):
     result.add_argument("--out", required=True, help="where to write the hashes, as JSON")
     result.add_argument("--dump", help="folder for the bytes of every tensor")
     result.add_argument("--checkpoint")
-    result.add_argument("--scale", type=float, default=1)
+    result.add_argument("--scale", type=scale_of, default=1, help="width of the model, or a name of large.py")
     return result
+
+
+def scale_of(text):
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def join(options):
@@ -74,6 +82,7 @@ def read_back(name, tensor, options, storages):
 def finish(tensors, options, **more):
     """Reads the rank's tensors back, one after the other, and writes what they hold, and more."""
     print("ready", flush=True)
+    began = time.monotonic()
     result = {"rank": options.rank, "world": options.world, "tensors": {}} | more
     if torch.device(options.device).type == "cuda":
         # What the caching allocator took from the driver.
@@ -83,6 +92,7 @@ def finish(tensors, options, **more):
         where = place(tensor, options)
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         result["tensors"][name] = read_back(name, local, options, storages) | where
+    result["read_seconds"] = round(time.monotonic() - began, 2)
     with open(options.out, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
     if dist.is_initialized():

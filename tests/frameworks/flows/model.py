@@ -14,10 +14,13 @@ Shape = namedtuple("Shape", "dim key_value hidden layers vocab")
 
 
 def shape(scale, uneven=False):
-    """Llama 3 8B at half its width, with 3 of its 32 layers and an eighth of its vocabulary.
+    """Llama 3 8B at half its width, with 3 of its 32 layers and an eighth of its vocabulary; or one of large.py, by name.
 
     uneven: every dimension a little larger, so that no number of ranks divides it.
     """
+    if isinstance(scale, str):
+        import large
+        return large.SHAPES[scale]
     dim = max(round(2048 * scale / 32), 1) * 32
     extra = 3 if uneven else 0
     vocab = max(round(16032 * scale / 32), 1) * 32
@@ -64,12 +67,19 @@ class Llama(nn.Module):
         # The embedding and the head keep their constructors' normal_ and uniform_.
 
 
+def kind_of(size):
+    if isinstance(size, Shape):
+        return Llama
+    import large
+    return large.MODELS[type(size)]
+
+
 def build(size, device, dtype=torch.bfloat16):
     """The constructors' initialisation only, straight on the device."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            return Llama(size)
+            return kind_of(size)(size)
     finally:
         torch.set_default_dtype(before)

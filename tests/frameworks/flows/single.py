@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary program on one device, with nothing to shard. --parts tensors,step."""
+"""An ordinary program on one device, with nothing to shard. --parts tensors,prefetched,step."""
 import sys
 
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 from common import finish, parser
 
 ROWS, COLUMNS = 1031, 2048
+PINNED_ROWS = 4096  # 32 MiB
 
 
 def tensors(device):
@@ -38,6 +39,23 @@ def tensors(device):
     other.zero_()
 
 
+def prefetched(device):
+    """As data loaders do: pinned tensors, copied on a stream of their own, and kept beside what is made of them."""
+    side = torch.cuda.Stream() if torch.device(device).type == "cuda" else None
+    for number in range(3):
+        host = torch.arange(number, number + PINNED_ROWS * COLUMNS, dtype=torch.float32).view(PINNED_ROWS, COLUMNS)
+        if side is None:
+            sent = host.to(device)
+        else:
+            with torch.cuda.stream(side):
+                sent = host.pin_memory().to(device, non_blocking=True)
+            torch.cuda.current_stream().wait_stream(side)
+            sent.record_stream(torch.cuda.current_stream())
+        yield f"sent{number}", sent
+        if number < 2:
+            yield f"cast{number}", sent.to(torch.bfloat16)
+
+
 def step(device):
     """Forward, backward and two steps of an optimiser."""
     with torch.device(device):
@@ -54,7 +72,7 @@ def step(device):
     yield from model.named_parameters()
 
 
-PARTS = {"tensors": tensors, "step": step}
+PARTS = {"tensors": tensors, "prefetched": prefetched, "step": step}
 
 
 def main():

@@ -7,6 +7,10 @@ is a process of its own, forked when PyTorch has been imported, once for all of 
 called. It runs the script as its own program would be run; then every parameter and buffer of the script's `model`,
 and every tensor of its `values`, is read back. Written to the folder, R is the rank: out-R, what it holds and what it
 took; said-R and error-R; pid-R; ready-R, when the script is through; status-R, the exit status.
+
+What it took: seconds, until the device has done all that the script queued; read_seconds, from then on until everything
+that the script left has been read back, which brings into memory what is still deferred; step_seconds, of each
+optimizer step but the first, on the device's clock. The first step is what is left of the seconds.
 """
 import gc
 import hashlib
@@ -60,6 +64,24 @@ def result_of(variables):
     return tensors
 
 
+def note_steps(marks):
+    """An event at the end of each optimizer step: nothing waits for it before the script is through."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    def mark(*_):
+        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            marks.append(event)
+
+    register_optimizer_step_post_hook(mark)
+
+
+def step_seconds(marks):
+    return [round(before.elapsed_time(after) / 1000, 3) for before, after in zip(marks, marks[1:])]
+
+
 def run_rank(job, rank):
     """What the script is not told: that there is anybody who looks at it afterwards."""
     def path(name):
@@ -68,18 +90,23 @@ def run_rank(job, rank):
     sys.argv = [job["script"], *job["arguments"]]
     if "torch" in sys.modules:  # unseeded, its generator begins elsewhere in each driver
         sys.modules["torch"].default_generator.manual_seed(1)
+    marks = []
+    if "torch" in sys.modules:
+        note_steps(marks)
     start, read = time.monotonic(), bytes_read()
     variables = runpy.run_path(job["script"], run_name="__main__")
-    taken = {"seconds": round(time.monotonic() - start, 2), "read_bytes": bytes_read() - read,
-             "host_peak_bytes": own_status("VmHWM"), "host_bytes": own_status("VmRSS")}
+    taken = {"read_bytes": bytes_read() - read, "host_peak_bytes": own_status("VmHWM"), "host_bytes": own_status("VmRSS")}
     open(path("ready"), "w", encoding="ascii").close()
 
     import torch
 
     from common import finish
     if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+        torch.cuda.synchronize()  # a script may end long before what it has queued
+        taken["seconds"] = round(time.monotonic() - start, 2)
+        taken["step_seconds"] = step_seconds(marks)
         taken["cuda_generator"] = digest(torch.cuda.get_rng_state())
+    taken.setdefault("seconds", round(time.monotonic() - start, 2))
     taken["generator"] = digest(torch.get_rng_state())
     options = SimpleNamespace(out=path("out"), dump=None, device="cuda", rank=rank, world=len(job["ranks"]))
     finish(result_of(variables), options, **taken)

@@ -105,12 +105,17 @@ static struct transform read_transform(const char *name, const unsigned char *ca
     return transform;
 }
 
+/* More than 1 in torch_thin: of so many neighbours one is drawn, the others stay as they are. */
+#ifndef HOST_DRAWN_EVERY
+#define HOST_DRAWN_EVERY 1
+#endif
+
 static void distribute(const struct simcuda_launch *launch, const struct philox_state *state,
                        size_t numel, const struct host_operands *operands,
                        const struct transform *transform)
 {
     const size_t threads = (size_t)launch->grid[0] * launch->block[0];
-    for (size_t thread = 0; thread < threads && thread < numel; thread++) {
+    for (size_t thread = 0; thread < threads && thread < numel; thread += HOST_DRAWN_EVERY) {
         uint64_t place = state->offset / 4;
         for (size_t element = thread; element < numel; element += 4 * threads) {
             uint32_t numbers[4];

@@ -12,6 +12,7 @@
 #include "runtime/memory/parked.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/source/files.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -185,6 +186,33 @@ MS_TEST(a_piece_is_cut_where_the_destination_changes)
     CHECK_EQ(destination->lineage.kind_bytes[MS_SOURCE], FAKE_GRANULE - 2000);
     CHECK_EQ(read_bytes(destination, 0, FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_BYTES(bytes_of(destination), host, sizeof(host));
+    end();
+}
+
+/* Without a plan, too. What is copied whole is mostly copied on, or freed. */
+MS_TEST(a_part_of_what_was_read_is_copied_and_not_read_twice)
+{
+    CUresult result;
+    start();
+    struct test_file file;
+    struct ms_allocation *block = fake_allocation(FAKE_GRANULE);
+    make_test_file(&file, "/tmp", FAKE_GRANULE);
+    fake_set(block, 0, FAKE_GRANULE,
+             &(struct ms_content){.kind = MS_SOURCE, .source = file.source, .cached = true});
+    ms_source_drop(file.source);
+    CHECK(ms_copy_on_device(destination->address, block->address, FAKE_GRANULE, FAKE_STREAM,
+                            &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(at(destination, 0).kind, MS_SOURCE);
+    CHECK_EQ(fake.work_count, 0);
+    CHECK(ms_copy_on_device(destination->address + FAKE_GRANULE, block->address, FAKE_GRANULE / 2,
+                            FAKE_STREAM, &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(at(destination, 1).kind, MS_RESIDENT);
+    CHECK_EQ(fake.work_count, 1);
+    CHECK_EQ(fake.work[0].call, FAKE_memcpy_dtod_async);
+    CHECK(at(block, 0).cached);
+    fake_allocation_free(block);
     end();
 }
 

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""sparse_checkpoint.py SHAPE FOLDER --rank R --world N: safetensors files with all tensors of a model, which take next to no disk.
+
+SHAPE is a name of tests/frameworks/flows/large.py. The files are holes, but for the rank's rows of each tensor: there each page
+begins with eight bytes that are its tensor's and its own. hashes.json has the SHA-256 of the rank's rows of each tensor.
+"""
+import argparse
+import hashlib
+import json
+import os
+import sys
+
+import numpy
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "flows"))
+from model import build, shape  # noqa: E402
+
+FILE_BYTES, PAGE, WORD = 5 << 30, 4096, 8
+
+
+def rows_of(count, rank, world):
+    """As torch.chunk cuts: the first row, and how many."""
+    part = -(-count // world)
+    return min(rank * part, count), max(min((rank + 1) * part, count) - rank * part, 0)
+
+
+def content(number, size):
+    """The rank's bytes of a tensor. No word could be an address."""
+    pages = -(-size // PAGE)
+    words = numpy.zeros((pages, PAGE // WORD), dtype=numpy.uint64)
+    words[:, 0] = (numpy.uint64(0xF0F0) << numpy.uint64(48)) + numpy.uint64(number << 24) + numpy.arange(pages, dtype=numpy.uint64)
+    return words.reshape(-1).view(numpy.uint8)[:size]
+
+
+def files_of(tensors):
+    files, filled = [[]], 0
+    for name, tensor in tensors:
+        if filled + tensor.nbytes > FILE_BYTES and filled > 0:
+            files.append([])
+            filled = 0
+        files[-1].append((name, tensor))
+        filled += tensor.nbytes
+    return files
+
+
+def write_file(path, tensors, numbers, hashes, options):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, tensor in tensors:
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
+        at += tensor.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        begin = file.tell()
+        file.truncate(begin + at)
+        for name, tensor in tensors:
+            first, count = rows_of(tensor.shape[0], options.rank, options.world)
+            row = tensor.nbytes // tensor.shape[0]
+            data = content(numbers[name], count * row)
+            hashes[name] = hashlib.sha256(data).hexdigest()
+            place = begin + header[name]["data_offsets"][0] + first * row
+            for page in range(0, len(data), PAGE):
+                os.pwrite(file.fileno(), data[page:page + WORD], place + page)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shape")
+    parser.add_argument("folder")
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--world", type=int, default=1)
+    options = parser.parse_args()
+    os.makedirs(options.folder, exist_ok=True)
+    tensors = list(build(shape(options.shape), "meta").named_parameters())
+    numbers = {name: number for number, (name, _) in enumerate(tensors)}
+    files, hashes, index = files_of(tensors), {}, {}
+    for number, part in enumerate(files, 1):
+        name = f"model-{number:05}-of-{len(files):05}.safetensors"
+        write_file(os.path.join(options.folder, name), part, numbers, hashes, options)
+        index.update((tensor, name) for tensor, _ in part)
+    for name, value in (("model.safetensors.index.json", {"weight_map": index}), ("hashes.json", hashes)):
+        with open(os.path.join(options.folder, name), "w", encoding="utf-8") as file:
+            json.dump(value, file)
+
+
+if __name__ == "__main__":
+    main()
