@@ -1,27 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/late_payload.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <time.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread.h"
-#include "runtime/calls/host_memory.h"
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
-
-/* If the driver refuses the copy, the program may free its source before the stream gets there. */
-static bool is_there(const struct ms_rows *rows)
-{
-    const uint64_t last = rows->begin + (rows->depth - 1) * rows->slice +
-                          (rows->height - 1) * rows->pitch + rows->width - 1;
-    return ms_host_holds(rows->begin) ||
-           (ms_host_is_readable(rows->begin) && ms_host_is_readable(last));
-}
 
 static bool is_clean(const struct ms_rows *rows)
 {
@@ -69,11 +58,11 @@ static void expose_in_thread(struct ms_rows *rows)
     pthread_join(thread, NULL);
 }
 
-/* Host functions must not call the driver. */
+/* Host functions must not call the driver. The memory is there: freeing it waits for the stream. */
 static void CUDA_CB look(void *argument)
 {
     struct ms_rows *rows = argument;
-    if (ms_defers_any() && is_there(rows) && !is_clean(rows))
+    if (ms_defers_any() && !is_clean(rows))
         expose_in_thread(rows);
     ms_heap_free(rows);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host bytes that a call on a busy stream will copy: earlier work may still write them, and so may
- * the program, if that work waits for it. So they are looked at when the stream gets there, by a
- * host function in front of the copy. What they point to is then materialised by a thread, for
- * which the stream waits, and the program's call does not.
+ * Tracked host memory (host_memory.h) that a call on a busy stream will copy: earlier work may
+ * still write it, and so may the program, if that work waits for it. So the bytes are looked at
+ * when the stream gets there, by a host function in front of the copy. What they point to is then
+ * materialised by a thread, for which the stream waits, and the program's call does not.
  */
 #pragma once
 

@@ -280,7 +280,8 @@ CUresult ms_access_payload(const struct ms_rows *rows, CUstream stream)
     /* Memory that is unreadable here may hold anything; what is captured is copied at any time. */
     if (!ms_is_host_memory(rows->begin) || ms_is_capturing())
         return ms_pointer_scan_expose_all();
-    if (!ms_host_may_change(stream))
+    /* Of pageable memory, the driver has taken the bytes when the call returns. */
+    if (!ms_host_holds(rows->begin) || !ms_host_may_change(stream))
         return ms_pointer_scan_expose_rows(rows);
     return ms_late_payload_add(rows, stream) ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
 }
