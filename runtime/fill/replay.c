@@ -151,19 +151,25 @@ static bool holds_input(const struct ms_allocation *allocation,
     return true;
 }
 
-/* With the block that it has read, if that is there still: its bytes are not sent twice, and not in
- * memory twice. Returns false if it is not, or if somebody works on its allocation. */
+/*
+ * With the block that it has read, if that is there still: its bytes are not sent twice, and not in
+ * memory twice. Returns false if it is not, or if somebody works on its allocation. Where the
+ * launch runs in its own place, its allocation is claimed, and may be that of the block too.
+ */
 static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                              CUstream stream, CUresult *result_out)
 {
-    struct ms_allocation *allocation = ms_space_try_claim(recorded->input->address);
+    const bool is_own = delta == 0 && recorded->input->allocation_id == recorded->allocation_id;
+    struct ms_allocation *allocation = is_own ? ms_space_find_claimed(recorded->input->address)
+                                              : ms_space_try_claim(recorded->input->address);
     const bool holds = allocation != NULL && holds_input(allocation, recorded);
     if (holds) {
         *result_out = ms_launch_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
         const CUresult waited = ms_driver_wait(stream);
         *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
     }
-    ms_space_release(allocation);
+    if (!is_own)
+        ms_space_release(allocation);
     return holds;
 }
 

@@ -208,6 +208,14 @@ struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
     return allocation;
 }
 
+struct ms_allocation *ms_space_find_claimed(CUdeviceptr address)
+{
+    ms_lock_take(&space.lock);
+    struct ms_allocation *allocation = find_locked(address);
+    ms_lock_drop(&space.lock);
+    return allocation;
+}
+
 void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
                         struct ms_allocation **b_out)
 {

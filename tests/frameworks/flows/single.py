@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An ordinary program on one device, with nothing to shard. --parts tensors,prefetched,step."""
+"""An ordinary program on one device, with nothing to shard. --parts tensors,prefetched,mapped,parted,step."""
 import sys
 
 import torch
@@ -56,6 +56,26 @@ def prefetched(device):
             yield f"cast{number}", sent.to(torch.bfloat16)
 
 
+def mapped(device, checkpoint):
+    """A mapped file, of which each tensor is kept beside what is made of it."""
+    for name, tensor in first_tensors(checkpoint):
+        sent = tensor.to(device)
+        yield name, sent
+        yield name + ".wide", sent.to(torch.float32)
+
+
+def parted(device, checkpoint):
+    """A mapped file, of which each tensor is kept beside a copy of a part of it."""
+    for name, tensor in first_tensors(checkpoint):
+        sent = tensor.to(device)
+        yield name, sent
+        yield name + ".part", sent[: len(sent) // 3].clone()
+
+
+def first_tensors(checkpoint):
+    return list(torch.load(checkpoint, mmap=True, map_location="cpu").items())[:6]
+
+
 def step(device):
     """Forward, backward and two steps of an optimiser."""
     with torch.device(device):
@@ -72,7 +92,8 @@ def step(device):
     yield from model.named_parameters()
 
 
-PARTS = {"tensors": tensors, "prefetched": prefetched, "step": step}
+PARTS = {"tensors": tensors, "prefetched": prefetched, "mapped": mapped, "parted": parted, "step": step}
+FROM_FILES = ("mapped", "parted")
 
 
 def main():
@@ -83,7 +104,7 @@ def main():
         sys.exit("this is a program for one device")
     torch.manual_seed(1234)
     found = [(f"{part}.{name}", tensor) for part in options.parts.split(",")
-             for name, tensor in PARTS[part](options.device)]
+             for name, tensor in PARTS[part](options.device, *[options.checkpoint] * (part in FROM_FILES))]
     finish(found, options)
 
 
