@@ -158,7 +158,7 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address);
 /* The same without waiting: NULL also if another thread has claimed it. */
 struct ms_allocation *ms_space_try_claim(CUdeviceptr address);
 
- * The allocation that contains address, or NULL. If it is one that the caller has claimed, it may
+/* The allocation that contains address, or NULL. If it is one that the caller has claimed, it may
  * be used. */
 struct ms_allocation *ms_space_find_claimed(CUdeviceptr address);
 
