@@ -128,8 +128,8 @@ static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
 }
 
 /*
- * Bytes of a file that are in memory are not sent twice: if a plan has brought them there, or if the
- * copy takes a part of a block that something else has read whole, as a broadcast does.
+ * Bytes of a file that are in memory are not sent twice: if a plan has brought them there, or if
+ * the copy takes a part of a block that something else has read whole, as a broadcast does.
  */
 static bool would_read_twice(const struct copy *copy, const struct ms_content *content)
 {

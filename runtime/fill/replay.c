@@ -128,7 +128,8 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
         return false;
     if (a->kind == MS_FILL)
         return ms_pattern_move(a->pattern, begin_a, 0) == ms_pattern_move(b->pattern, begin_b, 0);
-    return ms_content_is_nothing(a) || (a->owned == b->owned && a->source_offset == b->source_offset);
+    return ms_content_is_nothing(a) ||
+           (a->owned == b->owned && a->source_offset == b->source_offset);
 }
 
 /* True if the block that the launch has read is in memory, and holds what it held then. */
@@ -152,8 +153,8 @@ static bool holds_input(const struct ms_allocation *allocation,
 
 /*
  * With the block that it has read, if that is there still: its bytes are not sent twice, and not in
- * memory twice. Returns false if it is not, or if somebody works on its allocation. Where the launch
- * runs in its own place, its allocation is claimed, and may be that of the block too.
+ * memory twice. Returns false if it is not, or if somebody works on its allocation. Where the
+ * launch runs in its own place, its allocation is claimed, and may be that of the block too.
  */
 static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t delta,
                              CUstream stream, CUresult *result_out)

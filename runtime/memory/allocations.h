@@ -159,8 +159,8 @@ struct ms_allocation *ms_space_claim(CUdeviceptr address);
 /* The same without waiting: NULL also if another thread has claimed it. */
 struct ms_allocation *ms_space_try_claim(CUdeviceptr address);
 
-/* The allocation that contains address, or NULL. If it is one that the caller has claimed, it may be
- * used. */
+/* The allocation that contains address, or NULL. If it is one that the caller has claimed, it may
+ * be used. */
 struct ms_allocation *ms_space_find_claimed(CUdeviceptr address);
 
 /* Claims the allocations that contain two addresses. Both may be the same one, each may be NULL. */
