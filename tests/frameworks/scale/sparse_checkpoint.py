@@ -26,11 +26,16 @@ def rows_of(count, rank, world):
 
 
 def content(number, size):
-    """The rank's bytes of a tensor. No word could be an address."""
+    """The rank's bytes of a tensor. Eight of them that begin anywhere are no address of a device: between those that count is
+    0xF0, so that two in a row are zero only where all are, or where 0xF0 comes before them."""
     pages = -(-size // PAGE)
-    words = numpy.zeros((pages, PAGE // WORD), dtype=numpy.uint64)
-    words[:, 0] = (numpy.uint64(0xF0F0) << numpy.uint64(48)) + numpy.uint64(number << 24) + numpy.arange(pages, dtype=numpy.uint64)
-    return words.reshape(-1).view(numpy.uint8)[:size]
+    at = numpy.arange(pages, dtype=numpy.uint64)
+    bytes_of = [at & 255, at >> 8 & 255, at * 0 + (number & 255), at * 0 + (number >> 8 & 255)]
+    words = numpy.zeros((pages, PAGE), dtype=numpy.uint8)
+    for place, values in enumerate(bytes_of):
+        words[:, 2 * place] = values
+        words[:, 2 * place + 1] = 0xF0
+    return words.reshape(-1)[:size]
 
 
 def files_of(tensors):
