@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream capture. A capture keeps the work of all its streams in the order in which it came, which
- * is an order that the graph may run in. What depends on what is kept as one vector for each
- * stream: how much of every stream's work lies before its present point. With it, work that was
- * forked off and never joined is found when the capture ends.
+ * Stream capture. The work of all its streams goes into the graph in the order in which it came,
+ * which is an order that the graph may run in: each node depends on the one before. What depends
+ * on what by the rules is kept as one vector for each stream: how much of every stream's work
+ * lies before its present point. With it, work that was forked off and never joined is found when
+ * the capture ends.
  */
 #include "tests/simcuda/driver/graph.h"
 #include "tests/simcuda/driver/state.h"
@@ -17,13 +18,14 @@ struct sim_capture {
     CUstreamCaptureMode mode;
     const struct sim_thread *thread; /* that began it */
     struct CUstream_st *origin;
-    CUgraph graph; /* to which it is added; NULL: a new one */
+    CUgraph graph; /* to which it is added */
+    bool has_own_graph;
+    CUgraphNode *after; /* what the next node depends on */
+    size_t after_count;
     bool is_invalid;
     struct CUstream_st *streams[SIM_CAPTURE_STREAMS_MAX];
     unsigned seen[SIM_CAPTURE_STREAMS_MAX][SIM_CAPTURE_STREAMS_MAX];
     int streams_count;
-    struct sim_work **works;
-    int works_count, works_room;
 };
 static struct sim_capture *captures;
 
@@ -40,6 +42,31 @@ bool sim_capture_is_live_locked(uint64_t capture_id)
     return capture_id != 0 && find_locked(capture_id) != NULL;
 }
 
+static void set_dependencies_locked(struct sim_capture *capture, const CUgraphNode *nodes,
+                                    size_t count)
+{
+    CUgraphNode *after = sim_zalloc((count + 1) * sizeof(after[0]));
+    if (count > 0)
+        memcpy(after, nodes, count * sizeof(after[0]));
+    free(capture->after);
+    capture->after = after;
+    capture->after_count = count;
+}
+
+static void add_dependency_locked(struct sim_capture *capture, CUgraphNode node)
+{
+    for (size_t i = 0; i < capture->after_count; i++) {
+        if (capture->after[i] == node)
+            return;
+    }
+    CUgraphNode *after = sim_zalloc((capture->after_count + 1) * sizeof(after[0]));
+    memcpy(after, capture->after, capture->after_count * sizeof(after[0]));
+    after[capture->after_count] = node;
+    free(capture->after);
+    capture->after = after;
+    capture->after_count++;
+}
+
 CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *work)
 {
     struct sim_capture *capture = stream->capture;
@@ -48,16 +75,13 @@ CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *wor
         sim_work_discard(work);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
-    if (capture->works_count == capture->works_room) {
-        const int room = capture->works_room == 0 ? 16 : capture->works_room * 2;
-        struct sim_work **works = sim_zalloc((size_t)room * sizeof(works[0]));
-        if (capture->works_count > 0)
-            memcpy(works, capture->works, (size_t)capture->works_count * sizeof(works[0]));
-        free(capture->works);
-        capture->works = works;
-        capture->works_room = room;
-    }
-    capture->works[capture->works_count++] = work;
+    struct sim_body *body = sim_body_make_captured(work);
+    CUgraphNode node;
+    const CUresult result =
+        sim_graph_add_locked(capture->graph, capture->after, capture->after_count, body, &node);
+    if (result != CUDA_SUCCESS) /* the program has destroyed a node of it */
+        return result;
+    set_dependencies_locked(capture, &node, 1);
     capture->seen[index][index]++;
     return CUDA_SUCCESS;
 }
@@ -206,7 +230,8 @@ CUresult sim_capture_wait_locked(struct CUstream_st *stream, const struct sim_ca
 
 /* --- begin and end */
 
-static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph graph, bool per_thread)
+static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
+                         const CUgraphNode *after, size_t after_count, bool per_thread)
 {
     struct CUstream_st *stream;
     if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL && mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
@@ -224,7 +249,10 @@ static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph grap
         capture->mode = mode;
         capture->thread = &sim_thread;
         capture->origin = stream;
-        capture->graph = graph;
+        capture->has_own_graph = graph == NULL;
+        capture->graph = graph != NULL ? graph : sim_graph_create_locked();
+        capture->graph->is_child |= capture->has_own_graph;
+        set_dependencies_locked(capture, after, after_count);
         capture->next = captures;
         captures = capture;
         join_locked(capture, stream);
@@ -235,20 +263,31 @@ static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph grap
 
 static CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread)
 {
-    return begin_to(handle, mode, NULL, per_thread);
+    return begin_to(handle, mode, NULL, NULL, 0, per_thread);
 }
 
-/* What is captured is added when the capture ends, behind nothing: dependencies are not
- * simulated. */
-static CUresult begin_to_graph(CUstream handle, CUgraph graph, size_t dependencies,
-                               CUstreamCaptureMode mode, bool per_thread)
+static CUresult check_nodes_locked(CUgraph graph, const CUgraphNode *nodes, size_t count)
+{
+    if (nodes == NULL && count > 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        const struct CUgraphNode_st *node = sim_node_find_locked(nodes[i]);
+        if (node == NULL || node->graph != graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult begin_to_graph(CUstream handle, CUgraph graph, const CUgraphNode *dependencies,
+                               size_t count, CUstreamCaptureMode mode, bool per_thread)
 {
     pthread_mutex_lock(&sim_lock);
-    const bool is_graph = sim_graph_find_locked(graph) != NULL;
+    const CUresult result = sim_graph_find_locked(graph) != NULL
+                                ? check_nodes_locked(graph, dependencies, count)
+                                : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&sim_lock);
-    if (!is_graph)
-        return CUDA_ERROR_INVALID_VALUE;
-    return dependencies > 0 ? CUDA_ERROR_NOT_SUPPORTED : begin_to(handle, mode, graph, per_thread);
+    return result != CUDA_SUCCESS ? result
+                                  : begin_to(handle, mode, graph, dependencies, count, per_thread);
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
@@ -257,9 +296,8 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                      CUstreamCaptureMode mode)
 {
     SIM_ENTER(cuStreamBeginCaptureToGraph);
-    (void)dependencies;
     (void)dependencyData;
-    return begin_to_graph(hStream, hGraph, numDependencies, mode, false);
+    return begin_to_graph(hStream, hGraph, dependencies, numDependencies, mode, false);
 }
 
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
@@ -268,9 +306,65 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
                                           size_t numDependencies, CUstreamCaptureMode mode)
 {
     SIM_ENTER(cuStreamBeginCaptureToGraph_ptsz);
-    (void)dependencies;
     (void)dependencyData;
-    return begin_to_graph(hStream, hGraph, numDependencies, mode, true);
+    return begin_to_graph(hStream, hGraph, dependencies, numDependencies, mode, true);
+}
+
+/* What the next captured work depends on; the nodes of it are chained besides, as all are here. */
+static CUresult update_dependencies(CUstream handle, const CUgraphNode *nodes, size_t count,
+                                    unsigned flags, bool per_thread)
+{
+    struct CUstream_st *stream;
+    if (flags != CU_STREAM_ADD_CAPTURE_DEPENDENCIES && flags != CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    struct sim_capture *capture = result == CUDA_SUCCESS ? stream->capture : NULL;
+    if (result == CUDA_SUCCESS && capture == NULL)
+        result = CUDA_ERROR_ILLEGAL_STATE;
+    else if (result == CUDA_SUCCESS && capture->is_invalid)
+        result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (result == CUDA_SUCCESS)
+        result = check_nodes_locked(capture->graph, nodes, count);
+    if (result == CUDA_SUCCESS && flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        set_dependencies_locked(capture, nodes, count);
+    for (size_t i = 0;
+         result == CUDA_SUCCESS && flags == CU_STREAM_ADD_CAPTURE_DEPENDENCIES && i < count; i++)
+        add_dependency_locked(capture, nodes[i]);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
+                                           size_t numDependencies, unsigned int flags)
+{
+    SIM_ENTER(cuStreamUpdateCaptureDependencies);
+    return update_dependencies(hStream, dependencies, numDependencies, flags, false);
+}
+
+CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *dependencies,
+                                                size_t numDependencies, unsigned int flags)
+{
+    SIM_ENTER(cuStreamUpdateCaptureDependencies_ptsz);
+    return update_dependencies(hStream, dependencies, numDependencies, flags, true);
+}
+
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
+                                              const CUgraphEdgeData *dependencyData,
+                                              size_t numDependencies, unsigned int flags)
+{
+    SIM_ENTER(cuStreamUpdateCaptureDependencies_v2);
+    (void)dependencyData;
+    return update_dependencies(hStream, dependencies, numDependencies, flags, false);
+}
+
+CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode *dependencies,
+                                                   const CUgraphEdgeData *dependencyData,
+                                                   size_t numDependencies, unsigned int flags)
+{
+    SIM_ENTER(cuStreamUpdateCaptureDependencies_v2_ptsz);
+    (void)dependencyData;
+    return update_dependencies(hStream, dependencies, numDependencies, flags, true);
 }
 
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
@@ -348,13 +442,12 @@ static CUresult end(CUstream handle, CUgraph *graph_out, bool per_thread)
     if (capture == NULL)
         return result;
     if (result == CUDA_SUCCESS) {
-        result =
-            sim_graph_take_capture(capture->graph, capture->works, capture->works_count, graph_out);
-    } else {
-        for (int i = 0; i < capture->works_count; i++)
-            sim_work_discard(capture->works[i]);
+        *graph_out = capture->graph;
+        capture->graph->is_child &= !capture->has_own_graph;
+    } else if (capture->has_own_graph) {
+        sim_graph_destroy(capture->graph);
     }
-    free(capture->works);
+    free(capture->after);
     free(capture);
     return result;
 }
@@ -386,12 +479,9 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 /* --- queries */
 
-/*
- * Graph and dependencies are not told while the capture goes on: the graph is made at its end.
- * Asking on the legacy stream is an error, but one that leaves the captures alone.
- */
+/* Asking on the legacy stream is an error, but one that leaves the captures alone. */
 static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *status_out,
-                     cuuint64_t *id_out)
+                     cuuint64_t *id_out, struct sim_capture **capture_out)
 {
     struct CUstream_st *stream;
     if (status_out == NULL)
@@ -406,7 +496,9 @@ static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *st
         }
     }
     if (result == CUDA_SUCCESS) {
-        const struct sim_capture *capture = stream->capture;
+        struct sim_capture *capture = stream->capture;
+        if (capture_out != NULL)
+            *capture_out = capture;
         *status_out = capture == NULL       ? CU_STREAM_CAPTURE_STATUS_NONE
                       : capture->is_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
                                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -420,42 +512,44 @@ static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *st
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
     SIM_ENTER(cuStreamIsCapturing);
-    return info(hStream, false, captureStatus, NULL);
+    return info(hStream, false, captureStatus, NULL, NULL);
 }
 
 CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
     SIM_ENTER(cuStreamIsCapturing_ptsz);
-    return info(hStream, true, captureStatus, NULL);
+    return info(hStream, true, captureStatus, NULL, NULL);
 }
 
 CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                 cuuint64_t *id_out)
 {
     SIM_ENTER(cuStreamGetCaptureInfo);
-    return info(hStream, false, captureStatus_out, id_out);
+    return info(hStream, false, captureStatus_out, id_out, NULL);
 }
 
 CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                      cuuint64_t *id_out)
 {
     SIM_ENTER(cuStreamGetCaptureInfo_ptsz);
-    return info(hStream, true, captureStatus_out, id_out);
+    return info(hStream, true, captureStatus_out, id_out, NULL);
 }
 
 static CUresult long_info(CUstream stream, bool per_thread, CUstreamCaptureStatus *status_out,
                           cuuint64_t *id_out, CUgraph *graph_out,
                           const CUgraphNode **dependencies_out, size_t *count_out)
 {
-    const CUresult result = info(stream, per_thread, status_out, id_out);
-    if (result != CUDA_SUCCESS)
+    struct sim_capture *capture = NULL;
+    const CUresult result = info(stream, per_thread, status_out, id_out, &capture);
+    if (result != CUDA_SUCCESS || *status_out != CU_STREAM_CAPTURE_STATUS_ACTIVE)
         return result;
+    /* The list is the capture's, until its next call. */
     if (graph_out != NULL)
-        *graph_out = NULL;
+        *graph_out = capture->graph;
     if (dependencies_out != NULL)
-        *dependencies_out = NULL;
+        *dependencies_out = capture->after;
     if (count_out != NULL)
-        *count_out = 0;
+        *count_out = capture->after_count;
     return CUDA_SUCCESS;
 }
 

@@ -451,8 +451,16 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 
 /* --- green contexts: of all of the device, one resource and one description */
 
-enum { SM_COUNT = 4 };
+enum { SM_COUNT = 4, SM_GROUP = 2 }; /* multiprocessors; those that are scheduled together */
 static char description;
+
+static CUdevResource sm_resource(unsigned count)
+{
+    return (CUdevResource){.type = CU_DEV_RESOURCE_TYPE_SM,
+                           .sm = {.smCount = count,
+                                  .minSmPartitionSize = SM_GROUP,
+                                  .smCoscheduledAlignment = SM_GROUP}};
+}
 
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
 {
@@ -464,7 +472,39 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevR
         return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_DEV_RESOURCE_TYPE_SM)
         return CUDA_ERROR_INVALID_RESOURCE_TYPE;
-    *resource = (CUdevResource){.type = type, .sm = {.smCount = SM_COUNT}};
+    *resource = sm_resource(SM_COUNT);
+    return CUDA_SUCCESS;
+}
+
+/* As many groups as were asked for, or as there are; all alike. The rest is what remains. */
+CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups,
+                                     const CUdevResource *input, CUdevResource *remaining,
+                                     unsigned int useFlags, unsigned int minCount)
+{
+    SIM_ENTER(cuDevSmResourceSplitByCount);
+    const bool is_fine = (useFlags & CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING) != 0;
+    const unsigned unit = is_fine ? 1 : SM_GROUP;
+    if (nbGroups == NULL || input == NULL ||
+        (useFlags & ~(unsigned)(CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING |
+                                CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE)) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (input->type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    if (minCount > input->sm.smCount)
+        return CUDA_ERROR_INVALID_VALUE;
+    const unsigned size = minCount == 0 ? unit : (minCount + unit - 1) / unit * unit;
+    unsigned groups = input->sm.smCount / size;
+    if (groups == 0)
+        return CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
+    if (result != NULL && *nbGroups < groups)
+        groups = *nbGroups;
+    for (unsigned i = 0; result != NULL && i < groups; i++)
+        result[i] = sm_resource(size);
+    if (remaining != NULL && groups * size < input->sm.smCount)
+        *remaining = sm_resource(input->sm.smCount - groups * size);
+    else if (remaining != NULL)
+        *remaining = (CUdevResource){.type = CU_DEV_RESOURCE_TYPE_INVALID};
+    *nbGroups = groups;
     return CUDA_SUCCESS;
 }
 

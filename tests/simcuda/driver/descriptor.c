@@ -99,23 +99,3 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap *tensorMap, void *globalAddress)
     tensorMap->opaque[0] = simcuda_hide((uintptr_t)globalAddress);
     return CUDA_SUCCESS;
 }
-
-CUresult cuTexObjectCreate(CUtexObject *pTexObject, const CUDA_RESOURCE_DESC *pResDesc,
-                           const CUDA_TEXTURE_DESC *pTexDesc,
-                           const CUDA_RESOURCE_VIEW_DESC *pResViewDesc)
-{
-    SIM_ENTER(cuTexObjectCreate);
-    if (pTexObject == NULL || pResDesc == NULL || pTexDesc == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (pResDesc->resType != CU_RESOURCE_TYPE_LINEAR || pResViewDesc != NULL)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    *pTexObject = simcuda_hide(pResDesc->res.linear.devPtr);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuTexObjectDestroy(CUtexObject texObject)
-{
-    SIM_ENTER(cuTexObjectDestroy);
-    (void)texObject;
-    return CUDA_SUCCESS;
-}

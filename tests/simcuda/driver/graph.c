@@ -124,6 +124,20 @@ CUresult sim_graph_add_locked(CUgraph graph, const CUgraphNode *after, size_t af
     return CUDA_SUCCESS;
 }
 
+bool sim_graph_is_fixed_locked(const struct CUgraph_st *graph)
+{
+    for (const struct CUgraphNode_st *node = graph->first; node != NULL; node = node->next) {
+        const struct sim_body *body = node->body;
+        const bool is_child = body->type == CU_GRAPH_NODE_TYPE_GRAPH && body->work == NULL;
+        if (body->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+            body->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+            body->type == CU_GRAPH_NODE_TYPE_CONDITIONAL ||
+            (is_child && sim_graph_is_fixed_locked(body->child)))
+            return true;
+    }
+    return false;
+}
+
 static CUgraphNode find_clone(CUgraph clone, CUgraphNode original)
 {
     CUgraphNode node = clone->first;
@@ -205,23 +219,6 @@ CUresult sim_graph_order_locked(CUgraph graph, CUgraphNode **nodes_out, size_t *
     return CUDA_SUCCESS;
 }
 
-CUresult sim_graph_take_capture(CUgraph graph, struct sim_work **works, int count,
-                                CUgraph *graph_out)
-{
-    pthread_mutex_lock(&sim_lock);
-    if (graph == NULL)
-        graph = sim_graph_create_locked();
-    CUgraphNode node = NULL;
-    for (int i = 0; i < count; i++) {
-        const CUgraphNode previous = node;
-        sim_graph_add_locked(graph, &previous, previous != NULL, sim_body_make_captured(works[i]),
-                             &node);
-    }
-    pthread_mutex_unlock(&sim_lock);
-    *graph_out = graph;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
     SIM_ENTER(cuGraphCreate);
@@ -253,10 +250,13 @@ CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
     CUgraph original = sim_graph_find_locked(originalGraph);
-    if (original != NULL)
+    CUresult result = original != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (original != NULL && sim_graph_is_fixed_locked(original))
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS)
         *phGraphClone = sim_graph_clone_locked(original);
     pthread_mutex_unlock(&sim_lock);
-    return original != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return result;
 }
 
 CUresult cuGraphNodeFindInClone(CUgraphNode *phNode, CUgraphNode hOriginalNode,

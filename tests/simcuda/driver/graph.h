@@ -9,6 +9,8 @@
 
 #include "tests/simcuda/driver/launch.h"
 
+#include <stdatomic.h>
+
 struct sim_body {
     atomic_int references;
     CUgraphNodeType type;
@@ -18,8 +20,25 @@ struct sim_body {
         CUDA_MEMCPY3D copy;
         CUDA_MEMSET_NODE_PARAMS fill;
         CUDA_HOST_NODE_PARAMS host;
-        CUgraph child; /* owned */
+        CUgraph child;      /* owned */
+        CUdeviceptr memory; /* of both kinds of memory nodes */
+        struct {
+            struct sim_condition *condition;
+            CUgraphConditionalNodeType type;
+            unsigned count;
+            CUgraph *graphs; /* owned, each of them too */
+        } choice;            /* of a conditional node */
     };
+};
+
+/* The number that decides, of a conditional handle. Never given back. */
+struct sim_condition {
+    struct sim_condition *next;
+    CUgraphConditionalHandle handle;
+    CUgraph graph;
+    CUcontext context;
+    unsigned flags, start;
+    atomic_uint value;
 };
 
 struct CUgraphNode_st {
@@ -34,7 +53,7 @@ struct CUgraphNode_st {
 
 struct CUgraph_st {
     struct CUgraph_st *next;
-    bool is_child; /* owned by the body of a node */
+    bool is_child; /* owned by the body of a node, or by a capture that goes on */
     CUgraphNode first, *last_link;
     size_t count;
 };
@@ -49,6 +68,8 @@ CUgraph sim_graph_clone_locked(CUgraph original);
 /* Takes the body when it succeeds. */
 CUresult sim_graph_add_locked(CUgraph graph, const CUgraphNode *after, size_t after_count,
                               struct sim_body *body, CUgraphNode *node_out);
+/* It has memory or conditional nodes: it cannot be copied, and loses no nodes or edges. */
+bool sim_graph_is_fixed_locked(const struct CUgraph_st *graph);
 void sim_node_depend(CUgraphNode node, CUgraphNode after);
 void sim_node_forget(CUgraphNode node, CUgraphNode after);
 bool sim_node_depends(const struct CUgraphNode_st *node, const struct CUgraphNode_st *after);
@@ -68,11 +89,24 @@ CUresult sim_body_make_host(const CUDA_HOST_NODE_PARAMS *host, struct sim_body *
 struct sim_body *sim_body_make_empty(void);
 struct sim_body *sim_body_make_child(CUgraph owned);
 struct sim_body *sim_body_make_captured(struct sim_work *owned);
-/* From the struct of cuGraphAddNode. A child graph is copied. */
-CUresult sim_body_make(const CUgraphNodeParams *params, struct sim_body **body_out);
+struct sim_body *sim_body_make_memory(CUgraphNodeType type, CUdeviceptr address);
+/* From the struct of cuGraphAddNode, for this graph (NULL: for one that is instantiated). A child
+ * graph is copied. What nodes make is written into the struct. */
+CUresult sim_body_make(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out);
 struct sim_body *sim_body_keep(struct sim_body *body);
 void sim_body_drop(struct sim_body *body); /* without sim_lock */
 /* For the functions that set parameters: `made` is how the making of the body ended. */
 CUresult sim_exec_replace_body(CUgraphExec exec, CUgraphNode node, CUresult made,
                                struct sim_body *body);
 void sim_body_run(const struct sim_body *body);
+
+/* Memory nodes (graph_memory.c), by address. */
+CUresult sim_graph_memory_make(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult sim_graph_memory_add_free(CUgraph graph, CUdeviceptr address);
+CUresult sim_graph_memory_params(CUdeviceptr address, CUDA_MEM_ALLOC_NODE_PARAMS *params_out);
+void sim_graph_memory_leave(CUdeviceptr address); /* takes sim_lock: its last node is gone */
+bool sim_graph_memory_instantiate_locked(CUdeviceptr address, CUgraphExec exec);
+void sim_graph_memory_end_exec_locked(CUdeviceptr address, CUgraphExec exec);
+/* By a launch. frees_before: what an earlier one has left is no error. */
+CUresult sim_graph_memory_allocate_locked(CUdeviceptr address, bool frees_before);
+bool sim_graph_memory_free_locked(CUdeviceptr address);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/simcuda/driver/graph.h"
+#include "tests/simcuda/driver/hook.h"
+#include "tests/simcuda/driver/state.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,17 +120,132 @@ struct sim_body *sim_body_make_captured(struct sim_work *owned)
     return body;
 }
 
+struct sim_body *sim_body_make_memory(CUgraphNodeType type, CUdeviceptr address)
+{
+    struct sim_body *body = make_body(type);
+    body->memory = address;
+    return body;
+}
+
+/* --- conditions */
+
+static struct sim_condition *conditions; /* guarded by sim_lock */
+
+static struct sim_condition *find_condition_locked(CUgraphConditionalHandle handle)
+{
+    struct sim_condition *condition = conditions;
+    while (condition != NULL && condition->handle != handle)
+        condition = condition->next;
+    return condition;
+}
+
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph,
+                                        CUcontext ctx, unsigned int defaultLaunchValue,
+                                        unsigned int flags)
+{
+    SIM_ENTER(cuGraphConditionalHandleCreate);
+    if (pHandle_out == NULL || (flags & ~(unsigned)CU_GRAPH_COND_ASSIGN_DEFAULT) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (ctx == NULL)
+        ctx = sim_context_current();
+    pthread_mutex_lock(&sim_lock);
+    const bool is_valid =
+        sim_graph_find_locked(hGraph) != NULL && sim_context_check_locked(ctx) == CUDA_SUCCESS;
+    if (is_valid) {
+        struct sim_condition *condition = sim_zalloc(sizeof(*condition));
+        condition->handle = sim_new_id_locked();
+        condition->graph = hGraph;
+        condition->context = ctx;
+        condition->flags = flags;
+        condition->start = defaultLaunchValue;
+        condition->next = conditions;
+        conditions = condition;
+        *pHandle_out = condition->handle;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return is_valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void simcuda_set_conditional(CUgraphConditionalHandle handle, unsigned value)
+{
+    pthread_mutex_lock(&sim_lock);
+    struct sim_condition *condition = find_condition_locked(handle);
+    pthread_mutex_unlock(&sim_lock);
+    if (condition != NULL)
+        condition->value = value;
+}
+
+static bool has_size(CUgraphConditionalNodeType type, unsigned size)
+{
+    switch ((int)type) {
+    case CU_GRAPH_COND_TYPE_IF:
+        return size == 1 || size == 2;
+    case CU_GRAPH_COND_TYPE_WHILE:
+        return size == 1;
+    case CU_GRAPH_COND_TYPE_SWITCH:
+        return size > 0;
+    default:
+        return false;
+    }
+}
+
+static CUresult make_conditional(CUDA_CONDITIONAL_NODE_PARAMS *params, struct sim_body **body_out)
+{
+    if (!has_size(params->type, params->size))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    struct sim_condition *condition = find_condition_locked(params->handle);
+    const bool is_valid =
+        condition != NULL && (params->ctx == NULL || params->ctx == condition->context);
+    if (is_valid) {
+        struct sim_body *body = make_body(CU_GRAPH_NODE_TYPE_CONDITIONAL);
+        body->choice.condition = condition;
+        body->choice.type = params->type;
+        body->choice.count = params->size;
+        body->choice.graphs = sim_zalloc(params->size * sizeof(body->choice.graphs[0]));
+        for (unsigned i = 0; i < params->size; i++) {
+            body->choice.graphs[i] = sim_graph_create_locked();
+            body->choice.graphs[i]->is_child = true;
+        }
+        params->phGraph_out = body->choice.graphs;
+        *body_out = body;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return is_valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult make_memory(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out)
+{
+    const bool is_free = params->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+    CUDA_MEM_ALLOC_NODE_PARAMS_v2 *given = &params->alloc;
+    CUDA_MEM_ALLOC_NODE_PARAMS own = {.poolProps = given->poolProps,
+                                      .accessDescs = given->accessDescs,
+                                      .accessDescCount = given->accessDescCount,
+                                      .bytesize = given->bytesize};
+    const CUresult result = is_free ? sim_graph_memory_add_free(graph, params->free.dptr)
+                                    : sim_graph_memory_make(graph, &own);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!is_free)
+        given->dptr = own.dptr;
+    *body_out = sim_body_make_memory(params->type, is_free ? params->free.dptr : own.dptr);
+    return CUDA_SUCCESS;
+}
+
 static CUresult make_child_copy(CUgraph original, struct sim_body **body_out)
 {
     pthread_mutex_lock(&sim_lock);
     CUgraph live = sim_graph_find_locked(original);
-    if (live != NULL)
+    CUresult result = live != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (live != NULL && sim_graph_is_fixed_locked(live))
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS)
         *body_out = sim_body_make_child(sim_graph_clone_locked(live));
     pthread_mutex_unlock(&sim_lock);
-    return live != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return result;
 }
 
-CUresult sim_body_make(const CUgraphNodeParams *params, struct sim_body **body_out)
+CUresult sim_body_make(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out)
 {
     switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
@@ -162,6 +279,12 @@ CUresult sim_body_make(const CUgraphNodeParams *params, struct sim_body **body_o
     case CU_GRAPH_NODE_TYPE_EMPTY:
         *body_out = sim_body_make_empty();
         return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return graph == NULL ? CUDA_ERROR_INVALID_VALUE : make_memory(graph, params, body_out);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return graph == NULL ? CUDA_ERROR_INVALID_VALUE
+                             : make_conditional(&params->conditional, body_out);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -171,6 +294,13 @@ struct sim_body *sim_body_keep(struct sim_body *body)
 {
     atomic_fetch_add(&body->references, 1);
     return body;
+}
+
+static void drop_choice(struct sim_body *body)
+{
+    for (unsigned i = 0; i < body->choice.count; i++)
+        sim_graph_destroy(body->choice.graphs[i]);
+    free(body->choice.graphs);
 }
 
 void sim_body_drop(struct sim_body *body)
@@ -185,6 +315,10 @@ void sim_body_drop(struct sim_body *body)
         sim_launch_drop(body->launch);
     else if (body->type == CU_GRAPH_NODE_TYPE_GRAPH)
         sim_graph_destroy(body->child);
+    else if (body->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        sim_graph_memory_leave(body->memory);
+    else if (body->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+        drop_choice(body);
     free(body);
 }
 

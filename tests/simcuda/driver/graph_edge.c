@@ -35,6 +35,8 @@ static CUresult change_edges(CUgraph handle, const CUgraphNode *from, const CUgr
     pthread_mutex_lock(&sim_lock);
     CUgraph graph = sim_graph_find_locked(handle);
     CUresult result = graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (graph != NULL && !add && sim_graph_is_fixed_locked(graph))
+        result = CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = change_edge_locked(graph, from[i], to[i], add);
     pthread_mutex_unlock(&sim_lock);
@@ -77,11 +79,13 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
     SIM_ENTER(cuGraphDestroyNode);
     pthread_mutex_lock(&sim_lock);
     CUgraphNode node = sim_node_find_locked(hNode);
-    if (node != NULL)
+    CUresult result = node != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (node != NULL && sim_graph_is_fixed_locked(node->graph))
+        result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result == CUDA_SUCCESS)
         sim_node_unlink_locked(node);
     pthread_mutex_unlock(&sim_lock);
-    if (node == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    sim_node_destroy(node);
-    return CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        sim_node_destroy(node);
+    return result;
 }

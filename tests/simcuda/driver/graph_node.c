@@ -311,10 +311,9 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                                   CUgraph childGraph)
 {
     SIM_ENTER(cuGraphAddChildGraphNode);
-    const CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH,
-                                      .graph = {.graph = childGraph}};
+    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = {.graph = childGraph}};
     struct sim_body *body = NULL;
-    const CUresult made = sim_body_make(&params, &body);
+    const CUresult made = sim_body_make(hGraph, &params, &body);
     return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
 }
 
@@ -329,11 +328,60 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
     return CUDA_SUCCESS;
 }
 
+/* --- memory nodes */
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                const CUgraphNode *dependencies, size_t numDependencies,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
+{
+    SIM_ENTER(cuGraphAddMemAllocNode);
+    struct sim_body *body = NULL;
+    const CUresult made = sim_graph_memory_make(hGraph, nodeParams);
+    if (made == CUDA_SUCCESS)
+        body = sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_ALLOC, nodeParams->dptr);
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
+{
+    SIM_ENTER(cuGraphMemAllocNodeGetParams);
+    struct sim_body *body =
+        params_out != NULL ? get_body(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC) : NULL;
+    if (body == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = sim_graph_memory_params(body->memory, params_out);
+    sim_body_drop(body);
+    return result;
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                               const CUgraphNode *dependencies, size_t numDependencies,
+                               CUdeviceptr dptr)
+{
+    SIM_ENTER(cuGraphAddMemFreeNode);
+    struct sim_body *body = NULL;
+    const CUresult made = sim_graph_memory_add_free(hGraph, dptr);
+    if (made == CUDA_SUCCESS)
+        body = sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_FREE, dptr);
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
+}
+
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
+{
+    SIM_ENTER(cuGraphMemFreeNodeGetParams);
+    struct sim_body *body = dptr_out != NULL ? get_body(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE) : NULL;
+    if (body == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    *dptr_out = body->memory;
+    sim_body_drop(body);
+    return CUDA_SUCCESS;
+}
+
 /* --- nodes of any type */
 
-static CUresult make_any(const CUgraphNodeParams *params, struct sim_body **body_out)
+static CUresult make_any(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out)
 {
-    return params == NULL ? CUDA_ERROR_INVALID_VALUE : sim_body_make(params, body_out);
+    return params == NULL ? CUDA_ERROR_INVALID_VALUE : sim_body_make(graph, params, body_out);
 }
 
 CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -341,7 +389,7 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 {
     SIM_ENTER(cuGraphAddNode);
     struct sim_body *body = NULL;
-    const CUresult made = make_any(nodeParams, &body);
+    const CUresult made = make_any(hGraph, nodeParams, &body);
     return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
 }
 
@@ -353,7 +401,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
     SIM_ENTER(cuGraphAddNode_v2);
     struct sim_body *body = NULL;
     (void)dependencyData;
-    const CUresult made = make_any(nodeParams, &body);
+    const CUresult made = make_any(hGraph, nodeParams, &body);
     return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
 }
 
@@ -361,7 +409,7 @@ CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     SIM_ENTER(cuGraphNodeSetParams);
     struct sim_body *body = NULL;
-    const CUresult made = make_any(nodeParams, &body);
+    const CUresult made = make_any(NULL, nodeParams, &body);
     return replace_body(hNode, made, body);
 }
 
@@ -370,6 +418,6 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 {
     SIM_ENTER(cuGraphExecNodeSetParams);
     struct sim_body *body = NULL;
-    const CUresult made = make_any(nodeParams, &body);
+    const CUresult made = make_any(NULL, nodeParams, &body);
     return sim_exec_replace_body(hGraphExec, hNode, made, body);
 }

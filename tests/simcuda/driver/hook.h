@@ -69,6 +69,10 @@ simcuda_gate_wait_function simcuda_gate_wait;
 typedef void simcuda_gate_open_function(void);
 simcuda_gate_open_function simcuda_gate_open;
 
+/* What a kernel does with cudaGraphSetConditional. */
+typedef void simcuda_set_conditional_function(CUgraphConditionalHandle handle, unsigned value);
+simcuda_set_conditional_function simcuda_set_conditional;
+
 /*
  * What a kernel stores through a switch: the bytes, into the memory that each device of the team
  * has bound at [begin, begin + count) of a multicast object. CUDA_ERROR_ILLEGAL_ADDRESS: one has

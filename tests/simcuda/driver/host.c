@@ -95,7 +95,8 @@ CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
     return allocate(pp, bytesize, 0);
 }
 
-/* Takes the memory away from the driver once the device is done with it. */
+/* Takes the memory away from the driver once the device is done with it. `otherwise`: the error
+ * for an address that lies in none. */
 static CUresult retire(void *pointer, enum sim_kind kind, CUresult otherwise)
 {
     struct CUctx_st *context;
@@ -109,7 +110,7 @@ static CUresult retire(void *pointer, enum sim_kind kind, CUresult otherwise)
     struct sim_memory *memory = sim_memory_find_locked((uint64_t)pointer);
     if (memory == NULL || memory->kind != kind || memory->internal || memory->pool != NULL ||
         memory->region.begin != (uint64_t)pointer) {
-        result = otherwise;
+        result = memory != NULL && memory->kind == kind ? CUDA_ERROR_INVALID_VALUE : otherwise;
     } else {
         if (memory->alias != 0)
             sim_memory_destroy_locked(sim_memory_find_locked(memory->alias));

@@ -2,6 +2,7 @@
 #include "tests/simcuda/driver/module.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@ static const uint32_t fatbin_magic = 0xba55ed50;
 static const uint32_t fatbin_wrapper_magic = 0x466243b1;
 static const char file_prefix[] = "SIMCUDA:";
 static const char ptx_prefix[] = ".version";
+enum { CUBIN_MACHINE = 190 }; /* EM_CUDA */
 
 static struct sim_module *live_modules; /* guarded by sim_lock */
 
@@ -70,6 +72,18 @@ CUresult sim_module_open_file(const char *path, bool is_library, struct sim_modu
     return CUDA_SUCCESS;
 }
 
+/* What only a GPU runs: PTX, or an ELF image for one. */
+static bool is_device_code(const char *data)
+{
+    Elf64_Half machine;
+    if (strncmp(data, ptx_prefix, strlen(ptx_prefix)) == 0)
+        return true;
+    if (strncmp(data, ELFMAG, SELFMAG) != 0)
+        return false;
+    memcpy(&machine, data + offsetof(Elf64_Ehdr, e_machine), sizeof machine);
+    return machine == CUBIN_MACHINE;
+}
+
 CUresult sim_module_open_data(const void *data, bool is_library, struct sim_module **module_out)
 {
     if (data == NULL)
@@ -81,7 +95,7 @@ CUresult sim_module_open_data(const void *data, bool is_library, struct sim_modu
         (*module_out)->is_fatbin = true;
         return CUDA_SUCCESS;
     }
-    if (strncmp(data, ptx_prefix, strlen(ptx_prefix)) == 0 && getenv("SIMCUDA_PTX_KERNELS") != NULL)
+    if (is_device_code(data) && getenv("SIMCUDA_PTX_KERNELS") != NULL)
         return sim_module_open_file(getenv("SIMCUDA_PTX_KERNELS"), is_library, module_out);
     if (strncmp(data, file_prefix, strlen(file_prefix)) != 0)
         return CUDA_ERROR_INVALID_IMAGE;

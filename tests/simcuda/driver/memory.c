@@ -143,6 +143,39 @@ CUresult sim_memory_create_locked(struct CUctx_st *context, enum sim_kind kind, 
     return CUDA_SUCCESS;
 }
 
+CUresult sim_memory_reserve_locked(enum sim_kind kind, CUdevice device, size_t bytes,
+                                   struct sim_memory **out)
+{
+    CUdeviceptr address;
+    if (bytes > SIZE_MAX - SIM_GRANULE)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const size_t backed = sim_round_up(bytes, SIM_GRANULE);
+    const CUresult result = sim_space_take_locked(backed, SIM_GRANULE, &address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *out = sim_memory_add_locked(kind, address, bytes, NULL);
+    (*out)->device = device;
+    (*out)->backed_bytes = backed;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_memory_back_locked(struct sim_memory *memory)
+{
+    struct sim_physical *physical;
+    const CUresult result =
+        sim_physical_create_locked(memory->device, memory->backed_bytes, &physical);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!sim_space_map_locked(memory->region.begin, physical, memory->backed_bytes, true)) {
+        sim_physical_drop_if_unused_locked(physical);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory->physical = physical;
+    if (sim_config.poison)
+        memset((void *)memory->region.begin, sim_poison_byte_locked(), memory->backed_bytes);
+    return CUDA_SUCCESS;
+}
+
 void sim_memory_destroy_locked(struct sim_memory *memory)
 {
     const CUdeviceptr begin = memory->region.begin;
@@ -150,14 +183,19 @@ void sim_memory_destroy_locked(struct sim_memory *memory)
     sim_table_remove(&sim_memories, &memory->region);
     if (memory->pool != NULL)
         sim_pools_forget_locked(memory);
+    if (memory->kind == SIM_GRAPHED)
+        sim_graph_memory_forget_locked(memory);
     if (memory->slab != NULL)
         give_small(memory->slab, begin, memory->backed_bytes);
     else if (memory->physical != NULL)
         /* Memory of another process may begin inside its granules. */
         unback(memory->physical, begin / SIM_GRANULE * SIM_GRANULE, memory->backed_bytes);
+    else if (memory->kind == SIM_GRAPHED)
+        sim_space_give_locked(begin, memory->backed_bytes);
     else if (memory->kind == SIM_HOST || memory->kind == SIM_MANAGED ||
              memory->kind == SIM_EXTERNAL)
         munmap((void *)begin, memory->backed_bytes);
+    free(memory->advice);
     free(memory);
 }
 
@@ -176,7 +214,7 @@ void sim_memory_destroy_all_locked(struct CUctx_st *context)
         struct sim_memory *memory = (struct sim_memory *)sim_memories.rows[i - 1];
         /* Pools and reservations are the device's and the process's, not the context's. */
         if (memory->context == context && memory->kind != SIM_RESERVED &&
-            memory->kind != SIM_POOLED)
+            memory->kind != SIM_POOLED && memory->kind != SIM_GRAPHED)
             sim_memory_destroy_locked(memory);
     }
 }
@@ -205,7 +243,10 @@ static const struct CUctx_st *working_context(void)
 static bool memory_allows(const struct sim_memory *memory, CUdevice device, bool write)
 {
     const struct CUctx_st *context = working_context();
-    const bool is_on_device = memory->kind == SIM_DEVICE || memory->kind == SIM_POOLED;
+    const bool is_on_device =
+        memory->kind == SIM_DEVICE || memory->kind == SIM_POOLED || memory->kind == SIM_GRAPHED;
+    if (memory->kind == SIM_GRAPHED && memory->physical == NULL)
+        return false;
     if (device < 0 || !is_on_device || memory->device == device)
         return true;
     if (memory->pool != NULL)
@@ -352,12 +393,15 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     sim_context_drain(context);
     pthread_mutex_lock(&sim_lock);
     struct sim_memory *memory = sim_memory_find_locked(dptr);
-    const bool is_ours = memory != NULL && memory->region.begin == dptr && !memory->internal &&
-                         !memory->freeing &&
-                         (memory->kind == SIM_DEVICE || memory->pool != NULL ||
-                          memory->kind == SIM_MANAGED || memory->kind == SIM_EXTERNAL);
+    const bool is_ours =
+        memory != NULL && memory->region.begin == dptr && !memory->internal && !memory->freeing &&
+        (memory->kind == SIM_DEVICE || memory->pool != NULL || memory->kind == SIM_MANAGED ||
+         memory->kind == SIM_EXTERNAL || memory->kind == SIM_GRAPHED);
     result = is_ours ? sim_sticky_error() : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS && memory->pool != NULL)
+    if (is_ours && memory->kind == SIM_GRAPHED) {
+        if (result == CUDA_SUCCESS && !sim_graph_memory_free_locked(dptr))
+            result = CUDA_ERROR_INVALID_VALUE;
+    } else if (result == CUDA_SUCCESS && memory->pool != NULL)
         sim_pool_free_locked(memory);
     else if (result == CUDA_SUCCESS)
         sim_memory_destroy_locked(memory);

@@ -11,6 +11,7 @@ struct fill_work {
     uint32_t value;
     unsigned unit;
     CUdevice device;
+    bool is_host_memory; /* pinned, registered or managed */
 };
 
 static void fill_row(void *row, size_t bytes, uint32_t value, unsigned unit)
@@ -53,6 +54,9 @@ static CUresult check_range(struct fill_work *fill)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
     const struct sim_memory *memory = sim_memory_find_locked(fill->box.address);
+    fill->is_host_memory =
+        memory != NULL &&
+        (memory->kind == SIM_HOST || memory->kind == SIM_REGISTERED || memory->kind == SIM_MANAGED);
     const bool fits = memory != NULL && !memory->freeing &&
                       bytes <= memory->region.bytes - (fill->box.address - memory->region.begin);
     pthread_mutex_unlock(&sim_lock);
@@ -61,7 +65,8 @@ static CUresult check_range(struct fill_work *fill)
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Memsets do not make the host wait, whether named async or not. */
+/* Memsets that are not named async make the host wait where it has the memory itself (CUDA driver
+ * API, API synchronization behavior); no others do. */
 static CUresult fill(CUdeviceptr address, size_t pitch, uint32_t value, unsigned unit, size_t width,
                      size_t height, bool is_async, CUstream stream, bool per_thread)
 {
@@ -98,10 +103,13 @@ static CUresult fill(CUdeviceptr address, size_t pitch, uint32_t value, unsigned
             result = sim_box_check(&work->box, row_bytes, height, 1, context->device, true,
                                    work->work.name);
     }
-    if (result == CUDA_SUCCESS)
-        return sim_stream_submit(stream, per_thread, &work->work);
-    sim_work_discard(&work->work);
-    return result;
+    const bool waits = !is_async && work->is_host_memory;
+    if (result != CUDA_SUCCESS) {
+        sim_work_discard(&work->work);
+        return result;
+    }
+    result = sim_stream_submit(stream, per_thread, &work->work);
+    return result == CUDA_SUCCESS && waits ? sim_stream_wait(stream, per_thread) : result;
 }
 
 /* The eight entry points of one unit: row or rows, with a stream or not, and the twins. */

@@ -310,7 +310,10 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
         const bool is_ours = memory != NULL && memory->region.begin == address &&
                              !memory->freeing && !memory->internal &&
                              (memory->pool != NULL || memory->kind == SIM_DEVICE);
-        if (is_ours) {
+        if (memory != NULL && memory->region.begin == address && memory->kind == SIM_GRAPHED) {
+            result =
+                sim_graph_memory_free_locked(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        } else if (is_ours) {
             memory->freeing = true;
             buffer_id = memory->buffer_id;
         } else {
@@ -529,32 +532,6 @@ bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice devi
     const unsigned char wanted =
         write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
     return (pool->access[device] & wanted) == wanted;
-}
-
-/* --- memory of graphs, of which there is none */
-
-static CUresult check_graph_attribute(CUdevice device, CUgraphMem_attribute attribute,
-                                      const void *value)
-{
-    if (value == NULL || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-        return CUDA_ERROR_INVALID_VALUE;
-    return sim_device_check(device);
-}
-
-CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
-{
-    SIM_ENTER(cuDeviceGetGraphMemAttribute);
-    const CUresult result = check_graph_attribute(device, attr, value);
-    if (result == CUDA_SUCCESS)
-        *(uint64_t *)value = 0;
-    return result;
-}
-
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
-{
-    SIM_ENTER(cuDeviceSetGraphMemAttribute);
-    const CUresult result = check_graph_attribute(device, attr, value);
-    return result != CUDA_SUCCESS || *(uint64_t *)value == 0 ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* --- the pools of a device */

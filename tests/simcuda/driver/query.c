@@ -66,9 +66,10 @@ static uint64_t access_flags(const struct facts *facts)
         return facts->mapping->access[device];
     if (is_reserved(facts))
         return CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    const bool is_far = (memory->kind == SIM_DEVICE || memory->kind == SIM_POOLED) &&
-                        memory->device != device &&
-                        (facts->current == NULL || !facts->current->peers[memory->device]);
+    const bool is_far =
+        (memory->kind == SIM_DEVICE || memory->kind == SIM_POOLED || memory->kind == SIM_GRAPHED) &&
+        memory->device != device &&
+        (facts->current == NULL || !facts->current->peers[memory->device]);
     return is_far ? CU_MEM_ACCESS_FLAGS_PROT_NONE : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
@@ -98,9 +99,12 @@ static CUresult answer_locked(const struct facts *facts, CUpointer_attribute att
     switch ((int)attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         /* Mapped and pooled memory belongs to a device, not to a context. */
-        return backed_value(
-            facts, memory->kind == SIM_POOLED || mapping != NULL ? 0 : (uint64_t)memory->context,
-            value_out);
+        return backed_value(facts,
+                            memory->kind == SIM_POOLED || memory->kind == SIM_GRAPHED ||
+                                    mapping != NULL
+                                ? 0
+                                : (uint64_t)memory->context,
+                            value_out);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         return backed_value(facts, is_host(facts) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
                             value_out);
@@ -227,7 +231,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
     const struct facts facts = facts_locked(ptr);
     if (facts.memory == NULL)
         result = CUDA_ERROR_INVALID_VALUE;
-    else if (is_reserved(&facts) || facts.memory->kind == SIM_POOLED)
+    else if (is_reserved(&facts) || facts.memory->kind == SIM_POOLED ||
+             facts.memory->kind == SIM_GRAPHED)
         result = CUDA_ERROR_NOT_SUPPORTED;
     else
         facts.memory->sync_memops = *(const unsigned *)value != 0;

@@ -6,12 +6,13 @@
  * Files. core.c: start, settings, faults, statistics, call log. errors.c, device.c. context.c and
  * context_query.c. stream.c: queues, workers, ordering; stream_calls.c: their entry points.
  * event.c, event_shared.c, callback.c (host functions), memop.c (waiting for values), capture.c.
- * table.c: tables by address. space.c: addresses and physical memory. memory.c: cuMemAlloc; pool.c,
- * vmm.c, host.c, managed.c, array.c, ipc.c, multicast.c. external.c, semaphore.c, gl.c: other APIs.
- * query.c: what is said of pointers. copy.c: every copy; copy_flat.c, copy_shapes.c, copy_batch.c:
- * their entry points. memset.c. state.h is what these share. lookup.c: exports and
- * cuGetProcAddress; stubs.c: what is not simulated. module.c, image.c, function.c, launch.c,
- * launch_legacy.c: kernels. graph*.c: graphs. hook.c: for other stand-ins.
+ * table.c: tables by address. space.c: addresses and physical memory. memory.c: cuMemAlloc;
+ * pool.c, vmm.c, host.c, managed.c, array.c, texture.c, ipc.c, multicast.c. coredump.c.
+ * external.c, semaphore.c, gl.c: other APIs. query.c: what is said of pointers. copy.c: every
+ * copy; copy_flat.c, copy_shapes.c, copy_batch.c: their entry points. memset.c. state.h is what
+ * these share. lookup.c: exports and cuGetProcAddress; stubs.c: what is not simulated. module.c,
+ * image.c, function.c, launch.c, launch_legacy.c: kernels. graph*.c: graphs. hook.c: for other
+ * stand-ins.
  *
  * One lock, sim_lock, guards all state; it is never held while a kernel, a host function or a copy
  * runs. Functions named _locked want it held.
@@ -146,10 +147,6 @@ bool sim_stream_is_capturing(CUstream stream, bool per_thread);
  * error to return, in which case the ongoing captures are invalidated.
  */
 CUresult sim_capture_refuse_unsafe(void);
-/* graph.c: adds these items, to run in this order, to the graph, or to a new one (NULL). Takes the
- * items. */
-CUresult sim_graph_take_capture(CUgraph graph, struct sim_work **works, int count,
-                                CUgraph *graph_out);
 
 /*
  * cuMemAlloc for the simulator itself (module globals): device memory of the current context's

@@ -60,7 +60,7 @@
  *   SIMCUDA_FATBIN_KERNELS=<path>, SIMCUDA_FATBIN_LAYOUTS=<path>
  *                              host versions of the kernels in fat binaries, and their layouts (fatbin.c)
  *   SIMCUDA_PTX_KERNELS=<path> a kernel library with host versions of the kernels of all PTX, which is recognised by its
- *                              first word, .version. Without it PTX is an invalid image
+ *                              first word, .version, and of all cubins. Without it these are invalid images
  *   SIMCUDA_STATS=<path>       statistics as a JSON object, written when the process ends; %p too
  *
  *   SIM_SETTINGS=<name>=<n> ... what those of the above that are numbers are when the environment does not say: for a
@@ -88,9 +88,19 @@
  * CUDA_ERROR_NOT_PERMITTED.
  *
  * Capture. All modes, with streams that join through events; calls that may synchronise, and the
- * legacy stream next to a blocking stream, fail and invalidate. A stream-ordered allocation or free
- * in a capture is not supported, nor are dependencies of cuStreamBeginCaptureToGraph, and the graph
- * is not visible, or does not grow, before the capture ends.
+ * legacy stream next to a blocking stream, fail and invalidate. The graph is there, and grows,
+ * while the capture goes on. A stream-ordered allocation or free in a capture is not supported.
+ * Captured work of several streams is one chain, and so is what cuStreamGetCaptureInfo says of
+ * dependencies.
+ *
+ * Graphs. Memory of memory nodes is there from the first launch to the end of the graph and its
+ * executable, so what graphs use is what they reserve, and it can be reached after its free node.
+ * Of a conditional node, the value is set by default or by simcuda_set_conditional (hook.h); nodes
+ * inside its graphs cannot be changed once it is executable. Graphs with either cannot be cloned.
+ *
+ * Descriptions. Textures, surfaces, core dumps and advice for managed memory are kept and given
+ * back, without an effect; attributes of core dumps for one context alone are not simulated.
+ * Multiprocessors are split in groups of two, but a green context has all of its device.
  *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
  * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.

@@ -149,6 +149,7 @@ void sim_space_unmap_locked(CUdeviceptr address, size_t bytes);
 enum sim_kind {
     SIM_DEVICE,     /* cuMemAlloc and relatives */
     SIM_POOLED,     /* cuMemAllocAsync */
+    SIM_GRAPHED,    /* of a memory node of a graph */
     SIM_IPC,        /* memory of another process, opened */
     SIM_RESERVED,   /* cuMemAddressReserve */
     SIM_HOST,       /* cuMemHostAlloc */
@@ -172,6 +173,8 @@ struct sim_memory {
     struct sim_physical *physical; /* of a large one */
     size_t backed_bytes;           /* rounded up: what it takes */
     struct CUmemPoolHandle_st *pool;
+    struct sim_graph_memory *in_graph; /* of SIM_GRAPHED (graph_memory.c) */
+    struct sim_advice *advice; /* of managed memory, for each page, once there is any (managed.c) */
 };
 extern struct sim_table sim_memories;
 struct sim_memory *sim_memory_find_locked(CUdeviceptr address);
@@ -179,6 +182,10 @@ struct sim_memory *sim_memory_add_locked(enum sim_kind kind, uint64_t begin, siz
                                          struct CUctx_st *context);
 CUresult sim_memory_create_locked(struct CUctx_st *context, enum sim_kind kind, CUdevice device,
                                   size_t bytes, struct sim_memory **out);
+/* Addresses for it, and its memory later. */
+CUresult sim_memory_reserve_locked(enum sim_kind kind, CUdevice device, size_t bytes,
+                                   struct sim_memory **out);
+CUresult sim_memory_back_locked(struct sim_memory *memory);
 void sim_memory_destroy_locked(struct sim_memory *memory);
 /* The granules under cuMemAlloc's memory, and where in them it begins. */
 struct sim_physical *sim_memory_physical_locked(const struct sim_memory *memory,
@@ -328,6 +335,10 @@ bool sim_capture_is_live_locked(uint64_t capture_id);
 /* --- multicast objects (multicast.c), whose handles cuMemRelease and cuMemMap meet */
 bool sim_multicast_is_one_locked(CUmemGenericAllocationHandle handle);
 bool sim_multicast_release_locked(CUmemGenericAllocationHandle handle); /* false: it is none */
+
+/* --- memory of graphs (graph_memory.c) */
+void sim_graph_memory_forget_locked(struct sim_memory *memory); /* it goes */
+bool sim_graph_memory_free_locked(CUdeviceptr address); /* false: there is none to be freed */
 
 /* --- pools (pool.c) */
 void sim_pools_forget_locked(struct sim_memory *memory); /* memory of a pool goes */

@@ -277,7 +277,7 @@ MS_TEST(nodes_of_any_type)
     OK(cuGraphInstantiate(&exec, bench.graph, 0));
     run(&bench, exec);
     CHECK_EQ(first_word(bench.b), 9);
-    params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
     CHECK_EQ(cuGraphAddNode(&copy, bench.graph, &fill, NULL, 1, &params), CUDA_ERROR_NOT_SUPPORTED);
 }
 

@@ -247,7 +247,7 @@ MS_TEST(host_memory)
     OK(cuMemHostRegister(own, 4096, 0));
     FAILS(cuMemHostRegister(own + 100, 10, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     OK(cuMemHostGetDevicePointer(&address, own, 0));
-    FAILS(cuMemHostUnregister(own + 100), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    FAILS(cuMemHostUnregister(own + 100), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemHostUnregister(own));
     FAILS(cuMemHostUnregister(own), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     FAILS(cuMemHostGetDevicePointer(&address, own, 0), CUDA_ERROR_INVALID_VALUE);
