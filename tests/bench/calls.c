@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static double now_ns(void)
@@ -25,6 +26,8 @@ static void must(CUresult result)
 }
 
 static CUdeviceptr real;
+static CUstream stream;
+static void *pinned;
 static CUfunction takes_16, takes_256, takes_4096;
 enum { IN_MEMORY = 64, WORDS = 4096 / sizeof(CUdeviceptr) };
 static CUdeviceptr near[WORDS], scattered[WORDS]; /* to an allocation in memory; to many */
@@ -51,6 +54,12 @@ static void copy_nothing(void)
 static void copy(void)
 {
     must(cuMemcpyDtoD(real, real + 4096, 64));
+}
+
+/* Of the program's own, on a stream that is busy with the copies before it. */
+static void copy_pinned(void)
+{
+    must(cuMemcpyHtoDAsync(real, pinned, 64, stream));
 }
 
 static void launch(CUfunction kernel, void *parameters)
@@ -96,6 +105,7 @@ static const struct {
              {"cuPointerGetAttribute", memory_type},
              {"cuMemcpyDtoDAsync of nothing", copy_nothing},
              {"cuMemcpyDtoD of 64 bytes", copy},
+             {"cuMemcpyHtoDAsync of 64 pinned bytes", copy_pinned},
              {"launch, 16 bytes of numbers", launch_16},
              {"launch, 256 bytes of numbers", launch_256},
              {"launch, 4 KiB of numbers", launch_4096},
@@ -156,6 +166,9 @@ int main(int argc, char **argv)
     must(cuModuleGetFunction(&takes_256, module, "takes_256"));
     must(cuModuleGetFunction(&takes_4096, module, "takes_4096"));
     must(cuMemAlloc(&real, 65536));
+    must(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    must(cuMemHostAlloc(&pinned, 64, 0));
+    memset(pinned, 1, 64);
     measure("nothing deferred", rounds);
     must(cuMemAlloc(&other, (size_t)16 << 20));
     must(cuMemsetD8(other, 1, (size_t)16 << 20));

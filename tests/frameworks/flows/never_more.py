@@ -71,6 +71,12 @@ def above(row, world, scale, way, ways):
     return found
 
 
+def everything_for_a_copy(dump):
+    """In words, if a small copy of the program's own brought everything that was deferred into memory; else None."""
+    count = dump.get("payload_seals")
+    return f"{count} small copies that may point to deferred memory brought all of it into memory" if count else None
+
+
 def is_more(after, before, figure):
     counted = after[figure.name] is not None and before[figure.name] is not None
     return counted and after[figure.name] > before[figure.name] + figure.allowance
