@@ -194,7 +194,7 @@ MS_TEST(a_part_of_what_was_read_is_copied_and_not_read_twice)
 {
     CUresult result;
     start();
-    struct test_file file;
+    static struct test_file file; /* removed when the process ends */
     struct ms_allocation *block = fake_allocation(FAKE_GRANULE);
     make_test_file(&file, "/tmp", FAKE_GRANULE);
     fake_set(block, 0, FAKE_GRANULE,
