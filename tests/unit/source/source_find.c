@@ -106,9 +106,10 @@ struct query {
 
 /* Atomic, because the lease thread makes some, too. */
 static struct seen {
-    _Atomic size_t calls, queries,
-        walks;                 /* walks: queries for which the kernel may go through many */
+    _Atomic size_t calls, queries;
+    _Atomic size_t walks;      /* queries for which the kernel may go through many */
     _Atomic size_t read_bytes; /* of the list */
+    _Atomic bool answers;      /* the kernel knows the query: since Linux 6.11 */
 } seen;
 
 static void forget_seen(void)
@@ -132,6 +133,7 @@ long syscall(long number, ...)
     seen.calls += number != SYS_futex;
     if (number == SYS_ioctl) {
         seen.queries++;
+        seen.answers = seen.answers || result >= 0;
         seen.walks += (((const struct query *)words[2])->flags & OR_THE_NEXT) != 0;
     }
     if (number == SYS_read && result > 0)
@@ -188,12 +190,16 @@ static void count_one(copy *run, const unsigned char *mapped)
     run(mapped);
 }
 
+enum { CALLS = 60, LIST_BYTES = 32 << 10 };
+
 /* Another deferred copy holds the file, as it does in a program. */
 static void check_flat(copy *run, size_t most_calls, size_t most_bytes)
 {
     make_file();
     const unsigned char *mapped = map();
     struct ms_source *held = find_first(mapped);
+    if (!seen.answers && most_bytes == 0 && run != copy_from_memory)
+        most_bytes = LIST_BYTES; /* an older kernel, or an emulator */
     const size_t counts[] = {0, 10, 990, 9000, 40000};
     size_t all = 0;
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
@@ -210,8 +216,6 @@ static void check_flat(copy *run, size_t most_calls, size_t most_bytes)
     CHECK(all >= 1000);
     ms_source_drop(held);
 }
-
-enum { CALLS = 60, LIST_BYTES = 32 << 10 };
 
 MS_TEST(a_copy_from_a_file_is_flat)
 {
