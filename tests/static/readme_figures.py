@@ -36,7 +36,7 @@ NCCL = (
     ("DeepSpeed, `zero.Init`", "zero.Init"),
 )
 NUMBER = re.compile(r"(?<![\w.-])\d[\d.,]*")
-OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 and 13.0", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends",
+OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 and 13.0", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "rank 0 sends the model", "PyTorch 2.15 and the systems",
                  "the worst rank but 0", "Apache License 2.0")
 WORDS = {"4": "four", "8": "Eight", "0.50": "half", "0.75": "three quarters", "0.88": "seven eighths"}
 
