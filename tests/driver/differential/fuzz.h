@@ -12,7 +12,7 @@
  * Files: fuzz.c (the loop and its records), fuzz_entries.c (functions), fuzz_blocks.c (device
  * memory, host memory, streams), and the operations by chapter: fuzz_copies.c, fuzz_shapes.c,
  * fuzz_launches.c, fuzz_hidden.c, fuzz_streams.c, fuzz_memory.c, fuzz_mappings.c, fuzz_contexts.c,
- * fuzz_plans.c, fuzz_pools.c, fuzz_refused.c.
+ * fuzz_many.c, fuzz_plans.c, fuzz_pools.c, fuzz_refused.c.
  */
 #pragma once
 
@@ -165,7 +165,7 @@ void fuzz_read_from(CUcontext reader, CUdeviceptr at);
 /* By chapter; each ends with a row without a name. */
 extern const struct fuzz_operation fuzz_basics[], fuzz_copies[], fuzz_shapes[], fuzz_launches[],
     fuzz_hidden[], fuzz_streams[], fuzz_memory[], fuzz_mappings[], fuzz_contexts[], fuzz_plans[],
-    fuzz_refused[], fuzz_pools[];
+    fuzz_refused[], fuzz_pools[], fuzz_many[];
 /* First and last acts of a process: what changes the shim for good, and what the process does not
  * survive. */
 extern const struct fuzz_operation fuzz_first_acts[], fuzz_last_acts[];
