@@ -167,6 +167,13 @@ static bool is_upper_part(const struct ms_range *range, uint64_t value, unsigned
            value <= (range->end - 1) >> shift;
 }
 
+/* True if there is an allocation at such an address: the range may have wide gaps. */
+static bool has_upper_part(uint64_t value, unsigned shift)
+{
+    struct ms_allocation_facts facts;
+    return ms_space_first_behind(value << shift, &facts) && facts.address >> shift <= value;
+}
+
 /*
  * Earlier writes before these bytes may be the beginning of an address whose last three to seven
  * bytes these are. Fewer bytes say less: three bytes, and the four of a near address, which are a
@@ -181,6 +188,17 @@ static bool may_end_address(const struct bounds *bounds, const unsigned char *by
     }
     return (count == 4 && is_upper_part(&bounds->ranges[MS_NEAR], load(bytes, 4), 32)) ||
            (count == 3 && is_upper_part(far, load(bytes, 3), 40));
+}
+
+static bool ends_address(const struct bounds *bounds, const unsigned char *bytes, size_t count)
+{
+    if (!may_end_address(bounds, bytes, count))
+        return false;
+    for (size_t at = 0; at < 4 && at + 4 <= count; at++) {
+        if (has_upper_part(load(bytes + at, 4), 32))
+            return true;
+    }
+    return count == 3 && has_upper_part(load(bytes, 3), 40);
 }
 
 /* These bytes may end with the first six or seven bytes of an address; the others are zero. */
@@ -221,7 +239,7 @@ CUresult ms_pointer_scan_expose_all(void)
 CUresult ms_pointer_scan_expose(const void *bytes, size_t count)
 {
     const struct bounds bounds = get_bounds();
-    if (may_end_address(&bounds, bytes, count))
+    if (ends_address(&bounds, bytes, count))
         return ms_pointer_scan_expose_all();
     const CUresult result = expose_words(&bounds, bytes, count);
     return result == CUDA_SUCCESS ? expose_beginning(bytes, count) : result;
@@ -245,7 +263,7 @@ CUresult ms_pointer_scan_copy(void *to, const void *bytes, size_t count)
     const unsigned char *from = bytes;
     unsigned char *copy = to;
     CUresult result =
-        may_end_address(&bounds, bytes, count) ? ms_pointer_scan_expose_all() : CUDA_SUCCESS;
+        ends_address(&bounds, bytes, count) ? ms_pointer_scan_expose_all() : CUDA_SUCCESS;
     for (size_t begin = 0; begin < count && result == CUDA_SUCCESS; begin += BLOCK) {
         const size_t now = count - begin < BLOCK ? count - begin : BLOCK;
         const size_t before = begin > 0 ? OVERLAP : 0;
@@ -260,9 +278,11 @@ CUresult ms_pointer_scan_expose_pattern(uint32_t pattern)
     const struct bounds bounds = get_bounds();
     const struct ms_range *far = &bounds.ranges[MS_FAR];
     const uint32_t pair = pattern & 0xffff;
+    const bool may_be =
+        is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32);
     /* A pattern of two bytes may be the nonzero part of an address's upper half. */
-    if (is_upper_part(far, pattern, 32) || is_upper_part(&bounds.ranges[MS_NEAR], pattern, 32) ||
-        (pattern >> 16 == pair && is_upper_part(far, pair, 32)))
+    const bool may_be_pair = pattern >> 16 == pair && is_upper_part(far, pair, 32);
+    if ((may_be && has_upper_part(pattern, 32)) || (may_be_pair && has_upper_part(pair, 32)))
         return ms_pointer_scan_expose_all();
     return expose((uint64_t)pattern << 32 | pattern);
 }

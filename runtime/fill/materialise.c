@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
+#include "runtime/fill/loaded.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/order.h"
@@ -106,6 +107,80 @@ static CUresult cover(struct ms_allocation *allocation, size_t begin, size_t end
     return result;
 }
 
+/* Files, fills and launches stay replayable. A snapshot becomes resident, which frees host
+ * memory. */
+static bool can_be_cached(const struct ms_content *content)
+{
+    return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
+           (content->kind == MS_SOURCE && ms_source_is_file(content->source));
+}
+
+static void make_present(struct ms_content *content)
+{
+    if (ms_content_is_present(content))
+        return;
+    if (can_be_cached(content))
+        content->cached = true;
+    else
+        *content = (struct ms_content){.kind = MS_RESIDENT};
+    if (content->locality != MS_LOCAL)
+        content->locality = MS_UNKNOWN; /* read all the same */
+    content->is_remote_copy = false;
+}
+
+/* Sets the lineage after all of [begin, end) came into memory. */
+static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    enum { MANY = 64 }; /* extents for which the lineage is made anew, at once */
+    const struct ms_range range = {begin, end};
+    size_t count;
+    ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
+    struct ms_extent *extents = ms_lineage_copy(&allocation->lineage, begin, end, &count);
+    if (extents == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        struct ms_content content = extents[i].content;
+        if (ms_content_is_present(&content))
+            continue;
+        ms_count(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
+        if (content.kind == MS_SOURCE && ms_source_is_file(content.source))
+            ms_loaded_note(content.source, content.source_offset, extents[i].end - extents[i].begin,
+                           allocation->address + extents[i].begin);
+        make_present(&content);
+        if (count <= MANY &&
+            !ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (count > MANY && !ms_lineage_change(&allocation->lineage, &range, 1, make_present))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    ms_extents_free(extents, count);
+    return result;
+}
+
+/* Copies what else of the files of [begin, end) is in memory. */
+static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size_t end,
+                            CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct ms_extent extent;
+    for (size_t next = begin;
+         result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &next, end, &extent);) {
+        const struct ms_content *content = &extent.content;
+        if (!is_missing_file(content))
+            continue;
+        const struct ms_range copied =
+            ms_loaded_copy(allocation, content->source, content->source_offset,
+                           extent.end - extent.begin, allocation->address + extent.begin, stream);
+        if (copied.begin == copied.end)
+            continue;
+        const size_t at = extent.begin + (copied.begin - content->source_offset);
+        result = set_present(allocation, at, at + (copied.end - copied.begin));
+        next = extent.begin; /* the rest of it */
+    }
+    return result;
+}
+
 static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     CUresult result = cover(allocation, begin, end);
@@ -116,7 +191,9 @@ static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, s
     result = ms_fill_stream(allocation->context, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    result = replay_missing(allocation, begin, end, stream);
+    result = copy_loaded(allocation, begin, end, stream);
+    if (result == CUDA_SUCCESS)
+        result = replay_missing(allocation, begin, end, stream);
     /* Also after a failure: queued work must not outlive this call. */
     const CUresult waited = ms_driver_wait(stream);
     return result != CUDA_SUCCESS ? result : waited;
@@ -214,54 +291,6 @@ static CUresult set_resident(struct ms_allocation *allocation, size_t begin, siz
     if (!ms_lineage_set(&allocation->lineage, begin, end, &resident))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
-}
-
-/* Files, fills and launches stay replayable. A snapshot becomes resident, which frees host
- * memory. */
-static bool can_be_cached(const struct ms_content *content)
-{
-    return content->kind == MS_FILL || content->kind == MS_LAUNCHED ||
-           (content->kind == MS_SOURCE && ms_source_is_file(content->source));
-}
-
-static void make_present(struct ms_content *content)
-{
-    if (ms_content_is_present(content))
-        return;
-    if (can_be_cached(content))
-        content->cached = true;
-    else
-        *content = (struct ms_content){.kind = MS_RESIDENT};
-    if (content->locality != MS_LOCAL)
-        content->locality = MS_UNKNOWN; /* read all the same */
-    content->is_remote_copy = false;
-}
-
-/* Sets the lineage after all of [begin, end) came into memory. */
-static CUresult set_present(struct ms_allocation *allocation, size_t begin, size_t end)
-{
-    enum { MANY = 64 }; /* extents for which the lineage is made anew, at once */
-    const struct ms_range range = {begin, end};
-    size_t count;
-    ms_compare(allocation, begin, end, MS_COMPARE_REPLAYED);
-    struct ms_extent *extents = ms_lineage_copy(&allocation->lineage, begin, end, &count);
-    if (extents == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        struct ms_content content = extents[i].content;
-        if (ms_content_is_present(&content))
-            continue;
-        ms_count(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
-        make_present(&content);
-        if (count <= MANY &&
-            !ms_lineage_set(&allocation->lineage, extents[i].begin, extents[i].end, &content))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (count > MANY && !ms_lineage_change(&allocation->lineage, &range, 1, make_present))
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    ms_extents_free(extents, count);
-    return result;
 }
 
 static CUresult replay_range(struct ms_allocation *allocation, size_t begin, size_t end)

@@ -19,9 +19,6 @@ FIGURES = (Figure("peak_bytes", "memory", 2 * GRANULE), Figure("h2d_bytes", "byt
 # scales: of the model, at which it is known.
 Known = namedtuple("Known", "row world way base ranks figure scales reason")
 KNOWN = [
-    Known("single:parted", 1, "with", "without", "0", "h2d_bytes", (0.4, 1),
-          "the copy of a part is recorded as the same bytes of the file, and each of both is read when it is needed: nothing "
-          "finds bytes of a file that are in memory elsewhere"),
     Known("accelerate-fsdp1-rank0", 2, "plan", "with", "others", "h2d_bytes", (0.4,),
           "what the host holds before rank 0's values arrive is copied to the device, and the plan's part of it is brought into "
           "memory at once"),

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/calls/host_memory.h"
+#include "runtime/state/counters.h"
 #include "tests/simcuda/harness/test.h"
 
 #define FAR ((CUdeviceptr)0x5a5b00200000)
@@ -224,4 +225,23 @@ MS_TEST(more_blocks_than_fit_mean_everything)
         ms_pointer_scan_find(&arguments, &reach);
         CHECK_EQ(reach.everything, i + 1 > MS_MAX_HITS); /* the rest are of one more */
     }
+}
+
+/* The upper half of an address may be copied on its own. Between two allocations there is none. */
+MS_TEST(upper_halves_count_where_an_allocation_lies)
+{
+    static struct ms_allocation farther = {
+        .address = HOST_MEMORY,
+        .bytes = BYTES,
+        .id = 3,
+        .backing = {.address = HOST_MEMORY, .bytes = BYTES, .granule = 4096},
+        .lineage = {.bytes = BYTES}};
+    start();
+    CHECK(ms_space_add(&farther));
+    const uint32_t here = FAR >> 32, between = 0x5b5b;
+    CHECK(!ms_pointer_scan_is_clean(&here, sizeof(here)));
+    CHECK(!ms_pointer_scan_is_clean(&between, sizeof(between))); /* it may not ask */
+    CHECK_EQ(ms_pointer_scan_expose(&between, sizeof(between)), CUDA_SUCCESS);
+    CHECK_EQ(ms_pointer_scan_expose_pattern(0x5b5b5b5b), CUDA_SUCCESS);
+    CHECK_EQ(ms_counter_get(MS_COUNT_PAYLOAD_SEALS), 0);
 }

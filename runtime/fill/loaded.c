@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/fill/loaded.h"
+
+#include "runtime/base/lock.h"
+#include "runtime/state/counters.h"
+
+/* Few enough to look at all of them, and a copy of less is not worth that. */
+enum { PLACES = 1024 };
+static const size_t min_bytes = (size_t)256 << 10;
+
+struct place {
+    const struct ms_source *file; /* compared, never followed: it may be gone */
+    uint64_t offset, bytes;
+    CUdeviceptr address;
+};
+
+static struct {
+    struct ms_lock lock;
+    struct place places[PLACES];
+    size_t next; /* the oldest one */
+} table = {.lock = MS_LOCK_INIT(loaded)};
+
+void ms_loaded_note(const struct ms_source *file, uint64_t offset, size_t bytes,
+                    CUdeviceptr address)
+{
+    if (bytes < min_bytes)
+        return;
+    ms_lock_take(&table.lock);
+    table.places[table.next++ % PLACES] = (struct place){file, offset, bytes, address};
+    ms_lock_drop(&table.lock);
+}
+
+static struct ms_range overlap(const struct place *place, uint64_t offset, size_t bytes)
+{
+    const uint64_t begin = place->offset > offset ? place->offset : offset;
+    const uint64_t place_end = place->offset + place->bytes, end = offset + bytes;
+    return (struct ms_range){begin, place_end < end ? place_end : end};
+}
+
+/* Takes a place out of the table that has enough of these bytes. */
+static bool take_place(const struct ms_source *file, uint64_t offset, size_t bytes,
+                       struct place *place_out)
+{
+    bool found = false;
+    ms_lock_take(&table.lock);
+    for (size_t i = 0; i < PLACES && !found; i++) {
+        struct place *place = &table.places[i];
+        const struct ms_range common = overlap(place, offset, bytes);
+        found = place->file == file && common.begin + min_bytes <= common.end;
+        if (found) {
+            *place_out = *place;
+            place->file = NULL;
+        }
+    }
+    ms_lock_drop(&table.lock);
+    return found;
+}
+
+/* Whether the bytes of the place that are wanted are still those of the file. */
+static bool is_still_there(const struct ms_allocation *allocation, const struct place *place,
+                           const struct ms_range *wanted)
+{
+    const CUdeviceptr begin = place->address + (wanted->begin - place->offset);
+    const size_t at = begin - allocation->address;
+    if (at + (wanted->end - wanted->begin) > allocation->bytes)
+        return false;
+    const struct ms_extent extent = ms_lineage_at(&allocation->lineage, at);
+    const struct ms_content *content = &extent.content;
+    return content->kind == MS_SOURCE && content->cached && content->source == place->file &&
+           content->source_offset == wanted->begin &&
+           extent.end - at >= wanted->end - wanted->begin;
+}
+
+static bool copy_from(const struct ms_allocation *other, const struct place *place,
+                      const struct ms_range *wanted, CUdeviceptr address, CUstream stream)
+{
+    if (!is_still_there(other, place, wanted))
+        return false;
+    const CUresult result =
+        ms_driver.memcpy_dtod_async(address, place->address + (wanted->begin - place->offset),
+                                    wanted->end - wanted->begin, stream);
+    return ms_driver_wait(stream) == CUDA_SUCCESS && result == CUDA_SUCCESS;
+}
+
+struct ms_range ms_loaded_copy(struct ms_allocation *allocation, const struct ms_source *file,
+                               uint64_t offset, size_t bytes, CUdeviceptr address, CUstream stream)
+{
+    struct place place;
+    while (bytes >= min_bytes && take_place(file, offset, bytes, &place)) {
+        const struct ms_range wanted = overlap(&place, offset, bytes);
+        const bool is_own = place.address - allocation->address < allocation->bytes;
+        struct ms_allocation *other = is_own ? allocation : ms_space_try_claim(place.address);
+        const bool done =
+            other != NULL && other->context == allocation->context &&
+            copy_from(other, &place, &wanted, address + (wanted.begin - offset), stream);
+        if (!is_own)
+            ms_space_release(other);
+        if (!done)
+            continue;
+        ms_loaded_note(file, place.offset, place.bytes, place.address);
+        return wanted;
+    }
+    return (struct ms_range){0};
+}
