@@ -47,13 +47,10 @@ static bool add_run(struct batch *batch, const struct ms_allocation *allocation,
     return true;
 }
 
-/* A snapshot is at hand when it is needed, and is often written over before: a rank that waits for
- * rank 0's values copies its own first. Parked bytes have memory. */
 static bool is_wanted(const struct ms_content *content)
 {
     return content->locality == MS_LOCAL && !ms_content_is_present(content) &&
-           !ms_content_is_nothing(content) && content->kind != MS_PARKED &&
-           (content->kind != MS_SOURCE || ms_source_is_file(content->source));
+           !ms_content_is_nothing(content) && content->kind != MS_PARKED; /* that has its memory */
 }
 
 /* Lists local bytes that are not present. */

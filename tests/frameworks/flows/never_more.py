@@ -20,8 +20,7 @@ FIGURES = (Figure("peak_bytes", "memory", 2 * GRANULE), Figure("h2d_bytes", "byt
 Known = namedtuple("Known", "row world way base ranks figure scales reason")
 KNOWN = [
     Known("accelerate-fsdp1-rank0", 2, "plan", "with", "others", "h2d_bytes", (0.4,),
-          "what the host holds before rank 0's values arrive is copied to the device, and the plan's part of it is brought into "
-          "memory at once"),
+          "all ranks copy their own part from the file, and the plan's prefetch reads it; nothing says that rank 0 then sends it"),
 ]
 
 
