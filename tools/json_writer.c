@@ -5,14 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "runtime/document/utf8.h"
-
-/* The code point of a control character. */
-static unsigned code_point(const char *text, size_t bytes)
-{
-    const unsigned last = (unsigned char)text[bytes - 1];
-    return bytes < 3 ? last : 0x2000u + (last & 0x3fu);
-}
+#include "runtime/base/utf8.h"
 
 void put_escaped(FILE *file, const char *text, const char *special)
 {
@@ -21,8 +14,8 @@ void put_escaped(FILE *file, const char *text, const char *special)
         if (bytes == 0) {
             bytes = 1;
             putc('?', file);
-        } else if (ms_utf8_control_bytes(text) > 0) {
-            fprintf(file, "\\u%04x", code_point(text, bytes));
+        } else if (ms_utf8_is_control(ms_utf8_code_point(text, bytes))) {
+            fprintf(file, "\\u%04x", ms_utf8_code_point(text, bytes));
         } else {
             if (strchr(special, *text) != NULL)
                 putc('\\', file);

@@ -16,6 +16,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/launcher.h"
 #include "runtime/base/quiet.h"
+#include "runtime/base/utf8.h"
 
 enum { LINE_BYTES = 1024 };
 
@@ -37,7 +38,7 @@ void ms_log_open(enum ms_log_level level, const char *path)
     enabled = level;
     if (path == NULL)
         return;
-    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         ms_log(MS_WARN, "METASHARD_LOG: cannot open %s: %s; messages go to stderr", path,
                strerror(errno));
@@ -56,10 +57,8 @@ static void write_line(const char *word, const char *format, va_list args)
     used += vsnprintf(line + used, sizeof(line) - (size_t)used, format, args);
     if (used > (int)sizeof(line) - 2)
         used = (int)sizeof(line) - 2;
-    for (int i = 0; i < used; i++) {
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-            line[i] = '?';
-    }
+    line[used] = '\0';
+    ms_utf8_make_printable(line);
     line[used++] = '\n';
     /* A failed write cannot be reported. */
     const ssize_t ignored = ms_quiet_write(log_fd, line, (size_t)used);

@@ -5,8 +5,8 @@
  * errno. Safe from any thread.
  *
  * Errors, warnings and infos are limited to 100 lines a second from one place in the code. The next
- * line from there, or the process's last line, says how many were left out. Control characters,
- * which file names may contain, become '?', so a message stays one line.
+ * line from there, or the process's last line, says how many were left out. What names may contain
+ * and a terminal would obey becomes '?' (utf8.h), so a message stays one line.
  */
 #pragma once
 
@@ -14,8 +14,9 @@ enum ms_log_level { MS_ERROR, MS_WARN, MS_INFO, MS_DEBUG, MS_TRACE, MS_LOG_LEVEL
 
 extern const char *const ms_log_level_names[MS_LOG_LEVEL_COUNT];
 
-/* Called once at start, before other threads use the shim. If the file cannot be opened, messages
- * go to stderr, and a warning says so. path may be NULL. */
+/* Called once at start, before other threads use the shim. A new file is the user's alone (mode
+ * 600). If the file cannot be opened, messages go to stderr, and a warning says so. path may be
+ * NULL. */
 void ms_log_open(enum ms_log_level level, const char *path);
 
 /* Logs how many lines were left out and are not yet reported. */

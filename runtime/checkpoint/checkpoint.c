@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/forms.h"
 #include "runtime/checkpoint/torch_file.h"
 #include "runtime/checkpoint/tensor_json.h"
@@ -256,13 +256,11 @@ static bool read_file(const char *path, struct ms_checkpoint *checkpoint, struct
 {
     const struct ms_fault_context reading = {path, fault};
     struct stat stat;
-    /* Opening a pipe must not block. */
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int file = ms_regular_file_open(path, &stat);
     if (file < 0)
-        return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
-    const bool is_good = fstat(file, &stat) == 0 && S_ISREG(stat.st_mode)
-                             ? read_any(&reading, file, (uint64_t)stat.st_size, checkpoint)
-                             : ms_fault_at(&reading, NULL, "expected a file");
+        return errno == 0 ? ms_fault_at(&reading, NULL, "expected a file")
+                          : ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
+    const bool is_good = read_any(&reading, file, (uint64_t)stat.st_size, checkpoint);
     close(file);
     return is_good;
 }

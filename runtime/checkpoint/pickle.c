@@ -36,7 +36,8 @@ struct numbers {
 
 /*
  * The machine of Python's Lib/pickle.py. Each byte makes at most a few values, and each pushed
- * value becomes at most one cell, so memory is proportional to the text.
+ * value becomes at most one cell, so memory is proportional to the text. But a byte may take 40 of
+ * memory, so no list grows beyond MS_PICKLE_MAX_VALUES, or twice that for cells.
  */
 struct unpickler {
     const struct ms_fault_context *reading;
@@ -67,8 +68,15 @@ static bool fault(const struct unpickler *machine, const char *text)
     return false;
 }
 
+static bool has_room(const struct unpickler *machine, size_t count, size_t most)
+{
+    return count < most || fault(machine, "expected fewer values");
+}
+
 static bool add(struct unpickler *machine, struct numbers *numbers, uint32_t number)
 {
+    if (!has_room(machine, numbers->count, MS_PICKLE_MAX_VALUES))
+        return false;
     if (!MS_ARRAY_GROW(numbers->number, numbers->count, numbers->capacity))
         return fault(machine, "out of memory");
     numbers->number[numbers->count++] = number;
@@ -78,6 +86,8 @@ static bool add(struct unpickler *machine, struct numbers *numbers, uint32_t num
 static struct ms_value *make(struct unpickler *machine, enum ms_value_kind kind)
 {
     struct ms_pickle *pickle = &machine->pickle;
+    if (!has_room(machine, pickle->value_count, MS_PICKLE_MAX_VALUES))
+        return NULL;
     if (!MS_ARRAY_GROW(pickle->values, pickle->value_count, machine->value_capacity)) {
         fault(machine, "out of memory");
         return NULL;
@@ -100,6 +110,8 @@ static bool add_item(struct unpickler *machine, uint32_t to, uint32_t item)
     /* Cell 0 is none. */
     if (pickle->cell_count == 0)
         pickle->cell_count = 1;
+    if (!has_room(machine, pickle->cell_count, 2 * (size_t)MS_PICKLE_MAX_VALUES))
+        return false;
     if (!MS_ARRAY_GROW(pickle->cells, pickle->cell_count, machine->cell_capacity))
         return fault(machine, "out of memory");
     struct ms_value *value = &pickle->values[to];

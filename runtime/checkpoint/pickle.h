@@ -11,7 +11,10 @@
 
 #include "runtime/document/fault.h"
 
-enum { MS_PICKLE_MAX_BYTES = 100000000 };
+enum {
+    MS_PICKLE_MAX_BYTES = 100000000,
+    MS_PICKLE_MAX_VALUES = 8000000 /* half a million tensors have fewer */
+};
 
 enum ms_value_kind {
     MS_VALUE_OTHER, /* None, bool, float, bytes, set, an integer of more than 64 bits */
@@ -59,7 +62,8 @@ struct ms_pickle {
     uint32_t top; /* the value that was pickled */
 };
 
-/* Memory and time are proportional to `bytes`, which is at most MS_PICKLE_MAX_BYTES. */
+/* Memory and time are proportional to `bytes`, which is at most MS_PICKLE_MAX_BYTES; memory is
+ * at most 600 MB. */
 bool ms_pickle_read(const struct ms_fault_context *reading, const char *text, size_t bytes,
                     struct ms_pickle *pickle_out);
 void ms_pickle_cleanup(struct ms_pickle *pickle);

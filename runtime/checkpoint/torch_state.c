@@ -8,14 +8,15 @@
 #include "runtime/base/array.h"
 #include "runtime/base/heap.h"
 #include "runtime/checkpoint/pickle.h"
-#include "runtime/document/utf8.h"
+#include "runtime/base/utf8.h"
 
 enum {
     DEPTH_MAX = 2048,
     /* A dict that the pickle has once may have many names, and so may its items: names may take
-     * this many times the pickle's size plus this many bytes. */
+     * this many times the pickle's size plus this many bytes, and no more than the last. */
     SPENT_MAX_TIMES = 32,
-    SPENT_MIN_BYTES = 1 << 16
+    SPENT_MIN_BYTES = 1 << 16,
+    SPENT_MAX_BYTES = 256 << 20
 };
 
 /* The type of a storage in module torch, torch.storage, torch.cuda..., and the dtype of its
@@ -507,6 +508,7 @@ bool ms_torch_state_read(const struct ms_fault_context *reading, const char *tex
     walk->reading = reading;
     walk->arena = arena;
     walk->limit = (uint64_t)bytes * SPENT_MAX_TIMES + SPENT_MIN_BYTES;
+    walk->limit = walk->limit < SPENT_MAX_BYTES ? walk->limit : SPENT_MAX_BYTES;
     const bool is_good = ms_pickle_read(reading, text, bytes, &walk->pickle) && walk_run(walk);
     if (is_good)
         *state_out = walk->state;

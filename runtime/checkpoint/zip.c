@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/document/utf8.h"
+#include "runtime/base/utf8.h"
 
 /*
  * The format is that of PKWARE's APPNOTE.TXT 6.3.10. From the file's end:

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/document/utf8.h"
+#include "runtime/base/utf8.h"
 
 /* Defined here as functions (fault.h). */
 #undef ms_fault_set
@@ -71,22 +71,13 @@ write_reason(char *out, size_t out_bytes, const char *format, va_list args)
     va_end(again);
 }
 
-/* Keeps bytes that are not UTF-8: paths may contain them. */
-static void make_printable(char *text)
-{
-    for (; *text != '\0'; text++) {
-        for (size_t bytes = ms_utf8_control_bytes(text); bytes > 0; bytes--)
-            text[bytes - 1] = '?';
-    }
-}
-
 bool ms_fault_set(struct ms_fault *fault, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
     write_reason(fault->text, MS_FAULT_REASON_BYTES, format, args);
     va_end(args);
-    make_printable(fault->text);
+    ms_utf8_make_printable(fault->text);
     return false;
 }
 
@@ -118,7 +109,7 @@ static bool write_fault(const struct ms_fault_context *reading, const char *wher
     shorten(fault->text, MS_FAULT_FILE_BYTES, reading->file);
     const size_t used = strlen(fault->text);
     snprintf(fault->text + used, sizeof(fault->text) - used, "%s: %s", where, reason);
-    make_printable(fault->text);
+    ms_utf8_make_printable(fault->text);
     return false;
 }
 
@@ -139,9 +130,7 @@ bool ms_fault_at_line(const struct ms_fault_context *reading, int line, int colu
 {
     char where[32], shortened[MS_FAULT_REASON_BYTES];
     snprintf(where, sizeof(where), ":%d:%d", line, column);
-    /* It may quote what it read, which may be any bytes. */
     shorten(shortened, sizeof(shortened), reason);
-    ms_utf8_repair(shortened);
     return write_fault(reading, where, shortened);
 }
 

@@ -3,9 +3,10 @@
  * Why a plan or a checkpoint was rejected: one printable line, "FILE: PLACE: what was expected".
  * The function that finds the fault writes it; its callers pass on the false. Nothing is logged.
  *
- * Unprintable characters become '?'. A file's path is never shortened: the limit is the kernel's.
- * Anything else that is too long is shortened to "..." in its middle, between two characters: a
- * name is the longest part of a fault and stands inside of it, so place and reason stay whole.
+ * Unprintable characters become '?' (base/utf8.h). A file's path is never shortened: the limit is
+ * the kernel's. Anything else that is too long is shortened to "..." in its middle, between two
+ * characters: a name is the longest part of a fault and stands inside of it, so place and reason
+ * stay whole.
  */
 #pragma once
 

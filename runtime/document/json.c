@@ -2,14 +2,13 @@
 #include "runtime/document/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/hash_set.h"
 #include "runtime/base/heap.h"
+#include "runtime/base/regular_file.h"
 
 /* --- strings */
 
@@ -315,15 +314,13 @@ bool ms_file_read(const char *path, size_t most, struct ms_pages *text_out, size
 {
     const struct ms_fault_context reading = {path, fault};
     struct stat stat;
-    /* Opening a pipe must not block. */
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int file = ms_regular_file_open(path, &stat);
     if (file < 0)
-        return ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
+        return errno == 0 ? ms_fault_at(&reading, NULL, "expected a file")
+                          : ms_fault_at(&reading, NULL, "cannot be opened: %s", strerror(errno));
     bool is_read = false;
     struct ms_pages text = {0};
-    if (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode))
-        ms_fault_at(&reading, NULL, "expected a file");
-    else if ((uint64_t)stat.st_size > most)
+    if ((uint64_t)stat.st_size > most)
         ms_fault_at(&reading, NULL, "expected at most %zu bytes, found %lld", most,
                     (long long)stat.st_size);
     else if (!ms_pages_grow(&text, (size_t)stat.st_size + 1))

@@ -6,7 +6,7 @@
 
 #include "runtime/base/hash_set.h"
 #include "runtime/document/json.h"
-#include "runtime/document/utf8.h"
+#include "runtime/base/utf8.h"
 
 /* A key of an object whose end has not been seen. */
 struct key {

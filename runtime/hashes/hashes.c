@@ -15,6 +15,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quiet.h"
+#include "runtime/base/utf8.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/access.h"
@@ -131,8 +132,7 @@ static void write_block(FILE *out, const struct ms_live_block *block,
         result = hash_block(block, &skipped, buffer, &hash);
         ms_driver_leave(&scope);
     }
-    for (char *at = name; *at != '\0'; at++)
-        *at = (unsigned char)*at < ' ' ? '?' : *at;
+    ms_utf8_make_printable(name);
     fprintf(out, "block\t%s\t%" PRIu32 "\t%zu\t%" PRIu32 "\t0x%llx\t%d\t%016" PRIx64 "\t",
             block->kind == MS_LIVE_PART ? "part" : "whole", block->thread, block->bytes,
             block->number, block->address, (int)result, hash);

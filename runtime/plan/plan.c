@@ -202,8 +202,11 @@ static bool parse_entries(struct parser *parser, const char *list)
     struct ms_json_walk walk = ms_json_walk(list);
     if (!ms_json_is_list(list))
         return ms_fault_at(parser->reading, &place, "expected a list of entries");
-    while (ms_json_next(&walk)) { /* a text of that length has fewer than 2^31 */
+    while (ms_json_next(&walk)) {
         const struct ms_place at = {&place, NULL, plan->count};
+        if (plan->count == MS_PLAN_MAX_ENTRIES)
+            return ms_fault_at(parser->reading, &place, "expected at most %d entries",
+                               MS_PLAN_MAX_ENTRIES);
         if (!ms_pages_grow(&plan->entries, (plan->count + 1) * sizeof(struct ms_plan_entry)))
             return ms_fault_at(parser->reading, &place, "out of memory");
         if (!parse_entry(parser, &at, walk.value, &ms_plan_entries(plan)[plan->count]))

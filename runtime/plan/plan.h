@@ -18,7 +18,8 @@
 #include "runtime/checkpoint/tensor.h"
 #include "runtime/document/fault.h"
 
-enum { MS_MESH_DIMS_MAX = 8, MS_WORLD_MAX = 1 << 20 };
+/* An entry of a few bytes takes 150 in memory. */
+enum { MS_MESH_DIMS_MAX = 8, MS_WORLD_MAX = 1 << 20, MS_PLAN_MAX_ENTRIES = 4 << 20 };
 
 /* Ranks are numbered row-major: rank = sum of coordinate[i] * stride[i]; the last stride is 1. */
 struct ms_mesh {

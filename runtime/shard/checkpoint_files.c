@@ -189,8 +189,7 @@ static bool holds_file(const struct ms_checkpoint *checkpoint, const struct stat
     return false;
 }
 
-/* A copy that takes so long is explained. */
-enum { SLOW_NS = MS_NS_PER_S };
+uint64_t ms_checkpoint_files_slow_ns = MS_NS_PER_S;
 
 struct headers {
     const struct ms_source *source;
@@ -219,7 +218,7 @@ static bool read_headers(const struct ms_source *source, const char *path,
     fault->text[0] = '\0';
     ms_file_thread_call(read_headers_there, &headers);
     const uint64_t spent = ms_clock_ns(CLOCK_MONOTONIC) - began;
-    if (spent > SLOW_NS)
+    if (spent > ms_checkpoint_files_slow_ns)
         ms_log(MS_WARN, "%s: it took %.1f s to read the names and places of its tensors", path,
                (double)spent / MS_NS_PER_S);
     *checkpoint_out = headers.checkpoint;

@@ -13,6 +13,10 @@
 
 struct ms_checkpoint_file;
 
+/* The program's copy waits while headers are read: a line says so if that took longer. A second;
+ * tests set it. */
+extern uint64_t ms_checkpoint_files_slow_ns;
+
 /* All tensors, in the order in which they became known; none is ever removed. */
 size_t ms_checkpoint_files_count(void);
 struct ms_tensor ms_checkpoint_files_at(size_t index);

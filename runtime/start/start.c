@@ -131,12 +131,13 @@ static void log_plan(void)
                   &ambiguous);
 }
 
-/* Copies the state page, which metashard-dump shows. */
+/* Copies the state page, which metashard-dump shows. A new file is the user's alone, as is the
+ * page. */
 static void write_dump(const char *path)
 {
     size_t bytes;
     const void *page = ms_state_page(&bytes);
-    const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     int error = file == NULL ? errno : page == NULL ? ENOMEM : 0;
     struct ms_quiet quiet;

@@ -15,8 +15,9 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
+#include "runtime/state/counters.h"
 
-enum { KEPT_DAYS = 7, KEPT_PAGES = 16, MAX_PAGES = 1024, MAX_NAMES = 9 };
+enum { KEPT_DAYS = 7, RUN_MINUTES = 10, MAX_PAGES = 4096, MAX_NAMES = 9 };
 enum { DEVICES = 64, FILES = 128, HIDDEN_HOURS = 1 };
 
 /* --- layout */
@@ -142,38 +143,51 @@ void ms_state_page_drop(struct ms_state_page *page)
 
 /* --- whose page is it */
 
-static bool read_identity(int folder, const char *name, struct ms_state_identity *identity_out,
-                          struct stat *stat_out)
+static struct ms_state_identity identity_of(const struct ms_state_process *process)
+{
+    struct ms_state_identity identity = {process->pid, process->start_ticks, process->pid_namespace,
+                                         ""};
+    memcpy(identity.boot, process->boot, sizeof(identity.boot) - 1);
+    return identity;
+}
+
+/* Reads the process of a page, and when a block changed last there. */
+static bool read_process(int folder, const char *name, struct ms_state_process *process_out,
+                         uint64_t *changed_ns_out)
 {
     struct ms_state_header header;
     struct ms_state_process process[2];
+    struct stat stat;
+    const struct ms_state_span *sections = header.sections;
     const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0)
         return false;
-    bool is_good = fstat(file, stat_out) == 0 && S_ISREG(stat_out->st_mode) &&
+    bool is_good = fstat(file, &stat) == 0 && S_ISREG(stat.st_mode) &&
                    pread(file, &header, sizeof(header), 0) == (ssize_t)sizeof(header) &&
                    memcmp(header.magic, MS_STATE_MAGIC, sizeof(header.magic)) == 0 &&
                    header.version == MS_STATE_VERSION;
     is_good = is_good &&
-              pread(file, process, sizeof(process),
-                    (off_t)header.sections[MS_SECTION_PROCESS].offset) == (ssize_t)sizeof(process);
+              pread(file, process, sizeof(process), (off_t)sections[MS_SECTION_PROCESS].offset) ==
+                  (ssize_t)sizeof(process);
+    if (!is_good || sections[MS_SECTION_FIGURES].count != MS_FIGURE_COUNT ||
+        pread(file, changed_ns_out, sizeof(uint64_t),
+              (off_t)sections[MS_SECTION_FIGURES].offset +
+                  (off_t)(MS_GAUGE_CHANGED_NS * sizeof(uint64_t))) != (ssize_t)sizeof(uint64_t))
+        *changed_ns_out = 0;
     close(file);
-    if (!is_good)
-        return false;
-    const struct ms_state_process *first = &process[process[0].sequence < 2];
-    *identity_out =
-        (struct ms_state_identity){first->pid, first->start_ticks, first->pid_namespace, ""};
-    memcpy(identity_out->boot, first->boot, sizeof(identity_out->boot) - 1);
-    return true;
+    *process_out = process[is_good && process[0].sequence < process[1].sequence];
+    return is_good;
 }
 
 /* True for a page of this very process, before it called exec, or of one that has ended. */
 static bool may_be_replaced(int folder, const char *name, const struct ms_state_identity *own)
 {
-    struct ms_state_identity identity;
-    struct stat stat;
-    return read_identity(folder, name, &identity, &stat) &&
-           (ms_state_life_beside(own, &identity) == MS_LIFE_GONE ||
+    struct ms_state_process process;
+    uint64_t changed_ns;
+    if (!read_process(folder, name, &process, &changed_ns))
+        return false;
+    const struct ms_state_identity identity = identity_of(&process);
+    return (ms_state_life_beside(own, &identity) == MS_LIFE_GONE ||
             (identity.pid == own->pid && identity.start_ticks == own->start_ticks &&
              identity.pid_namespace == own->pid_namespace &&
              strcmp(identity.boot, own->boot) == 0));
@@ -183,13 +197,15 @@ static bool may_be_replaced(int folder, const char *name, const struct ms_state_
 
 struct old_page {
     char name[64];
-    time_t changed;
+    uint64_t bytes;
+    int64_t started, ended; /* seconds */
+    uint32_t rank, world;
 };
 
 static int newest_first(const void *a, const void *b)
 {
     const struct old_page *left = a, *right = b;
-    return left->changed < right->changed ? 1 : left->changed > right->changed ? -1 : 0;
+    return left->ended < right->ended ? 1 : left->ended > right->ended ? -1 : 0;
 }
 
 /* Removes the hidden file of a process that was killed while it made one. */
@@ -201,14 +217,13 @@ static void clean_hidden(int folder, const char *name, time_t now)
         unlinkat(folder, name, 0);
 }
 
-/* Lists the pages of ended processes, at most MAX_PAGES. */
-static size_t find_old(int folder, const struct ms_state_identity *own, struct old_page *pages,
-                       time_t now)
+/* Lists all pages, at most MAX_PAGES, with their sizes and, until they are read, the times of their
+ * files. */
+static size_t list_pages(int folder, struct old_page *pages, time_t now)
 {
     const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *list = again >= 0 ? fdopendir(again) : NULL;
     size_t count = 0;
-    struct ms_state_identity identity;
     struct stat stat;
     if (list == NULL) {
         if (again >= 0)
@@ -219,35 +234,111 @@ static size_t find_old(int folder, const struct ms_state_identity *own, struct o
         if (strncmp(entry->d_name, MS_STATE_HIDDEN_PREFIX, strlen(MS_STATE_HIDDEN_PREFIX)) == 0)
             clean_hidden(folder, entry->d_name, now);
         if (!ms_state_is_page(entry->d_name) || strlen(entry->d_name) >= sizeof(pages->name) ||
-            !read_identity(folder, entry->d_name, &identity, &stat) ||
-            ms_state_life_beside(own, &identity) != MS_LIFE_GONE)
+            fstatat(folder, entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(stat.st_mode))
             continue;
-        strcpy(pages[count].name, entry->d_name);
-        pages[count++].changed = stat.st_mtime;
+        pages[count] = (struct old_page){.bytes = (uint64_t)stat.st_size, .ended = stat.st_mtime};
+        strcpy(pages[count++].name, entry->d_name);
     }
     closedir(list);
     return count;
 }
 
-/* Removes pages of processes that are gone: older than 7 days, and all but the newest 16. */
-static void clean(int folder, const struct ms_state_identity *own)
+/* The times of files show most often that there is nothing to do. */
+static bool may_be_too_many(const struct old_page *pages, size_t count, uint64_t kept_bytes,
+                            int64_t oldest)
+{
+    uint64_t bytes = 0;
+    bool is_old = false;
+    for (size_t i = 0; i < count; i++) {
+        bytes += pages[i].bytes;
+        is_old |= pages[i].ended < oldest;
+    }
+    return is_old || bytes > kept_bytes;
+}
+
+/* Leaves those whose processes have ended. A page that is mapped does not always change the time of
+ * its file. */
+static size_t keep_ended(int folder, const struct ms_state_identity *own, struct old_page *pages,
+                         size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct ms_state_process process;
+        uint64_t changed_ns;
+        if (!read_process(folder, pages[i].name, &process, &changed_ns))
+            continue;
+        const struct ms_state_identity identity = identity_of(&process);
+        if (ms_state_life_beside(own, &identity) != MS_LIFE_GONE)
+            continue;
+        const uint64_t ran_ns = process.ended_ns > changed_ns ? process.ended_ns : changed_ns;
+        pages[kept] = pages[i];
+        pages[kept].started = (int64_t)(process.started_ns / MS_NS_PER_S);
+        pages[kept].ended = pages[kept].started + (int64_t)(ran_ns / MS_NS_PER_S);
+        pages[kept].rank = process.rank;
+        pages[kept++].world = process.world;
+    }
+    return kept;
+}
+
+/* How many of the pages, from the first on, are of its run. */
+static size_t run_pages(const struct old_page *pages, size_t count)
+{
+    size_t length = 1;
+    bool is_of_run = pages->rank != MS_STATE_NO_RANK;
+    while (is_of_run && length < count) {
+        const struct old_page *page = &pages[length];
+        const int64_t apart = page->started - pages->started;
+        is_of_run = page->world == pages->world && apart <= RUN_MINUTES * 60L &&
+                    -apart <= RUN_MINUTES * 60L;
+        for (size_t i = 0; i < length; i++)
+            is_of_run &= pages[i].rank != page->rank;
+        length += is_of_run;
+    }
+    return length;
+}
+
+static uint64_t sum_bytes(const struct old_page *pages, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += pages[i].bytes;
+    return bytes;
+}
+
+/* Removes runs that are too old or too many; the newest comes first. */
+static void remove_runs(int folder, const struct old_page *pages, size_t count, uint64_t kept_bytes,
+                        int64_t oldest)
+{
+    uint64_t bytes = 0;
+    for (size_t first = 0, end; first < count; first = end) {
+        end = first + run_pages(pages + first, count - first);
+        bytes += sum_bytes(pages + first, end - first);
+        const bool is_kept = pages[first].ended >= oldest && (first == 0 || bytes <= kept_bytes);
+        for (size_t i = first; i < end && !is_kept; i++)
+            unlinkat(folder, pages[i].name, 0);
+    }
+}
+
+static void clean(int folder, const struct ms_state_identity *own, uint64_t kept_bytes)
 {
     struct old_page *pages = ms_heap_alloc(MAX_PAGES * sizeof(*pages));
     const time_t now = time(NULL);
+    const int64_t oldest = now - (int64_t)KEPT_DAYS * 86400;
     if (pages == NULL)
         return;
-    const size_t count = find_old(folder, own, pages, now);
-    qsort(pages, count, sizeof(*pages), newest_first);
-    for (size_t i = 0; i < count; i++) {
-        if (i >= KEPT_PAGES || pages[i].changed < now - (time_t)KEPT_DAYS * 86400)
-            unlinkat(folder, pages[i].name, 0);
+    size_t count = list_pages(folder, pages, now);
+    if (may_be_too_many(pages, count, kept_bytes, oldest)) {
+        count = keep_ended(folder, own, pages, count);
+        qsort(pages, count, sizeof(*pages), newest_first);
+        remove_runs(folder, pages, count, kept_bytes, oldest);
     }
     ms_heap_free(pages);
 }
 
 /* --- showing */
 
-bool ms_state_page_show(struct ms_state_page *page, char text[256])
+bool ms_state_page_show(struct ms_state_page *page, uint64_t kept_bytes, char text[256])
 {
     char name[64] = "";
     int error = EEXIST;
@@ -266,7 +357,7 @@ bool ms_state_page_show(struct ms_state_page *page, char text[256])
     if (error == 0) {
         const size_t used = strlen(page->path);
         snprintf(page->path + used, sizeof(page->path) - used, "/%s", name);
-        clean(page->folder, &own);
+        clean(page->folder, &own, kept_bytes);
     } else {
         fail(text, "%s cannot be made: %s", name, error);
         munmap(page->bytes, page->total_bytes);

@@ -38,9 +38,15 @@ struct ms_state_page {
 bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t bytes,
                         const struct ms_state_header *header, char text[256]);
 
-/* Gives the complete file its name, and closes the folder. Replaces a page of the same process id
- * whose process has ended (or has called exec). */
-bool ms_state_page_show(struct ms_state_page *page, char text[256]);
+/*
+ * Gives the complete file its name, and closes the folder. Replaces a page of the same process id
+ * whose process has ended (or has called exec).
+ *
+ * Removes pages of ended processes, by whole runs: those that ended more than 7 days ago, and the
+ * oldest while all together have more than `kept_bytes`. The newest run stays, however large. A run
+ * is the ranks of one world, each once, that started within ten minutes.
+ */
+bool ms_state_page_show(struct ms_state_page *page, uint64_t kept_bytes, char text[256]);
 
 /* Undoes ms_state_page_make. */
 void ms_state_page_drop(struct ms_state_page *page);

@@ -18,6 +18,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
+#include "runtime/state/secrets.h"
 
 _Thread_local const char *ms_caller = NULL;
 _Thread_local const char *ms_caller_kernel = NULL;
@@ -116,22 +117,26 @@ uint64_t ms_state_now(void)
 
 /* --- the start */
 
+/* What is longer than that is cut off before secrets could be cut in two. */
 static void read_command(char *text, size_t bytes)
 {
+    enum { MOST = 64 << 10 };
     FILE *file = fopen("/proc/self/cmdline", "re");
-    size_t length = file != NULL ? fread(text, 1, bytes - 1, file) : 0;
+    char *arguments = ms_heap_alloc(MOST + 1);
+    size_t length = 0;
+    text[0] = '\0';
+    if (file != NULL && arguments != NULL)
+        length = fread(arguments, 1, MOST, file);
+    if (length > 0 && length < MOST && arguments[length - 1] != '\0')
+        arguments[length++] = '\0'; /* a program may have overwritten it */
+    if (arguments != NULL)
+        ms_secrets_mask(arguments, length, text, bytes);
     if (file != NULL)
         fclose(file);
-    while (length > 0 && text[length - 1] == '\0')
-        length--;
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] == '\0')
-            text[i] = ' ';
-    }
-    text[length] = '\0';
+    ms_heap_free(arguments);
 }
 
-static void describe_process(struct ms_state_process *process)
+static void describe_process(struct ms_state_process *process, bool has_command)
 {
     struct ms_state_identity identity;
     char text[sizeof(process->command)];
@@ -152,8 +157,10 @@ static void describe_process(struct ms_state_process *process)
     PUT_TEXT(process->boot, identity.boot);
     if (gethostname(text, sizeof(text)) == 0)
         PUT_TEXT(process->host, text);
-    read_command(text, sizeof(text));
-    PUT_TEXT(process->command, text);
+    if (has_command) {
+        read_command(text, sizeof(text));
+        PUT_TEXT(process->command, text);
+    }
     if (getcwd(text, sizeof(text)) != NULL)
         PUT_TEXT(process->folder, text);
 }
@@ -196,7 +203,7 @@ static void fill_page(const struct ms_config *config)
         struct ms_state_figure_name *name = record(MS_SECTION_FIGURE_NAMES, (uint64_t)i);
         PUT_TEXT(name->text, ms_counter_names[i]);
     }
-    describe_process(&state.process);
+    describe_process(&state.process, config->state_command);
     write_pair(MS_SECTION_PROCESS, &state.process);
     state.next_token = 1;
     state.sample_interval_ns = 1000000;
@@ -227,7 +234,7 @@ static bool start_file(const struct ms_config *config, char text[256])
         return false;
     }
     fill_page(config);
-    if (!ms_state_page_show(&page, text))
+    if (!ms_state_page_show(&page, config->state_kept_bytes, text))
         return false;
     ms_log(MS_DEBUG, "the state page is %s", page.path);
     return true;

@@ -2,7 +2,6 @@
 #include "runtime/state/view.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -13,7 +12,8 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/heap.h"
-#include "runtime/document/utf8.h"
+#include "runtime/base/regular_file.h"
+#include "runtime/base/utf8.h"
 
 /* A file in the middle of reading. */
 struct page {
@@ -120,7 +120,7 @@ static bool check_header(struct page *page, uint64_t file_bytes)
     return true;
 }
 
-static bool open_page(struct page *page)
+static bool open_page(struct page *page, struct ms_snapshot *snapshot)
 {
     struct stat stat;
     if (fstat(page->file, &stat) != 0)
@@ -130,6 +130,7 @@ static bool open_page(struct page *page)
     if ((uint64_t)stat.st_size > MS_STATE_MOST_BYTES)
         return ms_fault_at(&page->reading, NULL, "expected at most %d bytes, found %" PRIu64,
                            (int)MS_STATE_MOST_BYTES, (uint64_t)stat.st_size);
+    snapshot->is_own = stat.st_uid == geteuid();
     return read_at(page, 0, &page->header, sizeof(page->header)) &&
            check_header(page, (uint64_t)stat.st_size);
 }
@@ -249,13 +250,7 @@ static bool read_pair(struct page *page, enum ms_state_section section, void *re
 void ms_state_clean_text(char *text, size_t bytes)
 {
     text[bytes - 1] = '\0';
-    for (size_t at = 0; text[at] != '\0';) {
-        const size_t length = ms_utf8_character_bytes(text + at, bytes - 1 - at);
-        const bool is_good = length > 0 && ms_utf8_control_bytes(text + at) == 0;
-        if (!is_good)
-            text[at] = '?';
-        at += is_good ? length : 1;
-    }
+    ms_utf8_make_printable(text);
 }
 #define CLEAN(field) ms_state_clean_text(field, sizeof(field))
 
@@ -503,18 +498,19 @@ bool ms_snapshot_read_file(int file, const char *name, struct ms_snapshot *snaps
 {
     struct page page = {.file = file, .reading = {name, fault}, .patience = PATIENCE_FOR_A_PAGE};
     *snapshot_out = (struct ms_snapshot){.path = name};
-    if (open_page(&page) && read_snapshot(&page, snapshot_out))
+    if (open_page(&page, snapshot_out) && read_snapshot(&page, snapshot_out))
         return true;
     ms_snapshot_cleanup(snapshot_out);
     return false;
 }
 
-/* O_NONBLOCK, because opening a pipe would wait. */
 bool ms_snapshot_read(const char *path, struct ms_snapshot *snapshot_out, struct ms_fault *fault)
 {
-    const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    struct stat stat;
+    const int file = ms_regular_file_open(path, &stat);
     if (file < 0)
-        return ms_fault_set(fault, "%s: %s", path, strerror(errno));
+        return ms_fault_set(fault, "%s: %s", path,
+                            errno != 0 ? strerror(errno) : "expected a file, found something else");
     const bool is_good = ms_snapshot_read_file(file, path, snapshot_out, fault);
     close(file);
     return is_good;

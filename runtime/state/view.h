@@ -14,10 +14,11 @@
 #include "runtime/state/folder.h"
 #include "runtime/state/format.h"
 
-/* All texts end with a zero and are UTF-8 without control characters. Numbers are as the file has
+/* All texts end with a zero and are printable (base/utf8.h). Numbers are as the file has
  * them: sums of a damaged file may be wrong, but an index is in range or 0. */
 struct ms_snapshot {
     const char *path; /* the caller's string */
+    bool is_own;      /* the file is this user's: the paths in it are, too */
     enum ms_life life;
     /* since the start, by this machine's clock, while it lives; otherwise of the last change */
     uint64_t taken_ns;
@@ -55,7 +56,7 @@ void ms_snapshot_cleanup(struct ms_snapshot *snapshot);
 /* A figure by its name (ms_counter_names), or 0 if the page has none of that name. */
 uint64_t ms_snapshot_figure(const struct ms_snapshot *snapshot, const char *name);
 
-/* Ends a text, and puts '?' for bytes that are not UTF-8, and for control characters. */
+/* Ends a text, and makes it printable (base/utf8.h). */
 void ms_state_clean_text(char *text, size_t bytes);
 
 /* Reads an open file; `name` is for faults. For tests. */

@@ -24,7 +24,7 @@ LIMITS = {
     ("cuInit and a context", "instructions"): 130_000,
     ("cuInit and a context", "system calls"): 30,
 }
-KEPT_PAGES = 16
+KEPT_PAGES = 16  # by METASHARD_STATE_KEPT_BYTES
 
 
 def run(command, environment, *tool):
@@ -64,7 +64,8 @@ def measure(folder, program, shim):
     """By case: what, without and with."""
     plain = {name: value for name, value in os.environ.items()
              if name != "LD_PRELOAD" and not name.startswith("METASHARD")}
-    plain.update(LD_LIBRARY_PATH=folder, METASHARD_STATE_DIR=os.path.join(folder, "state"), SIMCUDA_GRANULE_KIB="64", METASHARD_MIN_BYTES="128K")
+    plain.update(LD_LIBRARY_PATH=folder, METASHARD_STATE_DIR=os.path.join(folder, "state"), SIMCUDA_GRANULE_KIB="64", METASHARD_MIN_BYTES="128K",
+                 METASHARD_STATE_KEPT_BYTES=f"{4 * KEPT_PAGES}M")
     preloaded = dict(plain, LD_PRELOAD=shim)
     fill(folder, program, preloaded)
     cases = {"/bin/true": ["/bin/true"], "cuInit and a context": [program], "the first allocation": [program, "allocate"]}

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 
 import make_page
@@ -21,6 +22,10 @@ import make_page
 DUMP, JOB, KERNELS, PRELOAD, SCHEMA = sys.argv[1:]
 MIB = 1 << 20
 RULE_CLASSES = ["write-only", "in-place", "from-other", "concatenate"]
+# What a terminal obeys instead of showing it: Unicode's Cc but for the end of a line, Zl, Zp and Bidi_Control.
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+OBEYED_NAME = "a\x1b[2J\x9b31m\u202egnp.\u2066b"
+NOBODY = 65534
 results = []
 
 
@@ -41,8 +46,8 @@ def job_environment(folder, **settings):
     return dict(os.environ, LD_PRELOAD=PRELOAD, METASHARD_STATE_DIR=folder, **settings)
 
 
-def start_job(folder, data, **settings):
-    job = subprocess.Popen([JOB, data, KERNELS, "wait"], env=job_environment(folder, **settings),
+def start_job(folder, data, *arguments, **settings):
+    job = subprocess.Popen([JOB, data, KERNELS, "wait", *arguments], env=job_environment(folder, **settings),
                            stdout=subprocess.PIPE, text=True)
     assert job.stdout.readline() == "ready\n"
     return job
@@ -295,21 +300,89 @@ def check_hostile(folder):
     """Good in form, and bad in content."""
     path = os.path.join(folder, "hostile")
     parts = make_page.records()
-    parts["process"] = [make_page.process(sequence=2)[:136 + 96] + b"\x1b]0;owned\x07\xff" + bytes(1000)]
+    parts["process"] = [make_page.process(sequence=2)[:136 + 96] + b"\x1b]0;owned\x07\xff\xc2\x9b" + OBEYED_NAME.encode() +
+                        bytes(900)]
     parts["process"][0] = parts["process"][0].ljust(1512, b"A")
     parts["process"] = parts["process"] * 2
     parts["names"] = [make_page.text("pid", 48)] * len(parts["names"])
     parts["blocks"] = [make_page.block(2**64 - 1, 2**64 - 1 >> 24, flags=2**32 - 1, of_file=2**32 - 1)] * 4
-    parts["events"] = [make_page.event(2**62, kind=2**32 - 1)] * 4
+    parts["blocks"] += [make_page.block(1, 100, name=OBEYED_NAME, of_file=1)]
+    parts["events"] = [make_page.event(2**62, kind=2**32 - 1, what=OBEYED_NAME)] * 4
+    for name, make in {"files": make_page.file, "devices": make_page.device,
+                       "causes": lambda text: make_page.cause(what=text, sentence=text),
+                       "options": lambda text: make_page.option(text, text)}.items():
+        parts[name] = [make(OBEYED_NAME)] * 2
     with open(path, "wb") as file:
         file.write(make_page.page(parts))
-    for arguments in (["show"], ["show", "--json"], ["show", "--events"], ["diff", path]):
+    for arguments in (["show"], ["show", "--json"], ["show", "--events"], ["show", "--html", "-"], ["show", "--trace", "-"],
+                      ["diff", path]):
         status, out, errors = dump(arguments[0], path, *arguments[1:])
-        clean = not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", out)
+        clean = not OBEYED.search(out) and ("a?[2J??31m???gnp.???b" in out or "show" not in arguments)
         check(f"hostile content: {' '.join(arguments[:2])[:12]}", (status, errors, clean), (0, "", True))
         if arguments == ["show", "--json"]:
             pairs = json.loads(out, object_pairs_hook=lambda pairs: pairs)
             check("no key is there twice", len({key for key, _ in pairs}), len(pairs))
+
+
+def opens(path, action):
+    """Whether somebody opens the FIFO for reading while the action runs."""
+    writer = threading.Thread(target=lambda: os.close(os.open(path, os.O_WRONLY)), daemon=True)
+    writer.start()
+    result = action()
+    writer.join(0.2)
+    is_opened = not writer.is_alive()
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    writer.join()
+    return is_opened, result
+
+
+def check_paths(folder, data):
+    """A page names files, and the tool takes names of tensors from them. It opens nothing else than files, and no file for
+    another user."""
+    path, fifo = os.path.join(folder, "paths"), os.path.join(folder, "named")
+    os.mkfifo(fifo)
+
+    def write(named):
+        parts = make_page.records()
+        parts["files"] = [make_page.file(named)]
+        parts["blocks"] = [make_page.block(1, 8 << 20, of_file=1, file_offset=4096)]
+        with open(path, "wb") as file:
+            file.write(make_page.page(parts))
+    write(fifo)
+    for what, shown, wanted in (("a FIFO instead of a page", fifo, 1), ("a FIFO that a page names", path, 0)):
+        is_opened, seen = opens(fifo, lambda shown=shown: dump("show", shown, "--json"))
+        check(f"{what} is not opened", (is_opened, seen[0]), (False, wanted))
+    for named in ("/dev/ptmx", "/dev/zero", folder + "/nothing", "relative"):
+        write(named)
+        check(f"a page that names {os.path.basename(named)} is shown", dump("show", path)[0], 0)
+    write(data)
+    check("tensors of a page's checkpoint have names", "first.weight" in dump("show", path)[1])
+    if os.getuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+        status, out, _ = dump("show", path)
+        check("but not for another user's page", (status, "first.weight" in out), (0, False))
+
+
+def check_secrets(folder, data):
+    """They are nowhere: not in the page, and so in nothing that is made of it."""
+    job = start_job(folder, data, "--hf-token=hush-1", "--password", "hush-2", "HF_TOKEN=hush-3", "ghp_hush4hush4",
+                    "https://me:hush-5@host", "--lr=1")
+    kill(job)
+    with open(page_of(folder, job), "rb") as file:
+        seen = {"page": file.read().decode(errors="replace")}
+    for option in ([], ["--json"], ["--html", "-"], ["--trace", "-"], ["--events"]):
+        seen[" ".join(option) or "show"] = dump("show", page_of(folder, job), *option)[1]
+    seen["list"] = dump("list", METASHARD_STATE_DIR=folder)[1]
+    for name, out in seen.items():
+        check(f"no secret of the command line: {name}", "hush" in out, False)
+        if name != "--events":
+            check(f"what is none: {name}", re.search(r"--hf-token=\*\*\* --password \*\*\* HF_TOKEN=\*\*\* \*\*\* "
+                                                     r"https://\*\*\*@host --lr=1", out) is not None)
+    job = start_job(folder, data, "--plain-argument", METASHARD_STATE_COMMAND="off")
+    kill(job)
+    with open(page_of(folder, job), "rb") as file:
+        check("the command line can be left out", b"--plain-argument" in file.read(), False)
+    check("and the page is shown", dump("show", page_of(folder, job))[0], 0)
 
 
 def check_usage():
@@ -371,6 +444,8 @@ def main():
         check_terminal(page_of(folder, job))
         check_bad(folder, page_of(folder, job))
         check_hostile(folder)
+        check_paths(folder, data)
+        check_secrets(folder, data)
         check_sealed(folder, data)
         check_merged(folder, data)
         check_diff(folder, data)

@@ -19,7 +19,9 @@ static void require(bool condition)
 static bool is_clean(const char *text)
 {
     for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+        const unsigned char *at = (const unsigned char *)text;
+        if (*at < 0x20 || *at == 0x7f || (*at == 0xc2 && at[1] < 0xa0) ||
+            (*at == 0xe2 && at[1] == 0x80 && at[2] >= 0xa8 && at[2] <= 0xae))
             return false;
     }
     return true;

@@ -18,10 +18,10 @@ def text(value, size):
     return data + bytes(size - len(data))
 
 
-def process(sequence=2, pid=4242, rank=1, world=2, started=1, ended=0):
+def process(sequence=2, pid=4242, rank=1, world=2, started=1, ended=0, command="python train.py"):
     return struct.pack("<QQQQQQQQII3Q", sequence, pid, 77, 4026531836, 0, 10**18, started, ended, rank, world, 0, 0,
                        0) + \
-        text("0.1.0", 32) + text("b007", 40) + text("host", 64) + text("python train.py", 1024) + text("/work", 256)
+        text("0.1.0", 32) + text("b007", 40) + text("host", 64) + text(command, 1024) + text("/work", 256)
 
 
 def plan(sequence=2):
@@ -49,9 +49,9 @@ def sample(time, live, deferred, backed):
     return struct.pack("<QQQQQQQQ", 2, time, live, deferred, backed, 5, 0, 0)
 
 
-def block(number, size, flags=0, name="", of_file=0):
+def block(number, size, flags=0, name="", of_file=0, file_offset=0):
     kinds = [0, 0, size, 0, 0, 0, 0, 0, 0]
-    return struct.pack("<QQQQQ9QQQQQQQIIII", 2, number, (number << 24) % 2**64, size, 0, *kinds, size, 0, 0, 1, 2, 0, of_file, 0,
+    return struct.pack("<QQQQQ9QQQQQQQIIII", 2, number, (number << 24) % 2**64, size, 0, *kinds, size, 0, 0, 1, 2, file_offset, of_file, 0,
                        flags, 0) + text("cuMemcpyDtoH_v2", 80) + text(name, 120)
 
 

@@ -34,7 +34,8 @@ static inline const char *page_folder_make(void)
 
 static inline struct ms_config page_config(uint64_t bytes)
 {
-    struct ms_config config = {.state_bytes = bytes, .mode = MS_ON};
+    struct ms_config config = {
+        .state_bytes = bytes, .state_kept_bytes = 256 << 20, .state_command = true, .mode = MS_ON};
     snprintf(config.state_dir, sizeof(config.state_dir), "%s", page_folder);
     return config;
 }

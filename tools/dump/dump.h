@@ -27,7 +27,8 @@ bool view_open(struct view *view, const struct options *options, bool is_by_rank
 void view_close(struct view *view);
 
 /* Gives blocks without a name that of their tensor, if their checkpoint still exists and has one.
- * The name is right only if the file has not changed. */
+ * The name is right only if the file has not changed. Opens no file that another user's page
+ * names. */
 void name_blocks(struct ms_snapshot *snapshot);
 
 /* Sums, and values derived from the figures. */

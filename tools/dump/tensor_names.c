@@ -81,7 +81,8 @@ static void name_blocks_of(struct ms_snapshot *snapshot, size_t file)
 
 void name_blocks(struct ms_snapshot *snapshot)
 {
-    for (size_t i = 0; i < snapshot->file_count; i++) {
+    /* Another user's page may name any file. */
+    for (size_t i = 0; i < snapshot->file_count && snapshot->is_own; i++) {
         bool is_wanted = false;
         for (size_t k = 0; k < snapshot->block_count && !is_wanted; k++)
             is_wanted = snapshot->blocks[k].file == i + 1 && snapshot->blocks[k].name[0] == '\0';

@@ -92,6 +92,9 @@ def check_not_compared(folder):
     check("a command that is not there", seen.returncode == 2 and "No such file" in seen.stderr, seen.stderr)
     seen = verify(["true"], METASHARD="off")
     check("MetaShard is off", seen.returncode == 2 and "METASHARD is off" in seen.stderr, seen.stderr)
+    name = "no\x9b31m\u202esuch"
+    seen = subprocess.run([sys.executable, VERIFY, "--preload", name, "--", "true"], capture_output=True, text=True, timeout=60)
+    check("what a terminal obeys is a '?'", "no?31m?such: no such file" in seen.stderr, seen.stderr)
     for arguments in (["--what", "--", "true"], ["--"], ["--keep"], ["--preload", "/nothing", "--", "true"]):
         seen = subprocess.run([sys.executable, VERIFY, *arguments], capture_output=True, text=True, timeout=60)
         check(f"arguments {arguments}: exit status 2", seen.returncode == 2 and seen.stderr != "", seen.stderr)

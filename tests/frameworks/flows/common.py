@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import os
+import sys
 import time
 
 import torch
@@ -12,6 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from sockets import listeners_of  # noqa: E402
 
 
 def parser(description):
@@ -83,7 +87,7 @@ def finish(tensors, options, **more):
     """Reads the rank's tensors back, one after the other, and writes what they hold, and more."""
     print("ready", flush=True)
     began = time.monotonic()
-    result = {"rank": options.rank, "world": options.world, "tensors": {}} | more
+    result = {"rank": options.rank, "world": options.world, "listeners": listeners_of(os.getpid()), "tensors": {}} | more
     if torch.device(options.device).type == "cuda":
         # What the caching allocator took from the driver.
         result["reserved_bytes_peak"] = torch.cuda.max_memory_reserved()

@@ -6,17 +6,22 @@ A tensor of a plan takes less than 60 bytes and its name, the layout and the pla
 less than three times the file, and nothing of the program's malloc. HEAP is that of the build: in libc's are a few records.
 """
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 
 from large_files import write_header, write_plan
+from torch_writer import TYPES, Storage, View, records_of, torch_zip
 
 # Pages of the process that reading touches, and what tables of a fixed size take.
 SLACK = 512 << 10
 RECORDS = {"jemalloc": 0, "libc": 64 << 10}
 A_TENSOR = 60
 HEADER_TENSORS = 720000  # 90 MB
+MIB = 1 << 20
+MOST = 99 * 10**6  # bytes; larger headers are refused unread
+WORST = 700 * MIB
 
 
 def measure(program, kind, path):
@@ -44,6 +49,41 @@ class Checks:
         self.check(abs(seen["heap"]) <= RECORDS[heap], f"{name}: the program's malloc", f"{seen['heap']} bytes")
 
 
+def pickle_of(body):
+    """A file of torch.save with this pickle."""
+    return torch_zip([("archive/data.pkl", b"\x80\2" + body + b"."), ("archive/version", b"3\n")])
+
+
+def header_of(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def worst_files():
+    """What a file can say so that each of its bytes takes as much memory as possible: (kind, what, content)."""
+    tensor = {"k" * (40 * MIB): View(Storage(TYPES[0], bytes(48)), 0, (3, 4))}
+    bodies = {"lists": b"]" * MOST, "tuples in tuples": b")" + b"\x85" * MOST, "marks": b"(" * MOST, "nothing": b"N" * MOST,
+              "a great memo": b"]r" + struct.pack("<I", MOST) + b"B" + struct.pack("<I", MOST) + bytes(MOST)}
+    for name, body in bodies.items():
+        yield "checkpoint", f"a pickle of {name}", pickle_of(body)
+    yield "checkpoint", "a tensor with many long names", torch_zip(records_of([tensor] * 100))
+    yield "checkpoint", "a header of nested lists", header_of(b"[" * MOST)
+    keys = ",".join(f'"{number:x}":0' for number in range(MOST // 11))
+    yield "checkpoint", "a header of many keys", header_of(('{"__metadata__":{' + keys + "}}").encode())
+    plan = '{"format":"metashard-plan/1","mesh":{"dp":2},"tensors":['
+    yield "plan", "a plan of many entries", (plan + ",".join(f'{{"size":{number}}}' for number in range(15 * 10**6))
+                                             + "]}").encode()
+    yield "plan", "a plan of nested lists", b"[" * (255 * MIB)
+
+
+def check_worst(checks, program, path):
+    for kind, name, content in worst_files():
+        with open(path, "wb") as file:
+            file.write(content)
+        seen = measure(program, kind, path)
+        checks.check(seen["peak"] < WORST, f"{name}: the most while it was read, or refused",
+                     f"{seen['peak'] / MIB:.0f} MiB for {len(content) / MIB:.0f} MiB")
+
+
 def main():
     program, heap = sys.argv[1:]
     checks = Checks()
@@ -56,6 +96,7 @@ def main():
         seen = measure(program, "checkpoint", path)
         checks.check(text_bytes > 90e6 and seen["tensors"] == HEADER_TENSORS, "the header has 90 MB", f"{text_bytes} bytes")
         checks.check_figures("a header of 90 MB", seen, text_bytes, heap)
+        check_worst(checks, program, path)
     print(f"1..{checks.count}")
     return checks.failed > 0
 

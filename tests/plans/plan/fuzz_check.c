@@ -44,6 +44,7 @@ void check_fault(const struct ms_fault *fault)
     for (size_t bytes; *at != '\0'; at += bytes) {
         bytes = character_bytes(at);
         MUST(bytes > 0 && *at >= 0x20 && *at != 0x7f && (*at != 0xc2 || at[1] >= 0xa0));
+        MUST(*at != 0xe2 || at[1] != 0x80 || at[2] < 0xa8 || at[2] > 0xae);
     }
 }
 

@@ -9,6 +9,8 @@
  *   bound    the same with the layout of the plan and the placement of a rank
  *   peak     the most resident memory while it was read, beyond that before
  *   heap     bytes that are allocated from the program's malloc, beyond those before
+ *
+ * Of a file that is refused: "refused 1", the peak and the heap.
  */
 #include <malloc.h>
 #include <stdio.h>
@@ -64,6 +66,11 @@ static long peak(void)
     return read_kib("/proc/self/status", "VmHWM:");
 }
 
+static void report_refusal(long resident)
+{
+    printf("refused 1\npeak %ld\n", peak() - resident);
+}
+
 static void measure_plan(const char *path, long before)
 {
     struct ms_plan *plan;
@@ -71,8 +78,10 @@ static void measure_plan(const char *path, long before)
     struct ms_fault fault;
     size_t names = 0;
     const long resident = begin_peak();
-    if (!ms_plan_read(path, &plan, &fault))
-        stop(fault.text);
+    if (!ms_plan_read(path, &plan, &fault)) {
+        report_refusal(resident);
+        return;
+    }
     printf("peak %ld\nafter %ld\n", peak() - resident, anonymous() - before);
     if (!ms_layout_create(plan, NULL, &layout, &fault))
         stop(fault.text);
@@ -94,8 +103,10 @@ static void measure_checkpoint(const char *path, long before)
     struct ms_fault fault;
     size_t names = 0;
     const long resident = begin_peak();
-    if (!ms_checkpoint_open(path, &checkpoint, &fault))
-        stop(fault.text);
+    if (!ms_checkpoint_open(path, &checkpoint, &fault)) {
+        report_refusal(resident);
+        return;
+    }
     printf("peak %ld\nafter %ld\n", peak() - resident, anonymous() - before);
     const size_t count = ms_checkpoint_count(checkpoint);
     for (size_t i = 0; i < count; i++)

@@ -117,7 +117,8 @@ def check_processes(place, options):
     case = Case(place, "exec")
     pages = glob.glob(os.path.join(case.folder, "state", "*.state"))
     report("exec leaves one state page", "" if len(pages) == 1 else f"{pages}")
-    case = Case(place, "spawn", str(options.spawn), jobs=options.spawn, METASHARD_DUMP="", deferred=None)
+    case = Case(place, "spawn", str(options.spawn), jobs=options.spawn, METASHARD_DUMP="", deferred=None,
+                METASHARD_STATE_KEPT_BYTES="64M")
     pages = glob.glob(os.path.join(case.folder, "state", "*.state"))
     report(f"{options.spawn} short children", case.wrong() or ("" if len(pages) <= 24 else f"{len(pages)} state pages"))
     place.check("threads work while the process ends", "exit-threads", deferred=None, said=None)

@@ -3,6 +3,7 @@
 """check_security.py --build DIR --preload VALUE: what others could put in the way of the shim's files, programs with raised
 privileges, and where the shim writes at all. TAP. docs/security.md says what is trusted."""
 import argparse
+import json
 import os
 import random
 import re
@@ -15,6 +16,9 @@ import sys
 import tempfile
 import threading
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "harness"))
+from sockets import sockets_of  # noqa: E402
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -238,6 +242,63 @@ def check_socket_mode(place):
            wrong or ("" if seen <= {0o600} and seen else f"modes {[oct(mode) for mode in seen]}"))
 
 
+# --- what the process listens on
+
+
+def check_sockets(place):
+    """In a job with deferred memory and with all threads that the shim has, no descriptor of any thread is a socket but the
+    control socket, and that only if it was asked for."""
+    folder = place.new()
+    control, plan = os.path.join(folder, "control"), os.path.join(folder, "plan")
+    with open(plan, "w") as file:
+        json.dump({"format": "metashard-plan/1", "mesh": {"r": 2}, "rank": 0, "tensors": []}, file)
+    everything = {"METASHARD_PLAN": plan, "METASHARD_STATE_DIR": os.path.join(folder, "state"), "METASHARD_EXPLAIN": "1",
+                  "METASHARD_LOG": f"debug:{folder}/log", "METASHARD_DUMP": os.path.join(folder, "dump"),
+                  "METASHARD_READ_THREADS": "4"}
+    for name, settings, wanted in (
+            ("by default the process has no socket", {"METASHARD_STATE_DIR": os.path.join(folder, "state")}, []),
+            ("with everything but a control socket switched on it has none", everything, []),
+            ("with a control socket it listens on that, and has no other", {**everything, "METASHARD_CONTROL": control},
+             [f"unix {control} listens"])):
+        job = subprocess.Popen([place.program, "stay", place.data], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.PIPE, env={**place.environment(), "LD_PRELOAD": place.preload, **settings})
+        ready, seen = job.stdout.readline(), sockets_of(job.pid)
+        out, error = job.communicate()
+        good = ready == "ready\n" and job.returncode == 0 and out == "right\n"
+        report(name, "" if good and seen == wanted else f"{job.returncode} {ready}{out}{error}{seen}")
+
+
+def check_replaced(place):
+    """Somebody puts another file in the place of the socket while the process runs."""
+    for name, plant in (("a file", lambda path: open(path, "w").close()), ("a FIFO", os.mkfifo)):
+        path = os.path.join(place.new(), "control")
+        job = subprocess.Popen([place.program, "stay", place.data], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               env={**place.environment(), "LD_PRELOAD": place.preload, "METASHARD_CONTROL": path})
+        job.stdout.readline()
+        os.unlink(path)
+        plant(path)
+        job.communicate()
+        report(f"the socket's name has become that of {name}: it stays", "" if os.path.lexists(path) else "it is gone")
+
+
+# --- log and dump
+
+
+def check_modes(place):
+    """New files are the user's alone, whatever the umask is. A file that is there keeps its mode."""
+    for name, mode in (("new", 0o600), ("there", 0o640)):
+        folder = place.new()
+        paths = [os.path.join(folder, name) for name in ("log", "dump")]
+        if name == "there":
+            for path in paths:
+                open(path, "w").close()
+                os.chmod(path, mode)
+        wrong = right(place.run(METASHARD_LOG="debug:" + paths[0], METASHARD_DUMP=paths[1], before=lambda: os.umask(0)), None)
+        modes = [stat.S_IMODE(os.stat(path).st_mode) for path in paths if os.path.exists(path)]
+        report(f"log and dump that are {name} have mode {mode:o}",
+               wrong or ("" if modes == [mode] * 2 else f"modes {[oct(mode) for mode in modes]}"))
+
+
 # --- raised privileges
 
 
@@ -358,6 +419,9 @@ def main():
         check_race(place)
         check_socket(place)
         check_socket_mode(place)
+        check_sockets(place)
+        check_replaced(place)
+        check_modes(place)
         check_privileges(place)
         check_writes(place)
     print(f"1..{len(results)}")

@@ -18,6 +18,7 @@
  *   dlmopen          the plugin is opened in a namespace of its own
  *   wait SOCKET      says a plan that is nested 2000 deep, of 100 KiB and more, over the control socket, and then "asked"
  *   unload           the plugin is opened, used and closed, three times
+ *   stay             says "ready" with deferred memory, and goes on when its standard input ends
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -283,6 +284,17 @@ static int run_wait(void)
     return say(is_right && job_finish(&job));
 }
 
+static int run_stay(void)
+{
+    if (!load())
+        return say(false);
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+    return say(job_finish(&job));
+}
+
 /* --- threads */
 
 static void *work(void *unused)
@@ -382,6 +394,8 @@ int main(int count, char **arguments)
         return run_wait();
     if (strcmp(mode, "unload") == 0 && plugin != NULL)
         return run_unload();
+    if (strcmp(mode, "stay") == 0)
+        return run_stay();
     fprintf(stderr, "usage: hostile MODE FILE [PLUGIN]\n");
     return 2;
 }

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 import views
-from views import HOSTILE, Document, Page, check, check_page, dump, dump_json, same
+from views import HOSTILE, OBEYED, Document, Page, check, check_page, dump, dump_json, same
 
 
 def check_shell(name, text, document):
@@ -54,6 +54,8 @@ def check_file(tool, name, paths, folder):
     with open(out, encoding="utf-8") as file:
         text = file.read()
     document, view = Document(text), dump_json(tool, paths)
+    obeyed = OBEYED.search(text)
+    check(f"{name}: has no character that a browser obeys", obeyed is None, obeyed)
     check_shell(name, text, document)
     same(f"{name}: has the data of --json", json.loads(document.root.first("script", id="data").text()), view)
     check_page(document, name, view)

@@ -100,7 +100,8 @@ static void change_figures(int step)
 
 int main(int argc, char **argv)
 {
-    struct ms_config config = {.state_bytes = MIB, .mode = MS_ON};
+    struct ms_config config = {
+        .state_bytes = MIB, .state_kept_bytes = 256 * MIB, .state_command = true, .mode = MS_ON};
     if (argc < 2 || argc > MAX_NAMES + 2)
         return 2;
     snprintf(config.state_dir, sizeof(config.state_dir), "%s", argv[1]);

@@ -12,7 +12,11 @@ from html.parser import HTMLParser
 HOSTILE = ["</script><script>window.hacked = 1</script>", "\"><img src=x onerror=\"window.hacked = 2\">",
            "' onmouseover='window.hacked = 3", "<!--", "]]>", "-->", "</data></td><b>bold</b>", "&lt;b&gt; &amp; &#60;",
            "</title><svg onload=window.hacked=4>", "javascript:window.hacked=5", "ünïcödé 張量 🙂", "a\\\"b\\u003c\\",
-           "<script type=\"application/json\">", "layers.0." + "long" * 24, "</style><style>*{display:none}"]
+           "<script type=\"application/json\">", "layers.0." + "long" * 24, "</style><style>*{display:none}",
+           "c1 \x9b31m \x90", "bidi \u202egnp.\u2066x \u061c\u200f", "lines \u2028\x85"]
+
+# What a terminal or a browser obeys instead of showing it.
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 results = []
 

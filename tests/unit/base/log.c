@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -65,11 +66,26 @@ MS_TEST(what_is_said_stays_in_one_line)
     open_log(MS_INFO);
     ms_log(MS_WARN, "a name: %s", "x\n\033[31my\x7f");
     CHECK_EQ(count("a name: x??[31my?\n", line), 1);
+    ms_log(MS_WARN, "a name: %s",
+           "c1 \xc2\x9b"
+           "31m, bidi \xe2\x80\xaex\xe2\x81\xa6, \x9b, \xc3\xa9");
+    CHECK_EQ(count("a name: c1 ??31m, bidi ???x???, ?, \xc3\xa9\n", line), 1);
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 1] = '\0';
     ms_log(MS_WARN, "long: %s", text);
     CHECK_EQ(count("long: ", line), 1);
     CHECK(strlen(line) == 1023 && line[1022] == '\n');
+}
+
+MS_TEST(a_new_file_is_the_users_alone)
+{
+    struct stat stat_of;
+    open_log(MS_INFO);
+    unlink(path);
+    umask(0);
+    ms_log_open(MS_INFO, path);
+    CHECK_EQ(stat(path, &stat_of), 0);
+    CHECK_EQ(stat_of.st_mode & 07777, 0600);
 }
 
 static void say_often(int times)

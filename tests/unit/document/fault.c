@@ -110,14 +110,14 @@ MS_TEST(a_long_path_stays_whole)
 
 MS_TEST(a_fault_is_one_printable_line)
 {
-    static const char *const names[][2] = {
-        {"\n\t\x1b[2J\x7f", "??"
-                            "?[2J?"},
-        {"a\xc2\x9b"
-         "2J\xc2\x80\xc2\xa0",
-         "a??2J??\xc2\xa0"},
-        {"\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaa", "??????\xe2\x80\xaa"},
-        {"\xff\xc2", "\xff\xc2"}}; /* no UTF-8: as a path may be */
+    static const char *const names[][2] = {{"\n\t\x1b[2J\x7f", "??"
+                                                               "?[2J?"},
+                                           {"a\xc2\x9b"
+                                            "2J\xc2\x80\xc2\xa0",
+                                            "a??2J??\xc2\xa0"},
+                                           {"\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaa\xe2\x80\xaf",
+                                            "?????????\xe2\x80\xaf"},
+                                           {"\xff\xc2", "??"}}; /* no UTF-8: as a path may be */
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct ms_fault fault;
         ms_fault_set(&fault, "%s", names[i][0]);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -238,6 +239,24 @@ MS_TEST(a_link_does_not_hide_what_comes_later)
     CHECK_EQ(futimens(file, times), 0);
     CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
     unlink(other);
+}
+
+/* Opening a pipe, a terminal or a tape has side effects. */
+MS_TEST(a_name_that_leads_to_no_file_is_not_opened)
+{
+    char events[4096];
+    struct stat stat_;
+    make_file();
+    unlink(path);
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    CHECK_EQ(stat(path, &stat_), 0);
+    struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", path);
+    const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    CHECK(watch >= 0 && inotify_add_watch(watch, path, IN_OPEN) >= 0);
+    CHECK(ms_source_from_file(&mapping, 0) == NULL);
+    CHECK_EQ(read(watch, events, sizeof(events)), -1);
+    close(watch);
 }
 
 MS_TEST(two_tensors_of_one_file_share_a_descriptor)

@@ -60,6 +60,17 @@ MS_TEST(the_process_and_its_settings_are_there)
     ms_snapshot_cleanup(&snapshot);
 }
 
+MS_TEST(the_command_line_can_be_left_out)
+{
+    page_folder_make();
+    struct ms_config config = page_config(1 * MIB);
+    config.state_command = false;
+    ms_state_start(&config);
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.process.command[0], '\0');
+    ms_snapshot_cleanup(&snapshot);
+}
+
 MS_TEST(figures_are_those_of_the_counters)
 {
     page_folder_make();
@@ -303,10 +314,11 @@ MS_TEST(what_is_no_text_does_not_reach_a_reader)
 {
     page_folder_make();
     page_start(1 * MIB);
-    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, "a\033[31m\n\xff\xc3\xa9\xe2\x80\xa8z");
+    ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0,
+                   "a\033[31m\n\xff\xc3\xa9\xe2\x80\xa8z\xc2\x9b\xe2\x80\xae");
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.event_count, 1);
-    CHECK(strcmp(snapshot.events[0].text, "a?[31m??\xc3\xa9???z") == 0);
+    CHECK(strcmp(snapshot.events[0].text, "a?[31m??\xc3\xa9???z?????") == 0);
     ms_snapshot_cleanup(&snapshot);
 }
 
@@ -523,31 +535,145 @@ MS_TEST(a_killed_process_leaves_its_page)
     ms_snapshot_cleanup(&snapshot);
 }
 
-MS_TEST(the_newest_sixteen_pages_are_kept)
+/* Rank `rank` of `world` (0: none), which made its page and was killed so many seconds ago. */
+static pid_t leave_page(unsigned rank, unsigned world, long long ago)
 {
-    pid_t children[20];
-    page_folder_make();
-    for (int i = 0; i < 20; i++) {
-        children[i] = run_process(i % 2 == 0);
-        const struct timespec times[2] = {{.tv_sec = time(NULL) - 1000 + i},
-                                          {.tv_sec = time(NULL) - 1000 + i}};
-        CHECK_EQ(utimensat(AT_FDCWD, page_path(children[i]), times, 0), 0);
+    struct ms_state_header header;
+    struct ms_state_process process;
+    char text[16];
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+    if (world > 0) {
+        snprintf(text, sizeof(text), "%u", rank);
+        setenv("RANK", text, 1);
+        snprintf(text, sizeof(text), "%u", world);
+        setenv("WORLD_SIZE", text, 1);
     }
-    page_start(MS_STATE_LEAST_BYTES);
-    CHECK_EQ(page_count(), 17);
-    for (int i = 0; i < 20; i++)
-        CHECK_EQ(access(page_path(children[i]), F_OK), i < 4 ? -1 : 0);
+    const pid_t child = run_process(true);
+    const int file = open(page_path(child), O_RDWR | O_CLOEXEC);
+    CHECK_EQ(pread(file, &header, sizeof(header), 0), sizeof(header));
+    for (uint64_t i = 0; i < 2; i++) {
+        const off_t at = (off_t)(header.sections[MS_SECTION_PROCESS].offset + i * sizeof(process));
+        CHECK_EQ(pread(file, &process, sizeof(process), at), sizeof(process));
+        process.started_ns -= (uint64_t)ago * 1000000000;
+        CHECK_EQ(pwrite(file, &process, sizeof(process), at), sizeof(process));
+    }
+    const struct timespec then = {.tv_sec = time(NULL) - ago};
+    CHECK_EQ(futimens(file, (const struct timespec[]){then, then}), 0);
+    close(file);
+    return child;
+}
+
+static bool is_there(pid_t pid)
+{
+    return access(page_path(pid), F_OK) == 0;
+}
+
+/* The page of this process, which removes those of others. */
+static void clean_pages(uint64_t kept_bytes)
+{
+    struct ms_config config = page_config(MS_STATE_LEAST_BYTES);
+    config.state_kept_bytes = kept_bytes;
+    ms_state_start(&config);
+}
+
+MS_TEST(the_oldest_pages_go_beyond_a_total_size)
+{
+    enum { PAGES = 6, KEPT = 4 };
+    pid_t children[PAGES];
+    page_folder_make();
+    for (int i = 0; i < PAGES; i++)
+        children[i] = leave_page(0, 0, 100 * (PAGES - i));
+    clean_pages(KEPT * MS_STATE_LEAST_BYTES);
+    CHECK_EQ(page_count(), KEPT + 1);
+    for (int i = 0; i < PAGES; i++)
+        CHECK_EQ(is_there(children[i]), i >= PAGES - KEPT);
+}
+
+/* The ranks of a run differ by a few seconds, in any order. */
+MS_TEST(the_ranks_of_a_run_go_together)
+{
+    enum { RUNS = 3, RANKS = 4 };
+    pid_t children[RUNS][RANKS];
+    page_folder_make();
+    for (int run = 0; run < RUNS; run++) {
+        for (int rank = 0; rank < RANKS; rank++)
+            children[run][rank] =
+                leave_page((unsigned)rank, RANKS, 100 * (RUNS - run) + (rank * 3) % RANKS);
+    }
+    clean_pages((2 * RANKS + 2) * MS_STATE_LEAST_BYTES); /* two runs and a half */
+    for (int run = 0; run < RUNS; run++) {
+        for (int rank = 0; rank < RANKS; rank++)
+            CHECK_EQ(is_there(children[run][rank]), run > 0);
+    }
+}
+
+MS_TEST(the_newest_run_stays_however_large_it_is)
+{
+    page_folder_make();
+    const pid_t old = leave_page(0, 2, 1000), first = leave_page(0, 2, 10),
+                second = leave_page(1, 2, 10);
+    clean_pages(1);
+    CHECK(!is_there(old));
+    CHECK(is_there(first) && is_there(second));
+}
+
+/* Two nodes' worth of one world, hours apart, are two runs. */
+MS_TEST(other_ranks_of_the_same_world_hours_later_are_another_run)
+{
+    page_folder_make();
+    const pid_t old = leave_page(0, 4, 8000), young = leave_page(1, 4, 10);
+    clean_pages(1);
+    CHECK(!is_there(old) && is_there(young));
+}
+
+/* Makes a file that was changed so many hours ago. */
+static void make_old_file(const char *name, const char *content, int hours)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/%s", page_folder, name);
+    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK_EQ(write(file, content, strlen(content)), strlen(content));
+    const struct timespec then = {.tv_sec = time(NULL) - hours * 3600L};
+    CHECK_EQ(futimens(file, (const struct timespec[]){then, then}), 0);
+    close(file);
+}
+
+MS_TEST(of_other_files_only_those_that_were_being_made_go)
+{
+    enum { MONTH = 24 * 30 };
+    static const struct {
+        const char *name;
+        bool goes;
+        int hours;
+    } files[] = {{".metashard-new-1-2", true, 2},
+                 {".metashard-new-3-4", false, 0},
+                 {".other", false, MONTH},
+                 {"other.state", false, MONTH},
+                 {"metashard-plan", false, MONTH},
+                 {"metashard-1.state", false, MONTH}}; /* it has no page's mark */
+    char path[128];
+    page_folder_make();
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+        make_old_file(files[i].name, "content", files[i].hours);
+    clean_pages(0);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        snprintf(path, sizeof(path), "%s/%s", page_folder, files[i].name);
+        if ((access(path, F_OK) != 0) != files[i].goes)
+            ms_test_fail(__FILE__, __LINE__, "%s is%s there", files[i].name,
+                         files[i].goes ? "" : " not");
+    }
 }
 
 MS_TEST(old_pages_go_and_those_of_living_processes_stay)
 {
+    enum { DAY = 86400 };
     const time_t now = time(NULL);
-    const struct timespec eight_days[2] = {{.tv_sec = now - 8 * 86400},
-                                           {.tv_sec = now - 8 * 86400}};
+    const struct timespec eight_days[2] = {{.tv_sec = now - 8 * DAY}, {.tv_sec = now - 8 * DAY}};
     int ready[2];
     page_folder_make();
     CHECK_EQ(pipe(ready), 0);
-    const pid_t old = run_process(true), young = run_process(true), alive = fork();
+    const pid_t old = leave_page(0, 0, 8 * DAY), young = leave_page(0, 0, 6 * DAY), alive = fork();
     if (alive == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         page_start(MS_STATE_LEAST_BYTES);
@@ -557,12 +683,13 @@ MS_TEST(old_pages_go_and_those_of_living_processes_stay)
     }
     char byte;
     CHECK_EQ(read(ready[0], &byte, 1), 1);
-    CHECK_EQ(utimensat(AT_FDCWD, page_path(old), eight_days, 0), 0);
+    /* The time of a file does not show how long its process ran: tmpfs keeps that of the start. */
+    const pid_t long_run = run_process(false);
+    CHECK_EQ(utimensat(AT_FDCWD, page_path(long_run), eight_days, 0), 0);
     CHECK_EQ(utimensat(AT_FDCWD, page_path(alive), eight_days, 0), 0);
     page_start(MS_STATE_LEAST_BYTES);
-    CHECK_EQ(access(page_path(old), F_OK), -1);
-    CHECK_EQ(access(page_path(young), F_OK), 0);
-    CHECK_EQ(access(page_path(alive), F_OK), 0);
+    CHECK(!is_there(old));
+    CHECK(is_there(young) && is_there(alive) && is_there(long_run));
     kill(alive, SIGKILL);
     waitpid(alive, NULL, 0);
 }
@@ -590,7 +717,7 @@ MS_TEST(after_exec)
     const char *folder = getenv("METASHARD_STATE_DIR");
     if (folder == NULL)
         ms_test_skip("it is run by another test");
-    struct ms_config config = {.state_bytes = MS_STATE_LEAST_BYTES};
+    struct ms_config config = {.state_bytes = MS_STATE_LEAST_BYTES, .state_command = true};
     snprintf(config.state_dir, sizeof(config.state_dir), "%s", folder);
     ms_state_start(&config);
     CHECK(ms_is_recorded());

@@ -41,6 +41,7 @@ MS_TEST(what_would_end_a_text_or_a_line_is_escaped)
     CHECK(strcmp(escaped("a \"b\" \\c"), "a \\\"b\\\" \\\\c") == 0);
     CHECK(strcmp(escaped("\n\x1b\x7f"), "\\u000a\\u001b\\u007f") == 0);
     CHECK(strcmp(escaped("\xc2\x85 \xe2\x80\xa8 \xe2\x80\xa9"), "\\u0085 \\u2028 \\u2029") == 0);
+    CHECK(strcmp(escaped("\xe2\x80\xae \xe2\x81\xa6 \xd8\x9c"), "\\u202e \\u2066 \\u061c") == 0);
 }
 
 MS_TEST(lists_and_objects_have_commas_between_their_members)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/document/utf8.h"
+#include "runtime/base/utf8.h"
 
 #include <string.h>
 
@@ -26,15 +26,27 @@ size_t ms_utf8_character_bytes(const char *text, size_t rest)
     return is_outside ? 0 : bytes;
 }
 
-/* Those of ASCII, U+0080 to U+009F, U+2028 and U+2029. */
-size_t ms_utf8_control_bytes(const char *text)
+uint32_t ms_utf8_code_point(const char *text, size_t bytes)
 {
-    const unsigned char *bytes = (const unsigned char *)text;
-    if (bytes[0] == 0xc2 && bytes[1] >= 0x80 && bytes[1] < 0xa0)
-        return 2;
-    if (bytes[0] == 0xe2 && bytes[1] == 0x80 && (bytes[2] & 0xfe) == 0xa8)
-        return 3;
-    return (bytes[0] > 0 && bytes[0] < 0x20) || bytes[0] == 0x7f;
+    const unsigned char *at = (const unsigned char *)text;
+    uint32_t character = bytes < 2 ? at[0] : at[0] & (0x7fu >> bytes);
+    for (size_t i = 1; i < bytes; i++)
+        character = character << 6 | (at[i] & 0x3fu);
+    return character;
+}
+
+/* Unicode's general category Cc, Zl and Zp, and its property Bidi_Control. */
+bool ms_utf8_is_control(uint32_t character)
+{
+    static const struct {
+        uint16_t first, last;
+    } controls[] = {{0, 0x1f},        {0x7f, 0x9f},     {0x61c, 0x61c},
+                    {0x200e, 0x200f}, {0x2028, 0x202e}, {0x2066, 0x2069}};
+    for (size_t i = 0; i < sizeof(controls) / sizeof(controls[0]); i++) {
+        if (character >= controls[i].first && character <= controls[i].last)
+            return true;
+    }
+    return false;
 }
 
 bool ms_utf8_is_valid(const char *text, size_t length)
@@ -48,14 +60,12 @@ bool ms_utf8_is_valid(const char *text, size_t length)
     return true;
 }
 
-void ms_utf8_repair(char *text)
+void ms_utf8_make_printable(char *text)
 {
-    size_t left = strlen(text);
-    while (left > 0) {
+    for (size_t left = strlen(text), length; left > 0; left -= length, text += length) {
         const size_t bytes = ms_utf8_character_bytes(text, left);
-        if (bytes == 0)
-            *text = '?';
-        text += bytes > 0 ? bytes : 1;
-        left -= bytes > 0 ? bytes : 1;
+        length = bytes > 0 ? bytes : 1;
+        if (bytes == 0 || ms_utf8_is_control(ms_utf8_code_point(text, bytes)))
+            memset(text, '?', length);
     }
 }
