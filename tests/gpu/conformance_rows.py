@@ -33,4 +33,8 @@ NOT_COMPARED = [
     ("lookup.calls_that_nobody_simulates_are_refused", None, "what the simulated driver lacks"),
     ("lookup.the_older_library", None, "the simulated driver of CUDA 12"),
     ("lookup.the_older_profile_by_environment", None, "SIMCUDA_PROFILE"),
+    ("lookup.the_oldest_*", None, "the simulated driver of CUDA 12.4"),
+    ("lookup.an_older_library_stays_older", None, "SIMCUDA_PROFILE"),
+    ("lookup.the_newer_profile_by_environment", None, "SIMCUDA_PROFILE"),
+    ("lookup.the_newest_functions_are_not_in_older_drivers", None, "the simulated driver of CUDA 13.0"),
 ]

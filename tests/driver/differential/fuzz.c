@@ -122,6 +122,12 @@ bool fuzz_defers(void)
     return answer == 1;
 }
 
+bool fuzz_driver_has(const char *setting)
+{
+    const char *whole_run = getenv("SIM_SETTINGS");
+    return getenv(setting) != NULL || (whole_run != NULL && strstr(whole_run, setting) != NULL);
+}
+
 /* Whether the log has a line about it. What is said again and again is not always said again. */
 static bool is_told(const char *what)
 {

@@ -66,6 +66,9 @@ void fuzz_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* False: the driver alone. */
 bool fuzz_has_shim(void);
+/* This setting of the simulated driver is in force: in the environment, or for a whole run of
+ * tests. */
+bool fuzz_driver_has(const char *setting);
 /* True where what is recorded stays out of memory until it is needed (FUZZ_DEFERS=1). */
 bool fuzz_defers(void);
 
@@ -115,6 +118,9 @@ extern unsigned char *fuzz_scratch; /* of FUZZ_BUFFER_BYTES, pageable, for what 
 extern unsigned char *fuzz_landing; /* the same, pinned */
 /* So many bytes of some buffer. */
 const unsigned char *fuzz_source(size_t bytes);
+
+/* The driver's, at most FUZZ_BUFFER_BYTES (fuzz_memory.c). */
+size_t fuzz_granule(void);
 
 /* Another mapping of the file; munmap, FUZZ_BUFFER_BYTES. */
 unsigned char *fuzz_map_file(void);

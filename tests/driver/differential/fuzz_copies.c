@@ -100,7 +100,7 @@ static void from_passing_memory(void)
         const CUstream stream = fuzz_stream(twin);
         SEE(TWIN(twin, cuMemcpyAsync, cuMemcpyAsync_ptsz)(range.at, at, range.bytes, stream));
     }
-    if (getenv("SIMCUDA_LATE") != NULL)
+    if (fuzz_driver_has("SIMCUDA_LATE"))
         /* there the driver may not have read it yet, and no program may rely on that */
         fuzz_wait();
     if (is_file)

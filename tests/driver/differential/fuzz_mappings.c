@@ -396,7 +396,7 @@ static void count_memory(void)
     SEE(CALL(cuMemGetInfo_v2)(&before, &total));
     SEE(CALL(cuMemCreate)(&handle, 1 << 20, &prop, 0));
     SEE(CALL(cuMemGetInfo_v2)(&after, &total));
-    fuzz_see(after + (1 << 20) <= before);
+    fuzz_see(fuzz_driver_has("SIMCUDA_OTHERS") || after + (1 << 20) <= before);
     SEE(CALL(cuMemRelease)(handle));
 }
 

@@ -66,7 +66,7 @@ static void ask_free(void)
     SEE(CALL(cuMemAlloc_v2)(&large, 2 << 20));
     SEE(CALL(cuMemGetInfo_v2)(&after, &total));
     /* Little memory differs from much, and other memory may be given back meanwhile. */
-    fuzz_see(after + (1 << 20) <= before);
+    fuzz_see(fuzz_driver_has("SIMCUDA_OTHERS") || after + (1 << 20) <= before);
     SEE(CALL(cuMemFree_v2)(large));
 }
 
@@ -135,7 +135,7 @@ static void pin_by_range(void)
 static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                               .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
 
-static size_t granule(void)
+size_t fuzz_granule(void)
 {
     static size_t bytes;
     if (bytes == 0)
@@ -148,7 +148,7 @@ static void misuse_mapping(void)
     const CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
     const CUmemAccessDesc none = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                                   .flags = CU_MEM_ACCESS_FLAGS_PROT_NONE};
-    const size_t bytes = granule();
+    const size_t bytes = fuzz_granule();
     CUmemGenericAllocationHandle handle = 0;
     unsigned long long flags = 0;
     const CUdeviceptr at = make_alone(bytes);
@@ -209,7 +209,7 @@ static void store(CUmemGenericAllocationHandle object, size_t at)
 /* Of a pool: the driver's own memory. */
 static void bind_pooled(void)
 {
-    const size_t bytes = granule();
+    const size_t bytes = fuzz_granule();
     CUdeviceptr at = 0;
     fuzz_wait();
     SEE(CALL(cuMemAllocAsync)(&at, bytes, NULL));
@@ -229,7 +229,7 @@ static void bind_pooled(void)
 /* Memory that the program maps. */
 static void bind_mapped(void)
 {
-    const size_t bytes = granule();
+    const size_t bytes = fuzz_granule();
     const CUmemAccessDesc desc = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
                                   .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle handle = 0;
@@ -262,7 +262,7 @@ static void bind_mapped(void)
  */
 static void bind(void)
 {
-    const size_t bytes = granule();
+    const size_t bytes = fuzz_granule();
     unsigned char stored[64];
     const CUdeviceptr at = make_alone(bytes);
     const size_t where = fuzz_below(bytes - sizeof(stored));

@@ -97,18 +97,19 @@ static void figures(void)
  * of its own, so not every figure is observed. */
 static void kept(void)
 {
+    const size_t granule = fuzz_granule();
     const CUmemoryPool pool = make_pool();
-    set(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, fuzz_one_in(2) ? UINT64_MAX : 2 * GRANULE);
-    const CUdeviceptr first = allocate(pool, (1 + fuzz_below(4)) * GRANULE);
-    const CUdeviceptr second = allocate(pool, (1 + fuzz_below(4)) * GRANULE);
+    set(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, fuzz_one_in(2) ? UINT64_MAX : 2 * granule);
+    const CUdeviceptr first = allocate(pool, (1 + fuzz_below(4)) * granule);
+    const CUdeviceptr second = allocate(pool, (1 + fuzz_below(4)) * granule);
     free_in_stream(first);
     fuzz_wait();
-    const CUdeviceptr third = allocate(pool, (1 + fuzz_below(4)) * GRANULE);
+    const CUdeviceptr third = allocate(pool, (1 + fuzz_below(4)) * granule);
     see_used(pool);
     free_in_stream(second);
     fuzz_wait();
     if (fuzz_one_in(2))
-        SEE(CALL(cuMemPoolTrimTo)(pool, fuzz_below(6) * GRANULE));
+        SEE(CALL(cuMemPoolTrimTo)(pool, fuzz_below(6) * granule));
     free_in_stream(third);
     see_used(pool);
     SEE(CALL(cuMemPoolTrimTo)(pool, 0));

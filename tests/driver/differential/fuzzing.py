@@ -34,7 +34,13 @@ WORLDS = {
                   {"SIMCUDA_LOW": "1", "SIMCUDA_HINTS": "2"}),
     "pageable memory": ({}, {"SIMCUDA_PAGEABLE": "1"}),
     "pageable sources": ({}, {"SIMCUDA_LATE": "1"}),
+    "order": ({}, {"SIMCUDA_JITTER_US": "60"}),
+    "other programs": ({}, {"SIMCUDA_OTHERS": "24"}),
+    "granules": ({}, {"SIMCUDA_GRANULE_KIB": "256"}, {"SIMCUDA_GRANULE_KIB": "1024"}),
+    "version": ({}, {"SIMCUDA_PROFILE": "12.4"}, {"SIMCUDA_PROFILE": "12.9"}, {"SIMCUDA_PROFILE": "13.1"}),
 }
+# Drivers that lack exports are libraries of their own, in these folders of tests/simcuda.
+OLDER_DRIVERS = {"12.4": "profile12.4", "12.9": "profile12"}
 # What may stand in the log: what the shim refuses, and plans that are not valid.
 EXPECTED_LINES = re.compile(
     r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
@@ -153,13 +159,17 @@ class Fuzzer:
 
     def side(self, batch, folder, with_shim, prints=False):
         os.makedirs(folder, exist_ok=True)
-        environment = dict(self.base(), **ALONE, **batch.world)
+        environment = in_granules(self.base() | ALONE | batch.world, batch.world)
+        older = OLDER_DRIVERS.get(environment.get("SIMCUDA_PROFILE"))
+        if older is not None:
+            environment["LD_LIBRARY_PATH"] = ":".join([os.path.join(self.build, "tests", "simcuda", older),
+                                                       environment["LD_LIBRARY_PATH"]])
         log = os.path.join(folder, "log")
         if with_shim:
             rules = os.path.join(folder, "rules")
             with open(rules, "w") as file:
                 file.write("write-only uniform32\n")
-            environment.update(SETTINGS[batch.setting][0], METASHARD_KERNEL_RULES=rules, FUZZ_LOG=log,
+            environment.update(in_granules(SETTINGS[batch.setting][0], batch.world), METASHARD_KERNEL_RULES=rules, FUZZ_LOG=log,
                                METASHARD_LOG="warn:" + log, METASHARD_STATE_DIR="", LD_PRELOAD=self.preload,
                                METASHARD_PLAN=os.path.join(folder, "plan.json"),
                                METASHARD_CONTROL=os.path.join(folder, "control"), **self.environment)
@@ -267,6 +277,13 @@ def named(batch, lines):
 
 def in_words(world):
     return "".join(f", {name}={value}" for name, value in world.items())
+
+
+def in_granules(settings, world):
+    """Little memory is as many granules, however large they are."""
+    factor = int(world.get("SIMCUDA_GRANULE_KIB", ALONE["SIMCUDA_GRANULE_KIB"])) // int(ALONE["SIMCUDA_GRANULE_KIB"])
+    return settings | {name: str(int(settings[name]) * factor) for name in ("SIMCUDA_MEMORY_MIB", "SIMCUDA_OTHERS")
+                       if name in settings}
 
 
 def draw_world(seed):

@@ -30,10 +30,18 @@ SAVES = {"cuMemAlloc_v2", "cuMemAddressReserve", "cuInit", "cuMemPoolCreate", "c
 SMALL = {"cuMemAllocPitch_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
          "cuMemAllocFromPoolAsync_ptsz", "cuMemCreate"}
 
+# Exit statuses where an older driver lacks the function, or another one of the scenario (by the dynamic linker).
+LACKING = (4, 127)
+
 EXCEPTIONS = {
     "cuPointerSetAttribute": "the driver gives the same answer for mapped memory",
     "cuIpcGetMemHandle": "the driver refuses mapped memory too; the shim says why",
 }
+
+
+def is_other_driver():
+    """Where results are compared, and no more: there other memory, time, or functions change what a hook saves."""
+    return bool(re.search(r"SIMCUDA_(PAGEABLE=1|PROFILE|JITTER_US|OTHERS|GRANULE_KIB)", os.environ.get("SIM_SETTINGS", "")))
 
 
 class Groups:
@@ -78,16 +86,18 @@ class Groups:
         return self.run([scenario], self.shim, **self.proving(scenario))
 
     def proving(self, scenario):
-        """Settings for a proof. Host functions write late, but not so late that a self-check may come before."""
+        """Settings for a proof. Host functions write late, but not so late that a self-check may come before. Memory
+        alone is measured where the machine is busy, too: a set is recorded however late its stream is seen to be idle."""
         small = {"SIMCUDA_MEMORY_MIB": "64"} if scenario in SMALL else {}
-        return {"METASHARD_SELFCHECK": "off", **small}
+        patient = {"METASHARD_IDLE_MS": "5000"} if scenario in SAVES else {}
+        return {"METASHARD_SELFCHECK": "off", **small, **patient}
 
     def compare(self, scenario):
         """A reason why it is not as it should be, or None."""
         if scenario in OTHERWISE:
             return None
         wanted = self.run([scenario], None)
-        if wanted[0] != 0:
+        if wanted[0] != 0 and not (wanted[0] in LACKING and is_other_driver()):
             return f"alone: exit status {wanted[0]}\n{wanted[1]}{self.errors[scenario]}"
         settings = [{}, {"METASHARD_MIN_BYTES": "1"}]
         settings.append({"METASHARD_MIN_BYTES": "1", "SIMCUDA_DELAY_US": "1500"})
@@ -137,9 +147,8 @@ def main():
         groups = Groups(folder)
         for scenario, fault in zip(groups.scenarios, pool.map(groups.compare, groups.scenarios)):
             report(f"{scenario}: same", fault is None, fault)
-        # A device that reads pageable memory reaches everything by any address of it, hooked or not.
-        reads_pageable = "SIMCUDA_PAGEABLE=1" in os.environ.get("SIM_SETTINGS", "")
-        if "--compare" not in sys.argv and not reads_pageable:
+        # A device that reads pageable memory, for one, reaches everything by any address of it, hooked or not.
+        if "--compare" not in sys.argv and not is_other_driver():
             proofs = dict(zip(groups.scenarios, pool.map(groups.needs_hook, groups.scenarios)))
             sealed = [symbol for symbol, class_ in groups.classes.items() if class_ == "SEAL"]
             proofs.update(zip((f"{symbol}:seal" for symbol in sealed), pool.map(groups.seals, sealed)))

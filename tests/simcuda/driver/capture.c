@@ -67,15 +67,10 @@ static void add_dependency_locked(struct sim_capture *capture, CUgraphNode node)
     capture->after_count++;
 }
 
-CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *work)
+static CUresult add_body_locked(struct CUstream_st *stream, struct sim_body *body)
 {
     struct sim_capture *capture = stream->capture;
     const int index = stream->capture_index;
-    if (capture->is_invalid) {
-        sim_work_discard(work);
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    struct sim_body *body = sim_body_make_captured(work);
     CUgraphNode node;
     const CUresult result =
         sim_graph_add_locked(capture->graph, capture->after, capture->after_count, body, &node);
@@ -84,6 +79,39 @@ CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *wor
     set_dependencies_locked(capture, &node, 1);
     capture->seen[index][index]++;
     return CUDA_SUCCESS;
+}
+
+CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *work)
+{
+    if (stream->capture->is_invalid) {
+        sim_work_discard(work);
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    return add_body_locked(stream, sim_body_make_captured(work));
+}
+
+CUresult sim_capture_allocate_locked(struct CUstream_st *stream, const CUmemPoolProps *props,
+                                     size_t bytes, CUdeviceptr *address_out)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = *props, .bytesize = bytes};
+    if (stream->capture->is_invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    CUresult result = sim_graph_memory_make_locked(stream->capture->graph, &params);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *address_out = params.dptr;
+    return add_body_locked(stream, sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_ALLOC, params.dptr));
+}
+
+CUresult sim_capture_free_locked(struct CUstream_st *stream, CUdeviceptr address)
+{
+    if (stream->capture->is_invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    const CUresult result = sim_graph_memory_add_free_locked(stream->capture->graph, address);
+    return result != CUDA_SUCCESS
+               ? result
+               : add_body_locked(stream,
+                                 sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_FREE, address));
 }
 
 /* --- what is not allowed meanwhile */
@@ -230,6 +258,19 @@ CUresult sim_capture_wait_locked(struct CUstream_st *stream, const struct sim_ca
 
 /* --- begin and end */
 
+static CUresult check_nodes_locked(CUgraph graph, const CUgraphNode *nodes, size_t count)
+{
+    if (nodes == NULL && count > 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        const struct CUgraphNode_st *node = sim_node_find_locked(nodes[i]);
+        if (node == NULL || node->graph != graph)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Into a graph of its own (NULL), or behind these nodes of one. */
 static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
                          const CUgraphNode *after, size_t after_count, bool per_thread)
 {
@@ -238,7 +279,11 @@ static CUresult begin_to(CUstream handle, CUstreamCaptureMode mode, CUgraph grap
         mode != CU_STREAM_CAPTURE_MODE_RELAXED)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
-    CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
+    CUresult result = graph == NULL || sim_graph_find_locked(graph) != NULL
+                          ? check_nodes_locked(graph, after, after_count)
+                          : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = sim_stream_find_locked(handle, per_thread, &stream);
     if (result == CUDA_SUCCESS && stream->is_legacy)
         result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (result == CUDA_SUCCESS && stream->capture != NULL)
@@ -266,28 +311,11 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, bool per_thread
     return begin_to(handle, mode, NULL, NULL, 0, per_thread);
 }
 
-static CUresult check_nodes_locked(CUgraph graph, const CUgraphNode *nodes, size_t count)
-{
-    if (nodes == NULL && count > 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++) {
-        const struct CUgraphNode_st *node = sim_node_find_locked(nodes[i]);
-        if (node == NULL || node->graph != graph)
-            return CUDA_ERROR_INVALID_VALUE;
-    }
-    return CUDA_SUCCESS;
-}
-
 static CUresult begin_to_graph(CUstream handle, CUgraph graph, const CUgraphNode *dependencies,
                                size_t count, CUstreamCaptureMode mode, bool per_thread)
 {
-    pthread_mutex_lock(&sim_lock);
-    const CUresult result = sim_graph_find_locked(graph) != NULL
-                                ? check_nodes_locked(graph, dependencies, count)
-                                : CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_unlock(&sim_lock);
-    return result != CUDA_SUCCESS ? result
-                                  : begin_to(handle, mode, graph, dependencies, count, per_thread);
+    return graph == NULL ? CUDA_ERROR_INVALID_VALUE
+                         : begin_to(handle, mode, graph, dependencies, count, per_thread);
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
@@ -437,16 +465,16 @@ static CUresult end(CUstream handle, CUgraph *graph_out, bool per_thread)
         capture = stream->capture;
         result = check_end_locked(capture);
         remove_locked(capture);
+        if (result == CUDA_SUCCESS) {
+            *graph_out = capture->graph;
+            capture->graph->is_child &= !capture->has_own_graph;
+        }
     }
     pthread_mutex_unlock(&sim_lock);
     if (capture == NULL)
         return result;
-    if (result == CUDA_SUCCESS) {
-        *graph_out = capture->graph;
-        capture->graph->is_child &= !capture->has_own_graph;
-    } else if (capture->has_own_graph) {
+    if (result != CUDA_SUCCESS && capture->has_own_graph)
         sim_graph_destroy(capture->graph);
-    }
     free(capture->after);
     free(capture);
     return result;
@@ -479,12 +507,39 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 /* --- queries */
 
+/* What a query is told, where it asks; the list is the capture's, until its next call. */
+struct answer {
+    CUstreamCaptureStatus *status;
+    cuuint64_t *id;
+    CUgraph *graph;
+    const CUgraphNode **dependencies;
+    size_t *count;
+};
+
+static void describe_locked(const struct sim_capture *capture, const struct answer *out)
+{
+    *out->status = capture == NULL       ? CU_STREAM_CAPTURE_STATUS_NONE
+                   : capture->is_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                         : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (capture == NULL)
+        return;
+    if (out->id != NULL)
+        *out->id = capture->id;
+    if (capture->is_invalid)
+        return;
+    if (out->graph != NULL)
+        *out->graph = capture->graph;
+    if (out->dependencies != NULL)
+        *out->dependencies = capture->after;
+    if (out->count != NULL)
+        *out->count = capture->after_count;
+}
+
 /* Asking on the legacy stream is an error, but one that leaves the captures alone. */
-static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *status_out,
-                     cuuint64_t *id_out, struct sim_capture **capture_out)
+static CUresult info(CUstream handle, bool per_thread, const struct answer *out)
 {
     struct CUstream_st *stream;
-    if (status_out == NULL)
+    if (out->status == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
     CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
@@ -495,16 +550,8 @@ static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *st
                 result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
         }
     }
-    if (result == CUDA_SUCCESS) {
-        struct sim_capture *capture = stream->capture;
-        if (capture_out != NULL)
-            *capture_out = capture;
-        *status_out = capture == NULL       ? CU_STREAM_CAPTURE_STATUS_NONE
-                      : capture->is_invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                            : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        if (capture != NULL && id_out != NULL)
-            *id_out = capture->id;
-    }
+    if (result == CUDA_SUCCESS)
+        describe_locked(stream->capture, out);
     pthread_mutex_unlock(&sim_lock);
     return result;
 }
@@ -512,45 +559,27 @@ static CUresult info(CUstream handle, bool per_thread, CUstreamCaptureStatus *st
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
     SIM_ENTER(cuStreamIsCapturing);
-    return info(hStream, false, captureStatus, NULL, NULL);
+    return info(hStream, false, &(struct answer){.status = captureStatus});
 }
 
 CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
 {
     SIM_ENTER(cuStreamIsCapturing_ptsz);
-    return info(hStream, true, captureStatus, NULL, NULL);
+    return info(hStream, true, &(struct answer){.status = captureStatus});
 }
 
 CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                 cuuint64_t *id_out)
 {
     SIM_ENTER(cuStreamGetCaptureInfo);
-    return info(hStream, false, captureStatus_out, id_out, NULL);
+    return info(hStream, false, &(struct answer){.status = captureStatus_out, .id = id_out});
 }
 
 CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                      cuuint64_t *id_out)
 {
     SIM_ENTER(cuStreamGetCaptureInfo_ptsz);
-    return info(hStream, true, captureStatus_out, id_out, NULL);
-}
-
-static CUresult long_info(CUstream stream, bool per_thread, CUstreamCaptureStatus *status_out,
-                          cuuint64_t *id_out, CUgraph *graph_out,
-                          const CUgraphNode **dependencies_out, size_t *count_out)
-{
-    struct sim_capture *capture = NULL;
-    const CUresult result = info(stream, per_thread, status_out, id_out, &capture);
-    if (result != CUDA_SUCCESS || *status_out != CU_STREAM_CAPTURE_STATUS_ACTIVE)
-        return result;
-    /* The list is the capture's, until its next call. */
-    if (graph_out != NULL)
-        *graph_out = capture->graph;
-    if (dependencies_out != NULL)
-        *dependencies_out = capture->after;
-    if (count_out != NULL)
-        *count_out = capture->after_count;
-    return CUDA_SUCCESS;
+    return info(hStream, true, &(struct answer){.status = captureStatus_out, .id = id_out});
 }
 
 CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
@@ -559,8 +588,9 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *capt
                                    size_t *numDependencies_out)
 {
     SIM_ENTER(cuStreamGetCaptureInfo_v2);
-    return long_info(hStream, false, captureStatus_out, id_out, graph_out, dependencies_out,
-                     numDependencies_out);
+    return info(hStream, false,
+                &(struct answer){captureStatus_out, id_out, graph_out, dependencies_out,
+                                 numDependencies_out});
 }
 
 CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
@@ -569,8 +599,9 @@ CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream, CUstreamCaptureStatus 
                                         size_t *numDependencies_out)
 {
     SIM_ENTER(cuStreamGetCaptureInfo_v2_ptsz);
-    return long_info(hStream, true, captureStatus_out, id_out, graph_out, dependencies_out,
-                     numDependencies_out);
+    return info(hStream, true,
+                &(struct answer){captureStatus_out, id_out, graph_out, dependencies_out,
+                                 numDependencies_out});
 }
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
@@ -582,8 +613,9 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
     SIM_ENTER(cuStreamGetCaptureInfo_v3);
     if (edgeData_out != NULL)
         *edgeData_out = NULL;
-    return long_info(hStream, false, captureStatus_out, id_out, graph_out, dependencies_out,
-                     numDependencies_out);
+    return info(hStream, false,
+                &(struct answer){captureStatus_out, id_out, graph_out, dependencies_out,
+                                 numDependencies_out});
 }
 
 CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
@@ -595,6 +627,7 @@ CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream hStream, CUstreamCaptureStatus 
     SIM_ENTER(cuStreamGetCaptureInfo_v3_ptsz);
     if (edgeData_out != NULL)
         *edgeData_out = NULL;
-    return long_info(hStream, true, captureStatus_out, id_out, graph_out, dependencies_out,
-                     numDependencies_out);
+    return info(hStream, true,
+                &(struct answer){captureStatus_out, id_out, graph_out, dependencies_out,
+                                 numDependencies_out});
 }

@@ -77,6 +77,13 @@ uint64_t sim_new_id_locked(void)
     return ++last;
 }
 
+uint64_t sim_draw_locked(uint64_t limit)
+{
+    static uint64_t state = 1;
+    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407); /* MMIX */
+    return (state >> 33) % limit;
+}
+
 /* --- settings */
 
 /* The value of a variable, or what SIM_SETTINGS says of it; NULL: neither is there. Ends with a
@@ -242,13 +249,34 @@ static unsigned read_broken(void)
     return broken;
 }
 
+/* SIMCUDA_PROFILE, as the driver says it. 12 and 13 are their last versions that are simulated. */
+static int read_version(void)
+{
+    static const struct {
+        const char *text;
+        int version;
+    } versions[] = {{"12", 12090}, {"12.4", 12040}, {"12.9", 12090},
+                    {"13", 13000}, {"13.0", 13000}, {"13.1", 13010}};
+    const char *text = find_setting("SIMCUDA_PROFILE");
+    const size_t length = text == NULL ? 0 : strcspn(text, " ");
+    for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
+        if (strlen(versions[i].text) == length && strncmp(versions[i].text, text, length) == 0)
+            return versions[i].version;
+    }
+    if (length > 0)
+        sim_complain(
+            "SIMCUDA_PROFILE is \"%.*s\", expected 12.4, 12.9, 13.0 or 13.1; it is not used",
+            (int)length, text);
+    return 0;
+}
+
 static void configure(void)
 {
     char path[PATH_MAX_BYTES];
     sim_config.devices = (int)setting("SIMCUDA_DEVICES", 1, SIM_DEVICES_MAX, 1);
     sim_config.memory_bytes = setting("SIMCUDA_MEMORY_MIB", 2, (size_t)1 << 20, 8192) << 20;
     sim_config.granule_bytes = (size_t)64 << 10;
-    const size_t wanted = setting("SIMCUDA_GRANULE_KIB", 64, 2048, 2048) << 10;
+    const size_t wanted = setting("SIMCUDA_GRANULE_KIB", 64, 32768, 2048) << 10;
     while (sim_config.granule_bytes < wanted)
         sim_config.granule_bytes *= 2;
     sim_config.low_addresses = setting("SIMCUDA_LOW", 0, 1, 0) == 1;
@@ -258,6 +286,9 @@ static void configure(void)
     sim_config.delay_us = (unsigned)setting("SIMCUDA_DELAY_US", 0, 10 * 1000 * 1000, 0);
     sim_config.eager = setting("SIMCUDA_EAGER", 0, 1, 0) == 1;
     sim_config.reads_late = setting("SIMCUDA_LATE", 0, 1, 0) == 1;
+    sim_config.others_leave_bytes = setting("SIMCUDA_OTHERS", 0, (size_t)1 << 20, 0) << 20;
+    sim_config.jitter_us = (unsigned)setting("SIMCUDA_JITTER_US", 0, 1000 * 1000, 0);
+    sim_config.driver_version = read_version();
     sim_config.broken = read_broken();
     sim_config.has_switch = setting("SIMCUDA_MULTICAST", 0, 1, 0) == 1;
     read_faults();

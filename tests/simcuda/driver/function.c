@@ -91,13 +91,15 @@ static CUresult get_name_locked(struct sim_function *function, void *argument)
 CUresult cuFuncGetName(const char **name, CUfunction hfunc)
 {
     SIM_ENTER(cuFuncGetName);
-    return name == NULL ? CUDA_ERROR_INVALID_VALUE : ask_function(hfunc, get_name_locked, name);
+    return name == NULL || hfunc == NULL ? CUDA_ERROR_INVALID_VALUE
+                                         : ask_function(hfunc, get_name_locked, name);
 }
 
 CUresult cuKernelGetName(const char **name, CUkernel hfunc)
 {
     SIM_ENTER(cuKernelGetName);
-    return name == NULL ? CUDA_ERROR_INVALID_VALUE : ask(hfunc, get_name_locked, name);
+    return name == NULL || hfunc == NULL ? CUDA_ERROR_INVALID_VALUE
+                                         : ask(hfunc, get_name_locked, name);
 }
 
 static CUresult get_module_locked(struct sim_function *function, void *argument)

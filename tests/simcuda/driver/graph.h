@@ -102,7 +102,9 @@ void sim_body_run(const struct sim_body *body);
 
 /* Memory nodes (graph_memory.c), by address. */
 CUresult sim_graph_memory_make(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult sim_graph_memory_make_locked(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params);
 CUresult sim_graph_memory_add_free(CUgraph graph, CUdeviceptr address);
+CUresult sim_graph_memory_add_free_locked(CUgraph graph, CUdeviceptr address);
 CUresult sim_graph_memory_params(CUdeviceptr address, CUDA_MEM_ALLOC_NODE_PARAMS *params_out);
 void sim_graph_memory_leave(CUdeviceptr address); /* takes sim_lock: its last node is gone */
 bool sim_graph_memory_instantiate_locked(CUdeviceptr address, CUgraphExec exec);

@@ -37,7 +37,7 @@ void sim_graph_memory_forget_locked(struct sim_memory *memory)
 
 /* --- making nodes */
 
-CUresult sim_graph_memory_make(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+CUresult sim_graph_memory_make_locked(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
     struct sim_memory *memory;
     if (params == NULL || params->bytesize == 0 ||
@@ -49,7 +49,6 @@ CUresult sim_graph_memory_make(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params
     CUresult result = sim_device_check(params->poolProps.location.id);
     if (result != CUDA_SUCCESS)
         return result;
-    pthread_mutex_lock(&sim_lock);
     result = sim_memory_reserve_locked(SIM_GRAPHED, params->poolProps.location.id, params->bytesize,
                                        &memory);
     if (result == CUDA_SUCCESS) {
@@ -58,13 +57,19 @@ CUresult sim_graph_memory_make(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params
         *memory->in_graph =
             (struct sim_graph_memory){.owner = graph, .params = *params, .has_node = true};
     }
+    return result;
+}
+
+CUresult sim_graph_memory_make(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    pthread_mutex_lock(&sim_lock);
+    const CUresult result = sim_graph_memory_make_locked(graph, params);
     pthread_mutex_unlock(&sim_lock);
     return result;
 }
 
-CUresult sim_graph_memory_add_free(CUgraph graph, CUdeviceptr address)
+CUresult sim_graph_memory_add_free_locked(CUgraph graph, CUdeviceptr address)
 {
-    pthread_mutex_lock(&sim_lock);
     const struct sim_memory *memory = find_locked(address);
     struct sim_graph_memory *state = memory != NULL ? memory->in_graph : NULL;
     const bool is_legal = state != NULL && !state->is_freed_by_owner &&
@@ -73,8 +78,15 @@ CUresult sim_graph_memory_add_free(CUgraph graph, CUdeviceptr address)
         state->is_freed_by_owner = true;
     else if (is_legal)
         state->is_freed_by_other = true;
-    pthread_mutex_unlock(&sim_lock);
     return is_legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_graph_memory_add_free(CUgraph graph, CUdeviceptr address)
+{
+    pthread_mutex_lock(&sim_lock);
+    const CUresult result = sim_graph_memory_add_free_locked(graph, address);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
 }
 
 CUresult sim_graph_memory_params(CUdeviceptr address, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)

@@ -37,6 +37,21 @@ struct opened {
 };
 static struct opened *all_opened;
 
+void sim_ipc_describe_locked(const struct sim_memory *memory, void *handle_out)
+{
+    struct ticket ticket = {.magic = MAGIC, .process = (int32_t)getpid()};
+    struct sim_physical *physical = sim_memory_physical_locked(memory, &ticket.begin);
+    physical->exported = true;
+    ticket.buffer_id = memory->buffer_id;
+    ticket.file_offset = physical->offset;
+    ticket.backed_bytes = physical->bytes;
+    ticket.bytes = memory->region.bytes;
+    ticket.file = physical->file;
+    ticket.device = physical->device;
+    memset(handle_out, 0, sizeof(CUipcMemHandle));
+    memcpy(handle_out, &ticket, sizeof(ticket));
+}
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
 {
     SIM_ENTER(cuIpcGetMemHandle);
@@ -44,30 +59,17 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)
     const CUresult result = sim_current_device(&device);
     if (result != CUDA_SUCCESS || pHandle == NULL)
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
-    struct ticket ticket = {.magic = MAGIC, .process = (int32_t)getpid()};
     pthread_mutex_lock(&sim_lock);
     const struct sim_memory *memory = sim_memory_find_locked(dptr);
     const bool is_ours = memory != NULL && memory->kind == SIM_DEVICE && !memory->internal;
-    if (is_ours) {
-        struct sim_physical *physical = sim_memory_physical_locked(memory, &ticket.begin);
-        physical->exported = true;
-        ticket.buffer_id = memory->buffer_id;
-        ticket.file_offset = physical->offset;
-        ticket.backed_bytes = physical->bytes;
-        ticket.bytes = memory->region.bytes;
-        ticket.file = physical->file;
-        ticket.device = physical->device;
-    }
+    if (is_ours)
+        sim_ipc_describe_locked(memory, pHandle);
     pthread_mutex_unlock(&sim_lock);
-    if (!is_ours)
-        return CUDA_ERROR_INVALID_VALUE;
-    memset(pHandle, 0, sizeof(*pHandle));
-    memcpy(pHandle, &ticket, sizeof(ticket));
-    return CUDA_SUCCESS;
+    return is_ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult map_locked(const struct ticket *ticket, struct CUctx_st *context,
-                           CUdeviceptr *address_out)
+static CUresult map_locked(const struct ticket *ticket, enum sim_kind kind,
+                           struct CUctx_st *context, struct sim_memory **out)
 {
     char path[64];
     CUdeviceptr address;
@@ -91,12 +93,22 @@ static CUresult map_locked(const struct ticket *ticket, struct CUctx_st *context
         return result;
     }
     struct sim_memory *memory =
-        sim_memory_add_locked(SIM_IPC, address + ticket->begin, ticket->bytes, context);
+        sim_memory_add_locked(kind, address + ticket->begin, ticket->bytes, context);
     memory->device = ticket->device;
     memory->physical = physical;
     memory->backed_bytes = physical->bytes;
-    *address_out = memory->region.begin;
+    *out = memory;
     return CUDA_SUCCESS;
+}
+
+CUresult sim_ipc_map_locked(const void *handle, enum sim_kind kind, struct CUctx_st *context,
+                            struct sim_memory **out)
+{
+    struct ticket ticket;
+    memcpy(&ticket, handle, sizeof(ticket));
+    return ticket.magic != MAGIC || ticket.device < 0 || ticket.device >= sim_config.devices
+               ? CUDA_ERROR_INVALID_VALUE
+               : map_locked(&ticket, kind, context, out);
 }
 
 static CUresult open_memory(CUdeviceptr *address_out, CUipcMemHandle handle, unsigned flags)
@@ -121,12 +133,12 @@ static CUresult open_memory(CUdeviceptr *address_out, CUipcMemHandle handle, uns
     while (opened != NULL && memcmp(&opened->ticket, &ticket, sizeof(ticket)) != 0)
         opened = opened->next;
     if (opened == NULL) {
-        CUdeviceptr address;
-        result = map_locked(&ticket, context, &address);
+        struct sim_memory *memory;
+        result = map_locked(&ticket, SIM_IPC, context, &memory);
         if (result == CUDA_SUCCESS) {
             opened = sim_zalloc(sizeof(*opened));
             opened->ticket = ticket;
-            opened->address = address;
+            opened->address = memory->region.begin;
             opened->next = all_opened;
             all_opened = opened;
         }

@@ -445,7 +445,7 @@ CUresult cuMemGetInfo_v2(size_t *free_out, size_t *total)
         return result;
     pthread_mutex_lock(&sim_lock);
     if (free_out != NULL)
-        *free_out = sim_config.memory_bytes - sim_devices[device].used_bytes;
+        *free_out = sim_physical_free_bytes_locked(device);
     if (total != NULL)
         *total = sim_config.memory_bytes;
     pthread_mutex_unlock(&sim_lock);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* A block that the pool keeps for its next allocations. */
 struct kept {
@@ -19,8 +20,12 @@ struct CUmemPoolHandle_st {
     struct sim_region region; /* begin: the handle */
     CUdevice device;
     enum sim_kind kind; /* of its memory: pooled device memory, host memory, managed memory */
+    CUmemLocation location;
     bool is_default;
-    bool is_destroyed; /* goes with its last allocation */
+    struct CUmemPoolHandle_st
+        *current;                   /* of a default one of host or managed memory: in its place */
+    bool is_shareable, is_imported; /* by a file descriptor */
+    bool is_destroyed;              /* goes with its last allocation */
     uint64_t release_threshold;
     uint64_t used, used_high, reserved, reserved_high;
     int reuse[3]; /* follow event dependencies, opportunistic, internal dependencies */
@@ -52,6 +57,7 @@ static struct CUmemPoolHandle_st *create_locked(CUdevice device)
     pool->region = (struct sim_region){(uint64_t)pool, 1};
     pool->device = device;
     pool->kind = SIM_POOLED;
+    pool->location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->access[device] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     sim_table_add(&pools, &pool->region);
@@ -72,6 +78,30 @@ static struct CUmemPoolHandle_st *current_pool_locked(CUdevice device)
 {
     struct sim_device *place = &sim_devices[device];
     return place->pool != NULL ? place->pool : default_pool_locked(device);
+}
+
+static bool is_of(const struct CUmemPoolHandle_st *pool, enum sim_kind kind,
+                  const CUmemLocation *location)
+{
+    return pool->kind == kind && pool->location.type == location->type &&
+           (pool->location.id == location->id || location->type == CU_MEM_LOCATION_TYPE_HOST);
+}
+
+/* The default pool of host memory, or of managed memory, at a location. */
+static struct CUmemPoolHandle_st *default_pool_at_locked(enum sim_kind kind,
+                                                         const CUmemLocation *location)
+{
+    for (size_t i = 0; i < pools.count; i++) {
+        struct CUmemPoolHandle_st *pool = (struct CUmemPoolHandle_st *)pools.rows[i];
+        if (pool->is_default && is_of(pool, kind, location))
+            return pool;
+    }
+    const bool is_on_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    struct CUmemPoolHandle_st *pool = create_locked(is_on_device ? location->id : 0);
+    pool->kind = kind;
+    pool->location = *location;
+    pool->is_default = true;
+    return pool;
 }
 
 static void free_if_over_locked(struct CUmemPoolHandle_st *pool)
@@ -221,6 +251,17 @@ static CUresult allocate_locked(struct CUmemPoolHandle_st *pool, size_t bytes,
     return CUDA_SUCCESS;
 }
 
+/* In a graph it is a memory node, which takes from no pool: the pool says where. */
+static CUresult capture_locked(struct CUstream_st *stream, const struct CUmemPoolHandle_st *pool,
+                               size_t bytes, CUdeviceptr *address_out)
+{
+    const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = pool->location};
+    return pool->kind != SIM_POOLED || pool->is_shareable
+               ? CUDA_ERROR_NOT_SUPPORTED
+               : sim_capture_allocate_locked(stream, &props, bytes, address_out);
+}
+
 static CUresult allocate(CUdeviceptr *address_out, size_t bytes, CUmemoryPool pool, CUstream handle,
                          bool per_thread)
 {
@@ -231,14 +272,15 @@ static CUresult allocate(CUdeviceptr *address_out, size_t bytes, CUmemoryPool po
     CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
     if (result == CUDA_SUCCESS && stream->is_legacy)
         result = sim_capture_refuse_legacy_locked(stream->context);
-    /* In a graph it would be a memory node, with an address of its own at every launch. */
-    if (result == CUDA_SUCCESS && stream->capture != NULL)
-        result = CUDA_ERROR_NOT_SUPPORTED;
     if (result == CUDA_SUCCESS && pool != NULL)
         result = find_locked(pool);
+    if (result == CUDA_SUCCESS && pool == NULL)
+        pool = current_pool_locked(stream->context->device);
+    if (result == CUDA_SUCCESS && pool->is_imported)
+        result = CUDA_ERROR_NOT_SUPPORTED;
     if (result == CUDA_SUCCESS)
-        result = allocate_locked(pool != NULL ? pool : current_pool_locked(stream->context->device),
-                                 bytes, address_out);
+        result = stream->capture != NULL ? capture_locked(stream, pool, bytes, address_out)
+                                         : allocate_locked(pool, bytes, address_out);
     pthread_mutex_unlock(&sim_lock);
     return result;
 }
@@ -303,9 +345,10 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
     CUresult result = sim_stream_find_locked(handle, per_thread, &stream);
     if (result == CUDA_SUCCESS && stream->is_legacy)
         result = sim_capture_refuse_legacy_locked(stream->context);
-    if (result == CUDA_SUCCESS && stream->capture != NULL)
-        result = CUDA_ERROR_NOT_SUPPORTED;
-    if (result == CUDA_SUCCESS) {
+    const bool is_captured = result == CUDA_SUCCESS && stream->capture != NULL;
+    if (is_captured) {
+        result = sim_capture_free_locked(stream, address);
+    } else if (result == CUDA_SUCCESS) {
         struct sim_memory *memory = sim_memory_find_locked(address);
         const bool is_ours = memory != NULL && memory->region.begin == address &&
                              !memory->freeing && !memory->internal &&
@@ -321,7 +364,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
         }
     }
     pthread_mutex_unlock(&sim_lock);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS || is_captured)
         return result;
     struct free_work *job = sim_zalloc(sizeof(*job));
     job->work.run = run_free;
@@ -345,19 +388,30 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 /* --- pools */
 
+/* Locations, as cuda.h has them for cuMemGetDefaultMemPool. Managed memory may have none. */
+static CUresult kind_at(const CUmemLocation *location, CUmemAllocationType type,
+                        enum sim_kind *kind_out)
+{
+    const CUmemLocationType place = location->type;
+    const bool is_host =
+        place == CU_MEM_LOCATION_TYPE_HOST || place == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    const bool is_managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if ((!is_managed && type != CU_MEM_ALLOCATION_TYPE_PINNED) ||
+        (!is_host && place != CU_MEM_LOCATION_TYPE_DEVICE &&
+         !(is_managed && place == CU_MEM_LOCATION_TYPE_NONE)))
+        return CUDA_ERROR_INVALID_VALUE;
+    *kind_out = is_managed ? SIM_MANAGED : is_host ? SIM_HOST : SIM_POOLED;
+    return place == CU_MEM_LOCATION_TYPE_DEVICE ? sim_device_check(location->id) : CUDA_SUCCESS;
+}
+
 static CUresult kind_of(const CUmemPoolProps *props, enum sim_kind *kind_out)
 {
-    const CUmemLocationType place = props->location.type;
-    const bool is_host = place == CU_MEM_LOCATION_TYPE_HOST;
-    const bool is_managed = props->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
-    if ((!is_managed && props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) ||
-        place == CU_MEM_LOCATION_TYPE_INVALID)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((!is_host && place != CU_MEM_LOCATION_TYPE_DEVICE) ||
-        props->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    const CUresult result = kind_at(&props->location, props->allocType, kind_out);
+    const bool is_shareable = props->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    if (result == CUDA_SUCCESS && is_shareable &&
+        (props->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || *kind_out != SIM_POOLED))
         return CUDA_ERROR_NOT_SUPPORTED;
-    *kind_out = is_managed ? SIM_MANAGED : is_host ? SIM_HOST : SIM_POOLED;
-    return CUDA_SUCCESS;
+    return result;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
@@ -366,17 +420,28 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
     enum sim_kind kind;
     if (pool == NULL || poolProps == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = kind_of(poolProps, &kind);
+    const CUresult result = kind_of(poolProps, &kind);
     const bool is_on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (result == CUDA_SUCCESS && is_on_device)
-        result = sim_device_check(poolProps->location.id);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&sim_lock);
     *pool = create_locked(is_on_device ? poolProps->location.id : 0);
     (*pool)->kind = kind;
+    (*pool)->location = poolProps->location;
+    (*pool)->is_shareable = poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE;
     pthread_mutex_unlock(&sim_lock);
     return CUDA_SUCCESS;
+}
+
+static void forget_current_locked(const struct CUmemPoolHandle_st *pool)
+{
+    if (sim_devices[pool->device].pool == pool)
+        sim_devices[pool->device].pool = NULL;
+    for (size_t i = 0; i < pools.count; i++) {
+        struct CUmemPoolHandle_st *each = (struct CUmemPoolHandle_st *)pools.rows[i];
+        if (each->current == pool)
+            each->current = NULL;
+    }
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
@@ -387,8 +452,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     if (result == CUDA_SUCCESS && pool->is_default)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS) {
-        if (sim_devices[pool->device].pool == pool)
-            sim_devices[pool->device].pool = NULL;
+        forget_current_locked(pool);
         trim_locked(pool, 0);
         pool->is_destroyed = true;
         free_if_over_locked(pool);
@@ -556,7 +620,9 @@ static CUresult set_pool(CUdevice device, CUmemoryPool pool)
         return result;
     pthread_mutex_lock(&sim_lock);
     result = find_locked(pool);
-    if (result == CUDA_SUCCESS && pool->device != device)
+    if (result == CUDA_SUCCESS &&
+        (pool->device != device || pool->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+         pool->is_imported))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         sim_devices[device].pool = pool;
@@ -582,33 +648,136 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool)
     return set_pool(dev, pool);
 }
 
-static CUresult check_location(const CUmemLocation *location, CUmemAllocationType type)
+/* Of a device's own memory, or of host and managed memory, whose default pools know the current. */
+static CUresult get_pool_at(CUmemoryPool *pool_out, const CUmemLocation *location,
+                            CUmemAllocationType type, bool is_default)
 {
-    if (location == NULL || location->type == CU_MEM_LOCATION_TYPE_INVALID)
+    enum sim_kind kind;
+    if (pool_out == NULL || location == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_NOT_SUPPORTED;
+    const CUresult result = kind_at(location, type, &kind);
+    if (result != CUDA_SUCCESS || kind == SIM_POOLED)
+        return result != CUDA_SUCCESS ? result : get_pool(pool_out, location->id, is_default);
+    pthread_mutex_lock(&sim_lock);
+    struct CUmemPoolHandle_st *pool = default_pool_at_locked(kind, location);
+    *pool_out = is_default || pool->current == NULL ? pool : pool->current;
+    pthread_mutex_unlock(&sim_lock);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
                                 CUmemAllocationType type)
 {
     SIM_ENTER(cuMemGetDefaultMemPool);
-    const CUresult result = check_location(location, type);
-    return result != CUDA_SUCCESS ? result : get_pool(pool_out, location->id, true);
+    return get_pool_at(pool_out, location, type, true);
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
     SIM_ENTER(cuMemGetMemPool);
-    const CUresult result = check_location(location, type);
-    return result != CUDA_SUCCESS ? result : get_pool(pool, location->id, false);
+    return get_pool_at(pool, location, type, false);
 }
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
     SIM_ENTER(cuMemSetMemPool);
-    const CUresult result = check_location(location, type);
-    return result != CUDA_SUCCESS ? result : set_pool(location->id, pool);
+    enum sim_kind kind;
+    if (location == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = kind_at(location, type, &kind);
+    if (result != CUDA_SUCCESS || kind == SIM_POOLED)
+        return result != CUDA_SUCCESS ? result : set_pool(location->id, pool);
+    pthread_mutex_lock(&sim_lock);
+    result = find_locked(pool);
+    if (result == CUDA_SUCCESS && !is_of(pool, kind, location))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        default_pool_at_locked(kind, location)->current = pool;
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
+/* --- pools of several processes: a file with the pool's device; pointers as in ipc.c */
+
+struct pool_file {
+    uint64_t magic;
+    int32_t device;
+};
+#define POOL_MAGIC 0x53494d504f4f4c31ull
+
+CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool,
+                                          CUmemAllocationHandleType handleType,
+                                          unsigned long long flags)
+{
+    SIM_ENTER(cuMemPoolExportToShareableHandle);
+    if (handle_out == NULL || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = find_locked(pool);
+    if (result == CUDA_SUCCESS && !pool->is_shareable)
+        result = CUDA_ERROR_INVALID_VALUE;
+    const struct pool_file content = {POOL_MAGIC, result == CUDA_SUCCESS ? pool->device : 0};
+    pthread_mutex_unlock(&sim_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    const int file = memfd_create("simcuda-pool", MFD_CLOEXEC);
+    if (file < 0 || pwrite(file, &content, sizeof(content), 0) != sizeof(content))
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    *(int *)handle_out = file;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
+                                            CUmemAllocationHandleType handleType,
+                                            unsigned long long flags)
+{
+    SIM_ENTER(cuMemPoolImportFromShareableHandle);
+    struct pool_file content = {0};
+    if (pool_out == NULL || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (pread((int)(intptr_t)handle, &content, sizeof(content), 0) != sizeof(content) ||
+        content.magic != POOL_MAGIC || sim_device_check(content.device) != CUDA_SUCCESS)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    *pool_out = create_locked(content.device);
+    (*pool_out)->is_imported = true;
+    pthread_mutex_unlock(&sim_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data_out, CUdeviceptr ptr)
+{
+    SIM_ENTER(cuMemPoolExportPointer);
+    if (data_out == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    const struct sim_memory *memory = sim_memory_find_locked(ptr);
+    const bool is_ours = memory != NULL && memory->region.begin == ptr && !memory->freeing &&
+                         memory->pool != NULL && memory->pool->is_shareable;
+    if (is_ours)
+        sim_ipc_describe_locked(memory, data_out);
+    pthread_mutex_unlock(&sim_lock);
+    return is_ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool,
+                                CUmemPoolPtrExportData *data)
+{
+    SIM_ENTER(cuMemPoolImportPointer);
+    struct sim_memory *memory;
+    if (ptr_out == NULL || data == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    CUresult result = find_locked(pool);
+    if (result == CUDA_SUCCESS && !pool->is_imported)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = sim_ipc_map_locked(data, SIM_POOLED, NULL, &memory);
+    if (result == CUDA_SUCCESS) {
+        count_locked(pool, memory);
+        pool->used += memory->backed_bytes;
+        *ptr_out = memory->region.begin;
+    }
+    pthread_mutex_unlock(&sim_lock);
+    return result;
 }

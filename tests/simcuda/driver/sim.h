@@ -44,8 +44,9 @@ enum sim_entry {
 extern const char *const sim_entry_names[SIM_ENTRY_COUNT]; /* lookup.c */
 
 /*
- * What cuDriverGetVersion says: 13000, or 12090 in the library of profile12/ and everywhere when
- * SIMCUDA_PROFILE is 12. Entries that are newer are not found by cuGetProcAddress (lookup.c).
+ * What cuDriverGetVersion says: what SIMCUDA_PROFILE says, else 13000, or the version of the
+ * library in profile12/ or profile12.4/. Entries that are newer are not found by cuGetProcAddress
+ * (lookup.c).
  */
 int sim_driver_version(void);
 

@@ -12,8 +12,13 @@
  *
  *   SIMCUDA_DEVICES=<n>        number of devices, 1 to 16; default 1
  *   SIMCUDA_MEMORY_MIB=<n>     memory of each device; default 8192
- *   SIMCUDA_GRANULE_KIB=<n>    allocation granularity, 64 to 2048, rounded up to a power of two; default
- *                              2048, which real devices have
+ *   SIMCUDA_GRANULE_KIB=<n>    allocation granularity, 64 to 32768, rounded up to a power of two; default
+ *                              2048, which GPUs of today have. No documentation names a number: a program asks
+ *                              cuMemGetAllocationGranularity (CUDA driver API, virtual memory management)
+ *   SIMCUDA_OTHERS=<n>         other processes use each device: at any moment they have all but n MiB of it, or nothing, or
+ *                              something between; another amount at each call that makes memory or asks how much is free.
+ *                              "In a multi-tenant situation, free estimate returned is prone to race condition" (CUDA
+ *                              driver API, cuMemGetInfo). A program that has less than n MiB is never refused for them
  *   SIMCUDA_LOW=1              reservations begin at 0x302000000, as those of real drivers on Linux do, while cuMemAlloc
  *                              gives 0x7f... (what cuda-gdb prints of llama.cpp's pool; kvcache-ai/Mooncake#2511). What
  *                              lies below, from 0x200000000 on, is mapped without access, as real drivers leave it.
@@ -26,6 +31,10 @@
  *                              2: with another byte each time
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
  *                              makes missing synchronisation visible; default 0
+ *   SIMCUDA_JITTER_US=<n>      half of what streams do, events among it, waits up to so long: what different streams do comes
+ *                              in an order of its own, and so do their events. Only what a stream or an event orders is
+ *                              ordered (CUDA programming guide, asynchronous concurrent execution). Nothing where
+ *                              SIMCUDA_EAGER is 1
  *   SIMCUDA_EAGER=1            a device that is done at once: what nothing in a stream is before runs before the
  *                              call that queues it returns; host functions still run on threads of their own
  *   SIMCUDA_LATE=1             asynchronous copies read pageable memory when the stream gets there, not before they return.
@@ -42,8 +51,11 @@
  *                              resolver: cuGetProcAddress gives addresses outside of the library, which lead there.
  *                              No driver is known for any of these; they are for programs that ask whether it is so
  *   SIMCUDA_MULTICAST=1        the devices have a switch between them: multicast objects (else not supported)
- *   SIMCUDA_PROFILE=12|13      12 hides the functions that CUDA 13 added from cuGetProcAddress;
- *                              default 13. The library in profile12/ does not export them either
+ *   SIMCUDA_PROFILE=12.4|12.9|13.0|13.1
+ *                              the version that the driver says it has, and whose functions cuGetProcAddress finds; those
+ *                              that 13.1 added refuse every call. Which version brought what is in cudaTypedefs.h. 12 is 12.9, 13 is
+ *                              13.0, the default. The libraries in profile12/ (12.9) and profile12.4/ do not export newer
+ *                              ones either
  *   SIMCUDA_FAULTS=<function>:<nth>=<number>[,...]
  *                              the nth call (from 1) of this export does nothing and returns the
  *                              CUresult with this number, as in cuMemCreate:3=2; a ! behind
@@ -81,15 +93,17 @@
  * device. The host reaches all device memory, so giving it access to a mapping changes nothing.
  *
  * Order. The legacy default stream, per-thread default streams and non-blocking streams order
- * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not:
- * unmapping under queued work is a race, reported and counted. Copies from pageable memory read it
- * before the call returns (but SIMCUDA_LATE), copies from pinned memory when the stream gets there.
+ * themselves as documented. cuMemFree and cuMemFreeHost wait for the device; cuMemUnmap does not
+ * (PyTorch, ExpandableSegment::unmapHandles: "MemUnmap and MemRelease do not appear to synchronize
+ * in all cases"): unmapping under queued work is a race, reported and counted. Copies from pageable
+ * memory read it before the call returns (but SIMCUDA_LATE), copies from pinned memory when the
+ * stream gets there.
  * Copies to pageable memory are synchronous. Driver calls from host functions give
  * CUDA_ERROR_NOT_PERMITTED.
  *
  * Capture. All modes, with streams that join through events; calls that may synchronise, and the
  * legacy stream next to a blocking stream, fail and invalidate. The graph is there, and grows,
- * while the capture goes on. A stream-ordered allocation or free in a capture is not supported.
+ * while the capture goes on. A stream-ordered allocation or free in a capture is a memory node.
  * Captured work of several streams is one chain, and so is what cuStreamGetCaptureInfo says of
  * dependencies.
  *
@@ -99,11 +113,12 @@
  * inside its graphs cannot be changed once it is executable. Graphs with either cannot be cloned.
  *
  * Descriptions. Textures, surfaces, core dumps and advice for managed memory are kept and given
- * back, without an effect; attributes of core dumps for one context alone are not simulated.
+ * back, without an effect.
  * Multiprocessors are split in groups of two, but a green context has all of its device.
  *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
- * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives.
+ * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives,
+ * as what is exported of pools.
  * Memory that was exported is not given back to the system before its process ends. Events of
  * cuIpcGetEventHandle are recorded and waited for by any process that has them.
  *

@@ -236,11 +236,27 @@ static bool open_device_file(struct sim_device *device)
     return true;
 }
 
+/* Half of the time others have all that they leave nobody, at other times nothing or something. */
+static size_t draw_limit_locked(void)
+{
+    const size_t all = sim_config.memory_bytes, least = sim_config.others_leave_bytes;
+    if (least == 0 || least >= all)
+        return all;
+    const uint64_t moment = sim_draw_locked(4);
+    return moment < 2 ? least : moment == 2 ? all : least + sim_draw_locked(all - least);
+}
+
+size_t sim_physical_free_bytes_locked(CUdevice device)
+{
+    const size_t used = sim_devices[device].used_bytes, limit = draw_limit_locked();
+    return limit > used ? limit - used : 0;
+}
+
 CUresult sim_physical_create_locked(CUdevice ordinal, size_t bytes, struct sim_physical **out)
 {
     struct sim_device *device = &sim_devices[ordinal];
     uint64_t offset;
-    if (bytes > sim_config.memory_bytes - device->used_bytes || !open_device_file(device) ||
+    if (bytes > sim_physical_free_bytes_locked(ordinal) || !open_device_file(device) ||
         !sim_extents_take(&device->space, bytes, SIM_GRANULE, &offset))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct sim_physical *physical = sim_zalloc(sizeof(*physical));

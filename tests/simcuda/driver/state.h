@@ -40,6 +40,9 @@ struct sim_config {
     bool eager;      /* work that nothing is before runs on the thread that queues it */
     unsigned broken; /* one bit for each of enum sim_broken */
     bool reads_late; /* pageable sources of asynchronous copies, when the stream gets there */
+    size_t others_leave_bytes; /* of each device's memory; 0: there are no others */
+    unsigned jitter_us;
+    int driver_version; /* 0: the one that the library was built for */
 };
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)
@@ -66,6 +69,9 @@ extern _Thread_local struct sim_thread sim_thread;
 
 /* Ids for contexts, streams, buffers, handles, captures; never 0, never used twice. */
 uint64_t sim_new_id_locked(void);
+
+/* A number below `limit`, for settings that draw; the same ones in every process. */
+uint64_t sim_draw_locked(uint64_t limit);
 
 void sim_fault_locked(CUdeviceptr address, size_t bytes, const char *what);
 
@@ -125,6 +131,8 @@ struct sim_physical {
     CUmemAllocationProp prop;
 };
 CUresult sim_physical_create_locked(CUdevice device, size_t bytes, struct sim_physical **out);
+/* What the device has left at this moment (SIMCUDA_OTHERS). */
+size_t sim_physical_free_bytes_locked(CUdevice device);
 /* From what sim_physical_open_locked gave, here or in another process; NULL: it is not that. */
 struct sim_physical *sim_physical_import_locked(int file);
 void sim_physical_drop_if_unused_locked(struct sim_physical *physical);
@@ -308,6 +316,10 @@ uint64_t sim_now_ns(void);
 
 /* Work arrives on a capturing stream. Takes the work. */
 CUresult sim_capture_add_locked(struct CUstream_st *stream, struct sim_work *work);
+/* Stream-ordered memory becomes memory of the graph. */
+CUresult sim_capture_allocate_locked(struct CUstream_st *stream, const CUmemPoolProps *props,
+                                     size_t bytes, CUdeviceptr *address_out);
+CUresult sim_capture_free_locked(struct CUstream_st *stream, CUdeviceptr address);
 /* Is the legacy stream of the context closed because a blocking stream captures? */
 CUresult sim_capture_refuse_legacy_locked(struct CUctx_st *context);
 /*
@@ -344,3 +356,11 @@ bool sim_graph_memory_free_locked(CUdeviceptr address); /* false: there is none 
 void sim_pools_forget_locked(struct sim_memory *memory); /* memory of a pool goes */
 void sim_pool_free_locked(struct sim_memory *memory);    /* it is freed, and the pool may keep it */
 bool sim_pool_allows_locked(const struct CUmemPoolHandle_st *pool, CUdevice device, bool write);
+
+/* --- memory of other processes (ipc.c) */
+/* What names granules of this process to others, in 64 bytes, while it lives. */
+void sim_ipc_describe_locked(const struct sim_memory *memory, void *handle_out);
+/* The same granules here, also in the process that they are of. CUDA_ERROR_INVALID_VALUE: the bytes
+ * are no such name. */
+CUresult sim_ipc_map_locked(const void *handle, enum sim_kind kind, struct CUctx_st *context,
+                            struct sim_memory **out);

@@ -125,22 +125,31 @@ static void free_if_over_locked(struct CUstream_st *stream)
         free_stream(stream);
 }
 
-static void delay(void)
+/* Half of all entries are not late by chance, so that others overtake those that are. */
+static unsigned draw_delay_us_locked(const struct sim_work *work)
 {
-    const struct timespec pause = {sim_config.delay_us / 1000000,
-                                   (long)(sim_config.delay_us % 1000000) * 1000};
-    if (sim_config.delay_us > 0)
+    const unsigned jitter = sim_config.eager ? 0 : sim_config.jitter_us;
+    const bool is_late = jitter > 0 && sim_draw_locked(2) == 0;
+    return (work != NULL ? sim_config.delay_us : 0) +
+           (is_late ? (unsigned)sim_draw_locked(jitter) + 1 : 0);
+}
+
+static void delay(unsigned us)
+{
+    const struct timespec pause = {us / 1000000, (long)(us % 1000000) * 1000};
+    if (us > 0)
         nanosleep(&pause, NULL);
 }
 
 static void run_locked(struct CUstream_st *stream, struct sim_mark *mark)
 {
     struct sim_work *work = mark->work;
+    const unsigned delay_us = draw_delay_us_locked(work);
     stream->running = mark;
-    if (work != NULL) {
+    if (work != NULL || delay_us > 0) {
         pthread_mutex_unlock(&sim_lock);
-        delay();
-        if (work->runs_after_error || sim_sticky_error() == CUDA_SUCCESS)
+        delay(delay_us);
+        if (work != NULL && (work->runs_after_error || sim_sticky_error() == CUDA_SUCCESS))
             work->run(work);
         pthread_mutex_lock(&sim_lock);
     }

@@ -350,3 +350,67 @@ MS_TEST(a_capturing_stream_may_go)
     OK(cuMemsetD8(address, 1, 10));
     OK(cuCtxSynchronize());
 }
+
+/* Memory of the graph: there from the first launch on, and an address at once. */
+MS_TEST(stream_ordered_memory_in_a_capture)
+{
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUdeviceptr outside, inside, out;
+    size_t count = 0;
+    unsigned char seen = 0;
+    start();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&out, 1));
+    OK(cuMemAllocAsync(&outside, 4 * MIB, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuMemAllocAsync(&inside, 4 * MIB, stream));
+    OK(cuMemsetD8Async(inside, 9, 4 * MIB, stream));
+    OK(cuMemcpyDtoDAsync(out, inside + 4 * MIB - 1, 1, stream));
+    FAILS(cuMemFreeAsync(outside, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemFreeAsync(inside, stream));
+    FAILS(cuMemFreeAsync(inside, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphGetNodes(graph, NULL, &count));
+    CHECK_EQ(count, 4);
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemsetD8(out, 0, 1));
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuStreamSynchronize(stream));
+        OK(cuMemcpyDtoH(&seen, out, 1));
+        CHECK_EQ(seen, 9);
+    }
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemFreeAsync(outside, stream));
+    OK(cuStreamSynchronize(stream));
+}
+
+/* An allocation that the graph leaves is the program's. */
+MS_TEST(captured_memory_that_stays)
+{
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUdeviceptr memory;
+    unsigned char seen = 0;
+    start();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuMemAllocAsync(&memory, 4 * MIB, stream));
+    OK(cuMemsetD8Async(memory, 5, 4 * MIB, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH(&seen, memory + MIB, 1));
+    CHECK_EQ(seen, 5);
+    FAILS(cuGraphLaunch(exec, stream), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemFreeAsync(memory, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+}

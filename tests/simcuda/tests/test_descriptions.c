@@ -118,6 +118,24 @@ MS_TEST(core_dumps)
           CUDA_ERROR_INVALID_VALUE);
 }
 
+MS_TEST(core_dumps_of_a_context)
+{
+    bool yes = true;
+    size_t bytes = sizeof yes;
+    FAILS(cuCoredumpSetAttribute(CU_COREDUMP_LIGHTWEIGHT, &yes, &bytes),
+          CUDA_ERROR_NOT_INITIALIZED);
+    OK(cuInit(0));
+    FAILS(cuCoredumpSetAttribute(CU_COREDUMP_LIGHTWEIGHT, &yes, &bytes),
+          CUDA_ERROR_INVALID_CONTEXT);
+    start();
+    OK(cuCoredumpSetAttribute(CU_COREDUMP_LIGHTWEIGHT, &yes, &bytes));
+    yes = false;
+    OK(cuCoredumpGetAttribute(CU_COREDUMP_LIGHTWEIGHT, &yes, &bytes));
+    CHECK(yes);
+    OK(cuCoredumpGetAttributeGlobal(CU_COREDUMP_LIGHTWEIGHT, &yes, &bytes));
+    CHECK(!yes);
+}
+
 MS_TEST(groups_of_multiprocessors)
 {
     CUdevResource all;

@@ -300,6 +300,8 @@ MS_TEST(functions_tell_about_themselves)
     CHECK(get(module, "fill32") == fill);
     OK(cuFuncGetName(&name, fill));
     CHECK(strcmp(name, "fill32") == 0);
+    CHECK_EQ(cuFuncGetName(&name, NULL), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuKernelGetName(&name, NULL), CUDA_ERROR_INVALID_VALUE);
     OK(cuFuncGetModule(&owner, fill));
     CHECK(owner == module);
     OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, fill));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Exports and cuGetProcAddress of the simulated driver. The libraries are opened by path, as a
- * program that is linked with neither; they are named by SIM_LIBRARY and SIM_LIBRARY_12.
+ * program that is linked with none; they are named by SIM_LIBRARY, SIM_LIBRARY_12 and
+ * SIM_LIBRARY_12_4.
  */
 #include "tests/simcuda/harness/test.h"
 
@@ -270,4 +271,54 @@ MS_TEST(the_older_profile_by_environment)
 {
     setenv("SIMCUDA_PROFILE", "12", 1);
     check_profile_12(open_driver("SIM_LIBRARY"));
+}
+
+static int version_of(void *driver)
+{
+    int (*version)(int *) = (int (*)(int *))dlsym(driver, "cuDriverGetVersion");
+    int seen = 0;
+    CHECK_EQ(version(&seen), 0);
+    return seen;
+}
+
+/* cuCtxRecordEvent came with 12.5. */
+MS_TEST(the_oldest_library)
+{
+    void *driver = open_driver("SIM_LIBRARY_12_4");
+    CHECK_EQ(version_of(driver), 12040);
+    CHECK(dlsym(driver, "cuCtxRecordEvent") == NULL);
+    CHECK(dlsym(driver, "cuMemcpyBatchAsync") == NULL);
+    CHECK(look_up(driver, "cuCtxRecordEvent", 12040, 0) == NULL);
+    CHECK(look_up(driver, "cuMemCreate", 12040, 0) == dlsym(driver, "cuMemCreate"));
+}
+
+MS_TEST(the_oldest_profile_by_environment)
+{
+    setenv("SIMCUDA_PROFILE", "12.4", 1);
+    void *driver = open_driver("SIM_LIBRARY");
+    CHECK_EQ(version_of(driver), 12040);
+    CHECK(look_up(driver, "cuCtxRecordEvent", 12040, 0) == NULL);
+}
+
+MS_TEST(an_older_library_stays_older)
+{
+    setenv("SIMCUDA_PROFILE", "13.1", 1);
+    CHECK_EQ(version_of(open_driver("SIM_LIBRARY_12")), 12090);
+}
+
+MS_TEST(the_newer_profile_by_environment)
+{
+    setenv("SIMCUDA_PROFILE", "13.1", 1);
+    void *driver = open_driver("SIM_LIBRARY");
+    CHECK_EQ(version_of(driver), 13010);
+    CUresult (*added)(void) = (CUresult(*)(void))look_up(driver, "cuGraphGetId", 13010, 0);
+    CHECK_EQ(added(), CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(look_up(driver, "cuGraphGetId", 13000, 0) == NULL);
+    CHECK(look_up(driver, "cuMulticastBindMem", 13000, 0) == dlsym(driver, "cuMulticastBindMem"));
+    CHECK(look_up(driver, "cuMulticastBindMem", 13010, 0) != dlsym(driver, "cuMulticastBindMem"));
+}
+
+MS_TEST(the_newest_functions_are_not_in_older_drivers)
+{
+    CHECK(look_up(open_driver("SIM_LIBRARY"), "cuGraphGetId", 13000, 0) == NULL);
 }
