@@ -12,13 +12,6 @@
 
 #include <math.h>
 
-/* at::PhiloxCudaState */
-struct philox_state {
-    uint64_t seed, offset; /* places of them when captured */
-    uint64_t unused;
-    bool captured;
-};
-
 static void philox_round(uint32_t *counter, const uint32_t *key)
 {
     const uint64_t a = UINT64_C(0xD2511F53) * counter[0];
@@ -47,6 +40,15 @@ static void philox(uint64_t seed, uint64_t thread, uint64_t place, uint32_t *num
 static float to_uniform(uint32_t number)
 {
     return (float)number * 0x1p-32F + 0x1p-33F;
+}
+
+void host_draw_uniform(const struct host_philox *state, uint64_t thread, uint64_t place,
+                       float *values)
+{
+    uint32_t numbers[4];
+    philox(state->seed, thread, state->offset / 4 + place, numbers);
+    for (int i = 0; i < 4; i++)
+        values[i] = to_uniform(numbers[i]);
 }
 
 /* curand_box_muller */
@@ -110,7 +112,7 @@ static struct transform read_transform(const char *name, const unsigned char *ca
 #define HOST_DRAWN_EVERY 1
 #endif
 
-static void distribute(const struct simcuda_launch *launch, const struct philox_state *state,
+static void distribute(const struct simcuda_launch *launch, const struct host_philox *state,
                        size_t numel, const struct host_operands *operands,
                        const struct transform *transform)
 {
@@ -131,7 +133,7 @@ static void distribute(const struct simcuda_launch *launch, const struct philox_
 static void run(const struct simcuda_launch *launch, void **args)
 {
     const int64_t numel = SIMCUDA_ARG(args, 0, int64_t);
-    const struct philox_state *state = args[1];
+    const struct host_philox *state = args[1];
     const unsigned char *lambda = args[3];
     struct host_operands operands = {.count = 1};
     /* The second lambda of distribution_nullary_kernel has the calculator. */

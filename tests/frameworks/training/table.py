@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows: how train.py is called, and with how many ranks."""
+from collections import namedtuple
+
+# name: as --only has it. checkpoint: a file of make_checkpoint.py. ranks: their number.
+Row = namedtuple("Row", "name title arguments checkpoint ranks")
+
+
+def row(name, title, *arguments, model="llama", ranks=1):
+    checkpoint = "llama.safetensors" if model == "llama" else "gpt2.pt"
+    return Row(name, title, ["--model", model, *arguments], checkpoint, ranks)
+
+
+ROWS = [
+    row("llama", "Llama"),
+    row("gpt2", "GPT-2, tied", model="gpt2"),
+    row("llama-fused", "Llama, fused AdamW", "--optimizer", "fused"),
+    row("llama-forloop", "Llama, AdamW one by one", "--optimizer", "forloop"),
+    row("llama-adapters", "Llama, adapters of frozen weights", "--adapters"),
+    row("llama-recompute", "Llama, activation checkpointing", "--recompute"),
+    row("llama-accumulate", "Llama, gradients of four batches", "--accumulate"),
+    row("llama-autocast", "Llama, autocast to bfloat16", "--precision", "autocast"),
+    row("llama-average", "Llama, a moving average, evaluated", "--average"),
+    row("llama-save", "Llama, saved by safetensors and loaded again", "--save", "safetensors"),
+    row("gpt2-save", "GPT-2, saved by torch.save and loaded again", "--save", "torch", model="gpt2"),
+    row("llama-ddp", "Llama, DDP", "--parallel", "ddp", ranks=2),
+    row("gpt2-ddp", "GPT-2, DDP", "--parallel", "ddp", model="gpt2", ranks=2),
+    row("llama-fsdp1", "Llama, FSDP1", "--parallel", "fsdp1", ranks=2),
+    row("gpt2-fsdp1", "GPT-2, FSDP1", "--parallel", "fsdp1", model="gpt2", ranks=2),
+    row("llama-fsdp2", "Llama, FSDP2", "--parallel", "fsdp2", ranks=2),
+    row("gpt2-fsdp2", "GPT-2, FSDP2", "--parallel", "fsdp2", model="gpt2", ranks=2),
+    row("llama-fsdp2-mixed", "Llama, FSDP2 in bfloat16", "--parallel", "fsdp2", "--precision", "mixed", ranks=2),
+    row("llama-fsdp1-mixed", "Llama, FSDP1 in bfloat16", "--parallel", "fsdp1", "--precision", "mixed", ranks=2),
+    row("llama-fsdp2-save", "Llama, FSDP2, saved by DCP and loaded again", "--parallel", "fsdp2", "--save", "dcp", ranks=2),
+    row("llama-fsdp2-4", "Llama, FSDP2", "--parallel", "fsdp2", ranks=4),
+]

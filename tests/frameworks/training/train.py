@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a checkpoint and trains: --model, --parallel and so on say what and how. Prints a line of JSON for each step, with
+the loss and the seconds until the device had done all of it, and one in the end, with a hash of the parameters."""
+import argparse
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
+
+from models import KINDS, LAYERS, Config
+
+ROWS, LENGTH = 2, 32
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer and its low-rank adapter."""
+
+    def __init__(self, base, rank=8):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.first = nn.Linear(base.in_features, rank, bias=False)
+        self.second = nn.Linear(rank, base.out_features, bias=False)
+        nn.init.zeros_(self.second.weight)
+
+    def forward(self, x):
+        return self.base(x) + 2.0 * self.second(self.first(x))
+
+
+def adapt(model):
+    model.requires_grad_(False)
+    for layer in model.layers:
+        for name, child in [*layer.named_modules()]:
+            if isinstance(child, nn.Linear):
+                parent, _, leaf = name.rpartition(".")
+                setattr(layer.get_submodule(parent) if parent else layer, leaf, Adapted(child))
+
+
+def recompute(layer):
+    layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+class Training:
+    def __init__(self, options):
+        self.options = options
+        self.rank, self.world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(self.device)
+        if options.parallel != "none":
+            dist.init_process_group("nccl", device_id=self.device)
+        torch.manual_seed(1234)
+        self.numbers = torch.Generator().manual_seed(99 + self.rank)
+        self.averaged = None
+
+    # --- the model
+
+    def build(self, path):
+        with self.device:
+            model = KINDS[self.options.model](Config())
+        if path is not None:
+            state = load_file(path) if path.endswith(".safetensors") else torch.load(path, mmap=True)
+            model.load_state_dict(state)
+        if self.options.adapters:
+            with self.device:
+                adapt(model)
+        if self.options.recompute:
+            for layer in model.layers:
+                recompute(layer)
+        return self.distribute(model)
+
+    def distribute(self, model):
+        half = torch.bfloat16 if self.options.precision == "mixed" else None
+        if self.options.parallel == "ddp":
+            return DistributedDataParallel(model, device_ids=[self.device])
+        if self.options.parallel == "fsdp1":
+            mixed = MixedPrecision(param_dtype=half, reduce_dtype=torch.float32) if half else None
+            return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy(LAYERS), use_orig_params=True,
+                                            mixed_precision=mixed, device_id=self.device)
+        if self.options.parallel == "fsdp2":
+            policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+            for layer in model.layers:
+                fully_shard(layer, mp_policy=policy)
+            fully_shard(model, mp_policy=policy)
+        return model
+
+    def optimizer_of(self, model):
+        how = {"foreach": {"foreach": True}, "fused": {"fused": True}, "forloop": {"foreach": False}}
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.1, **how[self.options.optimizer])
+
+    def start(self, path):
+        self.model = self.build(path)
+        self.optimizer = self.optimizer_of(self.model)
+
+    # --- steps
+
+    def batch(self):
+        words = torch.randint(Config.words, (ROWS, LENGTH + 1), generator=self.numbers)
+        return words.to(self.device)
+
+    def loss_of(self, batch):
+        automatic = self.options.precision == "autocast"
+        with torch.autocast("cuda", torch.bfloat16) if automatic else contextlib.nullcontext():
+            scores = self.model(batch[:, :-1])
+            return F.cross_entropy(scores.flatten(0, 1).float(), batch[:, 1:].flatten())
+
+    def step(self):
+        parts = 4 if self.options.accumulate else 1
+        total = 0.0
+        for _ in range(parts):
+            loss = self.loss_of(self.batch()) / parts
+            loss.backward()
+            total += loss.detach()
+        trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        if self.options.parallel == "fsdp1":
+            self.model.clip_grad_norm_(1.0)
+        else:
+            nn.utils.clip_grad_norm_(trained, 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.options.average:
+            if self.averaged is None:
+                self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+            self.averaged.update_parameters(self.model)
+        return total.item()
+
+    @torch.no_grad()
+    def evaluate(self):
+        model = self.averaged if self.averaged is not None else self.model
+        kept, self.model = self.model, model.eval()
+        loss = self.loss_of(self.batch()).item()
+        self.model = kept.train()
+        return loss
+
+    # --- saved and loaded again
+
+    def save_and_load(self, folder):
+        path = os.path.join(folder, "saved")
+        if self.options.save == "dcp":
+            model, optimizer = get_state_dict(self.model, self.optimizer)
+            dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=path)
+            del self.model, self.optimizer
+            self.start(None)
+            model, optimizer = get_state_dict(self.model, self.optimizer)
+            dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)
+            set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+            return
+        model = self.model.module if self.options.parallel == "ddp" else self.model
+        state = dict(model.state_dict())
+        suffix = ".safetensors" if self.options.save == "safetensors" else ".pt"
+        if self.rank == 0:
+            if self.options.save == "safetensors":
+                save_file(state, path + suffix)
+            else:
+                torch.save(state, path + suffix)
+            torch.save(self.optimizer.state_dict(), path + ".optimizer")
+        if self.world > 1:
+            dist.barrier()
+        del self.model, self.optimizer, model, state
+        self.start(path + suffix)
+        self.optimizer.load_state_dict(torch.load(path + ".optimizer", map_location=self.device))
+
+    # --- all of it
+
+    def digest(self):
+        result = hashlib.sha256()
+        for parameter in self.model.parameters():
+            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            result.update(local.detach().cpu().contiguous().view(torch.uint8).numpy())
+        return result.hexdigest()
+
+    def run(self):
+        self.start(self.options.checkpoint)
+        torch.cuda.synchronize()
+        for number in range(self.options.steps):
+            begin = time.perf_counter()
+            loss = self.step()
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - begin
+            print(json.dumps({"step": number + 1, "loss": loss.hex(), "seconds": round(seconds, 5)}), flush=True)
+            if self.options.save and number + 1 == self.options.steps // 2:
+                self.save_and_load(self.options.folder)
+        end = {"parameters": self.digest()}
+        if self.options.steps > 0:
+            end["evaluated"] = self.evaluate().hex()
+        print(json.dumps(end), flush=True)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=KINDS, default="llama")
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--parallel", choices=["none", "ddp", "fsdp1", "fsdp2"], default="none")
+    parser.add_argument("--optimizer", choices=["foreach", "fused", "forloop"], default="foreach")
+    parser.add_argument("--precision", choices=["single", "autocast", "mixed"], default="single")
+    parser.add_argument("--adapters", action="store_true", help="train low-rank adapters of frozen weights")
+    parser.add_argument("--recompute", action="store_true", help="activation checkpointing")
+    parser.add_argument("--accumulate", action="store_true", help="gradients of four batches")
+    parser.add_argument("--average", action="store_true", help="an exponential moving average of the parameters")
+    parser.add_argument("--save", choices=["torch", "safetensors", "dcp"], help="in the middle, and go on from there")
+    parser.add_argument("--folder", help="for --save")
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    # No GPU-only attention: PyTorch's own operations.
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    Training(options).run()
+
+
+if __name__ == "__main__":
+    main()
