@@ -313,6 +313,12 @@ NOTES = """What grows faster than it must, and why it stays so:
 - *Allocations: look up an address*: a binary search, so the number of steps is the logarithm; but with a million allocations
   each step waits for memory.
 
+What costs more than it might, and why:
+
+- *Launch, 256 bytes of pointers*: each of 32 words is looked up, under a lock that guards the index; that is taken twice, and the launch is
+  noted for what it may write. Numbers in place of pointers cost a quarter of that, because a comparison with two bounds rejects them.
+- *Copies that become snapshots*: see above.
+
 What cannot run here is not in the table: ranks are processes, and of a million there are only plans; and Linux allows 65530
 mappings. Tensors of a file have 64 KiB each, and are brought into memory 256 at a time.
 """
