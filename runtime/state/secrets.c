@@ -39,7 +39,7 @@ static bool begins_with(const char *name, const char *end, const char *word)
     for (; name < end && *word != '\0'; name++) {
         if (!is_alphanumeric(*name))
             continue;
-        if (tolower((unsigned char)*name) != *word++)
+        if ((*name | 0x20) != *word++) /* a small letter, or the same digit */
             return false;
     }
     return *word == '\0';

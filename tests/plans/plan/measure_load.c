@@ -89,8 +89,10 @@ static void measure_plan(const char *path, long before)
     if (placement == NULL)
         stop("out of memory");
     printf("bound %ld\n", anonymous() - before);
-    for (size_t i = 0; i < ms_plan_count(plan); i++)
-        names += strlen(ms_plan_entry_name(plan, i)) + 1;
+    for (size_t i = 0; i < ms_plan_count(plan); i++) {
+        const char *name = ms_plan_entry_name(plan, i);
+        names += name != NULL ? strlen(name) + 1 : 0;
+    }
     printf("names %zu\ntensors %zu\n", names, ms_plan_count(plan));
     ms_placement_destroy(placement);
     ms_layout_destroy(layout);

@@ -12,6 +12,7 @@ from workplace import Control, Run, check_memory, expect, is_error, is_ok, range
 
 RANK, WORLD = 1, 4
 ANSWER_S = 10  # that another client may take at most
+CLIENTS, PATIENCE_S = 32, 10  # of the socket (runtime/control/socket.h)
 
 
 class Session:
@@ -173,6 +174,20 @@ def check_silent(place, checkpoint, made):
         control.close()
 
 
+def check_full(place, checkpoint, made):
+    """More clients than there is room for are refused, and those that say nothing for 10 s are dropped."""
+    session = Session(place, checkpoint, made)
+    silent = [session.connect() for _ in range(CLIENTS)]
+    refused = session.connect()
+    answer = refused.send(b"status\n").answer()
+    expect("too many connections" in answer, f"client {CLIENTS + 1}: {answer!r}")
+    for control in silent:
+        control.socket.settimeout(PATIENCE_S + 20)  # on a machine that is busy
+        expect(control.socket.recv(1) == b"", "a client that says nothing is answered")
+    session.status()
+    session.finish(False)
+
+
 def check_two(place, checkpoint, made):
     """Two at once: both are answered, and the later plan is in force."""
     session = Session(place, checkpoint, made)
@@ -288,7 +303,8 @@ def check_storm(place, checkpoint, made):
 
 TESTS = [("its place and its mode", check_place), ("another user", check_other_user), ("a plan", check_plan),
          ("garbage", check_garbage), ("more than a plan may have", check_too_big), ("half a message", check_half),
-         ("clients that say nothing", check_silent), ("two clients", check_two), ("bad plans", check_bad_plans),
+         ("clients that say nothing", check_silent), ("as many clients as there can be", check_full),
+         ("two clients", check_two), ("bad plans", check_bad_plans),
          ("a path that is occupied", check_occupied), ("two programs, one path", check_taken),
          ("a child that ends", check_fork), ("while the program loads", check_while_loading),
          ("a storm of plans", check_storm)]

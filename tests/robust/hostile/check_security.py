@@ -306,15 +306,23 @@ SETTINGS = ("METASHARD_LOG", "METASHARD_DUMP", "METASHARD_CONTROL", "METASHARD_P
             "METASHARD_STATE_DIR", "XDG_RUNTIME_DIR")
 
 
+PLACES = ("/run/user/0/metashard", "/tmp/metashard-0")  # of the state pages, by default
+
+
 def privileged(place, path):
     """The job in a program that the kernel runs with raised privileges: (what it printed, what it left)."""
     folder = place.new(0o777)
     settings = {name: os.path.join(folder, name.lower()) for name in SETTINGS}
     settings["METASHARD_LOG"] = "trace:" + settings["METASHARD_LOG"]
     environment = {"METASHARD_EXPLAIN": "1", "METASHARD_MIN_BYTES": "nonsense", "METASHARD_NO_SUCH": "1", **settings}
-    done = subprocess.run([path, place.data], env=environment, capture_output=True, text=True, timeout=60, user=NOBODY,
-                          group=NOBODY)
-    return done, os.listdir(folder)
+    job = subprocess.Popen([path, place.data], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           user=NOBODY, group=NOBODY)
+    out, error = job.communicate(timeout=60)
+    pages = [os.path.join(folder, f"metashard-{job.pid}.state") for folder in PLACES]
+    left = os.listdir(folder) + list(filter(os.path.exists, pages))
+    for page in filter(os.path.exists, pages):
+        os.unlink(page)
+    return subprocess.CompletedProcess(path, job.returncode, out, error), left
 
 
 def is_open_to_others(path):
@@ -338,7 +346,7 @@ def check_privileges(place):
     if "secure 1" not in done.stdout:
         skip(name, "set-user-id has no effect here")
         return
-    for folder in ("/run/user/0/metashard", "/tmp/metashard-0"):
+    for folder in PLACES:
         if os.path.isdir(folder):
             left += [entry for entry in os.listdir(folder) if is_open_to_others(os.path.join(folder, entry))]
     report(name, "" if "right" in done.stdout and not done.stderr and not left else
@@ -353,10 +361,10 @@ def check_privileges(place):
 
 
 # Calls that make, change or remove something by a name.
-CALLS = "open,openat,creat,mkdir,mkdirat,mknod,mknodat,link,linkat,symlink,symlinkat,rename,renameat,renameat2,unlink," \
+CALLS = "open,openat,openat2,creat,mkdir,mkdirat,mknod,mknodat,link,linkat,symlink,symlinkat,rename,renameat,renameat2,unlink," \
         "unlinkat,truncate,chmod,fchmodat,chown,bind,connect"
-WRITES = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(?:(open|openat|creat)\((.*?O_(?:WRONLY|RDWR|CREAT|TRUNC).*)"
-                    r"|(mkdir|mkdirat|mknod|mknodat|link|linkat|symlink|symlinkat|rename|renameat|renameat2|unlink|unlinkat"
+WRITES = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(?:(open|openat|openat2)\((.*?O_(?:WRONLY|RDWR|CREAT|TRUNC).*)"
+                    r"|(creat|mkdir|mkdirat|mknod|mknodat|link|linkat|symlink|symlinkat|rename|renameat|renameat2|unlink|unlinkat"
                     r"|truncate|chmod|fchmodat|chown|bind|connect)\((.*))\) += (?!-1 ENOENT)")
 
 

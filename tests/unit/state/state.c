@@ -646,14 +646,15 @@ MS_TEST(of_other_files_only_those_that_were_being_made_go)
         const char *name;
         bool goes;
         int hours;
-    } files[] = {{".metashard-new-1-2", true, 2},
-                 {".metashard-new-3-4", false, 0},
-                 {".other", false, MONTH},
-                 {"other.state", false, MONTH},
-                 {"metashard-plan", false, MONTH},
-                 {"metashard-1.state", false, MONTH}}; /* it has no page's mark */
+    } files[] = {{".metashard-new-1-2", true, 2},  {".metashard-new-3-4", false, 0},
+                 {".other", false, MONTH},         {"other.state", false, MONTH},
+                 {"metashard-plan", false, MONTH}, {"metashard-1.state", false, MONTH}};
     char path[128];
     page_folder_make();
+    const pid_t unmarked = leave_page(0, 0, MONTH * 3600);
+    const int page = open(page_path(unmarked), O_WRONLY | O_CLOEXEC);
+    CHECK_EQ(pwrite(page, "another", 7, 0), 7);
+    close(page);
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
         make_old_file(files[i].name, "content", files[i].hours);
     clean_pages(0);
@@ -663,6 +664,7 @@ MS_TEST(of_other_files_only_those_that_were_being_made_go)
             ms_test_fail(__FILE__, __LINE__, "%s is%s there", files[i].name,
                          files[i].goes ? "" : " not");
     }
+    CHECK(is_there(unmarked));
 }
 
 MS_TEST(old_pages_go_and_those_of_living_processes_stay)
