@@ -52,6 +52,15 @@ def adapt(model):
                 setattr(layer.get_submodule(parent) if parent else layer, leaf, Adapted(child))
 
 
+def digest_of(model):
+    """Of all parameters, or of this rank's part of them."""
+    result = hashlib.sha256()
+    for parameter in model.parameters():
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        result.update(local.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return result.hexdigest()
+
+
 def recompute(layer):
     layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
 
@@ -178,13 +187,6 @@ class Training:
 
     # --- all of it
 
-    def digest(self):
-        result = hashlib.sha256()
-        for parameter in self.model.parameters():
-            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            result.update(local.detach().cpu().contiguous().view(torch.uint8).numpy())
-        return result.hexdigest()
-
     def run(self):
         self.start(self.options.checkpoint)
         torch.cuda.synchronize()
@@ -196,7 +198,7 @@ class Training:
             print(json.dumps({"step": number + 1, "loss": loss.hex(), "seconds": round(seconds, 5)}), flush=True)
             if self.options.save and number + 1 == self.options.steps // 2:
                 self.save_and_load(self.options.folder)
-        end = {"parameters": self.digest()}
+        end = {"parameters": digest_of(self.model)}
         if self.options.steps > 0:
             end["evaluated"] = self.evaluate().hex()
         print(json.dumps(end), flush=True)

@@ -153,3 +153,4 @@ simcuda_kernel *host_find_embedding(const char *name);
 simcuda_kernel *host_find_dropout(const char *name);
 simcuda_kernel *host_find_triangle(const char *name);
 simcuda_kernel *host_find_shards(const char *name);
+simcuda_kernel *host_find_scan(const char *name);
