@@ -26,6 +26,8 @@ ROWS = [
     row("llama-accumulate", "Llama, gradients of four batches", "--accumulate"),
     row("llama-autocast", "Llama, autocast to bfloat16", "--precision", "autocast"),
     row("llama-average", "Llama, a moving average, evaluated", "--average"),
+    row("llama-graph", "Llama, a CUDA graph of the step, fused AdamW", "--graph", "--optimizer", "fused"),
+    row("llama-graph-foreach", "Llama, a CUDA graph of the step", "--graph"),
     row("llama-save", "Llama, saved by safetensors and loaded again", "--save", "safetensors"),
     row("gpt2-save", "GPT-2, saved by torch.save and loaded again", "--save", "torch", model="gpt2"),
     pretrained("trainer", "transformers' Llama, its Trainer", "trainer", "accelerate"),
@@ -42,5 +44,6 @@ ROWS = [
     row("llama-fsdp1-mixed", "Llama, FSDP1 in bfloat16", "--parallel", "fsdp1", "--precision", "mixed", ranks=2),
     row("llama-fsdp2-save", "Llama, FSDP2, saved by DCP and loaded again", "--parallel", "fsdp2", "--save", "dcp", ranks=2),
     pretrained("accelerate-ddp", "transformers' Llama, accelerate with DDP", "accelerate", "accelerate", ranks=2),
+    row("llama-tp", "Llama, tensor parallel and FSDP2", "--parallel", "tp", "--optimizer", "forloop", ranks=4),
     row("llama-fsdp2-4", "Llama, FSDP2", "--parallel", "fsdp2", ranks=4),
 ]
