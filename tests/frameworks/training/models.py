@@ -56,16 +56,16 @@ class LlamaAttention(nn.Module):
         self.output = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x, cosine, sine):
-        batch, length, width = x.shape
+        batch, length, _ = x.shape
         query, key, value = (part(x).view(batch, length, -1, self.size).transpose(1, 2)
                              for part in (self.query, self.key, self.value))
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        key, value = (part[:, :, None].expand(-1, -1, self.heads // self.groups, -1, -1).reshape(
-            batch, self.heads, length, self.size) for part in (key, value))
+        key, value = (part[:, :, None].expand(-1, -1, self.heads // self.groups, -1, -1).flatten(1, 2)
+                      for part in (key, value))
         scores = query @ key.transpose(2, 3) / math.sqrt(self.size)
         later = torch.full((length, length), float("-inf"), device=x.device, dtype=scores.dtype).triu(1)
         weights = F.softmax(scores + later, dim=-1, dtype=torch.float32).to(x.dtype)
-        return self.output((weights @ value).transpose(1, 2).reshape(batch, length, width))
+        return self.output((weights @ value).transpose(1, 2).reshape(batch, length, -1))
 
 
 class LlamaLayer(nn.Module):

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows: how train.py is called, and with how many ranks."""
+"""The rows: which script is called, how, and with how many ranks."""
 from collections import namedtuple
 
-# name: as --only has it. checkpoint: a file of make_checkpoint.py. ranks: their number.
-Row = namedtuple("Row", "name title arguments checkpoint ranks")
+# name: as --only has it. checkpoint: a file or folder of make_checkpoint.py. ranks: their number. packages: what the script
+# imports and a machine may lack; then the row is skipped.
+Row = namedtuple("Row", "name title script arguments checkpoint ranks packages")
 
 
 def row(name, title, *arguments, model="llama", ranks=1):
     checkpoint = "llama.safetensors" if model == "llama" else "gpt2.pt"
-    return Row(name, title, ["--model", model, *arguments], checkpoint, ranks)
+    return Row(name, title, "train.py", ["--model", model, *arguments], checkpoint, ranks, ())
+
+
+def pretrained(name, title, how, *packages, model="llama", ranks=1):
+    return Row(name, title, "pretrained.py", ["--how", how], "pretrained-" + model, ranks, ("transformers", *packages))
 
 
 ROWS = [
@@ -21,8 +26,14 @@ ROWS = [
     row("llama-accumulate", "Llama, gradients of four batches", "--accumulate"),
     row("llama-autocast", "Llama, autocast to bfloat16", "--precision", "autocast"),
     row("llama-average", "Llama, a moving average, evaluated", "--average"),
+    row("llama-graph", "Llama, a CUDA graph of the step, fused AdamW", "--graph", "--optimizer", "fused"),
+    row("llama-graph-foreach", "Llama, a CUDA graph of the step", "--graph"),
     row("llama-save", "Llama, saved by safetensors and loaded again", "--save", "safetensors"),
     row("gpt2-save", "GPT-2, saved by torch.save and loaded again", "--save", "torch", model="gpt2"),
+    pretrained("trainer", "transformers' Llama, its Trainer", "trainer", "accelerate"),
+    pretrained("trainer-gpt2", "transformers' GPT-2, its Trainer", "trainer", "accelerate", model="gpt2"),
+    pretrained("accelerate", "transformers' Llama, accelerate", "accelerate", "accelerate"),
+    pretrained("adapters", "transformers' Llama, LoRA of peft", "adapters", "peft"),
     row("llama-ddp", "Llama, DDP", "--parallel", "ddp", ranks=2),
     row("gpt2-ddp", "GPT-2, DDP", "--parallel", "ddp", model="gpt2", ranks=2),
     row("llama-fsdp1", "Llama, FSDP1", "--parallel", "fsdp1", ranks=2),
@@ -32,5 +43,7 @@ ROWS = [
     row("llama-fsdp2-mixed", "Llama, FSDP2 in bfloat16", "--parallel", "fsdp2", "--precision", "mixed", ranks=2),
     row("llama-fsdp1-mixed", "Llama, FSDP1 in bfloat16", "--parallel", "fsdp1", "--precision", "mixed", ranks=2),
     row("llama-fsdp2-save", "Llama, FSDP2, saved by DCP and loaded again", "--parallel", "fsdp2", "--save", "dcp", ranks=2),
+    pretrained("accelerate-ddp", "transformers' Llama, accelerate with DDP", "accelerate", "accelerate", ranks=2),
+    row("llama-tp", "Llama, tensor parallel and FSDP2", "--parallel", "tp", "--optimizer", "forloop", ranks=4),
     row("llama-fsdp2-4", "Llama, FSDP2", "--parallel", "fsdp2", ranks=4),
 ]

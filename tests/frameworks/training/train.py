@@ -18,7 +18,9 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -27,6 +29,9 @@ from torch.utils.checkpoint import checkpoint
 from models import KINDS, LAYERS, Config
 
 ROWS, LENGTH = 2, 32
+# Of Llama's layers, by tensor parallelism.
+PARTS = {**{name: ColwiseParallel() for name in ("attention.query", "attention.key", "attention.value", "gate", "up")},
+         **{name: RowwiseParallel() for name in ("attention.output", "down")}}
 
 
 class Adapted(nn.Module):
@@ -52,6 +57,15 @@ def adapt(model):
                 setattr(layer.get_submodule(parent) if parent else layer, leaf, Adapted(child))
 
 
+def digest_of(model):
+    """Of all parameters, or of this rank's part of them."""
+    result = hashlib.sha256()
+    for parameter in model.parameters():
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        result.update(local.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return result.hexdigest()
+
+
 def recompute(layer):
     layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
 
@@ -65,7 +79,7 @@ class Training:
         if options.parallel != "none":
             dist.init_process_group("nccl", device_id=self.device)
         torch.manual_seed(1234)
-        self.numbers = torch.Generator().manual_seed(99 + self.rank)
+        self.numbers = torch.Generator().manual_seed(99 + (self.rank // 2 if options.parallel == "tp" else self.rank))
         self.averaged = None
 
     # --- the model
@@ -92,17 +106,24 @@ class Training:
             mixed = MixedPrecision(param_dtype=half, reduce_dtype=torch.float32) if half else None
             return FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy(LAYERS), use_orig_params=True,
                                             mixed_precision=mixed, device_id=self.device)
-        if self.options.parallel == "fsdp2":
+        if self.options.parallel in ("fsdp2", "tp"):
+            mesh = None
+            if self.options.parallel == "tp":
+                both = init_device_mesh("cuda", (self.world // 2, 2), mesh_dim_names=("data", "tensor"))
+                mesh = both["data"]
+                for layer in model.layers:
+                    parallelize_module(layer, both["tensor"], PARTS)
             policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
             for layer in model.layers:
-                fully_shard(layer, mp_policy=policy)
-            fully_shard(model, mp_policy=policy)
+                fully_shard(layer, mesh=mesh, mp_policy=policy)
+            fully_shard(model, mesh=mesh, mp_policy=policy)
         return model
 
     def optimizer_of(self, model):
         how = {"foreach": {"foreach": True}, "fused": {"fused": True}, "forloop": {"foreach": False}}
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.1, **how[self.options.optimizer])
+        return torch.optim.AdamW(trained, lr=1e-3, weight_decay=0.1, capturable=self.options.graph,
+                                 **how[self.options.optimizer])
 
     def start(self, path):
         self.model = self.build(path)
@@ -130,7 +151,7 @@ class Training:
         trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         if self.options.parallel == "fsdp1":
             self.model.clip_grad_norm_(1.0)
-        else:
+        elif self.options.parallel != "tp":  # gradients are on two meshes
             nn.utils.clip_grad_norm_(trained, 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -139,6 +160,34 @@ class Training:
                 self.averaged = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
             self.averaged.update_parameters(self.model)
         return total.item()
+
+    # --- one graph of all that a step does, as PyTorch's notes on CUDA graphs have it
+
+    def work(self):
+        loss = self.loss_of(self.given)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=False)
+        return loss.detach()
+
+    def graph_step(self, number):
+        if number == 0:
+            self.given, self.side = self.batch(), torch.cuda.Stream()
+        else:
+            self.given.copy_(self.batch())
+        if number < 3:
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                loss = self.work()
+            torch.cuda.current_stream().wait_stream(self.side)
+            return loss.item()
+        if number == 3:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.captured = self.work()
+        self.graph.replay()
+        return self.captured.item()
 
     @torch.no_grad()
     def evaluate(self):
@@ -178,25 +227,18 @@ class Training:
 
     # --- all of it
 
-    def digest(self):
-        result = hashlib.sha256()
-        for parameter in self.model.parameters():
-            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            result.update(local.detach().cpu().contiguous().view(torch.uint8).numpy())
-        return result.hexdigest()
-
     def run(self):
         self.start(self.options.checkpoint)
         torch.cuda.synchronize()
         for number in range(self.options.steps):
             begin = time.perf_counter()
-            loss = self.step()
+            loss = self.graph_step(number) if self.options.graph else self.step()
             torch.cuda.synchronize()
             seconds = time.perf_counter() - begin
             print(json.dumps({"step": number + 1, "loss": loss.hex(), "seconds": round(seconds, 5)}), flush=True)
             if self.options.save and number + 1 == self.options.steps // 2:
                 self.save_and_load(self.options.folder)
-        end = {"parameters": self.digest()}
+        end = {"parameters": digest_of(self.model)}
         if self.options.steps > 0:
             end["evaluated"] = self.evaluate().hex()
         print(json.dumps(end), flush=True)
@@ -208,12 +250,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=KINDS, default="llama")
     parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--parallel", choices=["none", "ddp", "fsdp1", "fsdp2"], default="none")
+    parser.add_argument("--parallel", choices=["none", "ddp", "fsdp1", "fsdp2", "tp"], default="none",
+                        help="tp: tensor parallel in twos, and FSDP2")
     parser.add_argument("--optimizer", choices=["foreach", "fused", "forloop"], default="foreach")
     parser.add_argument("--precision", choices=["single", "autocast", "mixed"], default="single")
     parser.add_argument("--adapters", action="store_true", help="train low-rank adapters of frozen weights")
     parser.add_argument("--recompute", action="store_true", help="activation checkpointing")
     parser.add_argument("--accumulate", action="store_true", help="gradients of four batches")
+    parser.add_argument("--graph", action="store_true", help="a CUDA graph of the whole step, from the fourth on")
     parser.add_argument("--average", action="store_true", help="an exponential moving average of the parameters")
     parser.add_argument("--save", choices=["torch", "safetensors", "dcp"], help="in the middle, and go on from there")
     parser.add_argument("--folder", help="for --save")

@@ -42,8 +42,27 @@ bool host_types_behind(const char *name, const char *before, enum host_type *typ
 /* By the number of c10::ScalarType. */
 enum host_type host_scalar_type(unsigned number);
 
-double host_load(const void *place, enum host_type type);
-void host_store(void *place, enum host_type type, double value);
+double host_load_any(const void *place, enum host_type type);
+void host_store_any(void *place, enum host_type type, double value);
+
+/* Nearly all are float. */
+static inline double host_load(const void *place, enum host_type type)
+{
+    float value;
+    if (type != HOST_FLOAT)
+        return host_load_any(place, type);
+    memcpy(&value, place, sizeof(value));
+    return value;
+}
+
+static inline void host_store(void *place, enum host_type type, double value)
+{
+    const float rounded = (float)value;
+    if (type == HOST_FLOAT)
+        memcpy(place, &rounded, sizeof(rounded));
+    else
+        host_store_any(place, type, value);
+}
 
 /* A value as an operation on that type sees it: rounded to float but for double and integers. */
 double host_round(enum host_type type, double value);
@@ -64,12 +83,17 @@ bool host_open(const struct simcuda_launch *launch, struct host_vector *vector, 
 
 static inline double host_get(const struct host_vector *vector, size_t element)
 {
-    return host_load(vector->data + element * host_size(vector->type), vector->type);
+    return vector->type == HOST_FLOAT
+               ? host_load(vector->data + element * sizeof(float), HOST_FLOAT)
+               : host_load_any(vector->data + element * host_size(vector->type), vector->type);
 }
 
 static inline void host_set(const struct host_vector *vector, size_t element, double value)
 {
-    host_store(vector->data + element * host_size(vector->type), vector->type, value);
+    if (vector->type == HOST_FLOAT)
+        host_store(vector->data + element * sizeof(float), HOST_FLOAT, value);
+    else
+        host_store_any(vector->data + element * host_size(vector->type), vector->type, value);
 }
 
 /* --- the offset calculator of operands with strides (OffsetCalculator.cuh) */
@@ -153,3 +177,4 @@ simcuda_kernel *host_find_embedding(const char *name);
 simcuda_kernel *host_find_dropout(const char *name);
 simcuda_kernel *host_find_triangle(const char *name);
 simcuda_kernel *host_find_shards(const char *name);
+simcuda_kernel *host_find_scan(const char *name);

@@ -71,6 +71,16 @@ static double invert(double a, __attribute__((unused)) double b)
     return 1 / a;
 }
 
+static double power(double a, double b)
+{
+    return pow(a, b);
+}
+
+static double reverse_power(double a, double b)
+{
+    return pow(b, a);
+}
+
 /* The arguments behind the functor begin with an operation of one or two numbers. */
 static const struct {
     const char *name;
@@ -82,10 +92,11 @@ static const struct {
                   {"7maximumI", most},
                   {"7minimumI", least},
                   {"4SqrtI", root},
-                  {"16negate", negate},
                   {"St6negateI", negate},
                   {"3AbsI", absolute},
-                  {"10reciprocalI", invert},
+                  {"10ReciprocalI", invert},
+                  {"13power_functorI", power},
+                  {"21reverse_power_functorI", reverse_power},
                   {"11LerpFunctorI", take_one}};
 
 static const struct {

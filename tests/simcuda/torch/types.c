@@ -78,7 +78,7 @@ static uint16_t to_half(float value)
     return (uint16_t)(sign + ((uint32_t)(exponent + 13) << 10) + steps);
 }
 
-double host_load(const void *place, enum host_type type)
+double host_load_any(const void *place, enum host_type type)
 {
     union {
         uint8_t u8;
@@ -114,7 +114,7 @@ double host_load(const void *place, enum host_type type)
     }
 }
 
-void host_store(void *place, enum host_type type, double value)
+void host_store_any(void *place, enum host_type type, double value)
 {
     const int64_t integer = host_size(type) > 0 && type <= HOST_INT64 ? (int64_t)value : 0;
     const float real = (float)value;

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a model of transformers from a folder and trains it: --how says with whose loop. Prints what train.py prints."""
+import argparse
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+from train import digest_of
+
+ROWS, LENGTH, WORDS = 2, 32, 2048
+
+
+class Words(Dataset):
+    def __init__(self, count):
+        self.words = torch.randint(WORDS, (count, LENGTH), generator=torch.Generator().manual_seed(99))
+
+    def __len__(self):
+        return len(self.words)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.words[index], "labels": self.words[index]}
+
+
+class Steps:
+    """A line for each step."""
+
+    def __init__(self):
+        self.number, self.begin = 0, time.perf_counter()
+
+    def note(self, loss):
+        torch.cuda.synchronize()
+        self.number += 1
+        seconds, self.begin = time.perf_counter() - self.begin, time.perf_counter()
+        print(json.dumps({"step": self.number, "loss": loss.item().hex(), "seconds": round(seconds, 5)}), flush=True)
+
+
+class NotingTrainer(Trainer):
+    steps = None
+
+    def training_step(self, *arguments, **more):
+        loss = super().training_step(*arguments, **more)
+        self.steps.note(loss)
+        return loss
+
+
+def train_with_trainer(model, options, steps):
+    arguments = TrainingArguments(output_dir=options.folder, max_steps=options.steps, report_to=[], save_strategy="no",
+                                  per_device_train_batch_size=ROWS, learning_rate=1e-3, dataloader_pin_memory=False,
+                                  disable_tqdm=True, logging_strategy="no")
+    trainer = NotingTrainer(model=model, args=arguments, train_dataset=Words(64 * ROWS))
+    trainer.steps = steps
+    trainer.train()
+    return model
+
+
+def train_with_accelerate(model, options, steps):
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loader = DataLoader(Words(2 * options.steps * ROWS), batch_size=ROWS)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for number, batch in enumerate(loader):
+        if number == options.steps:
+            break
+        loss = model(**batch).loss
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.note(loss.detach())
+    return model
+
+
+def train_adapters(model, options, steps):
+    from peft import LoraConfig, get_peft_model
+    model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear", lora_dropout=0.1, task_type="CAUSAL_LM"))
+    optimizer = torch.optim.AdamW([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-3)
+    model.train()
+    for batch in DataLoader(Words(options.steps * ROWS), batch_size=ROWS):
+        loss = model(**{name: value.cuda() for name, value in batch.items()}).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.note(loss.detach())
+    return model
+
+
+HOW = {"trainer": train_with_trainer, "accelerate": train_with_accelerate, "adapters": train_adapters}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--how", choices=HOW, required=True)
+    parser.add_argument("--folder")
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    torch.manual_seed(1234)
+    model = AutoModelForCausalLM.from_pretrained(options.checkpoint, attn_implementation="eager",
+                                                 device_map=torch.cuda.current_device())
+    torch.cuda.synchronize()
+    if options.steps > 0:
+        model = HOW[options.how](model, options, Steps())
+    print(json.dumps({"parameters": digest_of(model)}), flush=True)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
