@@ -614,7 +614,7 @@ static char *make_header(size_t *bytes_out)
     must(out != NULL, "memory");
     for (size_t i = 0; i < count; i++)
         fprintf(out,
-                "%c\"model.layers.%zu.part%zu.weight\":{\"dtype\":\"BF16\",\"shape\":[16,16],"
+                "%c\"l%zu.part%zu.weight\":{\"dtype\":\"BF16\",\"shape\":[16,16],"
                 "\"data_offsets\":[%zu,%zu]}",
                 i == 0 ? '{' : ',', i / 8, i % 8, i * 512, (i + 1) * 512);
     fputc('}', out);

@@ -377,7 +377,7 @@ MS_TEST(stream_ordered_memory_in_a_capture)
     CHECK_EQ(count, 4);
     OK(cuGraphInstantiate(&exec, graph, 0));
     for (int i = 0; i < 3; i++) {
-        OK(cuMemsetD8(out, 0, 1));
+        OK(cuMemsetD8Async(out, 0, 1, stream));
         OK(cuGraphLaunch(exec, stream));
         OK(cuStreamSynchronize(stream));
         OK(cuMemcpyDtoH(&seen, out, 1));
