@@ -82,12 +82,14 @@ def check_worst(checks, program, path):
         seen = measure(program, kind, path)
         checks.check(seen["peak"] < WORST, f"{name}: the most while it was read, or refused",
                      f"{seen['peak'] / MIB:.0f} MiB for {len(content) / MIB:.0f} MiB")
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", MOST + 2 * 10**6))
-        file.truncate(8 + MOST + 2 * 10**6)
-    seen = measure(program, "checkpoint", path)
-    checks.check("refused" in seen and seen["peak"] < 16 * MIB, "a header of more than 100 MB is refused unread",
-                 f"{seen['peak']} bytes")
+    for kind, name, begin, size in (
+            ("checkpoint", "a header of more than 100 MB", struct.pack("<Q", MOST + 2 * 10**6), 8 + MOST + 2 * 10**6),
+            ("plan", "a plan of more than 256 MiB", b"{}", 257 * MIB)):
+        with open(path, "wb") as file:
+            file.write(begin)
+            file.truncate(size)
+        seen = measure(program, kind, path)
+        checks.check("refused" in seen and seen["peak"] < 16 * MIB, f"{name} is refused unread", f"{seen['peak']} bytes")
 
 
 def main():

@@ -146,6 +146,13 @@ MS_TEST(nesting_is_bounded)
     free(text);
 }
 
+MS_TEST(the_size_is_bounded)
+{
+    const char *root;
+    CHECK(!ms_json_check(&reading, "{}", (size_t)MS_JSON_MAX_BYTES + 1, &root));
+    CHECK(strcmp(fault.text, "f: expected at most 268435456 bytes") == 0);
+}
+
 /* 1 to n with one key that is given twice; keys of other objects do not count. */
 MS_TEST(a_key_twice_among_many)
 {
