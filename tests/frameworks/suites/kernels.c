@@ -74,4 +74,16 @@ SIMCUDA_KERNEL(testkernel)
 }
 SIMCUDA_PARAMS(testkernel, {0, 4}, {8, 8}, {16, 4}, {24, 8}, {32, 4}, {40, 8});
 
-SIMCUDA_KERNEL_LIST("empty_kernel", "basic", "structsCuda", "structCustom", "testkernel");
+/* --- numba/cuda/tests/cudadrv/test_cuda_driver.py */
+
+SIMCUDA_KERNEL(_Z10helloworldPi)
+{
+    const size_t bytes = launch->block[0] * sizeof(int);
+    int *to = launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), bytes);
+    for (unsigned i = 0; to != NULL && i < launch->block[0]; i++)
+        to[i] = (int)i;
+}
+SIMCUDA_PARAMS(_Z10helloworldPi, {0, 8});
+
+SIMCUDA_KERNEL_LIST("empty_kernel", "basic", "structsCuda", "structCustom", "testkernel",
+                    "_Z10helloworldPi");

@@ -18,6 +18,10 @@ Each suite comes from its wheel, unchanged, and is run three times: without the 
 *Skipped* is what the suite itself leaves out. *Impossible* is what needs a GPU, or something that is not simulated; why is
 said below. *Failed* has to be 0, and so has *changed*: the outcomes that differ between the three.
 
+Not here: the tests of cuda-bindings 13 and the examples of cuda.core. Neither is in a wheel, and neither project has a
+source package on PyPI; they are in the repository alone. Nor pycuda's: it is on PyPI as source alone, which is compiled
+with a CUDA toolkit.
+
 """
 
 

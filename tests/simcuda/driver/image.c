@@ -72,11 +72,22 @@ CUresult sim_module_open_file(const char *path, bool is_library, struct sim_modu
     return CUDA_SUCCESS;
 }
 
+/* Behind white space and comments of one line. */
+static bool is_ptx(const char *text)
+{
+    for (;;) {
+        text += strspn(text, " \t\r\n");
+        if (strncmp(text, "//", 2) != 0)
+            return strncmp(text, ptx_prefix, strlen(ptx_prefix)) == 0;
+        text += strcspn(text, "\n");
+    }
+}
+
 /* What only a GPU runs: PTX, or an ELF image for one. */
 static bool is_device_code(const char *data)
 {
     Elf64_Half machine;
-    if (strncmp(data, ptx_prefix, strlen(ptx_prefix)) == 0)
+    if (is_ptx(data))
         return true;
     if (strncmp(data, ELFMAG, SELFMAG) != 0)
         return false;

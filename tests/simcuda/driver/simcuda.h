@@ -116,6 +116,9 @@
  * back, without an effect.
  * Multiprocessors are split in groups of two, but a green context has all of its device.
  *
+ * What is known to be otherwise. cuMemFree and cuMemFreeHost want a current context. Drivers may
+ * free memory with none: numba's reset does so, and NVIDIA/cuda-python#2750 says it of 12.9 and 13.
+ *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
  * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives,
  * as what is exported of pools.

@@ -347,6 +347,10 @@ MS_TEST(ways_to_load)
     OK(cuModuleUnload(module));
     CHECK_EQ(cuModuleUnload(module), CUDA_ERROR_INVALID_HANDLE);
     CHECK_EQ(cuModuleLoadData(&module, ".version 8.0"), CUDA_ERROR_INVALID_IMAGE);
+    setenv("SIMCUDA_PTX_KERNELS", kernels_path(), 1);
+    OK(cuModuleLoadData(&module, "\n// a comment\n//\n  .version 8.0"));
+    CHECK_EQ(cuModuleLoadData(&module, "// .version 8.0"), CUDA_ERROR_INVALID_IMAGE);
+    unsetenv("SIMCUDA_PTX_KERNELS");
     CHECK_EQ(cuModuleLoad(&module, "/no/such/file"), CUDA_ERROR_FILE_NOT_FOUND);
     CUmoduleLoadingMode mode;
     OK(cuModuleGetLoadingMode(&mode));
