@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from start import start
 
 options, device = start(lambda parser: parser.add_argument("--steps", type=int, default=2))
-model = AutoModelForCausalLM.from_pretrained(options.checkpoint, device_map={"": device})
+model = AutoModelForCausalLM.from_pretrained(options.checkpoint, device_map={"": device}, attn_implementation="eager")
 torch.manual_seed(1234)
 with device:
     model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "v_proj"], lora_dropout=0))

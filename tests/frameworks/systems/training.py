@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from start import choice, start
 
-STEPS, BATCH, LENGTH, WIDTH, WORDS = 4, 4, 64, 512, 4096
+STEPS, BATCH, LENGTH, WIDTH, WORDS = 4, 4, 64, 256, 2048
 
 
 class Block(nn.Module):
@@ -42,6 +42,10 @@ class Model(nn.Module):
         return self.head(x)
 
 
+# PyTorch's own operations, which every device has.
+torch.backends.cuda.enable_flash_sdp(False)
+torch.backends.cuda.enable_mem_efficient_sdp(False)
+torch.backends.cuda.enable_cudnn_sdp(False)
 options, device = start(choice("how", "plain", "checkpointing", "accumulation", "compiled", "graph"))
 torch.manual_seed(1234)
 torch.use_deterministic_algorithms(True)
