@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FETCHED = os.path.join(SOURCE, ".headers", "nvidia", "cu13", "include")
 # jansson may be built in the build folder instead.
+# Built only where the headers of a library are that a bare machine has no use for.
+OPTIONAL = tuple(os.path.join(SOURCE, "tests", "simcuda", name) for name in ("cublas" + os.sep, "tests/test_cublas.c"))
 PACKAGES = ["libc6-dev", "linux-libc-dev", "libjansson-dev"]
 DROPPED_WITH_NEXT = ("-o", "-MQ", "-MF", "-isystem")
 
@@ -90,7 +92,8 @@ def main():
         cannot(f"the headers of CUDA are not in {FETCHED} (./check fetches them)")
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         entries = {os.path.realpath(os.path.join(entry["directory"], entry["file"])): entry for entry in json.load(file)}
-    entries = {name: entry for name, entry in entries.items() if name.endswith(".c") and "/subprojects/" not in name}
+    entries = {name: entry for name, entry in entries.items() if name.endswith(".c") and "/subprojects/" not in name and
+               not name.startswith(OPTIONAL)}
     with tempfile.TemporaryDirectory() as folder:
         compiler = [word for word in shlex.split(next(iter(entries.values()))["command"])[:2] if word[0] != "-"][-1:]
         includes = [FETCHED, compiler_headers(compiler), *libc_headers(folder)]
