@@ -167,6 +167,17 @@ static void passing(void)
     print_bytes("gathered", to, 4 * WORDS);
 }
 
+/* A kernel can follow it to whatever addresses the host puts there. */
+static void address_of_the_host(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(64), out = small(64);
+    const uint64_t pinned = (uintptr_t)pin(64);
+    OK(cuMemcpyHtoD(table, &pinned, sizeof(pinned)));
+    fill(out, 3, 16);
+    print_bytes("what any kernel has written", out, 64);
+    OK(cuMemFree(block));
+}
+
 const struct scenario scenarios[] = {
     {"behind_held_work", behind_held_work},
     {"behind_the_legacy_stream", behind_the_legacy_stream},
@@ -174,5 +185,6 @@ const struct scenario scenarios[] = {
     {"rows_written_late", rows_written_late},
     {"by_way_of_the_host", by_way_of_the_host},
     {"passing", passing},
+    {"address_of_the_host", address_of_the_host},
     {NULL, NULL},
 };

@@ -7,6 +7,7 @@
 
 #include "runtime/calls/host_memory.h"
 #include "tests/simcuda/harness/test.h"
+#include "tests/unit/fake_driver.h"
 
 #define FAR ((CUdeviceptr)0x5a5b00200000)
 #define NEAR ((CUdeviceptr)0x302200000)
@@ -223,5 +224,57 @@ MS_TEST(more_blocks_than_fit_mean_everything)
         memcpy(bytes + 8 * i, &word, 8);
         ms_pointer_scan_find(&arguments, &reach);
         CHECK_EQ(reach.everything, i + 1 > MS_MAX_HITS); /* the rest are of one more */
+    }
+}
+
+/* --- bytes that are copied to the device */
+
+static struct ms_allocation *deferred;
+
+static void defer(void)
+{
+    const struct ms_content fill = {.kind = MS_FILL, .pattern = 7};
+    fake_start();
+    fake_needs_hints();
+    deferred = fake_allocation(FAKE_GRANULE);
+    fake_set(deferred, 0, FAKE_GRANULE, &fill);
+}
+
+/* What the bytes point to came into memory. */
+static bool ends_in_memory(void)
+{
+    const bool is_there = ms_lineage_is_present(&deferred->lineage, 0, FAKE_GRANULE);
+    fake_allocation_free(deferred);
+    fake_check_empty();
+    return is_there;
+}
+
+MS_TEST(an_address_across_two_blocks_of_a_snapshot_is_found)
+{
+    enum { BLOCK = 32 << 10 }; /* that are copied and examined at a time */
+    static unsigned char bytes[2 * BLOCK + 100], copied[sizeof(bytes)];
+    for (size_t at = BLOCK - 9; at <= BLOCK + 1; at++) {
+        defer();
+        memset(bytes, 0, sizeof(bytes));
+        memcpy(bytes + at, &deferred->address, 8);
+        CHECK_EQ(ms_pointer_scan_copy(copied, bytes, sizeof(bytes)), CUDA_SUCCESS);
+        CHECK_BYTES(copied, bytes, sizeof(bytes));
+        CHECK(ends_in_memory());
+    }
+    defer();
+    memset(bytes, 0, sizeof(bytes));
+    CHECK_EQ(ms_pointer_scan_copy(copied, bytes, sizeof(bytes)), CUDA_SUCCESS);
+    CHECK(!ends_in_memory());
+}
+
+MS_TEST(the_end_of_an_address_means_everything)
+{
+    unsigned char bytes[16];
+    for (size_t begun = 1; begun <= 4; begun++) { /* bytes of it that another call has written */
+        defer();
+        memset(bytes, 0, sizeof(bytes));
+        memcpy(bytes, (const unsigned char *)&deferred->address + begun, 8 - begun);
+        CHECK_EQ(ms_pointer_scan_expose(bytes, sizeof(bytes)), CUDA_SUCCESS);
+        CHECK(ends_in_memory());
     }
 }
