@@ -224,6 +224,23 @@ MS_TEST(an_input_that_is_what_it_was_is_read_in_its_place)
     fake_program_memory_free(memory);
 }
 
+/* Of a small block this may be all of it. */
+MS_TEST(an_input_that_was_never_written_has_scratch_memory_too)
+{
+    start();
+    struct ms_allocation *input = fake_allocation(BYTES);
+    const CUdeviceptr memory = fake_program_memory(BYTES);
+    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    const struct ms_recorded_launch *recorded = record(1 << 20, input->address, input->id);
+    CHECK(ms_lineage_set(&recorded->input->lineage, 0, BYTES, &undefined));
+    CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(stream_synchronize(FAKE_STREAM), CUDA_SUCCESS);
+    CHECK_EQ(*(unsigned char *)host(memory + BYTES - 1), 0);
+    CHECK_EQ(input->backing.backed_bytes, 0);
+    fake_allocation_free(input);
+    fake_program_memory_free(memory);
+}
+
 /* Its window begins within a word, and ends within one. */
 MS_TEST(a_part_of_a_launch_is_replayed_by_whole_elements)
 {
