@@ -6,6 +6,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/calls/deferral.h"
+#include "runtime/calls/late_payload.h"
 #include "runtime/calls/pooled.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
@@ -308,6 +309,11 @@ bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_ou
     /* A stream of another context: its event could not be waited for there. */
     if (context != facts.context || !is_in(stream, context))
         return ms_stream_wait(stream) == CUDA_SUCCESS && ms_free(address, result_out);
+    /* Addresses of it that a stream has not got to yet would mean nothing once it is gone. */
+    *result_out =
+        ms_late_payload_any() ? ms_access(address, facts.bytes, MS_NEED_REACH) : CUDA_SUCCESS;
+    if (*result_out != CUDA_SUCCESS)
+        return true;
     struct ms_allocation *allocation = ms_space_claim(address);
     if (allocation == NULL || allocation->id != facts.id) {
         ms_space_release(allocation);

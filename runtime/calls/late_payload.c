@@ -2,6 +2,7 @@
 #include "runtime/calls/late_payload.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #include "runtime/base/heap.h"
@@ -11,6 +12,13 @@
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
+
+static _Atomic uint32_t pending;
+
+bool ms_late_payload_any(void)
+{
+    return atomic_load(&pending) != 0;
+}
 
 static bool is_clean(const struct ms_rows *rows)
 {
@@ -64,6 +72,7 @@ static void CUDA_CB look(void *argument)
     struct ms_rows *rows = argument;
     if (ms_defers_any() && !is_clean(rows))
         expose_in_thread(rows);
+    atomic_fetch_sub(&pending, 1);
     ms_heap_free(rows);
 }
 
@@ -73,7 +82,9 @@ bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream)
     if (kept == NULL)
         return false;
     *kept = *rows;
+    atomic_fetch_add(&pending, 1);
     if (ms_driver.launch_host_func(stream, look, kept) != CUDA_SUCCESS) {
+        atomic_fetch_sub(&pending, 1);
         ms_heap_free(kept);
         return false;
     }

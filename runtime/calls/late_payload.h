@@ -15,3 +15,7 @@
 /* To be called right before the copy is queued. Returns false if the driver takes no host function
  * there: the bytes must count as unknown. */
 bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream);
+
+/* True while a stream has not got to such a copy. What is freed in the order of a stream then may
+ * be what its bytes point to, and kernels behind it may read that. */
+bool ms_late_payload_any(void);

@@ -131,6 +131,17 @@ static bool is_same(const struct ms_content *a, size_t begin_a, const struct ms_
            (a->owned == b->owned && a->source_offset == b->source_offset);
 }
 
+/* Bytes that were never written may have none. */
+static bool has_memory(const struct ms_backing *backing, size_t begin, size_t end)
+{
+    struct ms_range range = {begin, end};
+    while (ms_backing_next(backing, &range) && range.begin == begin) {
+        begin = range.end;
+        range = (struct ms_range){begin, end};
+    }
+    return begin == end;
+}
+
 /* True if the block that the launch has read is in memory, and holds what it held then. */
 static bool holds_input(const struct ms_allocation *allocation,
                         const struct ms_recorded_launch *recorded)
@@ -148,7 +159,7 @@ static bool holds_input(const struct ms_allocation *allocation,
             return false;
         at = then.end < here.end - begin ? then.end : here.end - begin;
     }
-    return true;
+    return has_memory(&allocation->backing, begin, begin + bytes);
 }
 
 /*

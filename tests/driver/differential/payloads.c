@@ -2,10 +2,13 @@
 /* Scenarios: small copies from host memory while their stream waits, which may hold addresses. */
 #include "tests/driver/differential/scenario.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+
+#include "tests/driver/differential/c10.h"
 
 enum { WORDS = 8, COPIES = 64 };
 
@@ -167,6 +170,59 @@ static void passing(void)
     print_bytes("gathered", to, 4 * WORDS);
 }
 
+/* Behind the kernel that reads it, but before its stream gets to the copy of its address. */
+static void freed_in_the_order_of_the_stream(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(8 * WORDS);
+    uint64_t *pinned = pin(8 * WORDS);
+    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    point(pinned, block);
+    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
+    const CUdeviceptr to = behind_a_table(stream, table);
+    OK(cuMemFreeAsync(block, stream));
+    may_go = 1;
+    OK(cuStreamSynchronize(stream));
+    print_bytes("gathered", to, 4 * WORDS);
+}
+
+/* As a caching allocator does; without the shim nobody listens. */
+static void report(CUdeviceptr block, int64_t bytes)
+{
+    __typeof__(&REPORT) tell =
+        (__typeof__(tell))dlsym(RTLD_DEFAULT,
+                                "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+    if (tell != NULL)
+        tell((void *)(uintptr_t)block, bytes, 1, 2, (struct c10_device){1, 0});
+}
+
+/* The same of a block that goes back to a caching allocator. */
+static void returned_before_the_stream_got_there(void)
+{
+    const CUdeviceptr block = allocate(16 * MIB), table = small(8 * WORDS);
+    uint64_t *pinned = pin(8 * WORDS);
+    report(block, 8 * MIB);
+    OK(cuMemsetD8(block, 5, 8 * MIB));
+    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    point(pinned, block);
+    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
+    const CUdeviceptr to = behind_a_table(stream, table);
+    report(block, -8 * (int64_t)MIB);
+    may_go = 1;
+    OK(cuStreamSynchronize(stream));
+    print_bytes("gathered", to, 4 * WORDS);
+}
+
+/* A kernel can follow it to whatever addresses the host puts there. */
+static void address_of_the_host(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(64), out = small(64);
+    const uint64_t pinned = (uintptr_t)pin(64);
+    OK(cuMemcpyHtoD(table, &pinned, sizeof(pinned)));
+    fill(out, 3, 16);
+    print_bytes("what any kernel has written", out, 64);
+    OK(cuMemFree(block));
+}
+
 const struct scenario scenarios[] = {
     {"behind_held_work", behind_held_work},
     {"behind_the_legacy_stream", behind_the_legacy_stream},
@@ -174,5 +230,8 @@ const struct scenario scenarios[] = {
     {"rows_written_late", rows_written_late},
     {"by_way_of_the_host", by_way_of_the_host},
     {"passing", passing},
+    {"address_of_the_host", address_of_the_host},
+    {"freed_in_the_order_of_the_stream", freed_in_the_order_of_the_stream},
+    {"returned_before_the_stream_got_there", returned_before_the_stream_got_there},
     {NULL, NULL},
 };

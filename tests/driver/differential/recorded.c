@@ -118,6 +118,30 @@ static void moved_twice(void)
     print_bytes("second", blocks[1] + MIB, 4 * MIB);
 }
 
+/* More launches than may lie on each other. */
+static void deep(void)
+{
+    const CUdeviceptr block = allocate(4 * MIB);
+    for (uint64_t i = 0; i < 20; i++)
+        uniform(block, MIB - 1000 * i, i);
+    print_bytes("a deep block", block, 4 * MIB);
+}
+
+/* The kernel belongs to another context than the block: it could not be run for it later. */
+static void from_another_context(void)
+{
+    CUcontext home, other;
+    const CUdeviceptr block = allocate(4 * MIB);
+    OK(cuMemsetD8(block, 9, 4 * MIB));
+    OK(cuCtxSynchronize());
+    OK(cuCtxGetCurrent(&home));
+    OK(cuCtxCreate(&other, NULL, 0, 0));
+    uniform(block, MIB / 2, 5); /* the first kernel, so it is loaded here */
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(home));
+    print_bytes("a block that another context has written", block, 4 * MIB);
+}
+
 /* The rule says write-only, but this launch has an input: its bytes must be those of now. */
 static void has_an_input(void)
 {
@@ -323,6 +347,8 @@ const struct scenario scenarios[] = {
     {"behind_a_host_function", behind_a_host_function},
     {"beside_resident", beside_resident},
     {"copy_of_read", copy_of_read},
+    {"deep", deep},
+    {"from_another_context", from_another_context},
     {"has_an_input", has_an_input},
     {"with_attributes", with_attributes},
     {"refused", refused},

@@ -128,6 +128,16 @@ MS_TEST(the_resolver_keeps_abis_apart)
           dlsym(handle, "cuStreamBeginCapture_v2"));
 }
 
+MS_TEST(a_function_of_another_library_is_left_alone)
+{
+    Dl_info info;
+    CHECK(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuInit") != NULL);
+    void *handle = dlopen(getenv("CHAIN_LIBRARY"), RTLD_NOW);
+    void *found = dlsym(handle, "cuChain");
+    CHECK(found != NULL && dladdr(found, &info) != 0);
+    CHECK(strstr(info.dli_fname, "chain") != NULL);
+}
+
 /* The library under test asks past itself; see chain.c. */
 MS_TEST(searches_behind_the_caller_see_the_real_caller)
 {

@@ -3,6 +3,9 @@
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include "tests/simcuda/harness/test.h"
@@ -10,6 +13,18 @@
 typedef CUresult read_function(unsigned char *byte, CUdeviceptr address, long a, double b, int c,
                                float d, long e, double f, int g, long h, double i, float j,
                                long *sum);
+
+static _Thread_local volatile int takes; /* of locks, by this thread; dlsym may change it */
+
+/* The shim's calls come here, since the program's own functions are found first. */
+__attribute__((visibility("default"))) int pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    int result;
+    takes++;
+    while ((result = pthread_mutex_trylock(mutex)) == EBUSY)
+        sched_yield();
+    return result;
+}
 
 MS_TEST(an_unknown_function_sees_what_was_written)
 {
@@ -25,7 +40,9 @@ MS_TEST(an_unknown_function_sees_what_was_written)
     read_function *read_byte = (read_function *)dlsym(driver, "cuFutureRead");
     CHECK(init != NULL && retain != NULL && set_current != NULL && allocate != NULL &&
           set != NULL && read_byte != NULL);
+    takes = 0;
     CHECK(read_byte == (read_function *)dlsym(driver, "cuFutureRead")); /* one thunk for it */
+    CHECK_EQ(takes, 1); /* another thread may want a thunk for another function */
 
     CUcontext context;
     CUdeviceptr address;

@@ -199,7 +199,7 @@ placed("interleave alone", ".placements[0]", [{"interleave": [1, 1]}])
 placed("interleave of nothing", ".placements[0].interleave", [{"shard": 0, "interleave": []}])
 placed("interleave of 65", ".placements[0].interleave", [{"shard": 0, "interleave": [1] * 65}])
 placed("interleave with a 0", ".placements[0].interleave[1]: ", [{"shard": 0, "interleave": [1, 0]}])
-placed("interleave that overflows", "", [{"shard": 0, "interleave": [(1 << 63) - 1] * 4}])
+placed("interleave that overflows", ".placements[0].interleave[1]: ", [{"shard": 0, "interleave": [(1 << 63) - 1] * 4}])
 placed("parts do not divide", ": ", [{"shard": 0, "interleave": [3, 1]}])
 placed("interleave is second", ".placements",
        {"tp": {"shard": 0}, "dp": {"shard": 0, "interleave": [1, 1]}})

@@ -370,6 +370,20 @@ MS_TEST(what_is_stored_moves_by_lineage_or_goes_straight_to_its_place)
     end();
 }
 
+MS_TEST(what_is_stored_on_one_device_does_not_move_to_another)
+{
+    CUresult result;
+    start();
+    set_stored();
+    destination->device = 1;
+    CHECK(ms_copy_on_device(destination->address, source->address, 4 * FAKE_GRANULE, FAKE_STREAM,
+                            &result));
+    destination->device = 0;
+    CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_RESIDENT);
+    CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 9);
+    end();
+}
+
 /* --- failures */
 
 static bool fail_nth(unsigned nth, bool is_busy)

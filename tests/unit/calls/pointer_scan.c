@@ -8,6 +8,7 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/state/counters.h"
 #include "tests/simcuda/harness/test.h"
+#include "tests/unit/fake_driver.h"
 
 #define FAR ((CUdeviceptr)0x5a5b00200000)
 #define NEAR ((CUdeviceptr)0x302200000)
@@ -244,4 +245,56 @@ MS_TEST(upper_halves_count_where_an_allocation_lies)
     CHECK_EQ(ms_pointer_scan_expose(&between, sizeof(between)), CUDA_SUCCESS);
     CHECK_EQ(ms_pointer_scan_expose_pattern(0x5b5b5b5b), CUDA_SUCCESS);
     CHECK_EQ(ms_counter_get(MS_COUNT_PAYLOAD_SEALS), 0);
+}
+
+/* --- bytes that are copied to the device */
+
+static struct ms_allocation *deferred;
+
+static void defer(void)
+{
+    const struct ms_content fill = {.kind = MS_FILL, .pattern = 7};
+    fake_start();
+    fake_needs_hints();
+    deferred = fake_allocation(FAKE_GRANULE);
+    fake_set(deferred, 0, FAKE_GRANULE, &fill);
+}
+
+/* What the bytes point to came into memory. */
+static bool ends_in_memory(void)
+{
+    const bool is_there = ms_lineage_is_present(&deferred->lineage, 0, FAKE_GRANULE);
+    fake_allocation_free(deferred);
+    fake_check_empty();
+    return is_there;
+}
+
+MS_TEST(an_address_across_two_blocks_of_a_snapshot_is_found)
+{
+    enum { BLOCK = 32 << 10 }; /* that are copied and examined at a time */
+    static unsigned char bytes[2 * BLOCK + 100], copied[sizeof(bytes)];
+    for (size_t at = BLOCK - 9; at <= BLOCK + 1; at++) {
+        defer();
+        memset(bytes, 0, sizeof(bytes));
+        memcpy(bytes + at, &deferred->address, 8);
+        CHECK_EQ(ms_pointer_scan_copy(copied, bytes, sizeof(bytes)), CUDA_SUCCESS);
+        CHECK_BYTES(copied, bytes, sizeof(bytes));
+        CHECK(ends_in_memory());
+    }
+    defer();
+    memset(bytes, 0, sizeof(bytes));
+    CHECK_EQ(ms_pointer_scan_copy(copied, bytes, sizeof(bytes)), CUDA_SUCCESS);
+    CHECK(!ends_in_memory());
+}
+
+MS_TEST(the_end_of_an_address_means_everything)
+{
+    unsigned char bytes[16];
+    for (size_t begun = 1; begun <= 4; begun++) { /* bytes of it that another call has written */
+        defer();
+        memset(bytes, 0, sizeof(bytes));
+        memcpy(bytes, (const unsigned char *)&deferred->address + begun, 8 - begun);
+        CHECK_EQ(ms_pointer_scan_expose(bytes, sizeof(bytes)), CUDA_SUCCESS);
+        CHECK(ends_in_memory());
+    }
 }

@@ -51,12 +51,14 @@ MS_TEST(what_is_not_known)
     const cuuint64_t strides[] = {64, 1024};
     const cuuint64_t large[] = {UINT64_C(1) << 32, UINT64_C(1) << 32};
     const cuuint64_t far[] = {UINT64_C(1) << 39};
+    const cuuint64_t sum[] = {UINT64_C(1) << 61, 2}, half[] = {UINT64_C(3) << 62};
     CHECK_EQ(EXTENT(FLOAT32, 0, dims, strides), SIZE_MAX);
     CHECK_EQ(EXTENT(FLOAT32, 6, dims, strides), SIZE_MAX);
     CHECK_EQ(EXTENT(FLOAT32, 2, dims, NULL), SIZE_MAX);
     CHECK_EQ(EXTENT(FLOAT32, 1, NULL, NULL), SIZE_MAX);
     CHECK_EQ(EXTENT(FLOAT32, 3, dims, strides), SIZE_MAX);
     CHECK_EQ(EXTENT(FLOAT32, 2, large, far), SIZE_MAX);
+    CHECK_EQ(EXTENT(FLOAT32, 2, sum, half), SIZE_MAX);
     CHECK_EQ(ms_tensor_map_extent((CUtensorMapDataType)16, 2, dims, strides,
                                   CU_TENSOR_MAP_INTERLEAVE_NONE),
              SIZE_MAX);

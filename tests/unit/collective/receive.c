@@ -149,6 +149,23 @@ MS_TEST(whoever_uses_the_granules_waits_for_a_broadcast_that_has_not_run)
     end();
 }
 
+/* What it would write there would be lost when the sink goes. */
+MS_TEST(a_kernel_meets_no_sink)
+{
+    start();
+    fake.is_busy = true;
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    write_all();
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(is_memory(HALF));
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_materialise(allocation, HALF, BYTES, MS_NEED_REACH), CUDA_SUCCESS);
+    ms_space_release(allocation);
+    CHECK_EQ(fake.calls[FAKE_event_synchronize], 1);
+    CHECK(!is_memory(HALF) && !is_memory(BYTES - 1));
+    end();
+}
+
 MS_TEST(the_allocation_may_go_before_the_broadcast_is_queued)
 {
     start();
@@ -156,6 +173,19 @@ MS_TEST(the_allocation_may_go_before_the_broadcast_is_queued)
     fake_allocation_free(allocation);
     ms_receive_queued(&receive, FAKE_STREAM);
     fake_check_empty();
+}
+
+MS_TEST(the_event_of_a_broadcast_is_for_the_allocation_that_received)
+{
+    start();
+    CHECK_EQ(prepare(), CUDA_SUCCESS);
+    allocation->id++; /* another one lies there, whose sink may have the record's address */
+    ms_receive_queued(&receive, FAKE_STREAM);
+    CHECK(allocation->backing.sinks == receive.sink && receive.sink->event == NULL);
+    CHECK_EQ(fake.events, 0);
+    allocation->id--;
+    ms_backing_sink_cancel(&allocation->backing, receive.sink);
+    end();
 }
 
 /* --- like any other write */

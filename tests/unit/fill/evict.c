@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "runtime/config/config.h"
+#include "runtime/fill/access.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
@@ -142,6 +143,16 @@ MS_TEST(nothing_is_taken_between_a_read_and_its_call)
     ms_read_begin();
     check_kept();
     ms_read_end();
+    CHECK(try_again());
+    end();
+}
+
+MS_TEST(a_read_that_fails_holds_nothing)
+{
+    start();
+    fake_fail(FAKE_mem_create, 1, CUDA_ERROR_UNKNOWN);
+    CHECK_EQ(ms_access(allocation->address + 6 * FAKE_GRANULE, FAKE_GRANULE, MS_NEED_READ),
+             CUDA_ERROR_UNKNOWN);
     CHECK(try_again());
     end();
 }

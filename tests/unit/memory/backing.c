@@ -12,6 +12,33 @@ enum { GRANULES = 24, BYTES = GRANULES * FAKE_GRANULE };
 
 static struct ms_backing backing;
 
+static int live; /* pieces of the shim's heap, as the linker's --wrap counts them */
+
+void *__real_ms_heap_alloc(size_t bytes);
+void *__real_ms_heap_realloc(void *memory, size_t bytes);
+void __real_ms_heap_free(void *memory);
+void *__wrap_ms_heap_alloc(size_t bytes);
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes);
+void __wrap_ms_heap_free(void *memory);
+
+void *__wrap_ms_heap_alloc(size_t bytes)
+{
+    live++;
+    return __real_ms_heap_alloc(bytes);
+}
+
+void *__wrap_ms_heap_realloc(void *memory, size_t bytes)
+{
+    live += memory == NULL;
+    return __real_ms_heap_realloc(memory, bytes);
+}
+
+void __wrap_ms_heap_free(void *memory)
+{
+    live -= memory != NULL;
+    __real_ms_heap_free(memory);
+}
+
 static void reserve(size_t bytes)
 {
     fake_start();
@@ -22,6 +49,7 @@ static void release(void)
 {
     ms_backing_release(&backing);
     fake_check_empty();
+    CHECK_EQ(live, 0);
 }
 
 static CUdeviceptr address_of(size_t granule)
@@ -261,6 +289,73 @@ MS_TEST(no_sink_stays_when_a_call_fails)
         if (!has_failed)
             return;
     }
+}
+
+static CUresult (*real_create)(CUmemGenericAllocationHandle *handle, size_t bytes,
+                               const CUmemAllocationProp *prop, unsigned long long flags);
+static CUresult (*real_map)(CUdeviceptr address, size_t bytes, size_t offset,
+                            CUmemGenericAllocationHandle handle, unsigned long long flags);
+static struct ms_backing faster;
+
+/* Another thread makes the sink meanwhile. */
+static CUresult create_late(CUmemGenericAllocationHandle *handle, size_t bytes,
+                            const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    const CUresult result = real_create(handle, bytes, prop, flags);
+    ms_driver.mem_create = real_create;
+    CHECK_EQ(ms_backing_sink_map(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    return result;
+}
+
+MS_TEST(of_two_sinks_the_first_is_kept)
+{
+    reserve(BYTES);
+    CHECK_EQ(ms_backing_reserve(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    real_create = ms_driver.mem_create;
+    ms_driver.mem_create = create_late;
+    CHECK_EQ(ms_backing_sink_map(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake_memory_at(backing.address), fake_memory_at(faster.address));
+    CHECK_EQ(fake.physical_bytes, FAKE_GRANULE);
+    CHECK_EQ(ms_backing_device_bytes(0), FAKE_GRANULE);
+    ms_backing_sink_unmap(&backing, 0, FAKE_GRANULE);
+    ms_backing_sink_unmap(&faster, 0, FAKE_GRANULE);
+    ms_backing_release(&faster);
+    release();
+}
+
+/* Another thread wants memory meanwhile. */
+static CUresult map_under_pressure(CUdeviceptr address, size_t bytes, size_t offset,
+                                   CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CHECK(!ms_backing_drop_sink(0));
+    return real_map(address, bytes, offset, handle, flags);
+}
+
+MS_TEST(a_sink_that_is_about_to_be_mapped_is_not_dropped)
+{
+    reserve(BYTES);
+    real_map = ms_driver.mem_map;
+    ms_driver.mem_map = map_under_pressure;
+    CHECK_EQ(ms_backing_sink_map(&backing, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
+    ms_driver.mem_map = real_map;
+    ms_backing_sink_unmap(&backing, 0, 2 * FAKE_GRANULE);
+    CHECK(ms_backing_drop_sink(0));
+    release();
+}
+
+MS_TEST(what_the_program_has_a_handle_of_is_not_uncovered)
+{
+    CUmemGenericAllocationHandle handle;
+    reserve(BYTES);
+    CHECK_EQ(cover(0, 2), CUDA_SUCCESS);
+    CHECK_EQ(cover(2, 3), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_make_real(&backing, 0, 2 * FAKE_GRANULE, &handle), CUDA_SUCCESS);
+    CHECK_EQ(ms_backing_uncover(&backing, 0, BYTES), FAKE_GRANULE);
+    CHECK_EQ(backing.backed_bytes, 2 * FAKE_GRANULE);
+    ms_backing_unmap(&backing, 0, 2 * FAKE_GRANULE);
+    CHECK_EQ(backing.backed_bytes, 0);
+    CHECK_EQ(ms_driver.mem_release(handle), CUDA_SUCCESS);
+    release();
 }
 
 /* --- the sink for queued work */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/delayed_free.h"
 
+#include <pthread.h>
+
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
 #include "tests/simcuda/harness/test.h"
@@ -88,5 +90,31 @@ MS_TEST(a_context_that_is_gone_is_not_waited_for)
     CHECK_EQ(fake.calls[FAKE_event_create], 0);
     ms_delayed_free_forget(FAKE_CONTEXT);
     CHECK(!ms_owns_any());
+    fake_check_empty();
+}
+
+/* --- the lock of the list */
+
+static int takes;
+int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    takes++;
+    return __real_pthread_mutex_lock(mutex);
+}
+
+MS_TEST(the_list_changes_under_its_lock)
+{
+    fake_start();
+    struct ms_allocation *allocation = fake_allocation(FAKE_GRANULE);
+    ms_space_remove(ms_space_claim(allocation->address));
+    takes = 0;
+    ms_delay_free(allocation);
+    CHECK_EQ(takes, 1);
+    CHECK(ms_delayed_free_holds(allocation->address));
+    CHECK_EQ(takes, 2);
+    CHECK(ms_free_delayed(NULL));
+    CHECK_EQ(takes, 3);
     fake_check_empty();
 }

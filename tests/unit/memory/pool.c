@@ -91,3 +91,11 @@ MS_TEST(a_pool_that_is_destroyed_or_shared_gives_nothing)
     ms_pool_set_shared(FAKE_POOL);
     CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);
 }
+
+MS_TEST(a_pool_that_others_reach_is_left_to_the_driver)
+{
+    fake_start();
+    CHECK(ms_pool_find(FAKE_POOL, 0) != NULL);
+    ms_pool_set_shared(FAKE_POOL);
+    CHECK(ms_pool_find(FAKE_POOL, 0) == NULL);
+}

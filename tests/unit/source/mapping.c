@@ -513,6 +513,43 @@ static void check_among_many_shared(void)
     CHECK(ms_mapping_is_stored_to(mapping.device, mapping.inode, &lasts));
 }
 
+/* --- what is opened */
+
+static struct ms_mapping mapping_of(const char *name)
+{
+    struct stat stat;
+    CHECK_EQ(lstat(name, &stat), 0);
+    struct ms_mapping mapping = {.device = stat.st_dev, .inode = stat.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", name);
+    return mapping;
+}
+
+MS_TEST(what_is_no_regular_file_is_not_opened)
+{
+    make_file();
+    struct ms_mapping mapping = mapping_of(path);
+    CHECK(ms_mapping_open(&mapping) >= 0);
+    unlink(path);
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    mapping = mapping_of(path);
+    CHECK_EQ(ms_mapping_open(&mapping), -1);
+    mapping = mapping_of("/dev/null");
+    CHECK_EQ(ms_mapping_open(&mapping), -1);
+    mapping = mapping_of("/tmp");
+    CHECK_EQ(ms_mapping_open(&mapping), -1);
+}
+
+MS_TEST(another_file_of_that_name_is_not_taken_for_the_mapped_one)
+{
+    make_file();
+    struct ms_mapping mapping = mapping_of(path);
+    mapping.inode++;
+    CHECK_EQ(ms_mapping_open(&mapping), -1);
+    mapping = mapping_of(path);
+    mapping.device++;
+    CHECK_EQ(ms_mapping_open(&mapping), -1);
+}
+
 MS_TEST(a_file_is_found_among_many_shared_mappings)
 {
     check_among_many_shared();

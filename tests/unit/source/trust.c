@@ -98,6 +98,58 @@ MS_TEST(times_of_whole_seconds_must_be_older)
     CHECK(is_settled(1000000, 1000000, true));
 }
 
+static void (*on_sleep)(void);
+static int sleeps;
+
+int __real_nanosleep(const struct timespec *wanted, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *wanted, struct timespec *left)
+{
+    const int result = __real_nanosleep(wanted, left);
+    sleeps++;
+    if (on_sleep != NULL)
+        on_sleep();
+    return result;
+}
+
+static void write_again(void)
+{
+    const int file = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(file, "x", 1, 5), 1);
+    close(file);
+}
+
+/* Within a tick of its clock a file system gives two writes the same time. */
+MS_TEST(a_file_that_was_just_written_is_looked_at_again_after_a_tick)
+{
+    struct stat stat;
+    make_file("/tmp");
+    const int file = open(path, O_RDONLY);
+    CHECK_EQ(fstat(file, &stat), 0);
+    if (stat.st_mtim.tv_nsec == 0)
+        ms_test_skip("times of whole seconds here");
+    const struct stat before = stat;
+    CHECK(ms_trust_wait(file, &stat));
+    CHECK_EQ(sleeps, 1);
+    CHECK(ms_trust_is_unchanged(&before, &stat));
+    CHECK(ms_trust_wait(file, &stat)); /* it is older than that now */
+    CHECK_EQ(sleeps, 1);
+}
+
+MS_TEST(a_file_that_changes_all_the_time_is_not_waited_for)
+{
+    struct stat stat;
+    make_file("/tmp");
+    const int file = open(path, O_RDONLY);
+    CHECK_EQ(fstat(file, &stat), 0);
+    if (stat.st_mtim.tv_nsec == 0)
+        ms_test_skip("times of whole seconds here");
+    on_sleep = write_again;
+    CHECK(!ms_trust_wait(file, &stat));
+    CHECK(sleeps > 1);
+    on_sleep = NULL;
+}
+
 /* --- others at work */
 
 /* NFS without a delegation, and CIFS without an oplock, refuse a lease by the error that means a
@@ -264,6 +316,28 @@ MS_TEST(memory_files_are_sources_when_they_are_sealed)
     if (source == NULL)
         ms_test_skip("a file without a name cannot be opened here");
     CHECK_EQ(read_all(source), CUDA_SUCCESS);
+}
+
+/* The kernel does not count who can store to them. */
+MS_TEST(a_memory_file_without_a_seal_is_in_use)
+{
+    for (int is_sealed = 0; is_sealed < 2; is_sealed++) {
+        char link[40];
+        struct stat stat;
+        const int writer = memfd_create("checkpoint", MFD_ALLOW_SEALING);
+        CHECK(writer >= 0);
+        if (is_sealed)
+            CHECK_EQ(fcntl(writer, F_ADD_SEALS, F_SEAL_WRITE), 0);
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", writer);
+        const int file = open(link, O_RDONLY);
+        CHECK(file >= 0);
+        close(writer);
+        CHECK_EQ(fstat(file, &stat), 0);
+        if (!ms_trust_hides_stores(file) && !is_sealed)
+            ms_test_skip("memory files are on another file system here");
+        CHECK_EQ(ms_trust_is_in_use(file, &stat), !is_sealed);
+        close(file);
+    }
 }
 
 /* --- without a table of its own */

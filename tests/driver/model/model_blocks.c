@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks of device memory with what they must hold, the order of operations, and comparisons. */
+#include "tests/driver/model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/driver/differential/c10.h"
+
+enum { ARENA_PART = 48 << 10, CHECKS = 64 };
+
+static struct model_block shared[MODEL_SHARED];
+static _Thread_local struct model_block own[MODEL_OWN];
+static _Thread_local CUstream streams[MODEL_STREAMS];
+static _Thread_local CUdeviceptr arena; /* a part for each own block */
+
+static const char *const kinds[] = {"cuMemAlloc", "cuMemAllocAsync", "cuMemMap", "reported"};
+
+/* --- streams */
+
+CUstream model_stream(void)
+{
+    return model_one_in(12) ? CU_STREAM_LEGACY : streams[model_below(MODEL_STREAMS)];
+}
+
+CUstream model_own_stream(void)
+{
+    return streams[2 + model_below(MODEL_STREAMS - 2)];
+}
+
+/* --- blocks */
+
+static void map_block(struct model_block *block)
+{
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    const CUmemAccessDesc access = {.location = prop.location,
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    OK(cuMemAddressReserve(&block->reserved, 2 * block->part, 0, 0, 0));
+    for (int i = 0; i < 2; i++) {
+        const CUdeviceptr at = block->reserved + (CUdeviceptr)i * block->part;
+        if (block->handles[i] == 0)
+            OK(cuMemCreate(&block->handles[i], block->part, &prop, 0));
+        OK(cuMemMap(at, block->part, 0, block->handles[i], 0));
+        if (block->bytes % 2 == 0)
+            OK(cuMemSetAccess(at, block->part, &access, 1));
+    }
+    if (block->bytes % 2 != 0)
+        OK(cuMemSetAccess(block->reserved, 2 * block->part, &access, 1));
+    /* over the border between the two */
+    block->at = block->reserved + block->part - block->bytes / 2 / 8 * 8;
+}
+
+static void unmap_block(struct model_block *block)
+{
+    OK(cuMemUnmap(block->reserved, 2 * block->part));
+    OK(cuMemAddressFree(block->reserved, 2 * block->part));
+}
+
+static void make_memory(struct model_block *block)
+{
+    size_t granule;
+    const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    switch (block->kind) {
+    case MODEL_POOLED:
+        OK(cuMemAllocAsync(&block->at, block->bytes, block->last_stream));
+        break;
+    case MODEL_MAPPED:
+        OK(cuMemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+        block->part = (block->bytes / 2 / granule + 1) * granule;
+        map_block(block);
+        break;
+    case MODEL_REPORTED:
+        if (arena == 0)
+            OK(cuMemAlloc(&arena, (size_t)MODEL_OWN * ARENA_PART));
+        block->at = arena + (CUdeviceptr)block->index * ARENA_PART;
+        REPORT((void *)(uintptr_t)block->at, (int64_t)block->bytes, 1, 2,
+               (struct c10_device){1, 0});
+        break;
+    default:
+        OK(cuMemAlloc(&block->at, block->bytes));
+    }
+}
+
+static size_t draw_bytes(size_t most)
+{
+    const size_t draw = model_below(100);
+    const size_t limit = draw < 50 ? 4096 : draw < 80 ? 24 << 10 : draw < 95 ? 96 << 10 : most;
+    size_t bytes = 1 + model_below(limit < most ? limit : most);
+    if (model_one_in(3))
+        bytes = (bytes + 511) / 512 * 512;
+    return bytes < most ? bytes : most;
+}
+
+static void make_block(struct model_block *block)
+{
+    block->kind = (enum model_kind)model_below(block->is_shared ? MODEL_REPORTED : MODEL_KINDS);
+    block->bytes = draw_bytes(block->kind == MODEL_REPORTED ? ARENA_PART : MODEL_MOST);
+    if (block->bytes < 64)
+        block->bytes = 64;
+    block->last_stream = model_own_stream();
+    /* A part of the arena may be in use still. */
+    OK(cuStreamWaitEvent(block->last_stream, block->last, 0));
+    block->content = calloc(1, block->bytes);
+    block->known = calloc(1, block->bytes);
+    make_memory(block);
+    OK(cuEventRecord(block->last, block->last_stream));
+    if (model_one_in(2)) {
+        const unsigned char value = (unsigned char)model_random();
+        const struct model_range whole = {block, 0, block->bytes};
+        OK(cuMemsetD8Async(block->at, value, block->bytes, block->last_stream));
+        OK(cuEventRecord(block->last, block->last_stream));
+        model_fill(whole, &value, 1);
+    }
+}
+
+static void free_block(struct model_block *block)
+{
+    switch (block->kind) {
+    case MODEL_POOLED:
+        if (model_one_in(2)) {
+            const CUstream stream = model_own_stream();
+            OK(cuStreamWaitEvent(stream, block->last, 0));
+            OK(cuMemFreeAsync(block->at, stream));
+            break;
+        }
+        OK(cuEventSynchronize(block->last));
+        OK(cuMemFree(block->at));
+        break;
+    case MODEL_MAPPED:
+        OK(cuEventSynchronize(block->last));
+        unmap_block(block);
+        for (int i = 0; i < 2; i++)
+            OK(cuMemRelease(block->handles[i]));
+        break;
+    case MODEL_REPORTED:
+        REPORT((void *)(uintptr_t)block->at, -(int64_t)block->bytes, 1, 2,
+               (struct c10_device){1, 0});
+        break;
+    default:
+        OK(cuMemFree(block->at)); /* waits */
+    }
+    free(block->content);
+    free(block->known);
+    block->at = 0;
+    block->content = block->known = NULL;
+    block->handles[0] = block->handles[1] = 0;
+}
+
+void model_blocks_init(void)
+{
+    for (int i = 0; i < MODEL_SHARED; i++) {
+        shared[i] = (struct model_block){.is_shared = true, .index = i};
+        pthread_mutex_init(&shared[i].mutex, NULL);
+        OK(cuEventCreate(&shared[i].last, CU_EVENT_DISABLE_TIMING));
+    }
+}
+
+void model_blocks_begin(void)
+{
+    streams[0] = CU_STREAM_PER_THREAD;
+    OK(cuStreamCreate(&streams[1], CU_STREAM_DEFAULT));
+    for (int i = 2; i < MODEL_STREAMS; i++)
+        OK(cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < MODEL_OWN; i++) {
+        own[i].index = i;
+        OK(cuEventCreate(&own[i].last, CU_EVENT_DISABLE_TIMING));
+    }
+}
+
+/* --- ranges */
+
+static void lock(struct model_block *block)
+{
+    if (block->is_shared)
+        pthread_mutex_lock(&block->mutex);
+}
+
+static void unlock(struct model_block *block)
+{
+    if (block->is_shared)
+        pthread_mutex_unlock(&block->mutex);
+}
+
+static struct model_range draw_range(struct model_block *block, size_t most, size_t align)
+{
+    if (block->at == 0)
+        make_block(block);
+    const size_t limit = block->bytes < most ? block->bytes : most;
+    size_t bytes = model_one_in(4) ? limit : draw_bytes(limit);
+    bytes = bytes < align ? align : bytes / align * align;
+    return (struct model_range){block, model_below(block->bytes - bytes + 1) / align * align,
+                                bytes};
+}
+
+struct model_range model_own_range(size_t most, size_t align)
+{
+    return draw_range(&own[model_below(MODEL_OWN)], most, align);
+}
+
+struct model_range model_range(size_t most, size_t align)
+{
+    if (!model_one_in(6))
+        return model_own_range(most, align);
+    struct model_block *block = &shared[model_below(MODEL_SHARED)];
+    lock(block);
+    return draw_range(block, most, align);
+}
+
+bool model_ranges(struct model_range *from, struct model_range *to, size_t most, size_t align)
+{
+    /* At most one of them is shared, so that no two threads wait for each other. */
+    const bool is_swapped = model_one_in(2);
+    *from = is_swapped ? model_own_range(most, align) : model_range(most, align);
+    *to = is_swapped ? model_range(most, align) : model_own_range(most, align);
+    from->bytes = to->bytes = from->bytes < to->bytes ? from->bytes : to->bytes;
+    if (from->block != to->block || from->at + from->bytes <= to->at ||
+        to->at + to->bytes <= from->at)
+        return true;
+    unlock(from->block);
+    return false;
+}
+
+CUdeviceptr model_address(struct model_range range)
+{
+    return range.block->at + range.at;
+}
+
+void model_order(struct model_range range, CUstream stream)
+{
+    if (range.block->is_shared || range.block->last_stream != stream)
+        OK(cuStreamWaitEvent(stream, range.block->last, 0));
+}
+
+void model_done(struct model_range range, CUstream stream)
+{
+    OK(cuEventRecord(range.block->last, stream));
+    range.block->last_stream = stream;
+    unlock(range.block);
+}
+
+/* --- what bytes must be */
+
+void model_write(struct model_range range, const void *bytes)
+{
+    memcpy(range.block->content + range.at, bytes, range.bytes);
+    memset(range.block->known + range.at, 1, range.bytes);
+}
+
+void model_fill(struct model_range range, const void *pattern, size_t width)
+{
+    for (size_t i = 0; i < range.bytes; i += width)
+        memcpy(range.block->content + range.at + i, pattern, width);
+    memset(range.block->known + range.at, 1, range.bytes);
+}
+
+void model_move(struct model_range to, struct model_range from)
+{
+    memcpy(to.block->content + to.at, from.block->content + from.at, to.bytes);
+    memcpy(to.block->known + to.at, from.block->known + from.at, to.bytes);
+}
+
+static void compare(const struct model_block *block, size_t at, size_t bytes,
+                    const unsigned char *content, const unsigned char *known,
+                    const unsigned char *seen, const char *when)
+{
+    size_t first = bytes, wrong = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (known[i] && content[i] != seen[i]) {
+            first = wrong == 0 ? i : first;
+            wrong++;
+        }
+    }
+    if (wrong > 0)
+        model_fail(
+            "%s block %d (%s, %zu bytes), read %zu bytes at %zu%s: byte %zu is %#x, and must "
+            "be %#x; %zu bytes differ",
+            block->is_shared ? "shared" : "own", block->index, kinds[block->kind], block->bytes,
+            bytes, at, when, at + first, seen[first], content[first], wrong);
+}
+
+void model_compare(struct model_range range, const unsigned char *seen)
+{
+    const struct model_block *block = range.block;
+    compare(block, range.at, range.bytes, block->content + range.at, block->known + range.at, seen,
+            "");
+    model_write(range, seen);
+}
+
+/* --- comparisons that wait */
+
+static _Thread_local struct {
+    struct model_block block; /* as it was */
+    size_t at, bytes;
+    unsigned char *content, *known;
+    const unsigned char *seen;
+} checks[CHECKS];
+static _Thread_local int check_count;
+
+static void *copy_of(const void *bytes, size_t count)
+{
+    return memcpy(malloc(count), bytes, count);
+}
+
+void model_compare_later(struct model_range range, const unsigned char *seen)
+{
+    const int i = check_count++;
+    checks[i].block = *range.block;
+    checks[i].at = range.at;
+    checks[i].bytes = range.bytes;
+    checks[i].content = copy_of(range.block->content + range.at, range.bytes);
+    checks[i].known = copy_of(range.block->known + range.at, range.bytes);
+    checks[i].seen = seen;
+}
+
+void model_breathe(void)
+{
+    if (check_count > CHECKS - 8 || !model_has_pinned())
+        model_wait();
+}
+
+void model_wait(void)
+{
+    for (int i = 0; i < MODEL_STREAMS; i++)
+        OK(cuStreamSynchronize(streams[i]));
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    for (int i = 0; i < check_count; i++) {
+        compare(&checks[i].block, checks[i].at, checks[i].bytes, checks[i].content, checks[i].known,
+                checks[i].seen, ", seen late");
+        free(checks[i].content);
+        free(checks[i].known);
+    }
+    check_count = 0;
+    model_pinned_unused();
+}
+
+/* --- the end */
+
+static void read_block(struct model_block *block)
+{
+    if (block->at == 0)
+        return;
+    unsigned char *seen = malloc(block->bytes);
+    OK(cuEventSynchronize(block->last));
+    OK(cuMemcpyDtoH(seen, block->at, block->bytes));
+    model_compare((struct model_range){block, 0, block->bytes}, seen);
+    free(seen);
+}
+
+void model_read_all(void)
+{
+    for (int i = 0; i < MODEL_OWN; i++)
+        read_block(&own[i]);
+    for (int i = 0; i < MODEL_SHARED; i++) {
+        lock(&shared[i]);
+        read_block(&shared[i]);
+        unlock(&shared[i]);
+    }
+}
+
+void model_free_all(void)
+{
+    for (int i = 0; i < MODEL_OWN; i++) {
+        if (own[i].at != 0)
+            free_block(&own[i]);
+    }
+    if (arena != 0)
+        OK(cuMemFree(arena));
+}
+
+/* --- operations on blocks */
+
+static void operate_free(void)
+{
+    struct model_block *block =
+        model_one_in(8) ? &shared[model_below(MODEL_SHARED)] : &own[model_below(MODEL_OWN)];
+    lock(block);
+    if (block->at != 0)
+        free_block(block);
+    unlock(block);
+}
+
+/* A new block in the place of an old one, not written yet. */
+static void operate_new(void)
+{
+    struct model_block *block = &own[model_below(MODEL_OWN)];
+    if (block->at != 0)
+        free_block(block);
+    make_block(block);
+}
+
+/* The same handles at other addresses: what was written stays. */
+static void operate_remap(void)
+{
+    for (int i = 0; i < MODEL_OWN; i++) {
+        struct model_block *block = &own[i];
+        if (block->at == 0 || block->kind != MODEL_MAPPED)
+            continue;
+        OK(cuEventSynchronize(block->last));
+        unmap_block(block);
+        map_block(block);
+        return;
+    }
+}
+
+static void operate_free_arena(void)
+{
+    if (arena == 0)
+        return;
+    for (int i = 0; i < MODEL_OWN; i++) {
+        if (own[i].at != 0 && own[i].kind == MODEL_REPORTED)
+            free_block(&own[i]);
+    }
+    OK(cuMemFree(arena));
+    arena = 0;
+}
+
+const struct model_operation model_memory[] = {
+    {"free", operate_free, 40},
+    {"new block", operate_new, 40},
+    {"remap", operate_remap, 8},
+    {"free the arena", operate_free_arena, 3},
+    {"wait", model_wait, 20},
+    {"read everything", model_read_all, 3},
+    {NULL, NULL, 0},
+};
