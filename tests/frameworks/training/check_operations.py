@@ -119,6 +119,14 @@ def dropout():
     yield "forward and backward alike", torch.equal(x.grad.cpu(), 2 * y.detach().cpu()), x.grad
 
 
+def whole_numbers():
+    x = torch.randint(3, 11, (50_000,), device="cuda").cpu()
+    yield "whole numbers in a range", x.min() == 3 and x.max() == 10 and abs(x.double().mean() - 6.5) < 0.05, x
+    part = torch.zeros(100, 7, dtype=torch.int64, device="cuda")
+    part[:, 2:5].random_(1, 9)
+    yield "in a part", bool((part.cpu()[:, 2:5] > 0).all() and (part.cpu()[:, 5:] == 0).all()), part.cpu()
+
+
 def parameters_after(where, how, rounds=3):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(40, 300), nn.Linear(300, 7)).to(where)
@@ -170,7 +178,7 @@ def main():
             except RuntimeError:  # a kernel without a host version
                 good, detail = False, traceback.format_exc()[-700:]
             tap.check(f"{kind}: {name}", good, detail)
-    for part in (dropout, optimizers, steps):
+    for part in (dropout, whole_numbers, optimizers, steps):
         try:
             for name, good, detail in part():
                 tap.check(name, good, detail)

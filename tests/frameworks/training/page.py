@@ -9,16 +9,16 @@ HEADER = ("| training | ranks | losses | loss, first to last | peak while loadin
 
 HEAD = """# Training, simulated driver
 
-{date}: {cores} cores, no GPU, Python {python}, PyTorch {torch}; the simulated driver of this repository, with its stand-ins for
-the CUDA runtime, NCCL and cuBLAS, and host versions of PyTorch's kernels. Made by `tests/frameworks/training/run --write`. No
-figure here is one of a GPU.
+{date}: {cores} cores, no GPU, Python {python}, {packages};
+the simulated driver of this repository, with its stand-ins for the CUDA runtime, NCCL and cuBLAS, and host versions of
+PyTorch's kernels. Made by `tests/frameworks/training/run --write`. No figure here is one of a GPU.
 
 `tests/frameworks/training/train.py` loads a checkpoint and trains for {steps} steps, in eager mode, with attention by PyTorch's
 own operations, gradient clipping and AdamW; once without and once with the shim, with the settings of a user who sets
-nothing. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two figures are
-those without and with the shim. Memory is that of the rank with the most. Times are of rank 0, to the end of the
-device's work; the one in the middle, where there are several. The kernels run on the processor, which other ranks use too: the times
-show what the shim adds to a step, and nothing else.
+nothing. Transformers' models are trained by `pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two figures are
+those without and with the shim. Memory is that of the rank with the most. Times are of rank 0, to the end of the device's work:
+of several steps the one in the middle. Step 1 brings into memory what was loaded. The kernels run on the processor, which
+other ranks and programs use too, so later steps differ by chance.
 
 """
 
@@ -37,9 +37,9 @@ def line(record):
     return "| " + " | ".join(cells) + " |"
 
 
-def write(path, records, torch, steps):
+def write(path, records, packages, steps):
     head = HEAD.format(date=datetime.date.today().strftime("%-d %B %Y"), cores=os.cpu_count(),
-                       python=platform.python_version(), torch=torch, steps=steps)
+                       python=platform.python_version(), packages=packages, steps=steps)
     rule = "|" + " --- |" * HEADER.count(" |")
     with open(path, "w", encoding="utf-8") as file:
         file.write(head + "\n".join([HEADER, rule, *map(line, records)]) + "\n")

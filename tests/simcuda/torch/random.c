@@ -62,10 +62,12 @@ static void to_normal(const uint32_t *numbers, float *values)
 
 /* What the transform's lambda captured. */
 struct transform {
-    bool is_normal;
+    bool is_normal, is_whole;
     enum host_type type;
     float a, b; /* mean and deviation; or range and from */
     double to;
+    uint64_t range; /* of whole numbers: how many there are */
+    int64_t least;
 };
 
 static void draw(const struct transform *transform, const uint32_t *numbers, float *values)
@@ -79,8 +81,13 @@ static void draw(const struct transform *transform, const uint32_t *numbers, flo
         values[i] = to_uniform(numbers[i]);
 }
 
-static void store(const struct transform *transform, void *place, float value)
+static void store(const struct transform *transform, void *place, float value, uint32_t number)
 {
+    if (transform->is_whole) {
+        const uint64_t above = number % transform->range;
+        host_store(place, transform->type, (double)(transform->least + (int64_t)above));
+        return;
+    }
     if (transform->is_normal) {
         host_store(place, transform->type, (double)(value * transform->b + transform->a));
         return;
@@ -90,10 +97,21 @@ static void store(const struct transform *transform, void *place, float value)
         host_store(place, transform->type, (double)transform->b);
 }
 
+/* random_from_to: {uint64 range, int64 least}, of a word for each element */
+static const char whole_name[] = "21random_from_to_kernelI";
+static const char whole_type[] = "27distribution_nullary_kernelI";
+
 static struct transform read_transform(const char *name, const unsigned char *captured)
 {
     const char *behind = strstr(name, "20normal_and_transformI");
-    struct transform transform = {.is_normal = behind != NULL};
+    struct transform transform = {.is_normal = behind != NULL,
+                                  .is_whole = strstr(name, whole_name) != NULL};
+    if (transform.is_whole) {
+        transform.type = host_type_behind(name, whole_type);
+        transform.range = host_word(captured, 0);
+        transform.least = (int64_t)host_word(captured, 8);
+        return transform;
+    }
     transform.type = host_type_behind(name, transform.is_normal ? "20normal_and_transformI"
                                                                 : "21uniform_and_transformI");
     memcpy(&transform.a, captured, sizeof(float));
@@ -123,9 +141,11 @@ static void distribute(const struct simcuda_launch *launch, const struct host_ph
             uint32_t numbers[4];
             float values[4];
             philox(state->seed, thread, place++, numbers);
-            draw(transform, numbers, values);
+            if (!transform->is_whole)
+                draw(transform, numbers, values);
             for (size_t i = 0; i < 4 && element + i * threads < numel; i++)
-                store(transform, host_place(operands, 0, element + i * threads), values[i]);
+                store(transform, host_place(operands, 0, element + i * threads), values[i],
+                      numbers[i]);
         }
     }
 }
@@ -137,10 +157,11 @@ static void run(const struct simcuda_launch *launch, void **args)
     const unsigned char *lambda = args[3];
     struct host_operands operands = {.count = 1};
     /* The second lambda of distribution_nullary_kernel has the calculator. */
-    const bool is_strided = strstr(launch->name, "EUlifE0_") != NULL;
+    const bool is_strided =
+        strstr(launch->name, "EUlifE0_") != NULL || strstr(launch->name, "EUlijE0_") != NULL;
     size_t at = is_strided ? (host_read_calculator(&operands, lambda) + 7) / 8 * 8 : 0;
     operands.address[0] = host_word(lambda, at);
-    at += is_strided ? 8 : 12;
+    at += is_strided ? 8 : strstr(launch->name, whole_name) != NULL ? 16 : 12;
     const struct transform transform = read_transform(launch->name, lambda + at);
     operands.type[0] = transform.type;
     if (numel > 0 && host_touch(launch, &operands, (size_t)numel))
@@ -149,6 +170,9 @@ static void run(const struct simcuda_launch *launch, void **args)
 
 simcuda_kernel *host_find_random(const char *name)
 {
+    if (strstr(name, "43distribution_elementwise_grid_stride_kernelIjLi4E") != NULL &&
+        strstr(name, whole_name) != NULL && strstr(name, "j5uint4") != NULL)
+        return host_type_behind(name, whole_type) != HOST_NONE ? run : NULL;
     if (strstr(name, "43distribution_elementwise_grid_stride_kernelIfLi4E") == NULL)
         return NULL;
     if (strstr(name, "14uniform_kernelI") != NULL)
