@@ -50,12 +50,21 @@ ALLOCATE(cuMemAllocPitch_v2,
           unsigned int ElementSizeBytes),
          (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes))
 
+/* Whether the driver frees memory for this thread: some do without a current context, too
+ * (NVIDIA/cuda-python#2750). Asked with the address that is nothing. */
+static bool may_free(void)
+{
+    CUdevice current;
+    return MS_REAL(cuCtxGetDevice)(&current) == CUDA_SUCCESS ||
+           MS_REAL(cuMemFree_v2)(0) == CUDA_SUCCESS;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result;
     MS_ENTER("cuMemFree_v2");
     ms_hashes_freed(dptr);
-    if (ms_owns_any() && ms_free(dptr, &result))
+    if (ms_owns_any() && may_free() && ms_free(dptr, &result))
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);
     if (result == CUDA_SUCCESS)

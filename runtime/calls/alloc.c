@@ -238,11 +238,8 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
  * threads must be able to go on meanwhile. */
 bool ms_free(CUdeviceptr address, CUresult *result_out)
 {
-    CUdevice current;
     struct ms_allocation_facts facts;
-    /* A thread without a context can free nothing: the driver returns the error. */
-    if (!ms_space_look_up(address, &facts) || facts.is_programs ||
-        ms_driver.ctx_get_device(&current) != CUDA_SUCCESS)
+    if (!ms_space_look_up(address, &facts) || facts.is_programs)
         return false;
     bool is_done;
     *result_out = facts.address == address ? wait_for_device(facts.context, &is_done)

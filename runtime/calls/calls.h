@@ -31,8 +31,8 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
 bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
                         CUdeviceptr *address_out, CUresult *result_out);
 
-/* Frees the allocation that starts at address, after waiting for the device as cuMemFree does.
- * Returns false also if the thread has no context. */
+/* Frees the allocation that starts at address, after waiting for the device as cuMemFree does. The
+ * thread needs no context: whether it may free is the driver's to say. */
 bool ms_free(CUdeviceptr address, CUresult *result_out);
 
 /* The same in the order of a valid stream: waits for nothing. The memory goes back when the stream

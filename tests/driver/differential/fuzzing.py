@@ -37,6 +37,7 @@ WORLDS = {
     "order": ({}, {"SIMCUDA_JITTER_US": "60"}),
     "other programs": ({}, {"SIMCUDA_OTHERS": "24"}),
     "granules": ({}, {"SIMCUDA_GRANULE_KIB": "256"}, {"SIMCUDA_GRANULE_KIB": "1024"}),
+    "freeing": ({}, {"SIMCUDA_FREE_ANYWHERE": "1"}),
     "version": ({}, {"SIMCUDA_PROFILE": "12.4"}, {"SIMCUDA_PROFILE": "12.9"}, {"SIMCUDA_PROFILE": "13.1"}),
 }
 # Drivers that lack exports are libraries of their own, in these folders of tests/simcuda.

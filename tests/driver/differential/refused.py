@@ -9,6 +9,8 @@ TWO = {"SIMCUDA_DEVICES": "2"}
 def refused(test):
     for scenario in ("no_context", "no_context_resident", "destroyed_context", "destroyed_stream"):
         test.both(scenario)
+    for scenario in ("no_context", "no_context_resident", "destroyed_context"):
+        test.both(scenario, {"SIMCUDA_FREE_ANYWHERE": "1"})
     for scenario in ("far_set", "far_set_resident", "far_set_async", "far_set_by_peer"):
         test.both(scenario, TWO)
     test.both("overruns")

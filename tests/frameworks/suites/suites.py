@@ -94,7 +94,8 @@ class Way:
         libraries = glob.glob(os.path.join(packages, "nvidia", "*", "lib"))
         settings = {"SUITE_OUTCOMES": outcomes, "PYTHONPATH": HERE, "PYTHONDONTWRITEBYTECODE": "1",
                     "LD_LIBRARY_PATH": ":".join([driver, *libraries]),
-                    "SIMCUDA_PTX_KERNELS": os.environ["SUITE_KERNELS"], **WAYS[way]}
+                    "SIMCUDA_PTX_KERNELS": os.environ["SUITE_KERNELS"],
+                    "SIMCUDA_FREE_ANYWHERE": "1", **WAYS[way]}
         self.outcomes, self.deferred, self.broken, self.trouble = {}, 0, 0, []
         started = time.monotonic()
         for path in test_files(suite, packages):

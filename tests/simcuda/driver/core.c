@@ -288,6 +288,7 @@ static void configure(void)
     sim_config.reads_late = setting("SIMCUDA_LATE", 0, 1, 0) == 1;
     sim_config.others_leave_bytes = setting("SIMCUDA_OTHERS", 0, (size_t)1 << 20, 0) << 20;
     sim_config.jitter_us = (unsigned)setting("SIMCUDA_JITTER_US", 0, 1000 * 1000, 0);
+    sim_config.frees_anywhere = setting("SIMCUDA_FREE_ANYWHERE", 0, 1, 0) == 1;
     sim_config.driver_version = read_version();
     sim_config.broken = read_broken();
     sim_config.has_switch = setting("SIMCUDA_MULTICAST", 0, 1, 0) == 1;

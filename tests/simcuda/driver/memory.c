@@ -380,17 +380,32 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 }
 
 /* The driver waits for the device before it frees: programs rely on it. */
+/* NULL: it is of none, or nowhere. */
+static struct CUctx_st *context_of(CUdeviceptr address)
+{
+    pthread_mutex_lock(&sim_lock);
+    const struct sim_memory *memory = sim_memory_find_locked(address);
+    struct CUctx_st *context = memory != NULL ? memory->context : NULL;
+    pthread_mutex_unlock(&sim_lock);
+    return context;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     SIM_ENTER(cuMemFree_v2);
-    struct CUctx_st *context;
+    struct CUctx_st *context = NULL;
     CUresult result = sim_context_get(&context);
+    if (result != CUDA_SUCCESS && sim_config.frees_anywhere) {
+        result = CUDA_SUCCESS;
+        context = context_of(dptr);
+    }
     if (result != CUDA_SUCCESS || dptr == 0)
         return result;
     result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)
         return result;
-    sim_context_drain(context);
+    if (context != NULL)
+        sim_context_drain(context);
     pthread_mutex_lock(&sim_lock);
     struct sim_memory *memory = sim_memory_find_locked(dptr);
     const bool is_ours =

@@ -31,6 +31,9 @@
  *                              2: with another byte each time
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
  *                              makes missing synchronisation visible; default 0
+ *   SIMCUDA_FREE_ANYWHERE=1    cuMemFree needs no current context: "frees it in its owning context, with any context or none
+ *                              current" (NVIDIA/cuda-python#2750, of 12.9 and 13; numba's reset does that). Else it is refused.
+ *                              cuMemFreeHost wants one in any case, as numba's reset shows that drivers do not
  *   SIMCUDA_JITTER_US=<n>      half of what streams do, events among it, waits up to so long: what different streams do comes
  *                              in an order of its own, and so do their events. Only what a stream or an event orders is
  *                              ordered (CUDA programming guide, asynchronous concurrent execution). Nothing where
@@ -115,9 +118,6 @@
  * Descriptions. Textures, surfaces, core dumps and advice for managed memory are kept and given
  * back, without an effect.
  * Multiprocessors are split in groups of two, but a green context has all of its device.
- *
- * What is known to be otherwise. cuMemFree and cuMemFreeHost want a current context. Drivers may
- * free memory with none: numba's reset does so, and NVIDIA/cuda-python#2750 says it of 12.9 and 13.
  *
  * Across processes. POSIX file descriptors of cuMemExportToShareableHandle and the handles of
  * cuIpcGetMemHandle work between processes of the simulator; the latter while the exporter lives,

@@ -42,7 +42,8 @@ struct sim_config {
     bool reads_late; /* pageable sources of asynchronous copies, when the stream gets there */
     size_t others_leave_bytes; /* of each device's memory; 0: there are no others */
     unsigned jitter_us;
-    int driver_version; /* 0: the one that the library was built for */
+    bool frees_anywhere; /* cuMemFree, without a current context too */
+    int driver_version;  /* 0: the one that the library was built for */
 };
 extern struct sim_config sim_config;
 #define SIM_GRANULE (sim_config.granule_bytes)

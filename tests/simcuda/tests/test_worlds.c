@@ -166,6 +166,32 @@ MS_TEST(late_events_come_after_their_work)
     }
 }
 
+static CUresult free_without_context(void)
+{
+    CUdeviceptr block;
+    start();
+    OK(cuMemAlloc(&block, 4 * MIB));
+    OK(cuMemsetD8Async(block, 1, 4 * MIB, NULL));
+    const size_t before = free_bytes();
+    OK(cuCtxSetCurrent(NULL));
+    const CUresult result = cuMemFree(block);
+    FAILS(cuMemFree(0), result);
+    start();
+    CHECK_EQ(free_bytes(), before + (result == CUDA_SUCCESS ? 4 * MIB : 0));
+    return result;
+}
+
+MS_TEST(memory_is_freed_in_a_context)
+{
+    FAILS(free_without_context(), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+MS_TEST(memory_may_be_freed_without_a_context)
+{
+    setenv("SIMCUDA_FREE_ANYWHERE", "1", 1);
+    OK(free_without_context());
+}
+
 MS_TEST(the_granule_can_be_larger)
 {
     size_t granule = 0;
