@@ -310,8 +310,9 @@ NOTES = """What grows faster than it must, and why it stays so:
 - *Blocks of one allocation, in any order*: the blocks and the extents of one allocation lie in leaves of 4 KiB, so a change
   moves one leaf's, and a search is binary; but with a million blocks each step waits for memory. *Blocks of segments*
   are the same work as allocators do it.
-- *Allocations: look up an address*: a binary search, so the number of steps is the logarithm; but with a million allocations
-  each step waits for memory.
+- *Look up an address*, *which one does a pointer mean*, *memset one again*, *copy from one to another*, *launch, each between
+  others*: binary searches, so the number of steps is the logarithm; but with a million things each step waits for memory.
+- *Tensors of a plan*: sorted by name.
 
 What costs more than it might, and why:
 
