@@ -25,8 +25,12 @@ MS_TEST(hashes_are_others_in_another_process)
         execl("/proc/self/exe", "unit-hash_set", "tell_hash", NULL);
         _exit(1);
     }
-    CHECK_EQ(read(ends[0], &other, sizeof(other)), sizeof(other));
+    close(ends[1]);
+    const ssize_t told = read(ends[0], &other, sizeof(other));
     CHECK_EQ(waitpid(child, NULL, 0), child);
+    if (told == 0)
+        ms_test_skip("this program cannot start itself here"); /* valgrind, an emulator */
+    CHECK_EQ(told, sizeof(other));
     CHECK(other != ms_hash_text(text));
     CHECK_EQ(ms_hash_text(text), ms_hash_bytes(text, sizeof(text) - 1));
 }
