@@ -139,18 +139,19 @@ static const struct ms_content twos = {.kind = MS_FILL, .pattern = 0x22232425};
 /* Of a block that was there, and is gone. `in`: the block that it reads; 0: its own. */
 static struct ms_recorded_launch *record(CUdeviceptr out, CUdeviceptr in, uint64_t in_id)
 {
-    static struct {
-        struct ms_param_layout layout;
-        struct ms_param params[2];
-    } kernel = {{.references = 1000, .known = true, .count = 2, .bytes = 16, .name = "multiply"},
-                {{0, 8}, {8, 8}}};
+    static char name[] = "multiply";
+    struct ms_param_layout *layout = calloc(1, sizeof(*layout) + 2 * sizeof(layout->params[0]));
+    *layout = (struct ms_param_layout){
+        .references = 1000, .known = true, .count = 2, .bytes = 16, .name = name};
+    layout->params[0] = (struct ms_param){0, 8};
+    layout->params[1] = (struct ms_param){8, 8};
     const CUdeviceptr pointers[2] = {out, in != 0 ? in : out};
     const struct ms_packed packed = {.bytes = (const unsigned char *)pointers, .count = 16};
     const struct ms_call call = {
         .function = (CUfunction)1, .grid = {1, 1, 1}, .block = {1, 1, 1}, .stream = FAKE_STREAM};
     const size_t offsets[2] = {0, 8};
     struct ms_recorded_launch *recorded = ms_recorded_launch_create();
-    recorded->launch = ms_launch_create(&call, &kernel.layout, &packed, offsets, 2);
+    recorded->launch = ms_launch_create(&call, layout, &packed, offsets, 2);
     recorded->allocation_id = 4711;
     recorded->address = out;
     recorded->context = FAKE_CONTEXT;
