@@ -435,6 +435,7 @@ static void own_shared(struct side side)
     put_words(address, 4 * MIB, 7);
     OK(cuMemsetD32(address + 4 * MIB, 8, MIB));
     check_deferred(address + 6 * MIB);
+    OK(cuCtxSynchronize()); /* the other process waits for no stream of this one */
     close(pass_file(side, export_handle(handle)));
     CHECK(is_in_memory(address) && is_in_memory(address + 6 * MIB));
     for (uint32_t turn = 0; turn < 5; turn++) {

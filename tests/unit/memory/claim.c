@@ -155,8 +155,9 @@ MS_TEST(a_pointer_a_little_before_a_block_means_it)
 
 /* --- the lock: launches of other threads look up blocks and mappings without a claim */
 
-static pthread_mutex_t *last_taken, *index_lock;
-static int index_takes;
+/* Other threads take locks, too. */
+static pthread_mutex_t *_Atomic last_taken, *_Atomic index_lock;
+static atomic_int index_takes;
 
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
