@@ -202,6 +202,7 @@ static void returned_before_the_stream_got_there(void)
     uint64_t *pinned = pin(8 * WORDS);
     report(block, 8 * MIB);
     OK(cuMemsetD8(block, 5, 8 * MIB));
+    OK(cuCtxSynchronize()); /* the stream below waits for no other */
     const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
     point(pinned, block);
     OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
