@@ -49,7 +49,7 @@ static void count(int change)
 void ms_lease_take(struct ms_lease *lease, int descriptor)
 {
     enum { LEAST_SECONDS = 5 }; /* for materialising the bytes */
-    const struct f_owner_ex owner = {F_OWNER_TID, gettid()};
+    const struct f_owner_ex owner = {F_OWNER_TID, (pid_t)syscall(SYS_gettid)};
     if (break_ns == 0)
         break_ns = read_break_ns();
     if (!are_allowed || break_ns < LEAST_SECONDS * second_ns ||

@@ -235,7 +235,9 @@ struct ms_source *ms_source_unless_written(struct ms_source *file)
     ms_lease_serve();
     if (file == NULL || atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))
         return file;
-    struct writers writers = {.thread = gettid(), .file = &file->recorded, .are_there = true};
+    struct writers writers = {.thread = (pid_t)syscall(SYS_gettid),
+                              .file = &file->recorded,
+                              .are_there = true};
     ms_file_thread_call(look_for_writers, &writers);
     if (!writers.are_there) {
         atomic_store(&file->is_unwritten, true);
