@@ -6,7 +6,6 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/calls/deferral.h"
-#include "runtime/calls/late_payload.h"
 #include "runtime/calls/pooled.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
@@ -308,7 +307,7 @@ bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_ou
         return ms_stream_wait(stream) == CUDA_SUCCESS && ms_free(address, result_out);
     /* Addresses of it that a stream has not got to yet would mean nothing once it is gone. */
     *result_out =
-        ms_late_payload_any() ? ms_access(address, facts.bytes, MS_NEED_REACH) : CUDA_SUCCESS;
+        ms_has_late_payloads() ? ms_access(address, facts.bytes, MS_NEED_REACH) : CUDA_SUCCESS;
     if (*result_out != CUDA_SUCCESS)
         return true;
     struct ms_allocation *allocation = ms_space_claim(address);

@@ -6,7 +6,6 @@
  */
 #include "runtime/calls/calls.h"
 
-#include "runtime/calls/late_payload.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/order.h"
@@ -134,7 +133,7 @@ void ms_block_returned(CUdeviceptr address)
 {
     struct ms_allocation_facts block;
     /* Addresses of it that a stream has not got to yet would mean nothing once it is dead. */
-    if (ms_late_payload_any() && ms_space_may_hold(address) &&
+    if (ms_has_late_payloads() && ms_space_may_hold(address) &&
         ms_space_find_pointed(address, &block))
         ms_access(block.address, block.bytes, MS_NEED_REACH);
     struct ms_allocation *allocation = claim(address);

@@ -13,13 +13,6 @@
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
 
-static _Atomic uint32_t pending;
-
-bool ms_late_payload_any(void)
-{
-    return atomic_load(&pending) != 0;
-}
-
 static bool is_clean(const struct ms_rows *rows)
 {
     const unsigned char *begin = (const unsigned char *)(uintptr_t)rows->begin;
@@ -72,7 +65,7 @@ static void CUDA_CB look(void *argument)
     struct ms_rows *rows = argument;
     if (ms_defers_any() && !is_clean(rows))
         expose_in_thread(rows);
-    atomic_fetch_sub(&pending, 1);
+    atomic_fetch_sub(&ms_hot.late_payloads, 1);
     ms_heap_free(rows);
 }
 
@@ -82,9 +75,9 @@ bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream)
     if (kept == NULL)
         return false;
     *kept = *rows;
-    atomic_fetch_add(&pending, 1);
+    atomic_fetch_add(&ms_hot.late_payloads, 1);
     if (ms_driver.launch_host_func(stream, look, kept) != CUDA_SUCCESS) {
-        atomic_fetch_sub(&pending, 1);
+        atomic_fetch_sub(&ms_hot.late_payloads, 1);
         ms_heap_free(kept);
         return false;
     }

@@ -4,6 +4,10 @@
  * still write it, and so may the program, if that work waits for it. So the bytes are looked at
  * when the stream gets there, by a host function in front of the copy. What they point to is then
  * materialised by a thread, for which the stream waits, and the program's call does not.
+ *
+ * ms_has_late_payloads (flags.h): a stream has not got to such a copy yet. What is freed or
+ * overwritten in the order of a stream then may be what the bytes point to, and kernels that are
+ * queued may read what it was.
  */
 #pragma once
 
@@ -15,7 +19,3 @@
 /* To be called right before the copy is queued. Returns false if the driver takes no host function
  * there: the bytes must count as unknown. */
 bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream);
-
-/* True while a stream has not got to such a copy. What is freed in the order of a stream then may
- * be what its bytes point to, and kernels behind it may read that. */
-bool ms_late_payload_any(void);

@@ -442,8 +442,9 @@ static CUresult materialise_edges(struct ms_allocation *allocation, size_t begin
 static CUresult overwrite(struct ms_allocation *allocation, size_t begin, size_t end,
                           const struct ms_need_row *need)
 {
-    if (ms_is_capturing()) {
-        /* A captured write runs later, or never: until then the old bytes must be there. */
+    if (ms_is_capturing() || ms_has_late_payloads()) {
+        /* A captured write runs later, or never: until then the old bytes must be there. So must
+         * they where a kernel that is queued before the write may find their address. */
         const CUresult kept = materialise_chosen(allocation, begin, end, need);
         if (kept != CUDA_SUCCESS)
             return kept;

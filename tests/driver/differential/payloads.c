@@ -185,6 +185,30 @@ static void freed_in_the_order_of_the_stream(void)
     print_bytes("gathered", to, 4 * WORDS);
 }
 
+/* What it held is what the kernel must read. One part is overwritten in the same stream, one in a
+ * stream that waits for the kernel. */
+static void overwritten_in_the_order_of_the_stream(void)
+{
+    const CUdeviceptr block = load_file(8 * MIB), table = small(8 * WORDS);
+    uint64_t *pinned = pin(8 * WORDS);
+    const CUstream stream = hold(CU_STREAM_NON_BLOCKING);
+    CUstream other;
+    CUevent event;
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    point(pinned, block);
+    OK(cuMemcpyHtoDAsync(table, pinned, 8 * WORDS, stream));
+    const CUdeviceptr to = behind_a_table(stream, table);
+    OK(cuMemcpyHtoDAsync(block, pin(4 * MIB), 4 * MIB, stream));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(other, event, 0));
+    OK(cuMemsetD8Async(block + 4 * MIB, 5, 4 * MIB, other));
+    may_go = 1;
+    OK(cuStreamSynchronize(other));
+    print_bytes("gathered", to, 4 * WORDS);
+    print_bytes("block", block, 8 * MIB);
+}
+
 /* As a caching allocator does; without the shim nobody listens. */
 static void report(CUdeviceptr block, int64_t bytes)
 {
@@ -233,6 +257,7 @@ const struct scenario scenarios[] = {
     {"passing", passing},
     {"address_of_the_host", address_of_the_host},
     {"freed_in_the_order_of_the_stream", freed_in_the_order_of_the_stream},
+    {"overwritten_in_the_order_of_the_stream", overwritten_in_the_order_of_the_stream},
     {"returned_before_the_stream_got_there", returned_before_the_stream_got_there},
     {NULL, NULL},
 };

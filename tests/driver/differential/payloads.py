@@ -20,6 +20,7 @@ def payloads(test):
     test.check("passing: it was looked at when it was copied", dump["late_payloads"] == 0 and dump["payload_seals"] == 0, dump)
     test.both("freed_in_the_order_of_the_stream", PATIENT)
     test.both("returned_before_the_stream_got_there", PATIENT)
+    test.both("overwritten_in_the_order_of_the_stream", {"METASHARD_IDLE_MS": "0"})
     _, dump = test.both("address_of_the_host", PATIENT)
     test.check("address_of_the_host: everything was brought into memory", dump["backed_bytes_peak"] == BLOCK, dump)
 

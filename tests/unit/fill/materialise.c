@@ -202,6 +202,19 @@ MS_TEST(what_is_overwritten_is_not_played)
     end();
 }
 
+/* A kernel that is queued before the write may find its address in a copy that nobody has seen. */
+MS_TEST(what_is_overwritten_behind_a_late_payload_is_played)
+{
+    start();
+    atomic_fetch_add(&ms_hot.late_payloads, 1);
+    CHECK(ms_space_claim(allocation->address) == allocation);
+    CHECK_EQ(ms_materialise(allocation, 0, 3 * FAKE_GRANULE, MS_NEED_OVERWRITE), CUDA_SUCCESS);
+    ms_space_release(allocation);
+    atomic_fetch_sub(&ms_hot.late_payloads, 1);
+    check_bytes();
+    end();
+}
+
 /* What is captured is written later, or never. */
 MS_TEST(what_a_capture_overwrites_is_played)
 {
