@@ -162,6 +162,31 @@ static bool holds_input(const struct ms_allocation *allocation,
     return has_memory(&allocation->backing, begin, begin + bytes);
 }
 
+/* What was never written before a launch is defined there, so that replaying twice gives the
+ * same. */
+static CUresult replay_unwritten(const struct ms_extent *extent, CUdeviceptr address,
+                                 CUstream stream)
+{
+    const struct ms_content unwritten = {.kind = MS_FILL, .pattern = ms_unwritten_pattern};
+    return ms_replay(&unwritten, 0, address, extent->end - extent->begin, stream);
+}
+
+/* The same in the block that the launch has read, where it lies: the program has put nothing
+ * there. */
+static CUresult define_input(const struct ms_allocation *allocation,
+                             const struct ms_launch_input *input, CUstream stream)
+{
+    size_t at = input->address - allocation->address;
+    const size_t end = at + input->lineage.bytes;
+    struct ms_extent extent;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &at, end, &extent)) {
+        if (ms_content_is_nothing(&extent.content))
+            result = replay_unwritten(&extent, allocation->address + extent.begin, stream);
+    }
+    return result;
+}
+
 /*
  * With the block that it has read, if that is there still: its bytes are not sent twice, and not in
  * memory twice. Returns false if it is not, or if somebody works on its allocation. Where the
@@ -175,7 +200,9 @@ static bool run_beside_input(const struct ms_recorded_launch *recorded, uint64_t
                                               : ms_space_try_claim(recorded->input->address);
     const bool holds = allocation != NULL && holds_input(allocation, recorded);
     if (holds) {
-        *result_out = ms_launch_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
+        *result_out = define_input(allocation, recorded->input, stream);
+        if (*result_out == CUDA_SUCCESS)
+            *result_out = ms_launch_run(recorded->launch, (const uint64_t[]){delta, 0}, stream);
         const CUresult waited = ms_driver_wait(stream);
         *result_out = *result_out != CUDA_SUCCESS ? *result_out : waited;
     }
@@ -308,17 +335,13 @@ static const struct ms_recorded_launch *find_own_launch(const struct placed *pla
     return NULL;
 }
 
-/* What was never written before a launch is defined there, so that replaying twice gives the
- * same. */
 static CUresult replay_extent(const struct ms_extent *extent, const struct ms_recorded_launch *own,
                               CUdeviceptr address, CUstream stream)
 {
     const struct ms_content *content = &extent->content;
     const size_t bytes = extent->end - extent->begin;
-    if (ms_content_is_nothing(content)) {
-        const struct ms_content unwritten = {.kind = MS_FILL, .pattern = ms_unwritten_pattern};
-        return ms_replay(&unwritten, 0, address, bytes, stream);
-    }
+    if (ms_content_is_nothing(content))
+        return replay_unwritten(extent, address, stream);
     if (content->kind == MS_LAUNCHED && content->recorded == own &&
         content->source_offset == extent->begin)
         return CUDA_SUCCESS; /* it stands there already */

@@ -12,13 +12,13 @@
 
 CUcontext model_context, model_peer_context;
 const char *model_folder;
+bool model_prints;
 bool model_reads_late;
 _Thread_local unsigned model_thread;
 
 static uint64_t seed = 1, operations = 1000;
 static double seconds = 1e9;
 static unsigned threads = 2;
-static bool prints;
 static atomic_bool is_over;
 static _Atomic uint64_t total;
 static _Thread_local uint64_t draws, number;
@@ -112,7 +112,7 @@ static void *run_thread(void *argument)
         draws = mix(mix(seed + mix(model_thread + 1)) + number);
         const struct model_operation *operation = draw_operation();
         name = operation->name;
-        if (prints) {
+        if (model_prints) {
             printf("thread %u, %llu: %s\n", model_thread, (unsigned long long)number, name);
             fflush(stdout);
         }
@@ -140,7 +140,7 @@ static void read_options(int count, char **arguments)
         else if (strcmp(arguments[i], "--threads") == 0)
             threads = (unsigned)strtoul(value, NULL, 10);
         else if (strcmp(arguments[i], "--print") == 0)
-            prints = true;
+            model_prints = true;
     }
     const char *late = getenv("SIMCUDA_LATE");
     model_reads_late = late != NULL && strcmp(late, "1") == 0;

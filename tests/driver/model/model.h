@@ -45,6 +45,7 @@ void model_check(CUresult result, const char *what);
 
 extern CUcontext model_context, model_peer_context;
 extern const char *model_folder;
+extern bool model_prints;     /* each operation, and each range that it changes */
 extern bool model_reads_late; /* the driver reads pageable memory late (SIMCUDA_LATE) */
 extern _Thread_local unsigned model_thread;
 

@@ -2,6 +2,7 @@
 /* Blocks of device memory with what they must hold, the order of operations, and comparisons. */
 #include "tests/driver/model/model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,18 @@ CUstream model_own_stream(void)
 }
 
 /* --- blocks */
+
+static void say(const char *what, struct model_range range, struct model_range from)
+{
+    if (!model_prints)
+        return;
+    printf("thread %u:   %s %s block %d, %zu bytes at %zu", model_thread, what,
+           range.block->is_shared ? "shared" : "own", range.block->index, range.bytes, range.at);
+    if (from.block != NULL)
+        printf(" from %s block %d at %zu", from.block->is_shared ? "shared" : "own",
+               from.block->index, from.at);
+    printf("\n");
+}
 
 static void map_block(struct model_block *block)
 {
@@ -117,6 +130,8 @@ static void make_block(struct model_block *block)
 
 static void free_block(struct model_block *block)
 {
+    say(kinds[block->kind], (struct model_range){block, 0, block->bytes}, (struct model_range){0});
+    say("frees", (struct model_range){block, 0, block->bytes}, (struct model_range){0});
     switch (block->kind) {
     case MODEL_POOLED:
         if (model_one_in(2)) {
@@ -244,12 +259,14 @@ void model_done(struct model_range range, CUstream stream)
 
 void model_write(struct model_range range, const void *bytes)
 {
+    say("writes", range, (struct model_range){0});
     memcpy(range.block->content + range.at, bytes, range.bytes);
     memset(range.block->known + range.at, 1, range.bytes);
 }
 
 void model_fill(struct model_range range, const void *pattern, size_t width)
 {
+    say("sets", range, (struct model_range){0});
     for (size_t i = 0; i < range.bytes; i += width)
         memcpy(range.block->content + range.at + i, pattern, width);
     memset(range.block->known + range.at, 1, range.bytes);
@@ -257,6 +274,7 @@ void model_fill(struct model_range range, const void *pattern, size_t width)
 
 void model_move(struct model_range to, struct model_range from)
 {
+    say("copies to", to, from);
     memcpy(to.block->content + to.at, from.block->content + from.at, to.bytes);
     memcpy(to.block->known + to.at, from.block->known + from.at, to.bytes);
 }

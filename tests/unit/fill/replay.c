@@ -225,6 +225,32 @@ MS_TEST(an_input_that_is_what_it_was_is_read_in_its_place)
     fake_program_memory_free(memory);
 }
 
+/* It holds what somebody else has left there, and each replay must give the same. */
+MS_TEST(what_an_input_in_its_place_never_got_is_defined)
+{
+    enum { WRITTEN = 64 };
+    start();
+    struct ms_allocation *input = fake_allocation(BYTES);
+    const CUdeviceptr memory = fake_program_memory(BYTES);
+    const struct ms_content undefined = {.kind = MS_UNDEFINED};
+    struct ms_content now = ones;
+    now.cached = true;
+    fake_set(input, 0, BYTES, &now); /* so that it has memory */
+    fake_set(input, WRITTEN, BYTES, &undefined);
+    CHECK_EQ(add((struct work){set, input->address, 0, WRITTEN, ones.pattern}), CUDA_SUCCESS);
+    memset(host(input->address + WRITTEN), 0x89, BYTES - WRITTEN);
+    const struct ms_recorded_launch *recorded = record(1 << 20, input->address, input->id);
+    CHECK(ms_lineage_set(&recorded->input->lineage, WRITTEN, BYTES, &undefined));
+    const unsigned made = fake.calls[FAKE_mem_create];
+    CHECK_EQ(ms_replay_launch(recorded, memory, 0, BYTES, FAKE_STREAM), CUDA_SUCCESS);
+    check_words(memory, WRITTEN, 0);
+    CHECK_EQ(fake.calls[FAKE_mem_create], made);
+    CHECK_EQ(*(unsigned char *)host(memory + WRITTEN), 0);
+    CHECK_EQ(*(unsigned char *)host(memory + BYTES - 1), 0);
+    fake_allocation_free(input);
+    fake_program_memory_free(memory);
+}
+
 /* Of a small block this may be all of it. */
 MS_TEST(an_input_that_was_never_written_has_scratch_memory_too)
 {
