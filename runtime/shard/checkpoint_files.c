@@ -13,6 +13,8 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/trust.h"
 
+size_t ms_checkpoint_files_most = 4096;
+
 /* Its tensors are known one after the other, by offset, as the format lists them. */
 struct ms_checkpoint_file {
     struct stat stat;
@@ -27,17 +29,23 @@ struct known_tensor {
     uint64_t copied; /* bytes; may count some twice */
 };
 
+struct known_checkpoint {
+    const struct ms_checkpoint *checkpoint;
+    size_t first; /* of all tensors */
+};
+
 static struct {
     struct ms_pages all;
     size_t count;
-    const struct ms_checkpoint **checkpoint;
+    struct known_checkpoint *checkpoint;
     size_t checkpoint_count, checkpoint_capacity;
     size_t complete; /* tensors that count and are copied completely */
     size_t counting; /* tensors that count, of the first `counted` */
     size_t counted;
-    struct ms_checkpoint_file *file; /* in the order in which they became known */
+    struct ms_checkpoint_file *file;
     size_t file_count, file_capacity;
-    size_t last; /* the file of the last query */
+    size_t oldest; /* the file whose place is taken next, once there are so many */
+    size_t last;   /* the file of the last query */
 } known;
 
 static struct known_tensor *known_at(size_t index)
@@ -53,7 +61,7 @@ size_t ms_checkpoint_files_count(void)
 struct ms_tensor ms_checkpoint_files_at(size_t index)
 {
     const struct known_tensor *one = known_at(index);
-    return ms_checkpoint_tensor(known.checkpoint[one->checkpoint], one->index);
+    return ms_checkpoint_tensor(known.checkpoint[one->checkpoint].checkpoint, one->index);
 }
 
 static uint64_t end_of(size_t index)
@@ -81,12 +89,19 @@ static struct ms_checkpoint_file *find_file(const struct stat *stat)
     return NULL;
 }
 
-/* Adds the file even if it is no checkpoint, so that it is not read again. */
+/* Adds the file even if it is no checkpoint, so that it is not read again. One that was forgotten
+ * is read again when it is needed. */
 static struct ms_checkpoint_file *add_file(const struct stat *stat)
 {
-    if (!MS_ARRAY_GROW(known.file, known.file_count, known.file_capacity))
-        return NULL;
-    struct ms_checkpoint_file *file = &known.file[known.file_count++];
+    struct ms_checkpoint_file *file;
+    if (known.file_count < ms_checkpoint_files_most) {
+        if (!MS_ARRAY_GROW(known.file, known.file_count, known.file_capacity))
+            return NULL;
+        file = &known.file[known.file_count++];
+    } else {
+        file = &known.file[known.oldest++ % ms_checkpoint_files_most];
+        ms_heap_free(file->reach);
+    }
     *file = (struct ms_checkpoint_file){.stat = *stat};
     return file;
 }
@@ -118,42 +133,78 @@ static bool add_tensors(struct ms_checkpoint_file *file, size_t first, size_t en
     return true;
 }
 
-/* The tensors of the checkpoint's file that is that of tensor `at`; returns the next file's. */
-static size_t list_tensors(const struct ms_checkpoint *checkpoint, size_t at)
+/* Adds all tensors of a checkpoint, which stays open: they are asked of it. */
+static bool list_tensors(const struct ms_checkpoint *checkpoint)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
-    const char *file = ms_checkpoint_tensor(checkpoint, at).file;
-    for (; at < count && ms_checkpoint_tensor(checkpoint, at).file == file; at++) {
-        if (!ms_pages_grow(&known.all, (known.count + 1) * sizeof(struct known_tensor)))
-            return SIZE_MAX;
+    if (!MS_ARRAY_GROW(known.checkpoint, known.checkpoint_count, known.checkpoint_capacity) ||
+        !ms_pages_grow(&known.all, (known.count + count) * sizeof(struct known_tensor)))
+        return false;
+    known.checkpoint[known.checkpoint_count] = (struct known_checkpoint){checkpoint, known.count};
+    for (size_t i = 0; i < count; i++)
         *known_at(known.count++) =
-            (struct known_tensor){(uint32_t)known.checkpoint_count - 1, (uint32_t)at, 0};
-    }
-    return at;
+            (struct known_tensor){(uint32_t)known.checkpoint_count, (uint32_t)i, 0};
+    known.checkpoint_count++;
+    return true;
 }
 
-/* Adds all files of a checkpoint, which stays open: tensors are asked of it. */
-static bool add_checkpoint(const struct ms_checkpoint *checkpoint)
+/* Adds all files of a checkpoint whose tensors are known from `first` on. */
+static bool add_files(const struct ms_checkpoint *checkpoint, size_t first)
 {
-    if (!MS_ARRAY_GROW(known.checkpoint, known.checkpoint_count, known.checkpoint_capacity))
-        return false;
-    known.checkpoint[known.checkpoint_count++] = checkpoint;
-    for (size_t i = 0; i < ms_checkpoint_count(checkpoint);) {
+    const size_t count = ms_checkpoint_count(checkpoint);
+    for (size_t i = 0; i < count;) {
         const char *path = ms_checkpoint_tensor(checkpoint, i).file;
-        const size_t first = known.count;
+        const size_t begin = i;
         struct stat now;
-        i = list_tensors(checkpoint, i);
-        if (i == SIZE_MAX)
-            return false;
+        while (i < count && ms_checkpoint_tensor(checkpoint, i).file == path)
+            i++;
         if (stat(path, &now) != 0)
             continue;
         struct ms_checkpoint_file *file = find_file(&now);
         if (file == NULL)
             file = add_file(&now);
-        if (file == NULL || (file->count == 0 && !add_tensors(file, first, known.count)))
+        if (file == NULL || (file->count == 0 && !add_tensors(file, first + begin, first + i)))
             return false;
     }
     return true;
+}
+
+/* True if a checkpoint was saved again: the same tensors in the same places, in files that have the
+ * names of those from before, or take the place of some that are gone. */
+static bool is_saved_again(const struct ms_checkpoint *before, const struct ms_checkpoint *now)
+{
+    const char *file = NULL, *other_file = NULL;
+    struct stat unused;
+    if (ms_checkpoint_count(before) != ms_checkpoint_count(now))
+        return false;
+    for (size_t i = 0; i < ms_checkpoint_count(now); i++) {
+        const struct ms_tensor one = ms_checkpoint_tensor(before, i);
+        const struct ms_tensor other = ms_checkpoint_tensor(now, i);
+        if (one.offset != other.offset || strcmp(one.name, other.name) != 0 ||
+            !ms_tensor_is_alike(&one, &other) || (one.file == file) != (other.file == other_file))
+            return false;
+        if (one.file != file && strcmp(one.file, other.file) != 0 && stat(one.file, &unused) == 0)
+            return false;
+        file = one.file;
+        other_file = other.file;
+    }
+    return true;
+}
+
+/* Takes the checkpoint. Tensors of one that a program saves and loads again and again are known
+ * once. */
+static bool add_checkpoint(struct ms_checkpoint *checkpoint)
+{
+    for (size_t i = 0; i < known.checkpoint_count; i++) {
+        const struct known_checkpoint before = known.checkpoint[i];
+        if (!is_saved_again(before.checkpoint, checkpoint))
+            continue;
+        const bool is_added = add_files(checkpoint, before.first);
+        ms_checkpoint_close(checkpoint);
+        return is_added;
+    }
+    const size_t first = known.count;
+    return list_tensors(checkpoint) && add_files(checkpoint, first);
 }
 
 /* "model-00001-of-00003" and "model" (.safetensors) may be in "model.safetensors.index.json". */

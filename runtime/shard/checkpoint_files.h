@@ -2,7 +2,8 @@
 /*
  * Known checkpoints: the tensors of the files that the program copies from, and how much of each
  * has been copied. Device, inode, size and time identify a file. Its checkpoint is the index in its
- * folder that names it, or else the file alone.
+ * folder that names it, or else the file alone. One that is saved again, with the same tensors in
+ * the same places, takes the place of the one before: its tensors are those.
  *
  * Guarded by the lock of active_plan.c. Reads headers of files; calls no driver function.
  */
@@ -10,6 +11,10 @@
 
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/source/source.h"
+
+/* So many files are known at a time; the oldest is forgotten, and read again when it is needed. A
+ * program that saves and loads for days has other files each time. Tests make it small. */
+extern size_t ms_checkpoint_files_most;
 
 struct ms_checkpoint_file;
 

@@ -47,3 +47,128 @@ MS_TEST(others_are_none)
 {
     CHECK_EQ(count_slow_lines(UINT64_MAX), 0);
 }
+
+/* --- a checkpoint that is saved again */
+
+/* Writes a checkpoint of one tensor of 4 bytes, and returns it as a source. */
+static struct ms_source *save(const char *path, const char *tensor, int version)
+{
+    char header[128];
+    const uint64_t length =
+        (uint64_t)snprintf(header, sizeof(header),
+                           "{\"%s\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}",
+                           tensor);
+    const struct timespec times[2] = {{1000 + version, 0}, {1000 + version, 0}};
+    unlink(path);
+    const int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    CHECK(file >= 0);
+    CHECK_EQ(write(file, &length, sizeof(length)), sizeof(length));
+    CHECK_EQ(write(file, header, length), (ssize_t)length);
+    CHECK_EQ(write(file, "data", 4), 4);
+    CHECK_EQ(futimens(file, times), 0);
+    close(file);
+    struct stat stat_;
+    CHECK_EQ(stat(path, &stat_), 0);
+    struct ms_mapping mapping = {.device = stat_.st_dev, .inode = stat_.st_ino};
+    snprintf(mapping.path, sizeof(mapping.path), "%s", path);
+    struct ms_source *source = ms_source_from_file(&mapping, sizeof(length) + length + 4);
+    CHECK(source != NULL);
+    return source;
+}
+
+static bool take_index(void *context, size_t index, const struct ms_tensor *tensor)
+{
+    CHECK_EQ(tensor->bytes, 4);
+    *(size_t *)context = index;
+    return true;
+}
+
+/* The index of its only tensor; SIZE_MAX: it is no checkpoint that is known. */
+static size_t index_of(const struct ms_source *source)
+{
+    size_t index = SIZE_MAX;
+    const struct ms_checkpoint_file *file = ms_checkpoint_files_find(source);
+    if (file != NULL)
+        CHECK(ms_checkpoint_files_visit(file, 0, UINT64_MAX, take_index, &index));
+    return index;
+}
+
+static char saved[64], beside[64];
+
+static void make_names(void)
+{
+    open_log(MS_WARN);
+    snprintf(saved, sizeof(saved), "/tmp/metashard-unit-%d.safetensors", (int)getpid());
+    snprintf(beside, sizeof(beside), "/tmp/metashard-unit-%d-b.safetensors", (int)getpid());
+}
+
+static void remove_names(void)
+{
+    unlink(saved);
+    unlink(beside);
+}
+
+MS_TEST(what_is_saved_again_under_its_name_is_known_once)
+{
+    make_names();
+    struct ms_source *first = save(saved, "x", 0);
+    CHECK_EQ(index_of(first), 0);
+    for (int version = 1; version <= 5; version++) {
+        struct ms_source *again = save(saved, "x", version);
+        CHECK_EQ(index_of(again), 0);
+        ms_source_drop(again);
+    }
+    CHECK_EQ(index_of(first), 0);
+    CHECK_EQ(ms_checkpoint_files_count(), 1);
+    ms_source_drop(first);
+    remove_names();
+}
+
+MS_TEST(what_takes_the_place_of_a_file_that_is_gone_is_known_once)
+{
+    make_names();
+    struct ms_source *first = save(saved, "x", 0);
+    CHECK_EQ(index_of(first), 0);
+    unlink(saved);
+    struct ms_source *next = save(beside, "x", 1);
+    CHECK_EQ(index_of(next), 0);
+    CHECK_EQ(ms_checkpoint_files_count(), 1);
+    ms_source_drop(first);
+    ms_source_drop(next);
+    remove_names();
+}
+
+MS_TEST(what_is_there_beside_it_or_has_other_tensors_is_another)
+{
+    make_names();
+    struct ms_source *first = save(saved, "x", 0);
+    CHECK_EQ(index_of(first), 0);
+    struct ms_source *copy = save(beside, "x", 1);
+    CHECK_EQ(index_of(copy), 1);
+    struct ms_source *other = save(saved, "y", 2);
+    CHECK_EQ(index_of(other), 2);
+    CHECK_EQ(ms_checkpoint_files_count(), 3);
+    ms_source_drop(first);
+    ms_source_drop(copy);
+    ms_source_drop(other);
+    remove_names();
+}
+
+/* A file is forgotten only when there are many others, and then read again. */
+MS_TEST(files_that_were_forgotten_are_read_again)
+{
+    enum { FILES = 12 };
+    make_names();
+    ms_checkpoint_files_most = FILES - 2;
+    struct ms_source *kept = save(beside, "z", 0);
+    CHECK_EQ(index_of(kept), 0);
+    for (int version = 1; version <= FILES; version++) {
+        struct ms_source *source = save(saved, "x", version);
+        CHECK_EQ(index_of(source), 1);
+        ms_source_drop(source);
+    }
+    CHECK_EQ(index_of(kept), 0);
+    CHECK_EQ(ms_checkpoint_files_count(), 2);
+    ms_source_drop(kept);
+    remove_names();
+}
