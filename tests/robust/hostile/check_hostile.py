@@ -114,6 +114,10 @@ def check_processes(place, options):
     place.check("fork while threads work, and the child calls CUDA", "fork-threads", deferred=None)
     place.check("vfork and exec", "vfork", jobs=2)
     place.check("exec", "exec")
+    place.check("a child without an environment", "clean", jobs=2)
+    place.check("a child in the same memory that executes a program", "same-memory", jobs=2)
+    place.check("a child of a bare system call ends, and leaves what is its parent's", "bare-fork", "FOLDER/control",
+                METASHARD_CONTROL="FOLDER/control", METASHARD_DUMP="FOLDER/dump-early")
     case = Case(place, "exec")
     pages = glob.glob(os.path.join(case.folder, "state", "*.state"))
     report("exec leaves one state page", "" if len(pages) == 1 else f"{pages}")
@@ -142,13 +146,28 @@ def check_libraries(place):
         case.jobs, case.out = 2, [line for line in case.out if line != "read"]
         wrong = case.wrong()
     report("RTLD_DEEPBIND: right beside the shim, and deferred memory refused there", wrong)
-    other = place.built("robust", "hostile", "other.so")
+    check_interposers(place)
+
+
+def check_interposers(place):
+    """Two others, one before and one behind: the one before sees each call of the program that it sees without the shim, once,
+    and none of the shim's own. The shim calls the driver itself, so the one behind sees nothing."""
     libraries = place.preload.split(":")
-    for name, order in (("before", [*libraries[:-1], other, libraries[-1]]), ("after", [*libraries, other])):
-        case = Case(place, "job", preload=":".join(order), OTHER_REPORT="FOLDER/other")
-        count = int(open(os.path.join(case.folder, "other")).read())
-        report(f"another interposer {name} ours", case.wrong())
-        print(f"# {count} calls came through it")
+    for kind, what in (("other", "replace functions"), ("hooks", "replace functions, and answer dlsym")):
+        front, behind = (place.built("robust", "hostile", f"{kind}-{where}.so") for where in ("front", "behind"))
+        for mode in ("job", "looked-up"):
+            reports = {"FRONT_REPORT": "FOLDER/front", "BEHIND_REPORT": "FOLDER/behind"}
+            alone = Case(place, mode, preload=":".join([*libraries[:-1], front, behind]), deferred=None, **reports)
+            case = Case(place, mode, preload=":".join([*libraries[:-1], front, libraries[-1], behind]), **reports)
+            seen, wanted = ([open(os.path.join(one.folder, name)).read().split() for name in ("front", "behind")]
+                            for one in (alone, case))
+            silent = [word if word.startswith("cu") else "0" for word in seen[1]]
+            wrong = alone.wrong() or case.wrong()
+            if not wrong and (wanted[0] != seen[0] or seen[0] == silent):
+                wrong = f"the one before saw {wanted[0]}, and without the shim {seen[0]}"
+            if not wrong and wanted[1] != silent:
+                wrong = f"the one behind saw {wanted[1]}"
+            report(f"two others that {what}, one before and one behind: {mode}", wrong)
 
 
 def planned(place, limits):

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -306,17 +307,20 @@ SETTINGS = ("METASHARD_LOG", "METASHARD_DUMP", "METASHARD_CONTROL", "METASHARD_P
             "METASHARD_STATE_DIR", "XDG_RUNTIME_DIR")
 
 
-PLACES = ("/run/user/0/metashard", "/tmp/metashard-0")  # of the state pages, by default
+PLACES = [place.format(user) for user in (0, NOBODY) for place in ("/run/user/{}/metashard", "/tmp/metashard-{}")]  # by default
 
 
-def privileged(place, path):
+def privileged(place, path, has_hashes=False, prefix=None):
     """The job in a program that the kernel runs with raised privileges: (what it printed, what it left)."""
     folder = place.new(0o777)
     settings = {name: os.path.join(folder, name.lower()) for name in SETTINGS}
     settings["METASHARD_LOG"] = "trace:" + settings["METASHARD_LOG"]
     environment = {"METASHARD_EXPLAIN": "1", "METASHARD_MIN_BYTES": "nonsense", "METASHARD_NO_SUCH": "1", **settings}
-    job = subprocess.Popen([path, place.data], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           user=NOBODY, group=NOBODY)
+    if has_hashes:
+        environment = {"METASHARD_HASHES": folder}
+    user = {} if prefix else {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    job = subprocess.Popen([*(prefix or []), path, place.data], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           text=True, **user)
     out, error = job.communicate(timeout=60)
     pages = [os.path.join(folder, f"metashard-{job.pid}.state") for folder in PLACES]
     left = os.listdir(folder) + list(filter(os.path.exists, pages))
@@ -334,27 +338,69 @@ def is_open_to_others(path):
     return time.time() - found.st_mtime < 5 and stat.S_IMODE(found.st_mode) != 0o600
 
 
+CAP_NET_BIND_SERVICE, VFS_CAP_REVISION_2 = 10, 0x02000000
+
+
+def give_capability(path):
+    os.setxattr(path, "security.capability", struct.pack("<5I", VFS_CAP_REVISION_2 | 1, 1 << CAP_NET_BIND_SERVICE, 0, 0, 0))
+
+
 def check_privileges(place):
-    name = "a setuid program ignores the environment"
-    if os.getuid() != 0:
-        skip(name, "needs root, to make one")
-        return
+    """A program that is linked with the shim, where a preload does not count."""
+    raised = {"setuid": lambda path: os.chmod(path, 0o4755), "setgid": lambda path: os.chmod(path, 0o2755),
+              "file capabilities": give_capability}
     path = os.path.join(place.new(0o755), "secure")
-    shutil.copy(place.secure, path)
-    os.chmod(path, 0o4755)
-    done, left = privileged(place, path)
-    if "secure 1" not in done.stdout:
-        skip(name, "set-user-id has no effect here")
+    for kind, give in raised.items():
+        name = f"a program with {kind} ignores the environment"
+        if os.getuid() != 0:
+            skip(name, "needs root, to make one")
+            continue
+        shutil.copy(place.secure, path)
+        try:
+            give(path)
+        except OSError as error:
+            skip(name, f"none can be made here: {error}")
+            continue
+        done, left = privileged(place, path)
+        if "secure 1" not in done.stdout:
+            skip(name, "it has no effect here")
+            continue
+        hashed, more = privileged(place, path, has_hashes=True)
+        left += more
+        for folder in PLACES:
+            if os.path.isdir(folder):
+                left += [entry for entry in os.listdir(folder) if is_open_to_others(os.path.join(folder, entry))]
+        report(name, "" if "right" in done.stdout and "right" in hashed.stdout and "shim 1" in done.stdout and
+               not done.stderr and not hashed.stderr and not left else f"{done} {hashed} {left}")
+        os.unlink(path)
+    if os.getuid() == 0:
+        shutil.copy(place.secure, path)
+        for has_hashes in (False, True):
+            done, left = privileged(place, path, has_hashes)
+            report("the same program without privileges follows it" + (": hashes" if has_hashes else ""),
+                   "" if left and "secure 0" in done.stdout else f"{done.stdout} {done.stderr} {left}")
+
+
+def check_system_preload(place):
+    """/etc/ld.so.preload counts in all programs."""
+    name = "a setuid program that has the shim by /etc/ld.so.preload ignores the environment"
+    if os.getuid() != 0 or not shutil.which("setpriv") or not shutil.which("unshare") or \
+            subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
+        skip(name, "needs root, setpriv, and a mount namespace")
         return
-    for folder in PLACES:
-        if os.path.isdir(folder):
-            left += [entry for entry in os.listdir(folder) if is_open_to_others(os.path.join(folder, entry))]
-    report(name, "" if "right" in done.stdout and not done.stderr and not left else
-           f"{done.stdout} {done.stderr} {left}")
-    os.chmod(path, 0o755)
-    done, left = privileged(place, path)
-    report("the same program without the bit follows it", "" if left and "secure 0" in done.stdout else
-           f"{done.stdout} {done.stderr} {left}")
+    etc = os.path.join(place.new(0o755), "etc")
+    shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
+    with open(os.path.join(etc, "ld.so.preload"), "w") as file:
+        file.write(place.preload + "\n")
+    path = os.path.join(place.new(0o755), "secure")
+    shutil.copy(place.secure + "-alone", path)
+    os.chmod(path, 0o4755)
+    prefix = ["unshare", "-m", "sh", "-c", f'mount --bind {etc} /etc && exec setpriv --reuid {NOBODY} --regid {NOBODY} '
+              '--clear-groups "$@"', "sh"]
+    done, left = privileged(place, path, prefix=prefix)
+    hashed, more = privileged(place, path, has_hashes=True, prefix=prefix)
+    report(name, "" if all(word in done.stdout for word in ("secure 1", "shim 1", "right")) and "right" in hashed.stdout and
+           not done.stderr and not hashed.stderr and not left + more else f"{done} {hashed} {left} {more}")
 
 
 # --- where is written
@@ -431,6 +477,7 @@ def main():
         check_replaced(place)
         check_modes(place)
         check_privileges(place)
+        check_system_preload(place)
         check_writes(place)
     print(f"1..{len(results)}")
     return not all(results)

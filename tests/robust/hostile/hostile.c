@@ -9,6 +9,9 @@
  *   fork-threads     forks while other threads work, thirty times; each child calls CUDA, which fails and does not wait for
  *                    a lock that a thread of its parent has
  *   vfork            a process with deferred memory executes this program with vfork, and goes on
+ *   clean            the same with posix_spawn, for a program with an environment of its own
+ *   same-memory      the same with clone, in the memory of the process
+ *   bare-fork SOCKET a child of the system call, of which no handler knows, calls CUDA and ends; socket and dump stay
  *   exec             a process with deferred memory becomes this program
  *   spawn N          N children, each a program of its own, four at a time
  *   signals          a timer's signals interrupt the job all the time, twenty times over: with SA_RESTART and without
@@ -17,6 +20,7 @@
  *   deepbind         the plugin is opened with RTLD_DEEPBIND, and works, and is given deferred memory
  *   dlmopen          the plugin is opened in a namespace of its own
  *   wait SOCKET      says a plan that is nested 2000 deep, of 100 KiB and more, over the control socket, and then "asked"
+ *   looked-up        loads, copies and reads with functions that it has asked dlsym and cuGetProcAddress for
  *   unload           the plugin is opened, used and closed, three times
  *   stay             says "ready" with deferred memory, and goes on when its standard input ends
  */
@@ -24,6 +28,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
@@ -32,6 +37,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -103,6 +109,60 @@ static int run_vfork(void)
         _exit(98);
     }
     const int status = wait_for(child);
+    return status | say(job_finish(&job));
+}
+
+static int run_clean(void)
+{
+    char path[4096];
+    char *const arguments[] = {(char *)(uintptr_t)program, (char *)"job", (char *)(uintptr_t)file,
+                               NULL};
+    char *const environment[] = {path, NULL};
+    pid_t child;
+    snprintf(path, sizeof(path), "LD_LIBRARY_PATH=%s", getenv("LD_LIBRARY_PATH"));
+    if (!load())
+        return say(false);
+    if (posix_spawn(&child, program, NULL, NULL, arguments, environment) != 0)
+        return 97;
+    const int status = wait_for(child);
+    return status | say(job_finish(&job));
+}
+
+static int execute(void *unused)
+{
+    (void)unused;
+    execl(program, program, "job", file, (char *)NULL);
+    _exit(98);
+}
+
+static int run_same_memory(void)
+{
+    static _Alignas(16) char stack[256 << 10];
+    if (!load())
+        return say(false);
+    const pid_t child =
+        clone(execute, stack + sizeof(stack), CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
+    const int status = wait_for(child);
+    return status | say(job_finish(&job));
+}
+
+/* The child runs all that runs at an exit. What the driver says there is its own affair. */
+static int run_bare_fork(void)
+{
+    const char *dump = getenv("METASHARD_DUMP");
+    if (!load())
+        return say(false);
+    const pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        CUdeviceptr address;
+        (void)cuMemAlloc(&address, 4 << 20);
+        exit(0);
+    }
+    const int status = wait_for(child);
+    if (access(plugin, F_OK) != 0 || dump == NULL || access(dump, F_OK) == 0) {
+        puts("the child has removed the socket, or written the dump");
+        return 1;
+    }
     return status | say(job_finish(&job));
 }
 
@@ -191,6 +251,55 @@ static int reload(void)
                    job_finish(&job);
         if (handle != NULL)
             dlclose(handle);
+    }
+    return say(is_right);
+}
+
+/* What a program calls that is not linked with the driver. */
+struct functions {
+    __typeof__(&cuMemAlloc_v2) allocate;
+    __typeof__(&cuMemFree_v2) release;
+    __typeof__(&cuMemcpyHtoD_v2) copy_in;
+    __typeof__(&cuMemcpyDtoH_v2) copy_out;
+};
+
+static bool find_all(void *handle, bool by_driver, struct functions *functions)
+{
+    static const char *const names[] = {"cuMemAlloc", "cuMemFree", "cuMemcpyHtoD", "cuMemcpyDtoH"};
+    void *found[4];
+    CUdriverProcAddressQueryResult status;
+    __typeof__(&cuGetProcAddress_v2) resolve =
+        (__typeof__(&cuGetProcAddress_v2))dlsym(handle, "cuGetProcAddress_v2");
+    for (int i = 0; i < 4; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "%s_v2", names[i]);
+        found[i] = by_driver ? NULL : dlsym(handle, name);
+        if (by_driver && resolve(names[i], &found[i], 13000, 0, &status) != CUDA_SUCCESS)
+            return false;
+    }
+    memcpy(functions, found, sizeof(found));
+    return found[0] != NULL && found[1] != NULL && found[2] != NULL && found[3] != NULL;
+}
+
+static int run_looked_up(void)
+{
+    static unsigned char seen[JOB_FILE_BYTES];
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    job_map(&job, file);
+    bool is_right = handle != NULL && job_start(&job);
+    snprintf(job.why, sizeof(job.why), "a function that was looked up failed");
+    for (int by_driver = 0; by_driver < 2 && is_right; by_driver++) {
+        struct functions driver;
+        CUdeviceptr at;
+        is_right = find_all(handle, by_driver, &driver) &&
+                   driver.allocate(&at, JOB_FILE_BYTES) == CUDA_SUCCESS &&
+                   driver.copy_in(at, job.file, JOB_FILE_BYTES) == CUDA_SUCCESS &&
+                   driver.copy_out(seen, at, JOB_FILE_BYTES) == CUDA_SUCCESS &&
+                   driver.release(at) == CUDA_SUCCESS;
+        if (is_right && memcmp(seen, job.file, JOB_FILE_BYTES) != 0) {
+            snprintf(job.why, sizeof(job.why), "wrong bytes, by looked-up functions");
+            is_right = false;
+        }
     }
     return say(is_right);
 }
@@ -376,6 +485,12 @@ int main(int count, char **arguments)
         return fork_threads();
     if (strcmp(mode, "vfork") == 0)
         return run_vfork();
+    if (strcmp(mode, "clean") == 0)
+        return run_clean();
+    if (strcmp(mode, "same-memory") == 0)
+        return run_same_memory();
+    if (strcmp(mode, "bare-fork") == 0 && plugin != NULL)
+        return run_bare_fork();
     if (strcmp(mode, "exec") == 0)
         return run_exec();
     if (strcmp(mode, "spawn") == 0 && plugin != NULL)
@@ -384,6 +499,8 @@ int main(int count, char **arguments)
         return run_signals();
     if (strcmp(mode, "reload") == 0)
         return reload();
+    if (strcmp(mode, "looked-up") == 0)
+        return run_looked_up();
     if (strcmp(mode, "exit-threads") == 0)
         return exit_threads();
     if (strcmp(mode, "deepbind") == 0 && plugin != NULL)
