@@ -59,7 +59,7 @@ class Launch:
             self.pages = {int(re.search(r"-(\d+)\.state$", path)[1])
                           for path in glob.glob(f"{folder}/state/metashard-*.state")}
             said = "".join(self.read(path) for path in glob.glob(f"{folder}/log-*"))
-            self.ranks = {int(pid): int(rank) for rank, pid in re.findall(r"metashard\[rank (\d+) pid (\d+)\]", said)}
+            self.ranks = {int(pid): int(rank) for rank, pid in re.findall(r"metashard\[rank (\d+) pid (\d+)\] info: \d+ allocations", said)}
         self.jobs = {int(pid): int(rank) for pid, rank, _ in LINE.findall(self.out)}
         self.bytes = sorted(int(byte) for _, _, byte in LINE.findall(self.out))
 

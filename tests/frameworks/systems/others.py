@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Programs without PyTorch's allocator. --what numba: device arrays of numba, copied there, on the device, sliced, and back;
-bindings: the same with cuda.bindings, from a mapped file; cupy, jax: what they need to begin with. What is left are the
-arrays that came back."""
+bindings: the same with cuda.bindings, from a mapped file; cupy, jax: what they need to begin with; triton: a
+kernel that it compiles, over a slice of a tensor of PyTorch's. What is left are the arrays that came back."""
 import mmap
 import tempfile
 
@@ -11,7 +11,7 @@ import numpy
 from hub import arguments, choice
 
 ROWS, COLUMNS = 4096, 1024
-options = arguments(choice("what", "numba", "bindings", "cupy", "jax"))
+options = arguments(choice("what", "numba", "bindings", "cupy", "jax", "triton"))
 host = numpy.random.RandomState(7).randint(0, 1 << 30, (ROWS, COLUMNS)).astype(numpy.int32)
 values = {}
 
@@ -74,4 +74,23 @@ def with_jax():
     values["sum"] = numpy.asarray(whole.sum(axis=1))
 
 
-{"numba": with_numba, "bindings": with_bindings, "cupy": with_cupy, "jax": with_jax}[options.what]()
+def with_triton():
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def add_row(out, whole, begin, columns, BLOCK: tl.constexpr):
+        row, at = tl.program_id(0), tl.arange(0, BLOCK)
+        found = tl.load(whole + (begin + row) * columns + at, mask=at < columns)
+        tl.store(out + row * columns + at, found + row, mask=at < columns)
+
+    whole = torch.from_numpy(host).cuda()
+    part = torch.empty(ROWS // 4, COLUMNS, dtype=torch.int32, device="cuda")
+    add_row[(ROWS // 4,)](part, whole, ROWS // 4, COLUMNS, BLOCK=triton.next_power_of_2(COLUMNS))
+    values["part"] = part.cpu().numpy()
+    del whole
+    values["row"] = part[17].cpu().numpy()
+
+
+{"numba": with_numba, "bindings": with_bindings, "cupy": with_cupy, "jax": with_jax, "triton": with_triton}[options.what]()

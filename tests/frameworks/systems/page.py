@@ -172,9 +172,9 @@ def write_page(path, result, has_picture):
     ran = [record for record in result["records"] if record["skipped"] is None]
     model = max(sum(rank["shard_bytes"] for rank in record["ranks"]) for record in ran)
     day = datetime.date.fromisoformat(result["date"])
-    page = PAGE.format(**{"granule_kib": 2048, **result, "date": f"{day.day} {day:%B %Y}"}, model=mib(model), host="350",
+    page = PAGE.format(**{"granule_kib": 2048, **result, "date": f"{day.day} {day:%B %Y}",
+                             "settings": SETTINGS[result.get("settings", "patient")]}, model=mib(model), host="350",
                        size="a larger model, " if result["scale"] >= 1 else "",
-                       settings=SETTINGS[result.get("settings", "patient")],
                        passed=result["checks"]["passed"], failed=result["checks"]["failed"] or "none")
     page += PICTURE if has_picture else ""
     for world in sorted({record["world"] for record in result["records"]}):

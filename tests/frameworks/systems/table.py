@@ -98,4 +98,6 @@ ROWS = [
         lacks="CuPy contains the CUDA runtime, which does not start on a simulated driver"),
     Row("jax", "JAX", "others", ("--what", "jax"), packages=("jax",),
         lacks="JAX asks CUPTI for its version, which crashes on a simulated driver"),
+    Row("triton", "Triton, a kernel of the program's own", "others", ("--what", "triton"), packages=("torch", "triton"),
+        lacks=NO_TRITON),
 ]

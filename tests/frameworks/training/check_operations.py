@@ -127,6 +127,37 @@ def whole_numbers():
     yield "in a part", bool((part.cpu()[:, 2:5] > 0).all() and (part.cpu()[:, 5:] == 0).all()), part.cpu()
 
 
+def scaler():
+    for kind in (torch.float32, torch.float16):
+        for bad in (False, True):
+            lists = [torch.full((70_000 + 3 * number,), 6.0, device="cuda", dtype=kind) for number in range(3)]
+            lists[1][-1] = float("inf") if bad else 6
+            found = torch.zeros(1, device="cuda")
+            torch._amp_foreach_non_finite_check_and_unscale_(lists, found, torch.full((1,), 0.5, device="cuda"))
+            values = [part.cpu()[:-1].unique().tolist() for part in lists]
+            yield f"unscaled {str(kind)[6:]}, not finite: {bad}", values == [[3.0]] * 3 and found.item() == bad, (values, found)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0, growth_interval=2)
+    parameter, scales = nn.Parameter(torch.zeros(7, device="cuda")), []
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    for gradient in (1, 1, float("inf"), 1):
+        parameter.grad = torch.full_like(parameter, gradient) * scaler.scale(torch.ones((), device="cuda"))
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    yield "the scale grows and falls", scales == [1024, 2048, 1024, 1024], scales
+    yield "steps, but for the one that is not finite", parameter.detach().cpu().unique().tolist() == [-3], parameter
+
+
+def decisions():
+    first, second = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    for name in ("logical_and", "logical_or"):
+        found = getattr(torch, name)(first.cuda(), second.cuda()).cpu()
+        yield name, torch.equal(found, getattr(torch, name)(first, second)), found
+    value = torch.tensor([1.0, float("inf"), float("nan")])
+    yield "isinf, isnan", torch.equal(value.cuda().isinf().cpu(), value.isinf()) and torch.equal(
+        value.cuda().isnan().cpu(), value.isnan()), value
+
+
 def parameters_after(where, how, rounds=3):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(40, 300), nn.Linear(300, 7)).to(where)
@@ -178,7 +209,7 @@ def main():
             except RuntimeError:  # a kernel without a host version
                 good, detail = False, traceback.format_exc()[-700:]
             tap.check(f"{kind}: {name}", good, detail)
-    for part in (dropout, whole_numbers, optimizers, steps):
+    for part in (dropout, whole_numbers, decisions, scaler, optimizers, steps):
         try:
             for name, good, detail in part():
                 tap.check(name, good, detail)

@@ -139,5 +139,16 @@ class GPT2(nn.Module):
         return self.head(self.norm(x))
 
 
+def initialise(model, device):
+    """What Llama's constructors do, in their order: parameters are what to_empty() has left, buffers are on the device."""
+    for module in model.modules():
+        if isinstance(module, RMSNorm):
+            nn.init.ones_(module.weight)
+        elif hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    cosine, sine = rotary_table(Config())
+    model.cosine, model.sine = cosine.to(device), sine.to(device)
+
+
 KINDS = {"llama": Llama, "gpt2": GPT2}
 LAYERS = (LlamaLayer, GPT2Layer)

@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of training, docs/results/training.md, of what run found."""
+"""The page of training, docs/results/training.md, of what run found. Rows of an earlier page that were not run again stay,
+with the day that they were made on, if the page is of the same machine and versions."""
 import datetime
 import os
 import platform
+import sys
 
 HEADER = ("| training | ranks | losses | loss, first to last | peak while loading, MiB | peak in all, MiB | step 1, ms | "
-          "steps 2 to 5, ms | steps 6 and on, ms |")
+          "steps 2 to 5, ms | steps 6 and on, ms | made |")
+SETTLED_HEADER = "| training | ranks | allocations | settled |"
+VALUES_HEADER = "| training | ranks | as on one device | pieces that are the same as another |"
+
+SETTING = "{cores} cores, no GPU, Python {python}, {packages}"
 
 HEAD = """# Training, simulated driver
 
-{date}: {cores} cores, no GPU, Python {python}, {packages};
+{setting};
 the simulated driver of this repository, with its stand-ins for the CUDA runtime, NCCL and cuBLAS, and host versions of
-PyTorch's kernels. Made by `tests/frameworks/training/run --write`. No figure here is one of a GPU.
+PyTorch's kernels. Made by `tests/frameworks/training/run --write`, each row on the day in its last column. No figure here is
+one of a GPU.
 
 `tests/frameworks/training/train.py` loads a checkpoint and trains for {steps} steps, in eager mode, with attention by PyTorch's
 own operations, gradient clipping and AdamW; once without and once with the shim, with the settings of a user who sets
@@ -22,9 +29,33 @@ other ranks and programs use too, so later steps differ by chance.
 
 """
 
+VALUES_HEAD = """
+## Random values
+
+Rows that begin with random values and no checkpoint, from one seed. *As on one device*: all parameters, of all ranks together,
+are those that one device draws. The last column counts pieces, a rank's part of a tensor each, of all that are drawn.
+After meta PyTorch draws each shard by itself; of shards on the host it draws all from the same state of the generator
+(pytorch/torchtitan#3106). A model that is made whole on the device, which with the shim takes only the memory of what the rank
+keeps, has the values of one device, also in stages of a pipeline, without a seed checkpoint (pytorch/pytorch#139304).
+
+"""
+
+SETTLED_HEAD = """
+## What is settled
+
+Of rank 0's state page, as `metashard-dump show` has it: how many allocations were not whole in memory, what of them was
+brought there in addition to what the steps had used, when (since the process began to use CUDA), and why. Rows that were made
+since the page tells that.
+
+"""
+
 
 def pair(figures, form):
     return f"{form(figures['without'])} / {form(figures['with'])}"
+
+
+def row_of(*cells):
+    return "| " + " | ".join(cells) + " |"
 
 
 def line(record):
@@ -34,12 +65,56 @@ def line(record):
     for number in range(3):
         steps = {name: times[number] for name, times in record["seconds"].items()}
         cells.append(pair(steps, lambda time: "-" if time is None else f"{time * 1000:.0f}"))
-    return "| " + " | ".join(cells) + " |"
+    return row_of(*cells, datetime.date.today().strftime("%-d %B %Y"))
 
 
-def write(path, records, packages, steps):
-    head = HEAD.format(date=datetime.date.today().strftime("%-d %B %Y"), cores=os.cpu_count(),
-                       python=platform.python_version(), packages=packages, steps=steps)
-    rule = "|" + " --- |" * HEADER.count(" |")
+def values_line(record):
+    values = record["values"]
+    return row_of(record["title"], str(record["ranks"]), "yes" if values["one device"] else "no",
+                  f"{values['repeated']} of {values['pieces']}")
+
+
+def settled_line(record):
+    causes = [f"{cause['bytes'] / (1 << 20):.1f} MiB after {cause['seconds']:.1f} s: {cause['why']}"
+              for cause in record["settled"]["causes"]]
+    return row_of(record["title"], str(record["ranks"]), str(record["settled"]["allocations"]), "; ".join(causes) or "nothing")
+
+
+def read_lines(path, header):
+    """The rows below a header, by title and number of ranks."""
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    at = lines.index(header) + 2 if header in lines else len(lines)
+    end = lines.index("", at) if at < len(lines) else at
+    return {tuple(text.strip("| ").split(" | ")[:2]): text for text in lines[at:end]}
+
+
+def table(path, header, rows, found):
+    """The rows that are found, and of the others those of the earlier page, in the order of table.py."""
+    lines = read_lines(path, header) | found
+    keys = [(row.title, str(row.ranks)) for row in rows]
+    rule = "|" + " --- |" * header.count(" |")
+    return "\n".join([header, rule, *(lines[key] for key in keys if key in lines)]) + "\n"
+
+
+def key_of(record):
+    return record["title"], str(record["ranks"])
+
+
+def write(path, rows, records, packages, steps):
+    setting = SETTING.format(cores=os.cpu_count(), python=platform.python_version(), packages=packages)
+    if len(records) < len(rows) and os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            if setting not in file.read():
+                sys.exit(f"{path} is not of {setting}: run all rows")
+    text = HEAD.format(setting=setting, steps=steps)
+    text += table(path, HEADER, rows, {key_of(record): line(record) for record in records})
+    text += SETTLED_HEAD
+    text += table(path, SETTLED_HEADER, rows, {key_of(record): settled_line(record) for record in records})
+    text += VALUES_HEAD
+    text += table(path, VALUES_HEADER, [row for row in rows if row.values],
+                  {key_of(record): values_line(record) for record in records if record["values"]})
     with open(path, "w", encoding="utf-8") as file:
-        file.write(head + "\n".join([HEADER, rule, *map(line, records)]) + "\n")
+        file.write(text)

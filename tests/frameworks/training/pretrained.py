@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 from train import digest_of
 
 ROWS, LENGTH, WORDS = 2, 32, 2048
+LARGEST = 16  # batch, which is too large for the device
 
 
 class Words(Dataset):
@@ -93,7 +94,66 @@ def train_adapters(model, options, steps):
     return model
 
 
-HOW = {"trainer": train_with_trainer, "accelerate": train_with_accelerate, "adapters": train_adapters}
+def train_with_fabric(model, options, steps):
+    from lightning.fabric import Fabric
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+    from lightning.fabric.strategies import FSDPStrategy
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    strategy = FSDPStrategy(auto_wrap_policy={LlamaDecoderLayer}, sharding_strategy="FULL_SHARD") if world > 1 else "auto"
+    fabric = Fabric(accelerator="cuda", devices=world, strategy=strategy, precision="bf16-mixed" if world > 1 else "32-true")
+    fabric.launch()
+    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    loader = fabric.setup_dataloaders(DataLoader(Words(world * options.steps * ROWS), batch_size=ROWS))
+    model.train()
+    for batch in loader:
+        loss = model(**batch).loss
+        fabric.backward(loss)
+        fabric.clip_gradients(model, optimizer, max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        steps.note(loss.detach())
+    return model
+
+
+def train_with_found_batch(_, options, steps):
+    """As accelerate's guide to memory has it: all of the training is tried, with a smaller batch after each shortage."""
+    from accelerate import Accelerator
+    from accelerate.utils import find_executable_batch_size
+    accelerator, size = Accelerator(), LARGEST
+
+    def halve():
+        nonlocal size
+        size //= 2
+        return size
+
+    @find_executable_batch_size(starting_batch_size=LARGEST, reduce_batch_size_fn=halve)
+    def train(batch_size):
+        accelerator.free_memory()
+        print(json.dumps({"batch": batch_size}), flush=True)
+        steps.number = 0
+        model = load(options)
+        model, optimizer, loader = accelerator.prepare(
+            model, torch.optim.AdamW(model.parameters(), lr=1e-3),
+            DataLoader(Words(options.steps * batch_size), batch_size=batch_size))
+        model.train()
+        for batch in loader:
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            steps.note(loss.detach())
+        return model
+    return train()
+
+
+HOW = {"trainer": train_with_trainer, "accelerate": train_with_accelerate, "adapters": train_adapters,
+       "fabric": train_with_fabric, "batch": train_with_found_batch}
+
+
+def load(options):
+    # For a device of less than 1.2 GiB transformers computes a negative size of what it allocates at first.
+    device = None if options.how == "batch" else torch.cuda.current_device()
+    return AutoModelForCausalLM.from_pretrained(options.checkpoint, attn_implementation="eager", device_map=device)
 
 
 def main():
@@ -105,8 +165,7 @@ def main():
     options = parser.parse_args()
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     torch.manual_seed(1234)
-    model = AutoModelForCausalLM.from_pretrained(options.checkpoint, attn_implementation="eager",
-                                                 device_map=torch.cuda.current_device())
+    model = load(options).cuda() if options.how != "batch" or options.steps == 0 else None
     torch.cuda.synchronize()
     if options.steps > 0:
         model = HOW[options.how](model, options, Steps())

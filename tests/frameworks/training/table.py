@@ -3,17 +3,22 @@
 from collections import namedtuple
 
 # name: as --only has it. checkpoint: a file or folder of make_checkpoint.py. ranks: their number. packages: what the script
-# imports and a machine may lack; then the row is skipped.
-Row = namedtuple("Row", "name title script arguments checkpoint ranks packages")
+# imports and a machine may lack; then the row is skipped. variables: of the environment. plan: a strategy of metashard-plan;
+# the run with the shim has METASHARD_PLAN. values: None, or what the random values that it begins with have to be: "one
+# device", those of one device; "any".
+Row = namedtuple("Row", "name title script arguments checkpoint ranks packages variables plan values")
+
+EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
-def row(name, title, *arguments, model="llama", ranks=1):
+def row(name, title, *arguments, model="llama", ranks=1, variables=None, plan=None, values=None):
     checkpoint = "llama.safetensors" if model == "llama" else "gpt2.pt"
-    return Row(name, title, "train.py", ["--model", model, *arguments], checkpoint, ranks, ())
+    return Row(name, title, "train.py", ["--model", model, *arguments], checkpoint, ranks, (), variables or {}, plan, values)
 
 
-def pretrained(name, title, how, *packages, model="llama", ranks=1):
-    return Row(name, title, "pretrained.py", ["--how", how], "pretrained-" + model, ranks, ("transformers", *packages))
+def pretrained(name, title, how, *packages, model="llama", ranks=1, variables=None):
+    return Row(name, title, "pretrained.py", ["--how", how], "pretrained-" + model, ranks, ("transformers", *packages),
+               variables or {}, None, None)
 
 
 ROWS = [
@@ -46,4 +51,29 @@ ROWS = [
     pretrained("accelerate-ddp", "transformers' Llama, accelerate with DDP", "accelerate", "accelerate", ranks=2),
     row("llama-tp", "Llama, tensor parallel and FSDP2", "--parallel", "tp", "--optimizer", "forloop", ranks=4),
     row("llama-fsdp2-4", "Llama, FSDP2", "--parallel", "fsdp2", ranks=4),
+    row("llama-offload", "Llama, FSDP2 with CPUOffloadPolicy", "--parallel", "fsdp2", "--offload", ranks=2),
+    row("llama-offload-random", "Llama, FSDP2 with CPUOffloadPolicy, random values made on the device", "--parallel", "fsdp2",
+        "--offload", "--start", "device", ranks=2, values="one device"),
+    row("llama-offload-meta", "Llama, FSDP2 with CPUOffloadPolicy, random values made after meta", "--parallel", "fsdp2",
+        "--offload", "--start", "meta", ranks=2, values="any"),
+    row("llama-fsdp2-random", "Llama, FSDP2, random values made on the device", "--parallel", "fsdp2", "--start", "device",
+        ranks=2, values="one device"),
+    row("llama-fsdp2-meta", "Llama, FSDP2, random values made after meta", "--parallel", "fsdp2", "--start", "meta", ranks=2,
+        values="any"),
+    row("llama-pipeline", "Llama, two stages of a pipeline", "--parallel", "pipeline", ranks=2),
+    row("llama-pipeline-random", "Llama, two stages of a pipeline, random values", "--parallel", "pipeline", "--start",
+        "device", ranks=2, values="one device"),
+    row("llama-fsdp2-plan", "Llama, FSDP2, with a plan", "--parallel", "fsdp2", ranks=2, plan="fsdp2"),
+    row("llama-fsdp1-plan", "Llama, FSDP1, with a plan", "--parallel", "fsdp1", ranks=2, plan="fsdp1"),
+    row("gpt2-fsdp2-plan", "GPT-2, FSDP2, with a plan", "--parallel", "fsdp2", model="gpt2", ranks=2, plan="fsdp2"),
+    pretrained("batch", "transformers' Llama, find_executable_batch_size of accelerate", "batch", "accelerate",
+               variables={"SIMCUDA_MEMORY_MIB": "96"}),
+    row("llama-half", "Llama, autocast to float16, GradScaler", "--precision", "half"),
+    row("llama-half-fused", "Llama, autocast to float16, GradScaler, fused AdamW", "--precision", "half", "--optimizer",
+        "fused"),
+    pretrained("fabric", "transformers' Llama, Lightning Fabric", "fabric", "lightning"),
+    pretrained("fabric-fsdp", "transformers' Llama, Lightning Fabric with FSDP", "fabric", "lightning", ranks=2),
+    row("llama-fsdp1-4", "Llama, FSDP1", "--parallel", "fsdp1", ranks=4),
+    row("llama-ddp-4", "Llama, DDP", "--parallel", "ddp", ranks=4),
+    row("llama-fsdp2-expandable", "Llama, FSDP2, expandable segments", "--parallel", "fsdp2", ranks=2, variables=EXPANDABLE),
 ]

@@ -16,9 +16,11 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecision, MixedPrecisionPolicy,
+                                    OffloadPolicy, fully_shard)
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
@@ -26,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
-from models import KINDS, LAYERS, Config
+from models import KINDS, LAYERS, Config, initialise
 
 ROWS, LENGTH = 2, 32
 # Of Llama's layers, by tensor parallelism.
@@ -57,17 +59,55 @@ def adapt(model):
                 setattr(layer.get_submodule(parent) if parent else layer, leaf, Adapted(child))
 
 
+def local_of(parameter):
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+def bytes_of(tensor):
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
+
+
 def digest_of(model):
     """Of all parameters, or of this rank's part of them."""
     result = hashlib.sha256()
     for parameter in model.parameters():
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        result.update(local.detach().cpu().contiguous().view(torch.uint8).numpy())
+        result.update(bytes_of(local_of(parameter)))
     return result.hexdigest()
+
+
+def digests_of(model):
+    """Of each parameter: of this rank's part of it, and of all of it."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        found[name] = [hashlib.sha256(bytes_of(tensor)).hexdigest() for tensor in (local_of(parameter), whole)]
+    return found
 
 
 def recompute(layer):
     layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
+
+
+class Elsewhere(nn.Module):
+    """What another stage of the pipeline has."""
+
+    def forward(self, x, *_):
+        return x
+
+
+def keep_stage(model, rank, world):
+    """Of a whole model on every rank: the others' modules are dropped, the names of the rest stay."""
+    if rank > 0:
+        model.embedding = Elsewhere()
+    if rank < world - 1:
+        model.norm, model.head = Elsewhere(), Elsewhere()
+    for number in range(len(model.layers)):
+        if number * world // len(model.layers) != rank:
+            model.layers[number] = Elsewhere()
+
+
+def cross_entropy(scores, words):
+    return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten())
 
 
 class Training:
@@ -77,17 +117,20 @@ class Training:
         self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(self.device)
         if options.parallel != "none":
-            dist.init_process_group("nccl", device_id=self.device)
+            # What is offloaded needs a backend for the host.
+            dist.init_process_group("cuda:nccl,cpu:gloo" if options.offload else "nccl", device_id=self.device)
         torch.manual_seed(1234)
-        self.numbers = torch.Generator().manual_seed(99 + (self.rank // 2 if options.parallel == "tp" else self.rank))
+        data = {"tp": self.rank // 2, "pipeline": 0}.get(options.parallel, self.rank)  # ranks with the same get the same words
+        self.numbers = torch.Generator().manual_seed(99 + data)
         self.averaged = None
+        self.scaler = torch.amp.GradScaler("cuda", growth_interval=2) if options.precision == "half" else None
 
     # --- the model
 
     def build(self, path):
-        with self.device:
+        with torch.device("meta") if self.options.start == "meta" else self.device:
             model = KINDS[self.options.model](Config())
-        if path is not None:
+        if path is not None and self.options.start == "checkpoint":
             state = load_file(path) if path.endswith(".safetensors") else torch.load(path, mmap=True)
             model.load_state_dict(state)
         if self.options.adapters:
@@ -96,7 +139,11 @@ class Training:
         if self.options.recompute:
             for layer in model.layers:
                 recompute(layer)
-        return self.distribute(model)
+        model = self.distribute(model)
+        if self.options.start == "meta":
+            model.to_empty(device="cpu" if self.options.offload else self.device)
+            initialise(model, self.device)
+        return model
 
     def distribute(self, model):
         half = torch.bfloat16 if self.options.precision == "mixed" else None
@@ -113,10 +160,15 @@ class Training:
                 mesh = both["data"]
                 for layer in model.layers:
                     parallelize_module(layer, both["tensor"], PARTS)
-            policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+            policy = {"mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32),
+                      "offload_policy": CPUOffloadPolicy() if self.options.offload else OffloadPolicy()}
             for layer in model.layers:
-                fully_shard(layer, mesh=mesh, mp_policy=policy)
-            fully_shard(model, mesh=mesh, mp_policy=policy)
+                fully_shard(layer, mesh=mesh, **policy)
+            fully_shard(model, mesh=mesh, **policy)
+        if self.options.parallel == "pipeline":
+            keep_stage(model, self.rank, self.world)
+            stage = PipelineStage(model, self.rank, self.world, self.device)
+            self.schedule = ScheduleGPipe(stage, n_microbatches=ROWS, loss_fn=cross_entropy)
         return model
 
     def optimizer_of(self, model):
@@ -136,24 +188,46 @@ class Training:
         return words.to(self.device)
 
     def loss_of(self, batch):
-        automatic = self.options.precision == "autocast"
-        with torch.autocast("cuda", torch.bfloat16) if automatic else contextlib.nullcontext():
-            scores = self.model(batch[:, :-1])
-            return F.cross_entropy(scores.flatten(0, 1).float(), batch[:, 1:].flatten())
+        kind = {"autocast": torch.bfloat16, "half": torch.float16}.get(self.options.precision)
+        with torch.autocast("cuda", kind) if kind else contextlib.nullcontext():
+            return cross_entropy(self.model(batch[:, :-1]), batch[:, 1:])
 
-    def step(self):
+    def pipeline_loss(self, batch):
+        """All stages work on the batch; the last has the losses, and tells the others."""
+        words = (batch[:, :-1],) if self.rank == 0 else ()
+        losses = []
+        is_last = self.rank == self.world - 1
+        self.schedule.step(*words, **({"target": batch[:, 1:], "losses": losses} if is_last else {}))
+        total = torch.stack(losses).mean().detach() if is_last else torch.zeros((), device=self.device)
+        dist.broadcast(total, self.world - 1)
+        return total
+
+    def gradients(self):
+        """Of the next batches; their loss."""
+        if self.options.parallel == "pipeline":
+            return self.pipeline_loss(self.batch())
         parts = 4 if self.options.accumulate else 1
         total = 0.0
         for _ in range(parts):
             loss = self.loss_of(self.batch()) / parts
-            loss.backward()
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
             total += loss.detach()
+        return total
+
+    def step(self):
+        total = self.gradients()
         trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
         if self.options.parallel == "fsdp1":
             self.model.clip_grad_norm_(1.0)
-        elif self.options.parallel != "tp":  # gradients are on two meshes
+        elif self.options.parallel not in ("tp", "pipeline"):  # gradients are on two meshes, or on other ranks
             nn.utils.clip_grad_norm_(trained, 1.0)
-        self.optimizer.step()
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
         self.optimizer.zero_grad()
         if self.options.average:
             if self.averaged is None:
@@ -239,7 +313,11 @@ class Training:
             if self.options.save and number + 1 == self.options.steps // 2:
                 self.save_and_load(self.options.folder)
         end = {"parameters": digest_of(self.model)}
-        if self.options.steps > 0:
+        if self.scaler:
+            end["scale"] = self.scaler.get_scale()
+        if self.options.steps == 0 and self.options.start != "checkpoint":
+            end["values"] = digests_of(self.model)
+        if self.options.steps > 0 and self.options.parallel != "pipeline":
             end["evaluated"] = self.evaluate().hex()
         print(json.dumps(end), flush=True)
         if dist.is_initialized():
@@ -250,10 +328,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=KINDS, default="llama")
     parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--parallel", choices=["none", "ddp", "fsdp1", "fsdp2", "tp"], default="none",
-                        help="tp: tensor parallel in twos, and FSDP2")
+    parser.add_argument("--start", choices=["checkpoint", "device", "meta"], default="checkpoint",
+                        help="device: random values, made on the device; meta: after sharding, as torchtitan does")
+    parser.add_argument("--parallel", choices=["none", "ddp", "fsdp1", "fsdp2", "tp", "pipeline"], default="none",
+                        help="tp: tensor parallel in twos, and FSDP2; pipeline: each rank makes the whole model and keeps its "
+                             "stage")
+    parser.add_argument("--offload", action="store_true", help="FSDP2 with CPUOffloadPolicy")
     parser.add_argument("--optimizer", choices=["foreach", "fused", "forloop"], default="foreach")
-    parser.add_argument("--precision", choices=["single", "autocast", "mixed"], default="single")
+    parser.add_argument("--precision", choices=["single", "autocast", "half", "mixed"], default="single",
+                        help="half: autocast to float16, with a GradScaler")
     parser.add_argument("--adapters", action="store_true", help="train low-rank adapters of frozen weights")
     parser.add_argument("--recompute", action="store_true", help="activation checkpointing")
     parser.add_argument("--accumulate", action="store_true", help="gradients of four batches")

@@ -100,7 +100,8 @@ CUresult cuMemAllocHost(void **pp, unsigned int bytesize)
 static CUresult retire(void *pointer, enum sim_kind kind, CUresult otherwise)
 {
     struct CUctx_st *context;
-    CUresult result = sim_context_get(&context);
+    CUresult result = kind == SIM_HOST ? sim_context_get_to_free((uint64_t)pointer, &context)
+                                       : sim_context_get(&context);
     if (result == CUDA_SUCCESS)
         result = sim_capture_refuse_unsafe();
     if (result != CUDA_SUCCESS)

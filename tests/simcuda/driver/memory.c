@@ -379,7 +379,6 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
     return result;
 }
 
-/* The driver waits for the device before it frees: programs rely on it. */
 /* NULL: it is of none, or nowhere. */
 static struct CUctx_st *context_of(CUdeviceptr address)
 {
@@ -390,15 +389,21 @@ static struct CUctx_st *context_of(CUdeviceptr address)
     return context;
 }
 
+CUresult sim_context_get_to_free(uint64_t address, struct CUctx_st **context_out)
+{
+    const CUresult result = sim_context_get(context_out);
+    if (result == CUDA_SUCCESS || !sim_config.frees_anywhere)
+        return result;
+    *context_out = context_of(address);
+    return CUDA_SUCCESS;
+}
+
+/* The driver waits for the device before it frees: programs rely on it. */
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     SIM_ENTER(cuMemFree_v2);
     struct CUctx_st *context = NULL;
-    CUresult result = sim_context_get(&context);
-    if (result != CUDA_SUCCESS && sim_config.frees_anywhere) {
-        result = CUDA_SUCCESS;
-        context = context_of(dptr);
-    }
+    CUresult result = sim_context_get_to_free(dptr, &context);
     if (result != CUDA_SUCCESS || dptr == 0)
         return result;
     result = sim_capture_refuse_unsafe();

@@ -31,9 +31,9 @@
  *                              2: with another byte each time
  *   SIMCUDA_DELAY_US=<n>       every asynchronous piece of work waits so long before it starts:
  *                              makes missing synchronisation visible; default 0
- *   SIMCUDA_FREE_ANYWHERE=1    cuMemFree needs no current context: "frees it in its owning context, with any context or none
- *                              current" (NVIDIA/cuda-python#2750, of 12.9 and 13; numba's reset does that). Else it is refused.
- *                              cuMemFreeHost wants one in any case, as numba's reset shows that drivers do not
+ *   SIMCUDA_FREE_ANYWHERE=1    cuMemFree and cuMemFreeHost need no current context: "frees it in its owning context, with any
+ *                              context or none current" (NVIDIA/cuda-python#2750, of 12.9 and 13, of cuMemFree; numba's reset
+ *                              does both, and its tests pass on GPUs). Else they are refused
  *   SIMCUDA_JITTER_US=<n>      half of what streams do, events among it, waits up to so long: what different streams do comes
  *                              in an order of its own, and so do their events. Only what a stream or an event orders is
  *                              ordered (CUDA programming guide, asynchronous concurrent execution). Nothing where

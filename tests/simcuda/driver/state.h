@@ -42,7 +42,7 @@ struct sim_config {
     bool reads_late; /* pageable sources of asynchronous copies, when the stream gets there */
     size_t others_leave_bytes; /* of each device's memory; 0: there are no others */
     unsigned jitter_us;
-    bool frees_anywhere; /* cuMemFree, without a current context too */
+    bool frees_anywhere; /* memory, without a current context too */
     int driver_version;  /* 0: the one that the library was built for */
 };
 extern struct sim_config sim_config;
@@ -240,6 +240,9 @@ struct CUctx_st {
 };
 struct CUctx_st *sim_context_current(void); /* NULL: none, or destroyed */
 CUresult sim_context_get(struct CUctx_st **context_out);
+/* The same for a call that frees. Where none has to be current (SIMCUDA_FREE_ANYWHERE): the one of
+ * the memory at the address, or NULL. */
+CUresult sim_context_get_to_free(uint64_t address, struct CUctx_st **context_out);
 CUresult sim_context_check_locked(CUcontext handle);
 /* Waits for all work of the context / of all contexts on all devices. Called without the lock. */
 void sim_context_drain(struct CUctx_st *context);

@@ -181,15 +181,29 @@ static CUresult free_without_context(void)
     return result;
 }
 
+static CUresult free_host_without_context(void)
+{
+    void *memory;
+    start();
+    OK(cuMemAllocHost(&memory, 4096));
+    OK(cuCtxSetCurrent(NULL));
+    const CUresult result = cuMemFreeHost(memory);
+    start();
+    FAILS(cuMemFreeHost(memory), result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+    return result;
+}
+
 MS_TEST(memory_is_freed_in_a_context)
 {
     FAILS(free_without_context(), CUDA_ERROR_INVALID_CONTEXT);
+    FAILS(free_host_without_context(), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 MS_TEST(memory_may_be_freed_without_a_context)
 {
     setenv("SIMCUDA_FREE_ANYWHERE", "1", 1);
     OK(free_without_context());
+    OK(free_host_without_context());
 }
 
 MS_TEST(the_granule_can_be_larger)

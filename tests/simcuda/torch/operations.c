@@ -267,6 +267,7 @@ COMPUTE(bitwise_and)
 
 COMPUTE_PLAIN(logical_not, in[0] == 0)
 COMPUTE_PLAIN(logical_and, in[0] != 0 && in[1] != 0)
+COMPUTE_PLAIN(logical_or, in[0] != 0 || in[1] != 0)
 COMPUTE_PLAIN(is_negative_infinity, in[0] == -INFINITY)
 
 COMPUTE(where)
@@ -337,6 +338,7 @@ static const struct host_operation operations[] = {
     {"13BinaryFunctorI", "17BitwiseAndFunctorI", TYPES_BEHIND, 3, CAPTURES_NOTHING, bitwise_and},
     {"23logical_not_kernel_cuda", NULL, TYPES_DECIDE, 2, CAPTURES_NOTHING, logical_not},
     {"23logical_and_kernel_cuda", NULL, TYPES_DECIDE, 3, CAPTURES_NOTHING, logical_and},
+    {"22logical_or_kernel_cuda", NULL, TYPES_DECIDE, 3, CAPTURES_NOTHING, logical_or},
     {"20isneginf_kernel_impl", NULL, TYPES_DECIDE, 2, CAPTURES_NOTHING, is_negative_infinity},
     {"16sign_kernel_cuda", NULL, TYPES_LAMBDA, 2, CAPTURES_NOTHING, sign},
     {"17where_kernel_impl", NULL, TYPES_WHERE, 4, CAPTURES_NOTHING, where},
