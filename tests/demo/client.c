@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * client RANK WORLD FOLDER [--wait | --by-hand]: one rank of a sharded load, as a plain CUDA
- * program that knows nothing of MetaShard. For each tensor of the checkpoint it allocates the whole
- * tensor, copies it to the device, copies its rank's rows into an allocation of their own
- * (torch.chunk's rule: ceil(rows / world) each, the last ranks fewer or none) and frees the whole.
- * Then it reads its shards back. With --wait it prints "ready" once it has a context, and loads
- * when its standard input ends. With --by-hand it does what no library does for it: it allocates
- * and copies its rows alone. That is the least that a rank can do.  Prints one JSON object: rank,
- * tensors, checkpoint_bytes, shard_bytes, copied_bytes (what it handed to the driver to copy to the
- * device), small_bytes (the part in tensors under 2 MiB), and two hashes that must agree: of its
- * shards as read from the device, and of the same rows in the files.
+ * program that knows nothing of MetaShard. It builds the whole model: for each tensor of the
+ * checkpoint it allocates memory and copies the tensor there. Then it shards it, tensor by tensor:
+ * copies its rank's rows into an allocation of their own (torch.chunk's rule: ceil(rows / world)
+ * each, the last ranks fewer or none) and frees the whole. Then it reads its shards back. With
+ * --wait it prints "ready" once it has a context, and loads when its standard input ends. With
+ * --by-hand it does what no library does for it: it allocates and copies its rows alone. That is
+ * the least that a rank can do. Prints one JSON object: rank, tensors, checkpoint_bytes,
+ * shard_bytes, copied_bytes (what it handed to the driver to copy to the device), small_bytes (the
+ * part in tensors under 2 MiB), and two hashes that must agree: of its shards as read from the
+ * device, and of the same rows in the files.
  */
 #include "tests/demo/device.h"
 
@@ -30,12 +31,19 @@ static void rows_of(const struct tensor *tensor, uint64_t rank, uint64_t world, 
     *count_out = tensor->rows - first < chunk ? tensor->rows - first : chunk;
 }
 
-static CUdeviceptr load_shard(const struct tensor *tensor, uint64_t first, uint64_t count)
+static CUdeviceptr load_whole(const struct tensor *tensor)
 {
     const uint64_t bytes = tensor->rows * tensor->row_bytes;
-    CUdeviceptr whole, shard = 0;
+    CUdeviceptr whole;
     must(device.allocate(&whole, bytes), "cuMemAlloc of a tensor");
     must(device.to_device(whole, tensor->data, bytes), "cuMemcpyHtoD");
+    return whole;
+}
+
+static CUdeviceptr keep_rows(const struct tensor *tensor, CUdeviceptr whole, uint64_t first,
+                             uint64_t count)
+{
+    CUdeviceptr shard = 0;
     if (count > 0) {
         must(device.allocate(&shard, count * tensor->row_bytes), "cuMemAlloc of a shard");
         must(device.on_device(shard, whole + first * tensor->row_bytes, count * tensor->row_bytes),
@@ -92,13 +100,17 @@ int main(int argc, char **argv)
             ;
     }
 
-    CUdeviceptr *shards = calloc(checkpoint.count, sizeof(*shards));
+    /* Of each tensor: the whole of it, then its rows. */
+    CUdeviceptr *model = calloc(checkpoint.count, sizeof(*model));
+    for (size_t i = 0; i < checkpoint.count && !by_hand; i++)
+        model[i] = load_whole(&checkpoint.tensors[i]);
     uint64_t small_bytes = 0;
     for (size_t i = 0; i < checkpoint.count; i++) {
         uint64_t first, count;
         const struct tensor *tensor = &checkpoint.tensors[i];
         rows_of(tensor, rank, world, &first, &count);
-        shards[i] = (by_hand ? load_rows : load_shard)(tensor, first, count);
+        model[i] =
+            by_hand ? load_rows(tensor, first, count) : keep_rows(tensor, model[i], first, count);
         if (tensor->rows * tensor->row_bytes < 2 << 20)
             small_bytes += tensor->rows * tensor->row_bytes;
     }
@@ -111,7 +123,7 @@ int main(int argc, char **argv)
         const uint64_t bytes = count * tensor->row_bytes;
         unsigned char *seen = malloc(bytes + 1);
         if (count > 0)
-            must(device.to_host(seen, shards[i], bytes), "cuMemcpyDtoH");
+            must(device.to_host(seen, model[i], bytes), "cuMemcpyDtoH");
         hash = hash_bytes(hash + i, seen, bytes);
         file_hash = hash_bytes(file_hash + i, tensor->data + first * tensor->row_bytes, bytes);
         free(seen);

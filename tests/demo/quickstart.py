@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The main job: ranks load a whole checkpoint and keep their rows, without and with MetaShard.
+"""The main job: ranks build the whole model from a checkpoint and shard it, without and with MetaShard.
 
 Makes a safetensors checkpoint, runs one process per rank of tests/demo/client (a plain CUDA program)
 and prints what each rank's device memory and bus saw. The last line is "RESULT {json}".
 
-On a machine without a GPU the simulated driver counts. On a GPU the ranks run one after another; a
-second process samples the device's memory from the moment that the rank has its context, and copies
+On a machine without a GPU the simulated driver counts, and as many ranks run at a time as the
+machine's memory holds whole models. On a GPU the ranks run one after another; a second process samples the device's memory from the moment that the rank has its context, and copies
 are counted by the client and by the shim.
 """
 import argparse
@@ -25,11 +25,17 @@ from state_page import read_dump  # noqa: E402
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MIB = 1 << 20
+WITH = {False: "without", True: "with"}
 
 
 def fail(message, status=1):
     print(f"quickstart: {message}", file=sys.stderr)
     sys.exit(status)
+
+
+def available_bytes():
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
 
 
 def parse_arguments():
@@ -67,6 +73,11 @@ class Job:
             if not os.path.exists(needed):
                 fail(f"{needed} is not there: build first, or run ./quickstart")
         self.gpu = None if arguments.simulated else self.find_gpu()
+        self.model_bytes = arguments.size_mib * MIB
+        if not self.gpu and self.model_bytes > available_bytes():
+            fail(f"without MetaShard a rank holds {arguments.size_mib} MiB, on a simulated device in this machine's memory: "
+                 f"{available_bytes() // MIB} MiB are free; choose a smaller --size-mib")
+        self.most = self.at_a_time()
 
     def find_gpu(self):
         done = subprocess.run([self.tool("monitor"), "--name"], capture_output=True, text=True)
@@ -85,7 +96,7 @@ class Job:
         return done.stdout.strip()
 
     def start_rank(self, rank, with_shim):
-        kind = "with" if with_shim else "without"
+        kind = WITH[with_shim]
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("METASHARD") and name != "LD_PRELOAD"}
         environment["RANK"] = str(rank)
@@ -104,6 +115,12 @@ class Job:
                                    stdout=subprocess.PIPE, stderr=errors, text=True)
         self.processes.append(process)
         return rank, process, errors
+
+    @staticmethod
+    def progress(text):
+        """For who looks on; the next line takes its place."""
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text and text + ' ...'}", end="", file=sys.stderr, flush=True)
 
     @staticmethod
     def finish_rank(started):
@@ -133,11 +150,19 @@ class Job:
             sys.exit(1)
         return reports
 
+    def at_a_time(self):
+        """Ranks: a simulated device's memory is the machine's."""
+        return min(self.ranks, max(1, available_bytes() // 2 // self.model_bytes))
+
     def run_simulated(self, with_shim):
-        started = [self.start_rank(rank, with_shim) for rank in range(self.ranks)]
-        reports = [self.finish_rank(one) for one in started]
+        reports, waiting, started = [], list(range(self.ranks)), []
+        while waiting or started:
+            while waiting and len(started) < self.most:
+                started.append(self.start_rank(waiting.pop(0), with_shim))
+            self.progress(f"{len(reports)} of {self.ranks} ranks {WITH[with_shim]} MetaShard")
+            reports.append(self.finish_rank(started.pop(0)))
         for report in filter(None, reports):
-            name = f"{'with' if with_shim else 'without'}-{report['rank']}.json"
+            name = f"{WITH[with_shim]}-{report['rank']}.json"
             with open(os.path.join(self.folder, name)) as file:
                 counted = json.load(file)
             report["peak_bytes"] = counted["physical_bytes_peak"]
@@ -147,6 +172,7 @@ class Job:
     def run_on_gpu(self, with_shim):
         reports = []
         for rank in range(self.ranks):
+            self.progress(f"{rank} of {self.ranks} ranks {WITH[with_shim]} MetaShard")
             started = self.start_rank(rank, with_shim)
             started[1].stdout.readline()  # it has its context and waits
             monitor = subprocess.Popen([self.tool("monitor")], stdin=subprocess.PIPE,
@@ -211,12 +237,16 @@ def result_of(arguments, without, with_shim):
 
 def run_job(arguments, job):
     say = (lambda text: None) if arguments.json else functools.partial(print, flush=True)
-    say(f"Checkpoint: {job.make_checkpoint(arguments.size_mib)}")
+    job.progress("making the checkpoint")
+    checkpoint = job.make_checkpoint(arguments.size_mib)
+    job.progress("")
+    say(f"Checkpoint: {checkpoint}")
     say(f"Device: {job.gpu or 'simulated (no GPU here)'}")
     began = time.monotonic()
     without = job.run_all(with_shim=False)
     middle = time.monotonic()
     with_shim = job.run_all(with_shim=True)
+    job.progress("")
     say(f"{arguments.ranks} ranks without MetaShard: {middle - began:.1f} s, "
         f"with: {time.monotonic() - middle:.1f} s")
     result = result_of(arguments, without, with_shim)
