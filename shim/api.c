@@ -3,6 +3,7 @@
 #define METASHARD_API
 #include "shim/metashard.h"
 
+#include "runtime/base/version.h"
 #include "runtime/control/arrive.h"
 #include "runtime/fill/settle.h"
 #include "runtime/hashes/hashes.h"
@@ -15,6 +16,11 @@ static _Thread_local struct ms_fault fault;
 const char *metashard_error(void)
 {
     return fault.text;
+}
+
+const char *metashard_version(void)
+{
+    return ms_version;
 }
 
 /* Ends a call of the program; returns what the call returns. */

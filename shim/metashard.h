@@ -79,6 +79,9 @@ METASHARD_API int metashard_mark(const char *name);
  * requested_bytes, backed_bytes. */
 METASHARD_API size_t metashard_status(char *text, size_t bytes);
 
+/* Returns the version, such as "0.1.0"; also with METASHARD=off. */
+METASHARD_API const char *metashard_version(void);
+
 /* Returns why the calling thread's last call failed, in one line, or "" if it did not fail. Valid
  * until the thread's next call. */
 METASHARD_API const char *metashard_error(void);

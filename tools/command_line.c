@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/command_line.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "runtime/base/nearest.h"
+#include "runtime/base/utf8.h"
+#include "runtime/base/version.h"
 
 enum { MAX_ROWS = 32 };
 
@@ -12,9 +17,34 @@ static const char **value_of(struct options *options, const struct row *row)
     return (const char **)(void *)((char *)options + row->value);
 }
 
-/* Fills getopt_long's tables. */
+int usage_fault(const char *format, ...)
+{
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    /* LLVM 14 loses track of it. NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized) */
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    ms_utf8_make_printable(text);
+    fprintf(stderr, "%s\n", text);
+    return USAGE;
+}
+
+/* Reports a word that is none of the names, with the nearest of them. */
+static int refuse_word(const struct command_line *line, const char *what,
+                       const struct ms_nearest *nearest, const char *dashes)
+{
+    if (nearest->word != NULL)
+        return usage_fault("%s: %s%s is no %s; did you mean %s%s?", line->program, dashes,
+                           nearest->text, what, dashes, nearest->word);
+    return usage_fault("%s: %s%s is no %s; %s --help lists them", line->program, dashes,
+                       nearest->text, what, line->program);
+}
+
+/* Fills getopt_long's tables: a missing value is told apart. */
 static void list_options(const struct row *row, struct option *names, char *letters)
 {
+    *letters++ = ':';
     for (; row->name != NULL; row++) {
         *names++ = (struct option){row->name, row->argument, NULL, row->letter};
         if (row->letter != 0)
@@ -26,59 +56,120 @@ static void list_options(const struct row *row, struct option *names, char *lett
     *letters = '\0';
 }
 
-/* Finds the command's name, or NULL. getopt_long reports what is wrong with an option. */
-static bool parse(const struct row *rows, int argc, char **argv, struct options *options,
-                  const char **name_out)
+/* Reports an option that getopt_long did not take. */
+static int refuse_option(const struct command_line *line, const char *word, bool has_no_value)
+{
+    char name[64];
+    struct ms_nearest nearest = {.text = name};
+    const struct row *row = line->rows;
+    if (strncmp(word, "--", 2) != 0)
+        return usage_fault(has_no_value ? "%s: expected a value behind -%c"
+                                        : "%s: -%c is no option",
+                           line->program, optopt);
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    if (has_no_value)
+        return usage_fault("%s: expected a value behind --%s", line->program, name);
+    for (; row->name != NULL; row++) {
+        if (strcmp(row->name, name) == 0)
+            return usage_fault("%s: expected no value behind --%s", line->program, name);
+        ms_nearest_try(&nearest, row->name);
+    }
+    return refuse_word(line, "option", &nearest, "--");
+}
+
+/* Finds the command's name, or NULL. */
+static int parse(const struct command_line *line, int argc, char **argv, struct options *options,
+                 const char **name_out)
 {
     struct option names[MAX_ROWS + 1];
-    char letters[2 * MAX_ROWS + 1];
+    char letters[2 * MAX_ROWS + 2];
     int index;
-    list_options(rows, names, letters);
+    list_options(line->rows, names, letters);
+    opterr = 0;
     for (int found; (found = getopt_long(argc, argv, letters, names, &index)) >= 0;) {
-        const struct row *row = found == 0 ? &rows[index] : rows;
+        const struct row *row = found == 0 ? &line->rows[index] : line->rows;
         while (found != 0 && row->name != NULL && row->letter != found)
             row++;
         if (row->name == NULL)
-            return false;
+            return refuse_option(line, argv[optind - 1], found == ':');
         *value_of(options, row) = optarg != NULL ? optarg : row->name;
     }
     *name_out = argv[optind];
     const int first = optind + (optind < argc);
     *(struct words *)(void *)options =
         (struct words){(const char *const *)argv + first, (size_t)(argc - first)};
-    return true;
+    return GOOD;
 }
 
-/* Reports options that the command does not take. */
-static bool takes(const struct command_line *line, const struct command *command,
-                  struct options *options)
+/* Reports an option that the command does not take, and a command that does. */
+static int check_options(const struct command_line *line, const struct command *command,
+                         struct options *options)
 {
-    const struct words *words = (const struct words *)(const void *)options;
     for (const struct row *row = line->rows; row->name != NULL; row++) {
-        if (*value_of(options, row) != NULL && (row->commands & command->bit) == 0) {
-            fprintf(stderr, "%s: %s takes no --%s\n", line->program, command->name, row->name);
-            return false;
-        }
+        if (*value_of(options, row) == NULL || (row->commands & command->bit) != 0)
+            continue;
+        const struct command *taker = line->commands;
+        while (taker->name != NULL && (row->commands & taker->bit) == 0)
+            taker++;
+        return usage_fault("%s: %s takes no --%s, %s does", line->program, command->name, row->name,
+                           taker->name);
     }
-    return words->file_count >= command->files_least && words->file_count <= command->files_most;
+    return GOOD;
+}
+
+/* Reports too few or too many words, with the command's line of the usage. */
+static int check_words(const struct command_line *line, const struct command *command,
+                       const struct words *words)
+{
+    char start[64], count[32];
+    const size_t least = command->files_least, most = command->files_most;
+    if (words->file_count >= least && words->file_count <= most)
+        return GOOD;
+    const size_t limit = words->file_count < least ? least : most;
+    snprintf(count, sizeof(count), "%s%zu argument%s",
+             least == most   ? ""
+             : limit == most ? "at most "
+                             : "at least ",
+             limit, limit == 1 ? "" : "s");
+    snprintf(start, sizeof(start), "%s %s", line->program, command->name);
+    const char *usage = strstr(line->usage, start);
+    return usage_fault("%s: %s: expected %s, found %zu: %.*s", line->program, command->name, count,
+                       words->file_count, usage != NULL ? (int)strcspn(usage, "\n") : 0, usage);
+}
+
+static bool is_asked(const struct command_line *line, struct options *options, const char *name)
+{
+    const struct row *row = line->rows;
+    while (strcmp(row->name, name) != 0)
+        row++;
+    return *value_of(options, row) != NULL;
 }
 
 static int run(const struct command_line *line, int argc, char **argv, struct options *options)
 {
-    const struct row *help = line->rows;
     const struct command *command = line->commands;
-    const char *name;
-    if (!parse(line->rows, argc, argv, options, &name))
+    const char *name = NULL;
+    if (parse(line, argc, argv, options, &name) != GOOD)
         return USAGE;
-    while (strcmp(help->name, "help") != 0)
-        help++;
-    if (*value_of(options, help) != NULL) {
+    if (is_asked(line, options, "help")) {
         fputs(line->usage, stdout);
         return GOOD;
     }
-    while (name != NULL && command->name != NULL && strcmp(command->name, name) != 0)
-        command++;
-    if (name == NULL || command->name == NULL || !takes(line, command, options))
+    if (is_asked(line, options, "version")) {
+        printf("%s %s\n", line->program, ms_version);
+        return GOOD;
+    }
+    if (name == NULL) {
+        fputs(line->usage, stderr);
+        return USAGE;
+    }
+    struct ms_nearest nearest = {.text = name};
+    for (; command->name != NULL && strcmp(command->name, name) != 0; command++)
+        ms_nearest_try(&nearest, command->name);
+    if (command->name == NULL)
+        return refuse_word(line, "command", &nearest, "");
+    if (check_options(line, command, options) != GOOD ||
+        check_words(line, command, (const struct words *)(const void *)options) != GOOD)
         return USAGE;
     return command->run(options);
 }
@@ -87,8 +178,6 @@ int command_line_run(const struct command_line *line, int argc, char **argv,
                      struct options *options)
 {
     const int status = run(line, argc, argv, options);
-    if (status == USAGE)
-        fputs(line->usage, stderr);
     if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "%s: the output cannot be written\n", line->program);
         return BAD;

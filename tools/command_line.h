@@ -9,7 +9,8 @@
 #include <getopt.h>
 #include <stddef.h>
 
-/* Exit statuses. BAD: an input does not exist or is not valid, or the output cannot be written. */
+/* Exit statuses. BAD: an input does not exist or is not valid, or the output cannot be written.
+ * USAGE: the command line is wrong, and one line said how. */
 enum { GOOD, BAD, USAGE };
 
 /* The words that are not options. */
@@ -42,10 +43,14 @@ struct row {
 struct command_line {
     const char *program, *usage;
     const struct command *commands; /* ended by one without a name, as the rows */
-    const struct row *rows;         /* one of them is help */
+    const struct row *rows;         /* two of them are help and version */
 };
 
-/* Fills `options`, which is all zero, and runs the command. Reports errors on stderr; if the output
- * cannot be written, the result is BAD. */
+/* Reports what is wrong with the command line, in one printable line. Returns USAGE. */
+int usage_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Fills `options`, which is all zero, and runs the command. Reports each error in one line on
+ * stderr; without a command, prints the usage there. If the output cannot be written, the result is
+ * BAD. */
 int command_line_run(const struct command_line *line, int argc, char **argv,
                      struct options *options);

@@ -208,7 +208,8 @@ static bool read_header(const struct ms_fault_context *reading, int file, uint64
         bytes = bytes << 8 | length[i];
     if (bytes > HEADER_MAX_BYTES || bytes > file_bytes - 8)
         return ms_fault_at(reading, NULL,
-                           "expected a header of at most %" PRIu64 " bytes, found %" PRIu64,
+                           "expected a safetensors file, with a header of at most %" PRIu64
+                           " bytes, found %" PRIu64,
                            file_bytes - 8 < HEADER_MAX_BYTES ? file_bytes - 8 : HEADER_MAX_BYTES,
                            bytes);
     struct ms_pages text = {0};

@@ -10,19 +10,23 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "runtime/base/nearest.h"
+
 struct ms_config ms_config;
 
 /* Each parser returns NULL, or what it expected. `value_out` is untouched on failure. */
 
 static const char *parse_SWITCH(const char *text, ms_type_SWITCH *value_out)
 {
-    if (strcasecmp(text, "on") == 0 || strcmp(text, "1") == 0)
-        *value_out = true;
-    else if (strcasecmp(text, "off") == 0 || strcmp(text, "0") == 0)
-        *value_out = false;
-    else
-        return "on, off, 1 or 0";
-    return NULL;
+    static const char *const words[][2] = {
+        {"off", "on"}, {"0", "1"}, {"false", "true"}, {"no", "yes"}};
+    for (size_t i = 0; i < 2 * sizeof(words) / sizeof(words[0]); i++) {
+        if (strcasecmp(text, words[i / 2][i % 2]) == 0) {
+            *value_out = i % 2 == 1;
+            return NULL;
+        }
+    }
+    return "on or off";
 }
 
 static const char *parse_MODE(const char *text, ms_type_MODE *value_out)
@@ -33,7 +37,7 @@ static const char *parse_MODE(const char *text, ms_type_MODE *value_out)
     else if (parse_SWITCH(text, &is_on) == NULL)
         *value_out = is_on ? MS_ON : MS_OFF;
     else
-        return "on, off, 1, 0 or verify";
+        return "on, off or verify";
     return NULL;
 }
 
@@ -50,8 +54,7 @@ static bool read_digits(const char *text, char **end_out, unsigned long long *nu
     return fits;
 }
 
-/* Reads a number of bytes at *text, and moves *text behind it. */
-static bool read_bytes(const char **text, uint64_t *value_out)
+bool ms_config_read_bytes(const char **text, uint64_t *bytes_out)
 {
     static const char units[] = "KMGT";
     unsigned long long number;
@@ -62,15 +65,18 @@ static bool read_bytes(const char **text, uint64_t *value_out)
     const int shift = unit != NULL ? 10 * (int)(unit - units + 1) : 0;
     if (number > UINT64_MAX >> shift)
         return false;
-    *value_out = (uint64_t)number << shift;
-    *text = end + (unit != NULL);
+    if (unit != NULL)
+        end += tolower((unsigned char)end[1]) == 'i' ? 2 : 1;
+    end += toupper((unsigned char)*end) == 'B';
+    *bytes_out = (uint64_t)number << shift;
+    *text = end;
     return true;
 }
 
 static const char *parse_BYTES(const char *text, ms_type_BYTES *value_out)
 {
     uint64_t value;
-    if (!read_bytes(&text, &value) || *text != '\0')
+    if (!ms_config_read_bytes(&text, &value) || *text != '\0')
         return "a number of bytes such as 65536, 512K, 2M or 1G";
     *value_out = value;
     return NULL;
@@ -83,10 +89,10 @@ static const char *parse_SIZES(const char *text, ms_type_SIZES *value_out)
     struct ms_size_list sizes = {0};
     for (const char *at = text; *at != '\0'; at += *at == ',') {
         uint64_t first, last;
-        if (sizes.count == MS_MAX_SIZES || !read_bytes(&at, &first))
+        if (sizes.count == MS_MAX_SIZES || !ms_config_read_bytes(&at, &first))
             return expected;
         last = first;
-        if (*at == '-' && (at++, !read_bytes(&at, &last)))
+        if (*at == '-' && (at++, !ms_config_read_bytes(&at, &last)))
             return expected;
         if ((*at != ',' && *at != '\0') || last < first)
             return expected;
@@ -182,21 +188,27 @@ const char *ms_environment_find(char **environment, const char *name)
     return NULL;
 }
 
-static bool is_option(const char *name, size_t length)
+static const char prefix[] = "METASHARD";
+
+/* The variable that is nearest to a name, or the same; NULL if none is near. */
+static const char *find_option(const char *name)
 {
     static const char names[][32] = {
 #define MS_OPTION(type, field, variable, default_, unit, description) #variable,
 #include "runtime/config/options.def"
 #undef MS_OPTION
     };
+    struct ms_nearest nearest = {.text = name + sizeof(prefix)};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (strlen(names[i]) == length && strncmp(names[i], name, length) == 0)
-            return true;
+        if (strcmp(names[i], name) == 0)
+            return names[i];
     }
-    return false;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strlen(names[i]) > sizeof(prefix))
+            ms_nearest_try(&nearest, names[i] + sizeof(prefix));
+    }
+    return nearest.word != NULL ? nearest.word - sizeof(prefix) : NULL;
 }
-
-static const char prefix[] = "METASHARD";
 
 /* The settings in the environment, so that each is not looked for among everything else. */
 struct settings {
@@ -224,9 +236,15 @@ static void warn_about_unknown_names(char **environment)
         if (end == NULL || strncmp(*entry, prefix, sizeof(prefix) - 1) != 0 ||
             (*entry)[sizeof(prefix) - 1] != '_')
             continue;
-        if (!is_option(*entry, (size_t)(end - *entry)))
+        char name[64];
+        snprintf(name, sizeof(name), "%.*s", (int)(end - *entry), *entry);
+        const char *known = find_option(name);
+        if (known == NULL)
             ms_log(MS_WARN, "%.*s is not a variable of MetaShard and is ignored",
                    (int)(end - *entry), *entry);
+        else if (strcmp(known, name) != 0)
+            ms_log(MS_WARN, "%s is not a variable of MetaShard and is ignored; did you mean %s?",
+                   name, known);
     }
 }
 
@@ -247,7 +265,7 @@ static void read_variables(struct ms_config *config, char **environment, bool is
         text_##field == NULL ? NULL : parse_##type(text_##field, &config->field);                  \
     if (expected_##field != NULL && is_logged)                                                     \
         ms_log(MS_WARN, "%s=%s is not understood: expected %s; using %s", #variable, text_##field, \
-               expected_##field, default_);
+               expected_##field, default_[0] != '\0' ? default_ : "none");
 #include "runtime/config/options.def"
 #undef MS_OPTION
 }

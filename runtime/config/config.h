@@ -58,6 +58,11 @@ void ms_config_read(struct ms_config *config, char **environment);
 /* The same without opening the log or logging, for tools. */
 void ms_config_read_quietly(struct ms_config *config, char **environment);
 
+/* Reads a size at *text, such as 65536, 80G, 80GB or 80GiB, of which the last three are the same:
+ * units are powers of 1024. Moves *text behind it. Returns false, and leaves *text, if there is no
+ * number, or it is too large. */
+bool ms_config_read_bytes(const char **text, uint64_t *bytes_out);
+
 /* Returns the value of a variable of `environment` (as environ(7)), or NULL. */
 const char *ms_environment_find(char **environment, const char *name);
 

@@ -28,14 +28,29 @@ static bool materialise_all(void)
     return all;
 }
 
+static uint64_t count_deferred(void)
+{
+    uint64_t count = 0;
+    struct ms_allocation *allocation = NULL;
+    while ((allocation = ms_space_claim_after(allocation)) != NULL) {
+        const struct ms_lineage *lineage = &allocation->lineage;
+        count += lineage->bytes - lineage->kind_bytes[MS_UNMAPPED] - lineage->dead_bytes >
+                 lineage->resident_bytes + lineage->cached_bytes;
+    }
+    return count;
+}
+
 /* False: something stays deferred. */
 static bool settle(const char *why)
 {
+    const uint64_t allocations = count_deferred();
     const uint64_t began = ms_state_now(), before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
     const struct ms_why reason = ms_why_begin(MS_REASON_SETTLE);
     const bool passed = ms_prefetch_run(why);
     const bool is_good = materialise_all() && passed && !ms_defers_any();
     ms_why_end(reason);
+    const uint64_t left = count_deferred();
+    ms_count(MS_COUNT_SETTLED_ALLOCATIONS, allocations > left ? allocations - left : 0);
     ms_state_event_for(MS_EVENT_SETTLE, MS_REASON_SETTLE, 0, 0,
                        ms_counter_get(MS_COUNT_MATERIALISED_BYTES) - before, began, why);
     return is_good;

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/memory/publish.h"
 
+#include <inttypes.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
+#include "runtime/base/launcher.h"
+#include "runtime/base/version.h"
+#include "runtime/config/config.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
@@ -244,16 +249,34 @@ void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin
                        allocation->address + begin, bytes, 0, tensor);
 }
 
+/* The line at the start, once for each device that is used. */
+static void log_start(CUdevice device, const char *name)
+{
+    uint32_t rank, world;
+    char of[64] = "";
+    int version = 0;
+    if (ms_driver.driver_get_version == NULL ||
+        ms_driver.driver_get_version(&version) != CUDA_SUCCESS)
+        version = 0;
+    if (ms_launcher_rank(&rank, &world) && world != UINT32_MAX)
+        snprintf(of, sizeof(of), ", rank %" PRIu32 " of %" PRIu32, rank, world);
+    ms_log(MS_INFO, "MetaShard %s on device %d, %s, driver of CUDA %d.%d%s", ms_version, device,
+           name[0] != '\0' ? name : "without a name", version / 1000, version % 1000 / 10, of);
+}
+
 void ms_publish_device(CUdevice device)
 {
     static _Atomic uint64_t asked;
     char name[120] = "";
     const uint64_t bit = UINT64_C(1) << (device & 63);
-    if (!ms_is_recorded() || (atomic_fetch_or(&asked, bit) & bit) != 0 ||
-        ms_driver.device_get_name == NULL ||
-        ms_driver.device_get_name(name, sizeof(name), device) != CUDA_SUCCESS)
+    const bool is_logged = ms_config.log.level >= MS_INFO;
+    if ((!ms_is_recorded() && !is_logged) || (atomic_fetch_or(&asked, bit) & bit) != 0)
         return;
-    ms_state_set_device((uint32_t)device, name);
+    if (ms_driver.device_get_name != NULL &&
+        ms_driver.device_get_name(name, sizeof(name), device) == CUDA_SUCCESS)
+        ms_state_set_device((uint32_t)device, name);
+    if (is_logged)
+        log_start(device, name);
 }
 
 void ms_publish_event(enum ms_event_kind kind, const struct ms_allocation *allocation, size_t begin,

@@ -22,6 +22,7 @@
 #include "runtime/shard/active_plan.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/source.h"
+#include "runtime/start/explanation.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/state.h"
 
@@ -155,15 +156,12 @@ static void write_dump(const char *path)
         ms_log(MS_WARN, "METASHARD_DUMP: cannot write all of %s: %s", path, strerror(error));
 }
 
-static void explain(__attribute__((unused)) void *context, const struct ms_state_cause *cause)
+/* Where to read more. */
+static void say_next(bool is_dumped)
 {
-    if (cause->sentence[0] == '\0')
-        return;
-    char bytes[32] = "";
-    if (cause->bytes > 0)
-        snprintf(bytes, sizeof(bytes), ", %.1f MiB", mib(cause->bytes));
-    ms_say("explain", "%s (%" PRIu64 " time%s%s)", cause->sentence, cause->count,
-           cause->count > 1 ? "s" : "", bytes);
+    const char *path = is_dumped ? ms_config.dump_path : ms_state_path();
+    if (path[0] != '\0')
+        ms_say("info", "for more, run: metashard-dump show %s", path);
 }
 
 void ms_finish(void)
@@ -173,13 +171,15 @@ void ms_finish(void)
     ms_compare_finish();
     log_summary();
     log_plan();
-    if (ms_config.explain)
-        ms_state_visit_causes(explain, NULL);
     const bool is_dumped = ms_config.dump_path[0] != '\0';
     if (is_dumped)
         ms_state_open(); /* the program may have allocated nothing */
-    ms_state_end();
+    const bool is_explained = ms_config.explain && ms_explanation_end();
+    if (!ms_config.explain)
+        ms_state_end();
     if (is_dumped)
         write_dump(ms_config.dump_path);
+    if (is_explained || ms_config.log.level >= MS_INFO)
+        say_next(is_dumped);
     ms_log_finish();
 }

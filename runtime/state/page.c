@@ -151,9 +151,8 @@ static struct ms_state_identity identity_of(const struct ms_state_process *proce
     return identity;
 }
 
-/* Reads the process of a page, and when a block changed last there. */
-static bool read_process(int folder, const char *name, struct ms_state_process *process_out,
-                         uint64_t *changed_ns_out)
+bool ms_state_page_process(int folder, const char *name, struct ms_state_process *process_out,
+                           uint64_t *changed_ns_out)
 {
     struct ms_state_header header;
     struct ms_state_process process[2];
@@ -184,7 +183,7 @@ static bool may_be_replaced(int folder, const char *name, const struct ms_state_
 {
     struct ms_state_process process;
     uint64_t changed_ns;
-    if (!read_process(folder, name, &process, &changed_ns))
+    if (!ms_state_page_process(folder, name, &process, &changed_ns))
         return false;
     const struct ms_state_identity identity = identity_of(&process);
     return (ms_state_life_beside(own, &identity) == MS_LIFE_GONE ||
@@ -266,7 +265,7 @@ static size_t keep_ended(int folder, const struct ms_state_identity *own, struct
     for (size_t i = 0; i < count; i++) {
         struct ms_state_process process;
         uint64_t changed_ns;
-        if (!read_process(folder, pages[i].name, &process, &changed_ns))
+        if (!ms_state_page_process(folder, pages[i].name, &process, &changed_ns))
             continue;
         const struct ms_state_identity identity = identity_of(&process);
         if (ms_state_life_beside(own, &identity) != MS_LIFE_GONE)

@@ -48,5 +48,9 @@ bool ms_state_page_make(struct ms_state_page *page, const char *folder, uint64_t
  */
 bool ms_state_page_show(struct ms_state_page *page, uint64_t kept_bytes, char text[256]);
 
+/* Reads the process of a page in a folder, and when a block changed last there. */
+bool ms_state_page_process(int folder, const char *name, struct ms_state_process *process_out,
+                           uint64_t *changed_ns_out);
+
 /* Undoes ms_state_page_make. */
 void ms_state_page_drop(struct ms_state_page *page);

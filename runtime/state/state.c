@@ -14,6 +14,7 @@
 #include "runtime/base/launcher.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "runtime/base/version.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
@@ -33,6 +34,7 @@ static struct {
     uint64_t started_ns, started_real_ns; /* monotonic, and of the clock on the wall */
     /* immutable after ms_state_open */
     unsigned char *page;
+    char path[MS_PATH_BYTES]; /* of its file; "" if it has none */
     struct ms_state_header header;
 
     _Atomic uint64_t next_event;
@@ -153,7 +155,7 @@ static void describe_process(struct ms_state_process *process, bool has_command)
     };
     if (!ms_launcher_rank(&process->rank, &process->world))
         process->rank = process->world = MS_STATE_NO_RANK;
-    PUT_TEXT(process->version, METASHARD_VERSION);
+    PUT_TEXT(process->version, ms_version);
     PUT_TEXT(process->boot, identity.boot);
     if (gethostname(text, sizeof(text)) == 0)
         PUT_TEXT(process->host, text);
@@ -236,6 +238,7 @@ static bool start_file(const struct ms_config *config, char text[256])
     fill_page(config);
     if (!ms_state_page_show(&page, config->state_kept_bytes, text))
         return false;
+    memcpy(state.path, page.path, sizeof(state.path));
     ms_log(MS_DEBUG, "the state page is %s", page.path);
     return true;
 }
@@ -331,6 +334,11 @@ const void *ms_state_page(size_t *bytes_out)
     const bool is_there = ms_state_open();
     *bytes_out = is_there ? state.header.total_bytes : 0;
     return is_there ? state.page : NULL;
+}
+
+const char *ms_state_path(void)
+{
+    return has_page() ? state.path : "";
 }
 
 void ms_state_set_rank(uint32_t rank, uint32_t world)
@@ -688,6 +696,7 @@ MS_HOLDS(state.lock) static uint64_t find_cause_locked(const struct ms_state_cau
     return 0;
 }
 
+/* A thread takes the time before the lock: an earlier moment may come in after a later one. */
 static void add_cause(struct ms_state_cause *added)
 {
     ms_lock_take(&state.lock);
@@ -707,7 +716,10 @@ static void add_cause(struct ms_state_cause *added)
     cause.count++;
     cause.bytes += added->bytes;
     cause.duration_ns += added->duration_ns;
-    cause.last_ns = added->last_ns;
+    if (cause.first_ns > added->first_ns)
+        cause.first_ns = added->first_ns;
+    if (cause.last_ns < added->last_ns)
+        cause.last_ns = added->last_ns;
     write_record(MS_SECTION_CAUSES, at, &cause);
     ms_lock_drop(&state.lock);
 }

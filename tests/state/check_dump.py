@@ -77,7 +77,9 @@ def check_running(folder, job):
     check("a process that runs is shown by its id", (status, errors), (0, ""))
     check("and said to run", out.startswith(f"process {job.pid}, rank 1 of 2: running for "))
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
-    check("it is in the list", re.search(rf"^ *{job.pid} +1 running .* 28\.0 MiB .*/job ", out, re.M) is not None)
+    check("it is in the list, with its age and its folder",
+          re.search(rf"^ *{job.pid} +1 running +\d+ (s|min) .* 28\.0 MiB .*/job .* \({re.escape(os.getcwd())}\)$", out, re.M)
+          is not None or out)
 
 
 def check_killed(folder, job):
@@ -88,6 +90,8 @@ def check_killed(folder, job):
     for name, wanted in {
             "what was requested": r"^  requested +28\.0 MiB   in 5 allocations",
             "what is deferred": r"^  deferred +1[89]\.\d MiB ", "what is backed": r"^  backed +6\.0 MiB ",
+            "what it was worth, first": r"^  in .*\n\n  peak 6\.0 MiB instead of 23\.0 MiB \(-74 %\), of these allocations$",
+            "causes before the tables": r"(?s)^Causes by bytes\n.*^Blocks by size\n",
             "what was saved": r"^  saved +17\.0 MiB ", "what was skipped": r"^  skipped +16\.0 MiB ",
             "the command": r"^  \S+/job .* wait$", "the time": r"^  time +[\d.]+ [mu]?s ",
             "a block that was not touched": r"^  3 .* 8\.0 MiB +0 B +8\.0 MiB  deferred  second\.weight  file$",
@@ -173,6 +177,32 @@ def check_sealed(folder, data):
     check("unasked nothing is said", done.stderr, "")
 
 
+def check_explained_ranks(folder, data):
+    """As long for eight ranks as for one: the last that ends has the sums."""
+    own = os.path.join(folder, "explained")
+    os.mkdir(own, 0o700)
+    for run in range(2):  # what an earlier run left does not count
+        jobs = [subprocess.Popen([JOB, data, KERNELS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, env=job_environment(own, JOB_SEALS="1", JOB_HOLDS="1", METASHARD_EXPLAIN="1",
+                                                                RANK=str(rank), WORLD_SIZE="8")) for rank in range(8)]
+        for job in jobs:
+            assert job.stdout.readline() == "ready\n"
+        jobs[3].kill()
+        jobs[3].wait()
+        for job in jobs:
+            job.stdin.close()
+        lines = [line for job in jobs for line in job.stderr.read().splitlines()]
+        for job in jobs:
+            job.wait()
+            job.stdout.close()
+            job.stderr.close()
+        said = [line.split(": ", 1)[1] for line in lines if " explain: " in line]
+        check(f"METASHARD_EXPLAIN of eight ranks, one killed: run {run}",
+              (len(said), ["(8 times, 152.0 MiB, on 8 ranks)" in said[0], "(8 times, 32.0 MiB, on 8 ranks)" in said[-1]]),
+              (2, [True, True]))
+        check("and once what to run next", len([line for line in lines if "for more, run: metashard-dump show" in line]), 1)
+
+
 # --- several processes
 
 def check_merged(folder, data):
@@ -194,6 +224,12 @@ def check_merged(folder, data):
     check_schema(view, "several processes")
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
     check("the list has them all", len(re.findall(r" killed .* 28\.0 MiB ", out)) >= 3)
+    status, out, errors = dump("list", "--json", METASHARD_STATE_DIR=folder)
+    listed = json.loads(out)
+    killed = [process for process in listed["processes"]
+              if (process["state"], process["requested_bytes"]) == ("killed", 28 * MIB) and "blocks" not in process]
+    check("the list as JSON has them all, and nothing long", (status, errors, listed["format"], len(killed) >= 3),
+          (0, "", "metashard-list/1", True))
 
 
 def check_diff(folder, data):
@@ -216,6 +252,21 @@ def check_diff(folder, data):
 
 
 # --- terminals
+
+def check_settled(folder):
+    path = os.path.join(folder, "settled")
+    parts = make_page.records()
+    parts["figures"] += [struct.pack("<Q", value) for value in (3, 14)]
+    parts["names"] += [make_page.text(name, 48) for name in ("settles", "settled_allocations")]
+    parts["causes"] += [make_page.cause(kind=12, reason=13, call="", what=why, size=size) for why, size in
+                        (("the program has moved on", 3 * MIB), ("a capture begins", 2 * MIB))]
+    with open(path, "wb") as file:
+        file.write(make_page.page(parts))
+    lines = [" ".join(line.split()) for line in dump("show", path)[1].splitlines()]
+    at = lines.index("settled 5.0 MiB of 14 allocations, 3 times")
+    check("what was settled, when and why", lines[at + 1:at + 3],
+          ["3.0 MiB last after 0.0 us: the program has moved on", "2.0 MiB last after 0.0 us: a capture begins"])
+
 
 def check_terminal(page):
     plain = dump("show", page)[1]
@@ -387,9 +438,10 @@ def check_secrets(folder, data):
 
 def check_usage():
     for arguments in ([], ["show"], ["frobnicate"], ["list", "x"], ["diff", "x"], ["show", "x", "--nonsense"],
-                      ["list", "--json"]):
+                      ["list", "--events"]):
         status, out, errors = dump(*arguments)
-        check(f"metashard-dump {' '.join(arguments)}: usage", (status, out, "usage: " in errors), (2, "", True))
+        check(f"metashard-dump {' '.join(arguments)}: usage", (status, out, errors.count("\n") == 1 or arguments == []),
+              (2, "", True))
     status, out, errors = dump("--help")
     check("help", (status, errors, out.startswith("usage: ")), (0, "", True))
     with open("/dev/full", "w") as full:
@@ -442,11 +494,13 @@ def main():
         check_killed(folder, job)
         check_json(folder, job)
         check_terminal(page_of(folder, job))
+        check_settled(folder)
         check_bad(folder, page_of(folder, job))
         check_hostile(folder)
         check_paths(folder, data)
         check_secrets(folder, data)
         check_sealed(folder, data)
+        check_explained_ranks(folder, data)
         check_merged(folder, data)
         check_diff(folder, data)
         check_usage()

@@ -82,6 +82,8 @@ int main(int argc, char **argv)
         copy_unmodelled(context, small, scratch);
     puts("ready");
     fflush(stdout);
+    if (getenv("JOB_HOLDS") != NULL) /* until standard input ends */
+        getchar();
     while (argc > 3)
         pause();
     return 0;

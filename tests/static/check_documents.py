@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_documents.py: what README.md, CONTRIBUTING.md, tests/README.md, docs/*.md and docs/systems/*.md quote is there: links
+"""check_documents.py: what README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md, tests/README.md, docs/*.md and docs/systems/*.md quote is there: links
 and their headings, messages, variables."""
 import glob
 import os
@@ -86,7 +86,7 @@ def main():
     table = read(os.path.join(SOURCE, "runtime", "config", "options.def"))
     variables = set(re.findall(r"^MS_OPTION\(\w+, \w+, (METASHARD\w*),", table, re.M))
     known = messages()
-    documents = [*(os.path.join(SOURCE, page) for page in ("README.md", "CONTRIBUTING.md", "tests/README.md")),
+    documents = [*(os.path.join(SOURCE, page) for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "tests/README.md")),
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "*.md"))),
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md")))]
     manuals = sorted(glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]")))

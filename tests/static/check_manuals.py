@@ -41,7 +41,7 @@ def check_synopsis(page, tool, synopsis):
     if set(seen) != set(tool.commands):
         faults.append(f"{page}: the synopsis has the commands {sorted(seen)}, {tool.name} has {sorted(tool.commands)}")
     for command in seen.keys() & set(tool.commands):
-        wanted = tool.options_of(command) - {"help"}
+        wanted = tool.options_of(command) - {"help", "version"}
         if seen[command] != wanted:
             faults.append(f"{page}: the synopsis of {command} has the options {sorted(seen[command])}, {tool.name} takes "
                           f"{sorted(wanted)}")

@@ -22,7 +22,12 @@ Made from `runtime/config/options.def`, the one table that the parser reads too
 
 The environment is read once, at the program's first successful `cuInit`. A value that is not
 understood logs one warning, and the default is used; an unknown `METASHARD_` name logs one
-warning. Programs with raised privileges (setuid) get the defaults.
+warning, with the variable that may be meant. Programs with raised privileges (setuid) get the
+defaults.
+
+- on or off: `on`, `1`, `true` and `yes` are the same, and so are `off`, `0`, `false` and `no`.
+- Bytes: a number, with K, M, G or T for powers of 1024. `80G`, `80GB` and `80GiB` are the same, as
+  they are for the tools.
 
 | variable | value | default | meaning |
 |---|---|---|---|

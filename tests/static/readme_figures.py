@@ -14,6 +14,7 @@ import sys
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 README = "README.md"
 RESULTS = os.path.join("docs", "results", "benchmarks-simulated.md")
+SCALE = os.path.join("docs", "results", "scale-simulated.md")
 FLOWS = os.path.join("docs", "results", "flows-simulated.md")
 BEGIN, END = "<!-- Made by tests/static/readme_figures.py --write: {} -->\n", "<!-- until here -->\n"
 RANKS = "8"  # of the tables
@@ -35,10 +36,17 @@ NCCL = (
     ("accelerate, FSDP2", "accelerate, FSDP2"),
     ("DeepSpeed, `zero.Init`", "zero.Init"),
 )
+# The README's word for a case of tests/frameworks/scale, its name there, and its row.
+LARGE = (
+    ("Llama 70B, loaded from safetensors", "70B-load", "70B, safetensors, from the mapping"),
+    ("Llama 70B, initialised on the device", "70B-scratch", "70B, from scratch on the device, then `fully_shard`"),
+    ("Llama 405B, loaded from safetensors", "405B-load", "405B, safetensors, from the mapping"),
+    ("Llama 405B, initialised on the device", "405B-scratch", "405B, from scratch on the device, then `fully_shard`"),
+)
 NUMBER = re.compile(r"(?<![\w.-])\d[\d.,]*")
-OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 and 13.0", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "rank 0 sends the model", "PyTorch 2.15 and the systems",
+OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 and 13.0", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "from rank 0 (FSDP", "PyTorch 2.15 on it", "device of 80 GiB",
                  "the worst rank but 0", "Apache License 2.0")
-WORDS = {"4": "four", "8": "Eight", "0.50": "half", "0.75": "three quarters", "0.88": "seven eighths"}
+WORDS = {"4": "four", "8": "Eight"}
 
 
 def read(path):
@@ -97,7 +105,22 @@ def nccl_table(results):
     return markdown(["", "peak without", "peak with a plan", "received"], rows)
 
 
-PARTS = {"quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
+def scale_table(results):
+    del results
+    found = [[word.strip() for word in line.strip("|").split("|")] for line in read(SCALE).splitlines() if line.startswith("|")]
+    records = {line[0]: dict(zip(found[0], line)) for line in found[2:]}
+    rows = []
+    for name, case, words in LARGE:
+        if words not in records:
+            sys.exit(f"{SCALE} has no row {words}")
+        record = records[words]
+        shard = float(record["shard MiB"]) / 1024
+        rows.append([name, record["ranks"], f"{float(record['GB'].replace(',', '')) * 1e9 / 2 ** 30:.0f}", f"{shard:.2f}",
+                     f"{shard * float(record['peak / shard']):.2f}", f"`tests/frameworks/scale/run --only {case}`"])
+    return markdown(["model", "ranks", "allocated", "this rank's shard", "in memory at most", "made by"], rows)
+
+
+PARTS = {"scale": scale_table, "quickstart": lambda results: f"```\n{results.quickstart}```\n", "PyTorch": torch_table, "NCCL": nccl_table}
 
 
 def whole(figure):
@@ -108,7 +131,6 @@ def sentences(results):
     """(pattern, what its groups are): a figure in a sentence. Each pattern is found once, or it is a fault."""
     shard = whole(results.of_quickstart(r"^ +0 +([\d.]+) ")[1])
     checkpoint = whole(int(results.of_quickstart(r"^Checkpoint: \d+ tensors, (\d+) bytes")[1]) / 2 ** 20)
-    copied = results.of_quickstart(r"^ +0(?: +[\d.]+){3} +([\d.]+) +([\d.]+) ")
     cores = re.search(r"^(\d+) cores, \d+ GiB", results.text, re.M)
     wheel = re.search(r"PyTorch (\d+\.\d+)\.", read(FLOWS))
     scratch = f"PyTorch, {TORCH[0][1][0]}: peak memory"
@@ -119,8 +141,7 @@ def sentences(results):
         (r"checkpoint on disk<br>(\d+) MiB", [checkpoint]),
         (r"this rank's rows<br>(\d+) MiB", [shard]),
         (r"On a machine with (\d+) cores", [cores[1]]),
-        (r"what it saves is ([a-z ]+) of the copies", [WORDS[f"{1 - float(copied[2]) / float(copied[1]):.2f}"]]),
-        (r"installs PyTorch ([\d.]+) ", [wheel[1]]),
+            (r"installs PyTorch ([\d.]+) ", [wheel[1]]),
         (r"Llama's shape with (\d+) MiB in bfloat16, (\d+) ranks", [whole(size), RANKS]),
         (r"are the\nsame for (\d[\d, ]* and \d+) ranks", [f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"]),
         (r"(\w+) ranks that do on the wire", [WORDS[RANKS]]),

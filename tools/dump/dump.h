@@ -12,7 +12,7 @@ enum { MAX_FILES = 4096 };
 
 struct options {
     struct words words;
-    const char *json, *events, *help, *color, *width, *html, *trace;
+    const char *json, *events, *help, *version, *color, *width, *html, *trace;
 };
 
 /* Snapshots of one or more processes. */
@@ -25,6 +25,9 @@ struct view {
  * order. Reports a failure and returns false. */
 bool view_open(struct view *view, const struct options *options, bool is_by_rank);
 void view_close(struct view *view);
+
+/* The folders where pages are looked for, "A or B". The buffer is one for all. */
+const char *folders_text(void);
 
 /* Gives blocks without a name that of their tensor, if their checkpoint still exists and has one.
  * The name is right only if the file has not changed. Opens no file that another user's page
@@ -76,6 +79,9 @@ int run_diff(const struct options *options);
 
 /* Writes all of the view as one JSON object (docs/state-schema.json). */
 void write_json(FILE *file, const struct view *view);
+
+/* The same of each process without what there are many of: blocks, tensors, events and the like. */
+void write_list_json(FILE *file, const struct view *view);
 
 /* True for "-"; false for NULL. */
 bool is_standard(const char *path);

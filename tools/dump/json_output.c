@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* metashard-dump show --json. */
+/* metashard-dump show --json, and list --json. */
 #include "tools/dump/dump.h"
 
 #include <inttypes.h>
@@ -221,7 +221,7 @@ static void put_figures(struct writer *object, const struct ms_snapshot *snapsho
     put_number(object, "skipped_bytes", totals.of[TOTAL_SKIPPED]);
 }
 
-static void put_process(struct writer *object, const struct ms_snapshot *snapshot)
+static void put_facts(struct writer *object, const struct ms_snapshot *snapshot)
 {
     const struct ms_state_process *process = &snapshot->process;
     put_number(object, "pid", process->pid);
@@ -238,6 +238,11 @@ static void put_process(struct writer *object, const struct ms_snapshot *snapsho
     put_number(object, "torn_records", snapshot->torn_records);
     put_number(object, "events_lost", snapshot->events_lost);
     put_figures(object, snapshot);
+}
+
+static void put_process(struct writer *object, const struct ms_snapshot *snapshot)
+{
+    put_facts(object, snapshot);
     put_lists(object, snapshot);
 }
 
@@ -266,5 +271,19 @@ void write_json(FILE *file, const struct view *view)
         put_process(&object, &view->processes[0]);
     else
         put_processes(&object, view);
+    json_document_end(&object);
+}
+
+void write_list_json(FILE *file, const struct view *view)
+{
+    struct writer object = json_document(file);
+    put_string(&object, "format", "metashard-list/1");
+    struct writer list = json_begin(&object, "processes", '[', false);
+    for (size_t i = 0; i < view->count; i++) {
+        struct writer process = json_begin(&list, NULL, '{', true);
+        put_facts(&process, &view->processes[i]);
+        json_end(&process, '}');
+    }
+    json_end(&list, ']');
     json_document_end(&object);
 }

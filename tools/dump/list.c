@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/state/page.h"
@@ -15,8 +16,11 @@
 struct found {
     struct ms_snapshot *snapshots;
     size_t count;
-    bool is_good; /* what could not be read was reported */
+    bool is_good;  /* what could not be read was reported */
+    size_t faults; /* pages that could not be read */
 };
+
+enum { SHOWN_FAULTS = 3 }; /* of another version of MetaShard there may be very many */
 
 /* Ignores a page that was removed meanwhile. */
 static void add_page(struct found *found, const char *folder, const char *name)
@@ -33,7 +37,8 @@ static void add_page(struct found *found, const char *folder, const char *name)
     if (ms_snapshot_read(path, &grown[found->count], &fault)) {
         found->count++;
     } else if (access(path, F_OK) == 0) {
-        fprintf(stderr, "%s\n", fault.text);
+        if (found->faults++ < SHOWN_FAULTS)
+            fprintf(stderr, "%s\n", fault.text);
         found->is_good = false;
     }
 }
@@ -64,6 +69,8 @@ static void find_all(struct found *found)
             add_folder(found, folder);
         strcpy(last, folder);
     }
+    if (found->faults > SHOWN_FAULTS)
+        fprintf(stderr, "and %zu more pages cannot be read\n", found->faults - SHOWN_FAULTS);
 }
 
 static int newest_first(const void *a, const void *b)
@@ -73,27 +80,46 @@ static int newest_first(const void *a, const void *b)
     return left_ns < right_ns ? 1 : left_ns > right_ns ? -1 : 0;
 }
 
+/* "12 min": since the page was made. The buffer is one for all. */
+static const char *age_text(const struct ms_snapshot *snapshot)
+{
+    static const struct {
+        const char *name;
+        uint64_t seconds;
+    } units[] = {{"d", 86400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+    static char text[24];
+    struct timespec now;
+    size_t unit = 0;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const uint64_t started = snapshot->process.started_ns / 1000000000;
+    const uint64_t age = (uint64_t)now.tv_sec > started ? (uint64_t)now.tv_sec - started : 0;
+    while (unit + 1 < sizeof(units) / sizeof(units[0]) && age < 2 * units[unit].seconds)
+        unit++;
+    snprintf(text, sizeof(text), "%" PRIu64 " %s", age / units[unit].seconds, units[unit].name);
+    return text;
+}
+
 static void show_row(const struct ms_snapshot *snapshot)
 {
     const struct totals totals = totals_of(snapshot);
-    line(life_color(snapshot, PLAIN), "%9" PRIu64 " %5s %-8s %10s %11s %11s %11s %11s  %s",
-         snapshot->process.pid, rank_text(snapshot, ""), life_name(snapshot),
+    line(life_color(snapshot, PLAIN), "%9" PRIu64 " %5s %-8s %7s %10s %11s %11s %11s %11s  %s (%s)",
+         snapshot->process.pid, rank_text(snapshot, ""), life_name(snapshot), age_text(snapshot),
          time_text(snapshot->taken_ns), total_text(&totals, TOTAL_REQUESTED),
          total_text(&totals, TOTAL_DEFERRED), total_text(&totals, TOTAL_BACKED),
-         total_text(&totals, TOTAL_BACKED_PEAK), snapshot->process.command);
+         total_text(&totals, TOTAL_BACKED_PEAK), snapshot->process.command,
+         snapshot->process.folder);
 }
 
-static void show_rows(struct ms_snapshot *snapshots, size_t count)
+static void show_rows(const struct view *view)
 {
-    if (count == 0) {
-        line(PLAIN, "no process has a state page");
+    if (view->count == 0) {
+        printf("no process has a state page in %s\n", folders_text());
         return;
     }
-    qsort(snapshots, count, sizeof(*snapshots), newest_first);
-    line(DIM, "%9s %5s %-8s %10s %11s %11s %11s %11s  %s", "pid", "rank", "state", "for",
-         "requested", "deferred", "backed", "at most", "command");
-    for (size_t i = 0; i < count; i++)
-        show_row(&snapshots[i]);
+    line(DIM, "%9s %5s %-8s %7s %10s %11s %11s %11s %11s  %s", "pid", "rank", "state", "begun",
+         "for", "requested", "deferred", "backed", "at most", "command (folder)");
+    for (size_t i = 0; i < view->count; i++)
+        show_row(&view->processes[i]);
 }
 
 /* Reports pages that cannot be read, and shows the others. */
@@ -103,7 +129,13 @@ int run_list(const struct options *options)
     if (!line_setup(options))
         return USAGE;
     find_all(&found);
-    show_rows(found.snapshots, found.count);
+    if (found.count > 0)
+        qsort(found.snapshots, found.count, sizeof(*found.snapshots), newest_first);
+    const struct view view = {found.snapshots, found.count};
+    if (options->json != NULL)
+        write_list_json(stdout, &view);
+    else
+        show_rows(&view);
     for (size_t i = 0; i < found.count; i++)
         ms_snapshot_cleanup(&found.snapshots[i]);
     free(found.snapshots);

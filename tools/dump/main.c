@@ -3,11 +3,11 @@
 #include "tools/dump/dump.h"
 
 static const char usage[] =
-    "usage: metashard-dump list\n"
+    "usage: metashard-dump list [--json]\n"
     "       metashard-dump show PID|FILE... [--json | --events]\n"
     "       metashard-dump show PID|FILE... [--html OUT] [--trace OUT]\n"
     "       metashard-dump diff PID|FILE PID|FILE\n"
-    "       metashard-dump --help\n"
+    "       metashard-dump --help | --version\n"
     "each takes --color auto|always|never, and --width CHARACTERS (0: lines are not cut)\n";
 
 enum { LIST = 1, SHOW = 2, DIFF = 4 };
@@ -20,13 +20,14 @@ static const struct command commands[] = {
 };
 
 static const struct row rows[] = {
-    {TO(json), no_argument, SHOW},
+    {TO(json), no_argument, LIST | SHOW},
     {TO(events), no_argument, SHOW},
     {TO(html), required_argument, SHOW},
     {TO(trace), required_argument, SHOW},
     {TO(color), required_argument, LIST | SHOW | DIFF},
     {TO(width), required_argument, LIST | SHOW | DIFF},
     {TO(help), no_argument, LIST | SHOW | DIFF, 'h'},
+    {TO(version), no_argument, LIST | SHOW | DIFF},
     {0},
 };
 

@@ -14,6 +14,25 @@ static bool is_number(const char *text)
     return text[0] != '\0' && strspn(text, "0123456789") == strlen(text);
 }
 
+const char *folders_text(void)
+{
+    enum { MOST_FOLDERS = 3 };
+    static char text[MOST_FOLDERS * (MS_PATH_BYTES + 8)];
+    struct ms_config config;
+    char folder[MS_PATH_BYTES], last[MS_PATH_BYTES] = "";
+    size_t used = 0;
+    ms_config_read_quietly(&config, environ);
+    for (unsigned i = 0; ms_state_folder(&config, i, folder) && used < sizeof(text); i++) {
+        if (strcmp(folder, last) != 0)
+            used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s",
+                                     used > 0 ? " or " : "", folder);
+        strcpy(last, folder);
+    }
+    if (used == 0)
+        strcpy(text, "METASHARD_STATE_DIR, which is empty");
+    return text;
+}
+
 /* The page of a process id, in the first folder that has one. */
 static bool find_page(const char *pid, char path_out[MS_PATH_BYTES + 64])
 {
@@ -26,10 +45,7 @@ static bool find_page(const char *pid, char path_out[MS_PATH_BYTES + 64])
         if (access(path_out, F_OK) == 0)
             return true;
     }
-    fprintf(stderr,
-            "metashard-dump: no state page of process %s was found; expected metashard-%s.state in "
-            "METASHARD_STATE_DIR\n",
-            pid, pid);
+    fprintf(stderr, "metashard-dump: process %s has no state page in %s\n", pid, folders_text());
     return false;
 }
 

@@ -21,6 +21,17 @@ static void show_title(const struct ms_snapshot *snapshot)
     line(DIM, "  in %s on %s, MetaShard %s", process->folder, process->host, process->version);
 }
 
+/* What it was worth, before all figures. */
+static void show_headline(const struct totals *totals)
+{
+    const uint64_t without = totals->of[TOTAL_LIVE_PEAK], with = totals->of[TOTAL_BACKED_PEAK];
+    if (without == 0)
+        return;
+    const double percent = 100.0 * ((double)with - (double)without) / (double)without;
+    line(BOLD, "  peak %s instead of %s (%+.0f %%), of these allocations", bytes_text(with),
+         bytes_text(without), percent);
+}
+
 static void show_totals(const struct totals *totals, uint64_t allocations)
 {
     for (enum total i = 0; i < TOTAL_COUNT; i++) {
@@ -66,6 +77,24 @@ static void show_self_checks(const struct ms_snapshot *snapshot)
              outcome_of(device));
         if (device->unmet[0] != '\0')
             paragraph(color, 4, device->unmet);
+    }
+}
+
+/* What was settled, when and why. */
+static void show_settled(const struct ms_snapshot *snapshot)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < snapshot->cause_count; i++)
+        bytes += snapshot->causes[i].kind == MS_EVENT_SETTLE ? snapshot->causes[i].bytes : 0;
+    if (ms_snapshot_figure(snapshot, "settles") > 0)
+        line(PLAIN, "  %-10s %12s   of %" PRIu64 " allocations, %" PRIu64 " times", "settled",
+             bytes_text(bytes), ms_snapshot_figure(snapshot, "settled_allocations"),
+             ms_snapshot_figure(snapshot, "settles"));
+    for (size_t i = 0; i < snapshot->cause_count; i++) {
+        const struct ms_state_cause *cause = &snapshot->causes[i];
+        if (cause->kind == MS_EVENT_SETTLE)
+            line(PLAIN, "  %-10s %12s   %safter %s: %s", "", bytes_text(cause->bytes),
+                 cause->count > 1 ? "last " : "", time_text(cause->last_ns), cause->text);
     }
 }
 
@@ -252,10 +281,13 @@ static void show_one(const struct view *view)
     const struct totals totals = totals_of(snapshot);
     show_title(snapshot);
     line(PLAIN, "%s", "");
+    show_headline(&totals);
     show_totals(&totals, ms_snapshot_figure(snapshot, "deferred_allocations"));
+    show_settled(snapshot);
     show_plan(&snapshot->plan);
     show_self_checks(snapshot);
     show_notes(snapshot);
+    show_causes(view);
     show_blocks(snapshot);
     show_tensors(view);
 }
@@ -281,6 +313,7 @@ static void show_ranks(const struct view *view)
     const struct totals sum = view_totals(view);
     char pid[32];
     line(BOLD, "%zu processes", view->count);
+    show_headline(&sum);
     show_rank(DIM, "rank", "pid", "state", NULL);
     for (size_t i = 0; i < view->count; i++) {
         const struct ms_snapshot *snapshot = &view->processes[i];
@@ -290,6 +323,7 @@ static void show_ranks(const struct view *view)
                   life_name(snapshot), &totals);
     }
     show_rank(BOLD, "all", "", "", &sum);
+    show_causes(view);
 }
 
 static void show_text(const struct view *view, const struct options *options)
@@ -302,7 +336,6 @@ static void show_text(const struct view *view, const struct options *options)
         show_one(view);
     else
         show_ranks(view);
-    show_causes(view);
     show_events(view, view->count == 1 ? SHOWN_EVENTS : SHOWN_EVENTS / 4);
 }
 

@@ -7,13 +7,13 @@
 
 struct options {
     struct words words;
-    const char *strategy, *mesh, *rules, *world, *output; /* make; strategy: fit too */
+    const char *strategy, *mesh, *rules, *world, *output; /* make; some of the others too */
     const char *json;                                     /* any text; check, explain */
     const char *rank;                                     /* explain */
     const char *ranks;                                    /* check; any text */
     const char *memory;                                   /* fit */
     const char *to;                                       /* send */
-    const char *help;
+    const char *help, *version;
 };
 
 /* Reads a whole number, at most `most`, such as "12". */
@@ -25,6 +25,7 @@ char *plan_text(const struct options *options, const char *path,
                 struct ms_checkpoint **checkpoint_out, int *status_out);
 
 int run_make(const struct options *options);
+int run_estimate(const struct options *options);
 int run_check(const struct options *options);
 int run_explain(const struct options *options);
 int run_fit(const struct options *options);

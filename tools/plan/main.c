@@ -5,26 +5,31 @@
 static const char usage[] =
     "usage: metashard-plan make CHECKPOINT --strategy fsdp2|tp|fsdp1|zero3|replicate\n"
     "                      [--mesh dp=4,tp=2] [--rules FILE] [--world N] [-o PLAN]\n"
+    "       metashard-plan estimate CHECKPOINT --world N [--strategy S]\n"
     "       metashard-plan check PLAN [CHECKPOINT] [--json] [--ranks]\n"
     "       metashard-plan explain PLAN [CHECKPOINT] [--rank R] [--json]\n"
     "       metashard-plan fit PLAN [CHECKPOINT] --memory 80GiB\n"
     "       metashard-plan fit CHECKPOINT --memory 80GiB [--strategy S]\n"
     "       metashard-plan send PLAN --to SOCKET\n"
-    "       metashard-plan --help\n";
+    "       metashard-plan --help | --version\n";
 
-enum { MAKE = 1, CHECK = 2, EXPLAIN = 4, FIT = 8, SEND = 16 };
+enum { MAKE = 1, CHECK = 2, EXPLAIN = 4, FIT = 8, SEND = 16, ESTIMATE = 32 };
 
 static const struct command commands[] = {
-    {"make", MAKE, run_make, 1, 1},          {"check", CHECK, run_check, 1, 2},
-    {"explain", EXPLAIN, run_explain, 1, 2}, {"fit", FIT, run_fit, 1, 2},
-    {"send", SEND, run_send, 1, 1},          {0},
+    {"make", MAKE, run_make, 1, 1},
+    {"estimate", ESTIMATE, run_estimate, 1, 1},
+    {"check", CHECK, run_check, 1, 2},
+    {"explain", EXPLAIN, run_explain, 1, 2},
+    {"fit", FIT, run_fit, 1, 2},
+    {"send", SEND, run_send, 1, 1},
+    {0},
 };
 
 static const struct row rows[] = {
-    {TO(strategy), required_argument, MAKE | FIT},
+    {TO(strategy), required_argument, MAKE | FIT | ESTIMATE},
     {TO(mesh), required_argument, MAKE},
     {TO(rules), required_argument, MAKE},
-    {TO(world), required_argument, MAKE},
+    {TO(world), required_argument, MAKE | ESTIMATE},
     {TO(output), required_argument, MAKE, 'o'},
     {TO(rank), required_argument, EXPLAIN},
     {TO(json), no_argument, CHECK | EXPLAIN},
@@ -32,6 +37,7 @@ static const struct row rows[] = {
     {TO(memory), required_argument, FIT},
     {TO(to), required_argument, SEND},
     {TO(help), no_argument, ~0u, 'h'},
+    {TO(version), no_argument, ~0u},
     {0},
 };
 

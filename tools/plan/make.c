@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/nearest.h"
 #include "tools/plan/commands.h"
 #include "tools/plan/make_rules.h"
 
 static const char *const strategies[] = {"fsdp2", "tp", "fsdp1", "zero3", "replicate", NULL};
+#define STRATEGIES "fsdp2, tp, fsdp1, zero3 or replicate"
 
 struct maker {
     const char *strategy;
@@ -170,12 +172,19 @@ static json_t *parse_mesh(const char *text)
     }
 }
 
+/* Reports one that is not known. */
 static bool is_known(const char *strategy)
 {
+    struct ms_nearest nearest = {.text = strategy};
     const char *const *known = strategies;
-    while (*known != NULL && strcmp(*known, strategy) != 0)
-        known++;
-    return *known != NULL;
+    for (; *known != NULL && strcmp(*known, strategy) != 0; known++)
+        ms_nearest_try(&nearest, *known);
+    if (*known != NULL)
+        return true;
+    usage_fault("--strategy: expected " STRATEGIES ", found %s%s%s%s", strategy,
+                nearest.word != NULL ? "; did you mean " : "",
+                nearest.word != NULL ? nearest.word : "", nearest.word != NULL ? "?" : "");
+    return false;
 }
 
 /* Reports what is wrong with the options. Call maker_cleanup() in any case. */
@@ -185,10 +194,8 @@ static bool maker_init(struct maker *maker, const struct options *options)
     *maker = (struct maker){.strategy = options->strategy != NULL ? options->strategy : "fsdp2",
                             .units = json_object()};
     const bool is_tp = strcmp(maker->strategy, "tp") == 0;
-    if (!is_known(maker->strategy)) {
-        fprintf(stderr, "--strategy: expected fsdp2, tp, fsdp1, zero3 or replicate\n");
+    if (!is_known(maker->strategy))
         return false;
-    }
     if (options->world != NULL &&
         (!read_count(options->world, MS_WORLD_MAX, &world) || world == 0)) {
         fprintf(stderr, "--world: expected a number from 1 to %d\n", MS_WORLD_MAX);
@@ -323,8 +330,12 @@ int run_make(const struct options *options)
 {
     struct ms_checkpoint *checkpoint;
     int status;
-    if (options->strategy == NULL || (options->mesh == NULL && options->world == NULL))
+    if (options->strategy == NULL)
+        return usage_fault("--strategy: expected " STRATEGIES ", found none");
+    if (!is_known(options->strategy))
         return USAGE;
+    if (options->mesh == NULL && options->world == NULL)
+        return usage_fault("--world: expected the number of ranks, as 8, or --mesh dp=4,tp=2");
     char *text = plan_text(options, options->words.files[0], &checkpoint, &status);
     if (text == NULL)
         return status;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* metashard-plan check, explain and fit. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/config/config.h"
 #include "runtime/plan/census.h"
 #include "runtime/plan/placement.h"
 #include "tools/json_writer.h"
@@ -27,11 +27,37 @@ static void opened_close(struct opened *opened)
     *opened = (struct opened){0};
 }
 
+/* torch.save writes zip files, by any name. */
+static bool is_zip(const char *path)
+{
+    char start[2] = "";
+    FILE *file = fopen(path, "rb");
+    const bool is_read = file != NULL && fread(start, 1, 2, file) == 2;
+    if (file != NULL)
+        fclose(file);
+    return is_read && start[0] == 'P' && start[1] == 'K';
+}
+
+static bool is_plan(const char *path)
+{
+    struct stat found;
+    const size_t length = strlen(path);
+    if ((stat(path, &found) == 0 && S_ISDIR(found.st_mode)) || is_zip(path))
+        return false;
+    return (length < 12 || strcmp(path + length - 12, ".safetensors") != 0) &&
+           (length < 11 || strcmp(path + length - 11, ".index.json") != 0);
+}
+
 /* Reports errors on stderr. */
 static bool opened_open(struct opened *opened, const char *plan, const char *checkpoint)
 {
     struct ms_fault fault;
     *opened = (struct opened){0};
+    if (!is_plan(plan)) {
+        usage_fault("%s: expected a plan, found a checkpoint: metashard-plan make makes one of it",
+                    plan);
+        return false;
+    }
     if (!ms_plan_read(plan, &opened->plan, &fault) ||
         (checkpoint != NULL && !ms_checkpoint_open(checkpoint, &opened->checkpoint, &fault))) {
         fprintf(stderr, "%s\n", fault.text);
@@ -272,32 +298,19 @@ int run_explain(const struct options *options)
     return status;
 }
 
+/* A number alone may be meant as GiB. Reports what is wrong. */
 static bool read_memory(const char *text, uint64_t *bytes_out)
 {
-    static const struct {
-        const char *name;
-        uint64_t bytes;
-    } units[] = {{"", 1},
-                 {"B", 1},
-                 {"KB", 1000},
-                 {"MB", 1000000},
-                 {"GB", 1000000000},
-                 {"TB", 1000000000000},
-                 {"KiB", 1 << 10},
-                 {"MiB", 1 << 20},
-                 {"GiB", 1 << 30},
-                 {"TiB", (uint64_t)1 << 40}};
-    char *end;
-    if (text[0] < '0' || text[0] > '9')
-        return false;
-    errno = 0;
-    const unsigned long long count = strtoull(text, &end, 10);
-    if (errno != 0)
-        return false;
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-        if (strcmp(end, units[i].name) == 0)
-            return !__builtin_mul_overflow((uint64_t)count, units[i].bytes, bytes_out);
-    }
+    const char *end = text;
+    const bool is_number = text != NULL && ms_config_read_bytes(&end, bytes_out) && *end == '\0';
+    if (text == NULL)
+        usage_fault("--memory: expected the memory of a device, as 80GiB, found none");
+    else if (!is_number)
+        usage_fault("--memory: expected a size, as 80GiB, found %s", text);
+    else if (text[strspn(text, "0123456789")] == '\0')
+        usage_fault("--memory: expected a unit, as %sGiB (or %sB for bytes)", text, text);
+    else
+        return true;
     return false;
 }
 
@@ -346,27 +359,6 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
     return GOOD;
 }
 
-/* torch.save writes zip files, by any name. */
-static bool is_zip(const char *path)
-{
-    char start[2] = "";
-    FILE *file = fopen(path, "rb");
-    const bool is_read = file != NULL && fread(start, 1, 2, file) == 2;
-    if (file != NULL)
-        fclose(file);
-    return is_read && start[0] == 'P' && start[1] == 'K';
-}
-
-static bool is_plan(const char *path)
-{
-    struct stat found;
-    const size_t length = strlen(path);
-    if ((stat(path, &found) == 0 && S_ISDIR(found.st_mode)) || is_zip(path))
-        return false;
-    return (length < 12 || strcmp(path + length - 12, ".safetensors") != 0) &&
-           (length < 11 || strcmp(path + length - 11, ".index.json") != 0);
-}
-
 /* Fits the plan over the tensors that it declares, or over a checkpoint. */
 static int fit_plan(const struct options *options, uint64_t memory)
 {
@@ -409,10 +401,8 @@ static int fit_checkpoint(const struct options *options, uint64_t memory)
 int run_fit(const struct options *options)
 {
     uint64_t memory;
-    if (options->memory == NULL || !read_memory(options->memory, &memory)) {
-        fputs("--memory: expected bytes, as 80GiB\n", stderr);
+    if (!read_memory(options->memory, &memory))
         return USAGE;
-    }
     return options->words.file_count == 2 || is_plan(options->words.files[0])
                ? fit_plan(options, memory)
                : fit_checkpoint(options, memory);

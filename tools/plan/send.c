@@ -132,7 +132,7 @@ int run_send(const struct options *options)
     size_t bytes;
     int status = BAD;
     if (options->to == NULL)
-        return USAGE;
+        return usage_fault("--to: expected the socket of METASHARD_CONTROL, found none");
     char *message = read_message(options->words.files[0], &bytes);
     const int peer = message != NULL ? connect_to(options->to) : -1;
     if (peer >= 0 && exchange(peer, options->to, message, bytes, answer))

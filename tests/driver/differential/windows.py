@@ -16,7 +16,7 @@ def is_deferred(dump):
 def settling(test):
     seen, dump = test.both("overwrite_after")
     test.check("settled once, and why", dump["settles"] == 1 and
-               "launches work" in dump["settle_cause"], dump)
+               "launches work" in dump["settle_cause"] and dump["settled_allocations"] == 1, dump)
     test.check("a bad rule is one line with its place", [
         line.split("rules:")[1].split(":")[0] for line in seen.stderr.splitlines()
         if "rules:" in line] == ["5", "6"], seen.stderr)
@@ -34,7 +34,7 @@ def settling(test):
 
     seen, dump = test.run("overwrite_one", {"METASHARD_LEASES": "off"})
     test.check("settling goes on behind a block that is lost", dump["settles"] == 1 and
-               is_deferred(dump) == [True, False], dump)
+               is_deferred(dump) == [True, False] and dump["settled_allocations"] == 1, dump)
     test.check("it is told when settling, and when it is read", seen.stderr.count("changed after") == 2,
                seen.stderr)
     test.check("and the other is right", "kept: result 0" in seen.stdout, seen.stdout)

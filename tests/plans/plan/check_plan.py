@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -429,7 +430,7 @@ def check_fit(plans):
             return max(sums)
         for memory in (2000, 700, 300, 100, 24):
             world = next((world for world in range(1, 120) if most(world) <= memory), None)
-            status, out, error = plans.run("fit", path, "--memory", memory, "--strategy", strategy)
+            status, out, error = plans.run("fit", path, "--memory", f"{memory}B", "--strategy", strategy)
             if world is None:
                 expect(status == 1, f"{strategy} {memory}: {status} {out}{error}")
             else:
@@ -444,21 +445,36 @@ def check_fit_plans(plans):
     document = {"format": "metashard-plan/1", "mesh": {"dp": 7}, "tensors": [
         {"name": "*", "placements": {"dp": {"shard": 0}}}]}
     plan = plans.write("fit.json", document)
-    status, out, error = plans.run("fit", plan, "--memory", "30")
+    status, out, error = plans.run("fit", plan, "--memory", "30B")
     expect(status == 1 and out == "" and error.startswith(f"{plan}: tensors: ") and "checkpoint" in error and
            error.count("\n") == 1, f"{status} {out} {error}")
-    expect("world: 4" in plans.good("fit", plan, path, "--memory", "30"), "plan and checkpoint")
+    expect("world: 4" in plans.good("fit", plan, path, "--memory", "30B"), "plan and checkpoint")
     document["tensors"].insert(0, {"name": "a", "dtype": "U8", "shape": [100], "placements": [{"shard": 0}]})
     plan = plans.write("fit.json", document)
-    expect("world: 4" in plans.good("fit", plan, "--memory", "30"), "declared")
+    expect("world: 4" in plans.good("fit", plan, "--memory", "30B"), "declared")
     ranges = {"format": "metashard-plan/1", "world_size": 1, "tensors": [{"name": "a", "ranges": [[[0, 9]]]}]}
-    status, out, error = plans.run("fit", plans.write("fit.json", ranges), path, "--memory", "30")
+    status, out, error = plans.run("fit", plans.write("fit.json", ranges), path, "--memory", "30B")
     expect(status == 1 and out == "" and error.startswith(f"{plan}: tensors: "), f"{status} {out} {error}")
     none = plans.path("no-tensors.safetensors")
     files.write_file(none, [])
-    expect("world: 1" in plans.good("fit", none, "--memory", "0"), "a checkpoint without tensors")
-    status, _, error = plans.run("fit", plan, path, "--memory", "30", "--strategy", "zero3")
+    expect("world: 1" in plans.good("fit", none, "--memory", "0B"), "a checkpoint without tensors")
+    status, _, error = plans.run("fit", plan, path, "--memory", "30B", "--strategy", "zero3")
     expect(status == 2, f"a strategy beside a plan: {status} {error}")
+
+
+def check_estimate(plans):
+    path = plans.path("estimate.safetensors")
+    files.write_file(path, [Tensor("a", "U8", (200,)), Tensor("b", "U8", (50, 4)), Tensor("c", "U8", (100,))])
+    for strategy, kept, rows in (
+            ("fsdp2", "127 B", ["500 B 127 B 75 %", "327 B 127 B 61 %", "127 B 127 B 0 %", "500 B 127 B 75 %"]),
+            ("replicate", "500 B", ["500 B 500 B 0 %"] * 4)):
+        out = plans.good("estimate", path, "--world", 4, "--strategy", strategy)
+        seen = [" ".join(row.split()) for row in re.findall(r"^  .*?(\d+ B .*)$", out, re.M)]
+        expect(seen == rows and f"each of 4 ranks keeps at most {kept} of them" in out and
+               "weights: 3 tensors, 500 B; the largest, a, has 200 B" in out and "Not counted" in out, f"{strategy}: {out}")
+    for arguments in (["estimate", path], ["estimate", path, "--world", 0], ["estimate", path, "--world", 2, "--mesh", "dp=2"]):
+        expect(plans.run(*arguments)[0] == 2, f"{arguments}")
+    expect(plans.run("estimate", plans.path("missing"), "--world", 2)[0] == 1, "no checkpoint")
 
 
 def check_uneven_rows(plans):
@@ -491,7 +507,7 @@ def check_usage(plans):
                       [*make, "fsdp2", "--mesh", "dp=2,dp=2"], [*make, "fsdp2", "--mesh", "=2"],
                       ["fit", plan], ["fit", plan, "--memory", "much"], ["fit", plan, "--memory", "-1"],
                       ["fit", path, "--memory", "99999999999999999999GiB"],
-                      ["fit", path, "--memory", "99999999999999999999"], ["fit", path, "--memory", "1 GB"],
+                      ["fit", path, "--memory", "99999999999999999999"], ["fit", path, "--memory", "80"], ["fit", path, "--memory", "1 GB"],
                       [*make, "fsdp2", "--mesh", "dp=2,"], [*make, "fsdp2", "--mesh", ",dp=2"],
                       [*make, "fsdp2", "--mesh", "dp=2,,tp=2"], [*make, "fsdp2", "--mesh", "dp=2 "],
                       [*make, "fsdp2", "--mesh", "dp=1048576,tp=2"], [*make, "fsdp2", "--mesh", b"\xff=2"],
@@ -511,10 +527,11 @@ def check_usage(plans):
                       ["send", plan], ["send", "--to", "x"], ["send", plan, plan, "--to", "x"],
                       ["send", plan, "--to", "x", "--json"]):
         status, out, error = plans.run(*arguments)
-        expect(status == 2 and out == "" and error != "", f"{arguments}: {status} {out} {error}")
+        expect(status == 2 and out == "" and (error.count("\n") == 1 or arguments == []),
+               f"{arguments}: {status} {out} {error}")
     # Not a plan that replicates everything.
     status, out, error = plans.run(*make, "tp", "--mesh", "dp=4")
-    expect(status == 2 and out == "" and error.startswith("--strategy: tp needs a mesh dimension tp\nusage: "),
+    expect(status == 2 and out == "" and error == "--strategy: tp needs a mesh dimension tp\n",
            f"{status} {out} {error}")
     plans.good(*make, "tp", "--mesh", "dp=4,tp=1")
 
@@ -553,6 +570,7 @@ def main():
                  ("help", lambda: check_help(plans)),
                  ("a checkpoint without tensors", lambda: check_no_tensors(plans)),
                  ("the smallest world that fits", lambda: check_fit(plans)),
+                 ("what is saved", lambda: check_estimate(plans)),
                  ("usage", lambda: check_usage(plans))]
         for strategy in ("fsdp2", "tp", "fsdp1", "zero3", "replicate"):
             for mesh in (None, {"dp": 2, "tp": 2}, {"pp": 2, "tp": 2, "dp": 3}):

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -580,14 +581,18 @@ def run_example(place, rank, world, preload):
 
 
 def check_example(place):
-    """docs/examples/plan_ctypes.py: tensors that are in no file, two of 8 MiB, on granules of 2 MiB."""
-    for rank, world, backed in ((1, 4, 2 << 20), (2, 3, 4 << 20)):
+    """docs/examples/plan_ctypes.py: tensors that are in no file, two of 8 MiB, on granules of 2 MiB or of a setup's size."""
+    granule = re.search(r"SIMCUDA_GRANULE_KIB=(\d+)", os.environ.get("SIM_SETTINGS", ""))
+    granule = int(granule[1]) << 10 if granule else 2 << 20
+    for rank, world in ((1, 4), (2, 3)):
         without, _ = run_example(place, rank, world, False)
         lines, dump = run_example(place, rank, world, True)
         expect(without[0] == "without MetaShard" and lines[0] == "with MetaShard", f"{without[0]}; {lines[0]}")
         expect(lines[1] == without[1], f"other values: {without[1]!r} without, {lines[1]!r} with")
         rows = min(-(-1024 // world), 1024 - rank * -(-1024 // world))
         owned = 2 * rows * 8192
+        begin = rank * -(-1024 // world) * 8192
+        backed = -(-(begin + rows * 8192) // granule) * granule - begin // granule * granule
         seen = [block["backed_bytes"] for block in dump["blocks"]]
         expect(seen == [backed] * 2, f"rank {rank} of {world}: {seen} bytes are in memory, expected {backed} of each")
         expect(owned <= dump["h2d_bytes"] <= owned + 4 * PAGE, f"h2d_bytes is {dump['h2d_bytes']}, expected {owned}")

@@ -81,6 +81,39 @@ MS_TEST(values)
     CHECK_EQ(lines(complaints), 0);
 }
 
+MS_TEST(words_that_mean_on_and_off)
+{
+    static const char *const words[2][4] = {{"off", "0", "False", "no"},
+                                            {"on", "1", "true", "YES"}};
+    for (int i = 0; i < 8; i++) {
+        char mode[32], leases[32];
+        snprintf(mode, sizeof(mode), "METASHARD=%s", words[i / 4][i % 4]);
+        snprintf(leases, sizeof(leases), "METASHARD_LEASES=%s", words[i / 4][i % 4]);
+        char *environment[] = {mode, leases, NULL};
+        const struct ms_config config = read_config(environment);
+        CHECK_EQ(config.mode, i / 4 == 0 ? MS_OFF : MS_ON);
+        CHECK_EQ(config.leases, i / 4);
+        CHECK_EQ(lines(complaints), 0);
+    }
+}
+
+MS_TEST(a_unit_has_many_spellings)
+{
+    static const char *const words[] = {"3G", "3GB", "3GiB", "3gib", "3Gi", "3072M", "3221225472B"};
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        char bytes[64], sizes[64];
+        snprintf(bytes, sizeof(bytes), "METASHARD_MIN_BYTES=%s", words[i]);
+        snprintf(sizes, sizeof(sizes), "METASHARD_EXCLUDE=1KiB-%s,%s", words[i], words[i]);
+        char *environment[] = {bytes, sizes, NULL};
+        const struct ms_config config = read_config(environment);
+        CHECK_EQ(config.min_bytes, UINT64_C(3) << 30);
+        CHECK_EQ(config.excluded.count, 2);
+        CHECK_EQ(config.excluded.ranges[0].first, 1024);
+        CHECK_EQ(config.excluded.ranges[1].last, UINT64_C(3) << 30);
+        CHECK_EQ(lines(complaints), 0);
+    }
+}
+
 MS_TEST(verify_is_on_with_a_share_of_the_allocations)
 {
     char *all[] = {(char *)"METASHARD=Verify", NULL};
@@ -93,17 +126,13 @@ MS_TEST(verify_is_on_with_a_share_of_the_allocations)
 
 MS_TEST(a_wrong_value_is_one_line_and_the_default)
 {
-    static char *wrong[] = {(char *)"METASHARD=maybe",
-                            (char *)"METASHARD_MIN_BYTES=-1",
-                            (char *)"METASHARD_MIN_BYTES=2X",
-                            (char *)"METASHARD_MIN_BYTES=",
-                            (char *)"METASHARD_MIN_BYTES=2MB",
-                            (char *)"METASHARD_LOG=loud",
-                            (char *)"METASHARD_OVERCOMMIT=2x",
-                            (char *)"METASHARD_EXCLUDE=2M-1M",
-                            (char *)"METASHARD_EXCLUDE=1M;2M",
-                            (char *)"METASHARD_EXCLUDE=1M-",
-                            (char *)"METASHARD_MIN_BYTES=99999999999G"};
+    static char *wrong[] = {
+        (char *)"METASHARD=maybe",          (char *)"METASHARD_MIN_BYTES=-1",
+        (char *)"METASHARD_MIN_BYTES=2X",   (char *)"METASHARD_MIN_BYTES=",
+        (char *)"METASHARD_MIN_BYTES=2MBs", (char *)"METASHARD_MIN_BYTES=2i",
+        (char *)"METASHARD_LOG=loud",       (char *)"METASHARD_OVERCOMMIT=2x",
+        (char *)"METASHARD_EXCLUDE=2M-1M",  (char *)"METASHARD_EXCLUDE=1M;2M",
+        (char *)"METASHARD_EXCLUDE=1M-",    (char *)"METASHARD_MIN_BYTES=99999999999G"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         char *environment[] = {wrong[i], NULL};
         const struct ms_config config = read_config(environment);
@@ -122,6 +151,16 @@ MS_TEST(an_unknown_name_is_one_warning)
     read_config(environment);
     CHECK_EQ(lines(complaints), 1);
     CHECK(strstr(complaints, "METASHARD_SNAPSHOTS") != NULL);
+}
+
+MS_TEST(an_unknown_name_has_the_nearest_beside_it)
+{
+    char *environment[] = {(char *)"METASHARD_MINBYTES=2M", (char *)"METASHARD_=1", NULL};
+    read_config(environment);
+    CHECK_EQ(lines(complaints), 2);
+    CHECK(strstr(complaints, "METASHARD_MINBYTES is not a variable of MetaShard and is ignored; "
+                             "did you mean METASHARD_MIN_BYTES?\n") != NULL);
+    CHECK(strstr(complaints, "METASHARD_ is not a variable of MetaShard and is ignored\n") != NULL);
 }
 
 MS_TEST(a_variable_of_earlier_versions_is_unknown)

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -24,6 +25,18 @@ static struct ms_state_block block_of(uint64_t id, uint64_t bytes)
                                    .bytes = bytes,
                                    .kind_bytes = {[MS_BYTES_FILL] = bytes},
                                    .deferred_bytes = bytes};
+}
+
+/* What the clock is behind by, for a thread that took the time and had to wait. */
+static uint64_t behind_ns;
+
+int clock_gettime(clockid_t clock, struct timespec *time)
+{
+    const long result = syscall(SYS_clock_gettime, clock, time);
+    const uint64_t now = (uint64_t)time->tv_sec * 1000000000 + (uint64_t)time->tv_nsec - behind_ns;
+    *time = (struct timespec){.tv_sec = (time_t)(now / 1000000000),
+                              .tv_nsec = (long)(now % 1000000000)};
+    return (int)result;
 }
 
 /* --- what it holds */
@@ -247,6 +260,25 @@ MS_TEST(causes_are_added_up_and_the_rest_is_together)
     }
     CHECK_EQ(count, 2000);
     CHECK_EQ(bytes, 20000);
+    ms_snapshot_cleanup(&snapshot);
+}
+
+/* Threads take the time before they take their turn. */
+MS_TEST(a_cause_that_comes_in_late_is_not_before_the_first)
+{
+    page_folder_make();
+    page_start(MS_STATE_LEAST_BYTES);
+    while (ms_state_now() < 2000000)
+        ;
+    ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_NO_RULE, 0, 0, 10, 0, "kernel");
+    behind_ns = 1000000;
+    ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_NO_RULE, 0, 0, 10, 0, "kernel");
+    behind_ns = 0;
+    struct ms_snapshot snapshot = page_read(getpid());
+    CHECK_EQ(snapshot.cause_count, 1);
+    CHECK(snapshot.causes[0].first_ns >= 1000000);
+    CHECK(snapshot.causes[0].first_ns < snapshot.causes[0].last_ns);
+    CHECK_EQ(snapshot.causes[0].last_ns, snapshot.events[0].time_ns);
     ms_snapshot_cleanup(&snapshot);
 }
 

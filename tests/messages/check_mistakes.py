@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_mistakes.py [--write] TABLE JOB KERNELS PRELOAD TOOL...: what is printed for the mistakes of a table. TAP.
+
+A row of the table is a command line behind "$ ", what it prints, and "= STATUS" unless that is 0. `job` is a CUDA program
+under the shim (tests/state/job.c). In what is printed, N stands for a process id, HERE for the folder where all is done, VERSION for the version.
+--write: writes what is printed now into the table.
+"""
+import json
+import os
+import re
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+MIB = 1 << 20
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def safetensors(tensors):
+    header = json.dumps({name: {"dtype": "U8", "shape": [count], "data_offsets": [at, at + count]}
+                         for name, at, count in tensors}).encode()
+    return struct.pack("<Q", 4088) + header.ljust(4088) + bytes(sum(count for _, _, count in tensors))
+
+
+def plan(**more):
+    return json.dumps({"format": "metashard-plan/1", "mesh": {"dp": 2}, "tensors": [
+        {"name": "first.weight", "placements": {"dp": {"shard": 0}}}], **more})
+
+
+def make_place(folder, job, kernels, preload, tools):
+    """The files that the commands name; a folder of the programs."""
+    data = write(folder + "/model/model.safetensors",
+                 safetensors([("first.weight", 0, 8 * MIB), ("second.weight", 8 * MIB, 8 * MIB)]))
+    write(folder + "/plan.json", plan())
+    write(folder + "/broken.json", '{"format": "metashard-plan/1",\n "mesh": {"dp": 2}\n "tensors": []}\n')
+    write(folder + "/negative.json", plan(tensors=[{"name": "*", "placements": {"dp": {"shard": -1}}}]))
+    write(folder + "/other.json", plan(tensors=[{"name": "third.weight", "placements": {"dp": {"shard": 0}}}]))
+    write(folder + "/rules.txt", "write-only\tfill32\nwrite-mostly\tfill64\n")
+    write(folder + "/notes.txt", "no checkpoint\n")
+    write(folder + "/old.state", b"nonsense")
+    os.makedirs(folder + "/empty")
+    os.makedirs(folder + "/state", mode=0o700)
+    start = write(folder + "/bin/job", f'#!/bin/sh\nexec env LD_PRELOAD="{preload}" "{job}" "{data}" "{kernels}" >/dev/null\n')
+    os.chmod(start, stat.S_IRWXU)
+    for tool in tools:
+        os.symlink(tool, os.path.join(folder, "bin", os.path.basename(tool)))
+    time.sleep(0.05)  # a file that was changed just now is not trusted yet
+
+
+def rows_of(text):
+    """(the command, what is expected: all lines up to an empty one, and what else stands before the next command)"""
+    for command, lines in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.M):
+        expected = re.match(r"(?:.+\n)*", lines)[0]
+        yield command, expected, lines[len(expected):]
+
+
+def run(command, folder, preload):
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("METASHARD") and name not in ("RANK", "WORLD_SIZE", "LD_PRELOAD")}
+    environment.update(PATH=f"{folder}/bin:{os.environ['PATH']}", PRELOAD=preload, HERE=folder, METASHARD_SELFCHECK="off",
+                       METASHARD_STATE_DIR=folder + "/state", LC_ALL="C")
+    done = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          stdin=subprocess.DEVNULL, text=True, timeout=120)
+    text = done.stdout.replace(folder, "HERE")
+    text = re.sub(r"\bpid \d+", "pid N", text)
+    text = re.sub(r"MetaShard \d+\.\d+\.\d+", "MetaShard VERSION", text)
+    text = re.sub(r"metashard-\d+\.state", "metashard-N.state", text)
+    return text + (f"= {done.returncode}\n" if done.returncode != 0 else "")
+
+
+def main():
+    is_written = sys.argv[1] == "--write"
+    table, job, kernels, preload, *tools = sys.argv[1 + is_written:]
+    job, kernels, *tools = map(os.path.abspath, (job, kernels, *tools))
+    with open(table) as file:
+        text = file.read()
+    names = {os.path.basename(tool) for tool in tools}
+    number = failed = 0
+    out = [text[:text.index("$ ")]]
+    with tempfile.TemporaryDirectory() as folder:
+        make_place(folder, job, kernels, preload, tools)
+        for command, expected, rest in rows_of(text):
+            number += 1
+            missing = set(re.findall(r"\bmetashard-(?:plan|dump|verify)\b", command)) - names
+            if missing:
+                print(f"ok {number} {command} # SKIP {missing.pop()} is not built")
+                continue
+            seen = run(command, folder, preload)
+            out += [f"$ {command}\n", seen, rest]
+            print(f"{'ok' if seen == expected else 'not ok'} {number} {command.replace('#', '')}")
+            if seen != expected:
+                failed += 1
+                print("".join(f"# {line}\n" for line in [*seen.splitlines(), "expected", *expected.splitlines()]), end="")
+    print(f"1..{number}")
+    if is_written:
+        with open(table, "w") as file:
+            file.write("".join(out))
+    return failed > 0 and not is_written
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A module file for Lmod and for Environment Modules 5: metashard/VERSION.lua. Set root to where it is installed.
+help([[MetaShard: device memory only where bytes are needed, for unmodified CUDA programs.
+    LD_PRELOAD=$LIBMETASHARD python train.py
+    man 7 metashard]])
+whatis("Description: device memory only where bytes are needed, for unmodified CUDA programs")
+local root = pathJoin("/opt/metashard", myModuleVersion())
+prepend_path("PATH", pathJoin(root, "bin"))
+prepend_path("MANPATH", pathJoin(root, "share/man"))
+prepend_path("PKG_CONFIG_PATH", pathJoin(root, "lib/pkgconfig"))
+-- Not LD_PRELOAD: each program of the shell would have it.
+setenv("LIBMETASHARD", pathJoin(root, "lib/libmetashard.so"))

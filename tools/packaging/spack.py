@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Spack recipe: copy it to packages/metashard/package.py of a repository of yours, with the address of the sources.
+
+    spack repo create mine && spack repo add mine && spack create --skip-editor --name metashard
+"""
+from spack.package import *
+
+
+class Metashard(MesonPackage):
+    """Device memory only where bytes are needed, for unmodified CUDA programs."""
+
+    license("Apache-2.0")
+    # The tarball that `tools/packaging/package source` makes, by its place:
+    #     version("X.Y.Z", sha256="...", url="file:///.../metashard-X.Y.Z.tar.xz")
+    version("main", branch="main", git="file:///path/of/a/clone")
+
+    depends_on("c", type="build")
+    depends_on("meson@1.0:", type="build")
+    depends_on("pkgconfig", type="build")
+    depends_on("python@3:", type=("build", "run"))
+    depends_on("jansson@2.10: ~shared", type="build")
+    depends_on("cuda@12.4:", type="build")  # cuda.h
+
+    def meson_args(self):
+        # libc's heap: Spack's jemalloc has no archive without its own names.
+        return ["-Dtests=false", "-Dheap=libc", f"-Dcuda-headers={self.spec['cuda'].prefix.include}"]
+
+    def setup_run_environment(self, env):
+        # Not LD_PRELOAD: each program of the shell would have it.
+        env.set("LIBMETASHARD", join_path(self.prefix.lib, "libmetashard.so"))

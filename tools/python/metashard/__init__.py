@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Python program can tell MetaShard, and ask it: the functions of metashard.h.
+
+No program needs this package: MetaShard is made for programs that know nothing of it. It is loaded by
+`metashard run -- python train.py`, or by LD_PRELOAD. In a process without it, and with METASHARD=off, everything here
+succeeds and does nothing; without it, the first call warns once. torch is not imported.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import warnings
+from typing import Any, Mapping, Protocol, Sequence, Union
+
+__all__ = ["Error", "Tensor", "is_loaded", "mark", "materialise", "name", "plan", "status", "unname"]
+
+_OFF = b"METASHARD is off"
+_DTYPES = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
+           "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+           "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0",
+           "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+
+
+class Error(RuntimeError):
+    """MetaShard could not do what was asked; the text says why."""
+
+
+class Tensor(Protocol):
+    """What is used of a tensor: torch.Tensor has it."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def data_ptr(self) -> int: ...
+
+    def numel(self) -> int: ...
+
+    def element_size(self) -> int: ...
+
+    def is_contiguous(self) -> bool: ...
+
+
+def _find() -> ctypes.CDLL | None:
+    library = ctypes.CDLL(None)  # what is preloaded belongs to the program itself
+    if not hasattr(library, "metashard_status"):
+        return None
+    library.metashard_error.restype = ctypes.c_char_p
+    library.metashard_status.restype = ctypes.c_size_t
+    library.metashard_status.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.metashard_plan_file.argtypes = [ctypes.c_char_p]
+    library.metashard_plan_text.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.metashard_name.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p,
+                                       ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint]
+    library.metashard_unname.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
+    library.metashard_mark.argtypes = [ctypes.c_char_p]
+    return library
+
+
+_library = _find()
+_has_warned = False
+
+
+def _is_there() -> bool:
+    global _has_warned
+    if _library is None and not _has_warned:
+        _has_warned = True
+        warnings.warn("MetaShard is not loaded in this process, so the calls of metashard do nothing: start the program "
+                      "with `metashard run -- python ...`", RuntimeWarning, stacklevel=3)
+    return _library is not None
+
+
+def _must(result: int) -> None:
+    assert _library is not None
+    if result != 0:
+        error = _library.metashard_error()
+        if error != _OFF:
+            raise Error(error.decode(errors="replace"))
+
+
+def is_loaded() -> bool:
+    """Whether MetaShard is loaded in this process. Never warns."""
+    return _library is not None
+
+
+def status() -> dict[str, Any]:
+    """The counters of the plan and of memory: `loaded`, and, if that is true, the keys of metashard_status() in
+    metashard.h, as `requested_bytes` (deferred allocations) and `backed_bytes` (their device memory now). Never warns."""
+    if _library is None:
+        return {"loaded": False}
+    size = 512
+    while True:
+        text = ctypes.create_string_buffer(size)
+        length = _library.metashard_status(text, size)
+        if length < size:
+            return {"loaded": True, **json.loads(text.value)}
+        size = length + 64
+
+
+def name(tensor: Tensor, name: str) -> None:
+    """Says that `tensor`, on a device, is the tensor `name` of the plan. Needed only for tensors that are not copied from
+    a checkpoint file. Raises ValueError for a tensor that is not contiguous or has an unknown dtype, and Error for memory
+    that MetaShard does not defer, as small allocations are (METASHARD_MIN_BYTES)."""
+    dtype = _DTYPES.get(str(tensor.dtype).rpartition(".")[2])
+    if dtype is None:
+        raise ValueError(f"{name}: the dtype {tensor.dtype} is not one of safetensors")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name}: the tensor is not contiguous")
+    if _is_there():
+        assert _library is not None
+        shape = (ctypes.c_uint64 * len(tensor.shape))(*tensor.shape)
+        _must(_library.metashard_name(tensor.data_ptr(), tensor.numel() * tensor.element_size(), name.encode(),
+                                      dtype.encode(), shape, len(tensor.shape)))
+
+
+def unname(tensor: Tensor) -> None:
+    """Removes all names from the memory of `tensor`. For allocators that use memory again without freeing it; PyTorch's
+    needs no call."""
+    if _is_there():
+        assert _library is not None
+        _must(_library.metashard_unname(tensor.data_ptr(), tensor.numel() * tensor.element_size()))
+
+
+def plan(plan: Union[str, os.PathLike[str], Mapping[str, Any]]) -> None:
+    """Activates a sharding plan (docs/plan-format.md): a file, or the plan itself as a mapping. A second plan replaces the
+    first. Raises Error if the plan is not valid; the previous one then stays active."""
+    if _is_there():
+        assert _library is not None
+        if isinstance(plan, Mapping):
+            text = json.dumps(plan).encode()
+            _must(_library.metashard_plan_text(text, len(text)))
+        else:
+            _must(_library.metashard_plan_file(os.fsencode(plan)))
+
+
+def materialise() -> None:
+    """Brings everything that is deferred into device memory, except what the plan gives to other ranks."""
+    if _is_there():
+        assert _library is not None
+        _must(_library.metashard_materialise())
+
+
+def mark(name: str) -> None:
+    """For `metashard verify`: compares the content of all device memory here, too. `name`, of 1 to 100 characters, is for
+    its output. Everywhere else it does nothing."""
+    if _is_there():
+        assert _library is not None
+        _must(_library.metashard_mark(name.encode()))

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""usage: metashard run [OPTION...] -- COMMAND [ARGUMENT...]
+       metashard plan|dump|verify [ARGUMENT...]
+       metashard path
+       metashard --version
+
+run     runs a command, and all that it starts, under MetaShard: metashard run -- torchrun train.py
+plan    makes, checks and explains sharding plans: metashard-plan(1)
+dump    shows what MetaShard did in a process: metashard-dump(1)
+verify  runs a command with and without MetaShard, and compares: metashard-verify(1)
+path    prints the path of libmetashard.so, for LD_PRELOAD
+
+Each takes --help."""
+from __future__ import annotations
+
+import os
+import sys
+from typing import Optional
+
+from . import installed, run
+
+WRONG_USAGE = 2
+TOOLS = ("plan", "dump", "verify")
+
+
+def run_tool(name: str, arguments: list[str]) -> int:
+    path = installed.find(f"metashard-{name}")
+    # A script is run by this Python: there may be no other.
+    before = [sys.executable] if name == "verify" else []
+    os.execv((before or [path])[0], [*before, path, *arguments])
+
+
+def main(arguments: Optional[list[str]] = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    try:
+        if command in ("--help", "-h"):
+            print(__doc__)
+        elif command == "--version":
+            print(f"metashard {installed.version()}")
+        elif command == "path" and not rest:
+            print(installed.library())
+        elif command == "run":
+            return run.main(rest)
+        elif command in TOOLS:
+            return run_tool(command, rest)
+        else:
+            run.say(f"expected run, plan, dump, verify or path, found {' '.join(arguments) or 'nothing'}; see --help")
+            return WRONG_USAGE
+    except (installed.Fault, OSError) as error:
+        run.say(str(error))
+        return WRONG_USAGE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the installed files are."""
+from __future__ import annotations
+
+import importlib.metadata
+import os
+
+
+class Fault(Exception):
+    """What was asked cannot be done; the text says why."""
+
+
+def version() -> str:
+    return importlib.metadata.version("metashard")
+
+
+def find(name: str) -> str:
+    """The path of the library, a tool or another file of the wheel."""
+    for path in importlib.metadata.files("metashard") or ():
+        if path.name == name:
+            found = os.path.realpath(os.fspath(path.locate()))
+            if os.path.exists(found):
+                return found
+    # pip install --target moves files without correcting its list of them.
+    target = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    for folder in ("bin", os.path.join("share", "metashard")):
+        found = os.path.join(target, folder, name)
+        if os.path.exists(found):
+            return found
+    raise Fault(f"{name} is not installed with this package")
+
+
+def library() -> str:
+    """The path for LD_PRELOAD."""
+    path = find("libmetashard.so")
+    if " " in path or ":" in path:
+        raise Fault(f"LD_PRELOAD cannot name {path}: install into a path without spaces and colons")
+    return path

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`metashard run`: a command under MetaShard. Its exit status and its signals are the command's."""
+from __future__ import annotations
+
+import argparse
+import ctypes
+import glob
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+
+from . import installed, kernel
+
+USAGE = """metashard run [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR] [--explain] [--quiet] -- COMMAND [ARGUMENT...]
+       metashard run --kernel [--prefix DIR] [--remove] [--plan FILE] [--log LEVEL[:FILE]] [--state-dir DIR]"""
+EPILOGUE = """All variables of MetaShard (docs/environment.md) may also be set as usual: the command gets the whole environment."""
+
+MOST_NAMED = 8  # pages in the last line
+NOT_FOUND, NOT_STARTED = 127, 126  # as shells have them
+PR_SET_PDEATHSIG = 1
+# SIGTSTP and its kin are left alone: a terminal stops the command and this process together.
+FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2}
+
+
+def say(text: str) -> None:
+    print(f"metashard: {text}", file=sys.stderr, flush=True)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="metashard run", usage=USAGE, description=__doc__, epilog=EPILOGUE,
+                                     allow_abbrev=False)
+    parser.add_argument("--plan", metavar="FILE", help="the sharding plan (METASHARD_PLAN)")
+    parser.add_argument("--log", metavar="LEVEL[:FILE]", help="error, warn, info, debug or trace (METASHARD_LOG)")
+    parser.add_argument("--state-dir", metavar="DIR", help="where state pages are written (METASHARD_STATE_DIR)")
+    parser.add_argument("--explain", action="store_true",
+                        help="prints at the end of each process what could not be deferred (METASHARD_EXPLAIN)")
+    parser.add_argument("--quiet", action="store_true", help="no line at the end")
+    parser.add_argument("--kernel", action="store_true",
+                        help="runs nothing: installs a Jupyter kernel of this Python that runs under MetaShard")
+    parser.add_argument("--prefix", metavar="DIR", help="of the kernel, as sys.prefix; by default the user's own folder")
+    parser.add_argument("--remove", action="store_true", help="takes that kernel away")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.kernel and (options.prefix is not None or options.remove):
+        parser.error("--prefix and --remove belong to --kernel")
+    if bool(options.command) == options.kernel:
+        parser.error("--kernel takes no command" if options.kernel else "expected a command after --")
+    return options
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, str]:
+    """The variables that the options set. Paths are absolute: a launcher may change the folder."""
+    found = {}
+    if options.plan is not None:
+        if not os.path.exists(options.plan):
+            raise installed.Fault(f"{options.plan}: no such file")
+        found["METASHARD_PLAN"] = os.path.abspath(options.plan)
+    if options.log is not None:
+        level, colon, path = options.log.partition(":")
+        found["METASHARD_LOG"] = level + colon + (os.path.abspath(path) if path else "")
+    if options.state_dir is not None:
+        found["METASHARD_STATE_DIR"] = os.path.abspath(options.state_dir)
+    if options.explain:
+        found["METASHARD_EXPLAIN"] = "on"
+    return found
+
+
+def environment_of(settings: dict[str, str]) -> dict[str, str]:
+    preloads = [path for path in re.split("[ :]+", os.environ.get("LD_PRELOAD", "")) if path]
+    library = installed.library()
+    if library not in map(os.path.realpath, preloads):
+        preloads.insert(0, library)
+    return {**os.environ, **settings, "LD_PRELOAD": ":".join(preloads)}
+
+
+def start(command: list[str], environment: dict[str, str], mask: set[int | signal.Signals]) -> int:
+    """The process id of the command. It is killed if this process is."""
+    prctl = ctypes.CDLL(None).prctl
+    child = os.fork()
+    if child != 0:
+        return child
+    try:
+        prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores from its start
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        say(f"{command[0]}: {error.strerror}")
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED)
+    finally:
+        os._exit(NOT_STARTED)
+
+
+def wait(child: int) -> int:
+    """The command's wait status. Hands on signals that a process sent. What the terminal sends has reached the command
+    already, because it is in the same group."""
+    while True:
+        info = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
+        if info.si_signo == signal.SIGCHLD:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done == child:
+                return status
+        elif info.si_code <= 0 and info.si_pid != child:  # SI_USER, SI_QUEUE, SI_TKILL
+            os.kill(child, info.si_signo)
+
+
+def run_command(command: list[str], environment: dict[str, str]) -> int:
+    # Blocked before the command exists, so that none is missed. Whoever started this process may ignore SIGCHLD.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+    return wait(start(command, environment, mask))
+
+
+def state_folders(environment: dict[str, str]) -> list[str]:
+    """Where pages can be, as runtime/state/folder.c has it."""
+    folder = environment.get("METASHARD_STATE_DIR", "auto")
+    if folder != "auto":
+        return [folder] if folder else []
+    run = environment.get("XDG_RUNTIME_DIR", "")
+    return [*([run + "/metashard"] if run.startswith("/") else []), f"/run/user/{os.geteuid()}/metashard",
+            f"/tmp/metashard-{os.geteuid()}"]
+
+
+def list_pages(environment: dict[str, str]) -> set[tuple[str, int]]:
+    """The state pages that are there: path and inode. A process that gets the number of an earlier one has a new inode."""
+    found = set()
+    for folder in state_folders(environment):
+        for path in glob.glob(glob.escape(folder) + "/metashard-*.state"):
+            try:
+                found.add((os.path.realpath(path), os.stat(path).st_ino))
+            except FileNotFoundError:
+                pass
+    return found
+
+
+def last_line(environment: dict[str, str], pages: list[str]) -> str:
+    if not pages:
+        return "no process of the command deferred device memory; METASHARD_LOG=info says more of each"
+    # metashard-dump knows the pages of the usual folders by their process ids.
+    is_usual = environment.get("METASHARD_STATE_DIR", "auto") == "auto"
+    names = [path.rpartition("-")[2].partition(".")[0] if is_usual else path for path in pages]
+    if len(pages) <= MOST_NAMED:
+        return f"what happened in device memory: metashard dump show {' '.join(names)}"
+    prefix = "" if is_usual else f"METASHARD_STATE_DIR={os.path.dirname(pages[0])} "
+    return f"what happened in the device memory of {len(pages)} processes: {prefix}metashard dump list"
+
+
+def end_as(status: int) -> int:
+    """Ends this process as the command ended."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left one
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    return os.waitstatus_to_exitcode(status)
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    settings = settings_of(options)
+    if options.kernel:
+        return kernel.main(settings, options.prefix, options.remove)
+    environment = environment_of(settings)
+    if shutil.which(options.command[0], path=environment.get("PATH")) is None:
+        say(f"{options.command[0]}: no such program in PATH")
+        return NOT_FOUND
+    before = list_pages(environment)
+    status = run_command(options.command, environment)
+    if not options.quiet:
+        say(last_line(environment, sorted(path for path, _ in list_pages(environment) - before)))
+    return end_as(status)
