@@ -127,7 +127,8 @@ static void granules(void)
     print_bytes("all", block, BYTES);
 }
 
-/* A set that faults.py lets the shim miss. `take`: what comes next to the cached bytes. */
+/* A set that faults.py lets the shim miss, and that is done when the cached bytes are compared: the
+ * shim waits for what it knows. `take`: what comes next to these bytes. */
 static void stray(void (*take)(CUdeviceptr))
 {
     CUresult (*set)(CUdeviceptr, unsigned char, size_t);
@@ -136,6 +137,7 @@ static void stray(void (*take)(CUdeviceptr))
     print_bytes("all", block, BYTES);
     OK(cuGetProcAddress("cuMemsetD8", (void **)&set, 12000, 0, &found));
     OK(set(block + PART + 5, 0x77, 3));
+    OK(cuCtxSynchronize());
     take(block);
 }
 
