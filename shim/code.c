@@ -3,7 +3,7 @@
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
 #include "runtime/kernel/parameters.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *name)
 {

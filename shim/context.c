@@ -3,7 +3,7 @@
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
 #include "runtime/hashes/hashes.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 
 static void destroyed(CUcontext context)
 {

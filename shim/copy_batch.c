@@ -9,7 +9,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/newer.h"
 
 static CUresult seal(void)

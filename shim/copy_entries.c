@@ -14,7 +14,7 @@
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/stream.h"
 
 #define FROM_HOST(symbol, kind, default_stream)                                                    \

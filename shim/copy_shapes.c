@@ -5,7 +5,7 @@
 #include "runtime/calls/copy_rows.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/stream.h"
 
 /* One side of a pitched copy. */

@@ -3,7 +3,7 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 
 /* Kernels may see registered or write-combined memory at another address (cuda.h). */
 static CUresult published(CUresult result, void *const *address, size_t bytes)

@@ -15,6 +15,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/start/start.h"
 #include "runtime/state/state.h"
+#include "shim/cancellation.h"
 #include "shim/file_calls.h"
 #include "shim/off.h"
 #include "shim/real.h"

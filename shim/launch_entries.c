@@ -5,7 +5,7 @@
  */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/stream.h"
 

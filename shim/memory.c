@@ -8,7 +8,7 @@
 #include "runtime/fill/evict.h"
 #include "runtime/hashes/hashes.h"
 #include "runtime/memory/delayed_free.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"

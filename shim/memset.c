@@ -2,7 +2,7 @@
 /* Linear memsets: a fill in the lineage. */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/stream.h"
 
 /* A memset that runs may write host memory, so it sets the gate. */

@@ -14,6 +14,7 @@
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
+#include "shim/quick.h"
 #include "shim/stream.h"
 
 static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUmemoryPool pool,

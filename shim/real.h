@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The real driver: where its functions are.
+ * The real driver: its functions, and where they are.
  *
  * The first libcuda that a program reaches is the driver. A second copy (another path, another
  * namespace) is left alone. Nothing here calls the driver; all of it works before cuInit and under
@@ -36,3 +36,21 @@ struct ms_image ms_image_of(const void *address);
 
 /* True for an address in this library, for example an answer of a lookup. */
 bool ms_is_own(const void *address);
+
+/* Real functions by entry. NULL until somebody needs the entry (ms_real_get); then the driver's
+ * function, or ms_missing if it has none. Whoever writes a slot writes the same. */
+extern void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
+
+/* Returns the real function of an entry, and asks the driver for it if nobody has. Never NULL. */
+void *ms_real_get(enum ms_entry entry);
+
+/* Stands in for functions that the installed driver lacks. */
+CUresult ms_missing(void);
+
+#define MS_REAL(symbol) ((__typeof__(&symbol))ms_real_fast(MS_ENTRY_##symbol))
+
+static inline void *ms_real_fast(enum ms_entry entry)
+{
+    void *real = __atomic_load_n(&ms_real[entry], __ATOMIC_ACQUIRE);
+    return __builtin_expect(real != NULL, 1) ? real : ms_real_get(entry);
+}

@@ -3,8 +3,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
-#include "runtime/driver/flags.h"
-#include "shim/real.h"
+#include "shim/quick.h"
 
 struct ms_sealed ms_seal_enter(uint32_t index)
 {

@@ -2,7 +2,7 @@
 /* Captures, and work that can block a stream in ways that the shim does not see. */
 #include "runtime/calls/calls.h"
 #include "runtime/fill/settle.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 
 /* Captured work runs again unseen by the shim, so deferral ends before the capture. */
 #define BEGIN_CAPTURE(symbol, parameters, arguments)       \

@@ -4,7 +4,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/state/caller.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/newer.h"
 
 /* What a map of these arguments reaches comes into memory. */

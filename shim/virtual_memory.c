@@ -12,7 +12,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/addresses.h"
-#include "shim/entries.h"
+#include "shim/quick.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"

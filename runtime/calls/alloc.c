@@ -14,6 +14,7 @@
 #include "runtime/fill/replay.h"
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
+#include "runtime/memory/addresses.h"
 #include "runtime/memory/allocations.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
@@ -79,7 +80,7 @@ static struct ms_allocation *create_allocation(CUcontext context, CUdevice devic
                                                struct ms_pool *pool, bool is_transient)
 {
     struct ms_backing backing;
-    if (ms_backing_reserve(&backing, device, bytes) != CUDA_SUCCESS)
+    if (ms_addresses_reserve_backing(&backing, device, bytes) != CUDA_SUCCESS)
         return NULL;
     struct ms_allocation *allocation =
         ms_allocation_create(&backing, context, bytes, MS_UNDEFINED, pool, is_transient);

@@ -8,7 +8,7 @@
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/word_scan.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/addresses.h"
+#include "runtime/memory/far_address.h"
 #include "runtime/state/counters.h"
 
 static _Atomic bool unbounded;

@@ -4,6 +4,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "runtime/memory/addresses.h"
 #include "runtime/memory/allocations.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/parked.h"
@@ -222,7 +223,7 @@ static CUresult run_with_input(const struct ms_recorded_launch *recorded, uint64
     CUresult result;
     if (run_beside_input(recorded, delta, stream, &result))
         return result;
-    result = ms_backing_reserve(&scratch, recorded->device, bytes);
+    result = ms_addresses_reserve_backing(&scratch, recorded->device, bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = ms_backing_cover(&scratch, 0, bytes);
@@ -269,7 +270,8 @@ static CUresult replay_window(const struct ms_recorded_launch *recorded, size_t 
     if (end > recorded->before.bytes)
         end = recorded->before.bytes;
     struct ms_backing scratch;
-    CUresult result = ms_backing_reserve(&scratch, recorded->device, recorded->before.bytes);
+    CUresult result =
+        ms_addresses_reserve_backing(&scratch, recorded->device, recorded->before.bytes);
     if (result != CUDA_SUCCESS)
         return result;
     result = ms_backing_cover(&scratch, begin, end);

@@ -5,6 +5,7 @@
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/replay.h"
+#include "runtime/memory/addresses.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/counters.h"
 
@@ -26,8 +27,8 @@ static bool reserve(struct ms_allocation *allocation)
     if (allocation->shadow != NULL)
         return true;
     struct ms_backing *shadow = ms_heap_alloc(sizeof(*shadow));
-    if (shadow == NULL ||
-        ms_backing_reserve(shadow, allocation->device, allocation->bytes) != CUDA_SUCCESS) {
+    if (shadow == NULL || ms_addresses_reserve_backing(shadow, allocation->device,
+                                                       allocation->bytes) != CUDA_SUCCESS) {
         ms_heap_free(shadow);
         return false;
     }

@@ -5,6 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/memory/allocations.h"
+#include "runtime/memory/far_address.h"
 
 /*
  * Between what Linux gives to programs that are loaded (x86-64: up to 0x565555554000, and their
@@ -96,6 +97,29 @@ static CUresult reserve(struct area *area, CUdeviceptr *address_out, size_t byte
 CUresult ms_addresses_reserve(CUdeviceptr *address_out, size_t bytes, size_t granule)
 {
     return reserve(&ours, address_out, bytes, granule, granule);
+}
+
+CUresult ms_addresses_reserve_backing(struct ms_backing *backing, CUdevice device, size_t bytes)
+{
+    const CUmemAllocationProp prop = ms_backing_properties(device);
+    size_t granule;
+    CUresult result =
+        ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (bytes > SIZE_MAX - 3 * granule)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const size_t rounded = (bytes + granule - 1) / granule * granule;
+    CUdeviceptr address;
+    result = ms_addresses_reserve(&address, rounded + 2 * granule, granule);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *backing = (struct ms_backing){.address = address + granule,
+                                   .bytes = rounded,
+                                   .granule = granule,
+                                   .device = device,
+                                   .mapped_bytes = rounded};
+    return CUDA_SUCCESS;
 }
 
 CUresult ms_addresses_reserve_for_program(CUdeviceptr *address_out, size_t bytes, size_t alignment)

@@ -9,7 +9,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/driver/flags.h"
-#include "runtime/memory/addresses.h"
+#include "runtime/memory/far_address.h"
 
 /* An allocation, beside the addresses that only its pointers can have: those of its guards, too. A
  * search reads nothing else. Those of two allocations do not overlap. */

@@ -6,7 +6,6 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/memory/addresses.h"
 #include "runtime/state/counters.h"
 
 /* Bit p of peers[d]: device p may reach memory of device d. */
@@ -70,29 +69,6 @@ size_t ms_backing_rounded(CUdevice device, size_t bytes)
         bytes > SIZE_MAX - granule)
         return bytes;
     return (bytes + granule - 1) / granule * granule;
-}
-
-CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes)
-{
-    const CUmemAllocationProp prop = ms_backing_properties(device);
-    size_t granule;
-    CUresult result =
-        ms_driver.mem_get_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (bytes > SIZE_MAX - 3 * granule)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    const size_t rounded = (bytes + granule - 1) / granule * granule;
-    CUdeviceptr address;
-    result = ms_addresses_reserve(&address, rounded + 2 * granule, granule);
-    if (result != CUDA_SUCCESS)
-        return result;
-    *backing = (struct ms_backing){.address = address + granule,
-                                   .bytes = rounded,
-                                   .granule = granule,
-                                   .device = device,
-                                   .mapped_bytes = rounded};
-    return CUDA_SUCCESS;
 }
 
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,

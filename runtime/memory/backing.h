@@ -64,11 +64,9 @@ struct ms_backing {
     struct ms_sink_mapping *sinks; /* owned; NULL: there is none */
 };
 
-/* Reserves addresses for `bytes` bytes on device. Nothing is backed. */
-CUresult ms_backing_reserve(struct ms_backing *backing, CUdevice device, size_t bytes);
-
-/* The same in addresses that the program has reserved, of which it has mapped nothing yet.
- * CUDA_ERROR_NOT_SUPPORTED if they are not whole granules. */
+/* Makes a backing of addresses that the program has reserved, of which it has mapped nothing yet.
+ * CUDA_ERROR_NOT_SUPPORTED if they are not whole granules. The shim's own are reserved by
+ * ms_addresses_reserve_backing (addresses.h). */
 CUresult ms_backing_adopt(struct ms_backing *backing, CUdevice device, CUdeviceptr address,
                           size_t bytes);
 

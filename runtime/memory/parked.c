@@ -6,7 +6,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/memory/backing.h"
+#include "runtime/memory/addresses.h"
 
 struct ms_parked {
     struct ms_counted counted; /* first: lineage.h */
@@ -52,7 +52,7 @@ CUresult ms_parked_create(CUcontext context, CUdevice device, const struct ms_ra
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++)
         bytes += ranges[i].end - ranges[i].begin;
-    CUresult result = ms_backing_reserve(&parked->backing, device, bytes);
+    CUresult result = ms_addresses_reserve_backing(&parked->backing, device, bytes);
     if (result != CUDA_SUCCESS)
         goto err_free;
     result = cover_each(&parked->backing, ranges, count);

@@ -145,7 +145,7 @@ CUmemoryPool ms_pool_handle(const struct ms_pool *pool)
 
 /* --- figures */
 
-static uint64_t ours(const struct ms_pool *pool, int figure)
+static uint64_t own_figure(const struct ms_pool *pool, int figure)
 {
     return pool->used + (figure == RESERVED ? pool->kept : 0);
 }
@@ -162,7 +162,7 @@ MS_HOLDS(pools.lock) static void note_highs_locked(struct ms_pool *pool)
 {
     for (int i = 0; i < FIGURES; i++) {
         uint64_t zero = 0;
-        const uint64_t high = ask(pool, high_of[i]) + ours(pool, i);
+        const uint64_t high = ask(pool, high_of[i]) + own_figure(pool, i);
         if (high > pool->high[i])
             pool->high[i] = high;
         ms_driver.mem_pool_set_attribute(pool->handle, high_of[i], &zero);
@@ -184,7 +184,7 @@ void ms_pool_uncount(struct ms_pool *pool, size_t bytes)
     ms_lock_take(&pools.lock);
     if (!pool->is_gone) {
         const uint64_t reserved =
-            ask(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) + ours(pool, RESERVED);
+            ask(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) + own_figure(pool, RESERVED);
         note_highs_locked(pool);
         if (reserved <= ask(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD))
             keep_locked(pool, pool->kept + bytes);
@@ -217,7 +217,7 @@ void ms_pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, uin
     const struct ms_pool *pool = find_locked(handle);
     for (int i = 0; i < FIGURES && pool != NULL; i++) {
         if (attribute == current_of[i] || attribute == high_of[i])
-            *value += ours(pool, i);
+            *value += own_figure(pool, i);
         if (attribute == high_of[i] && *value < pool->high[i])
             *value = pool->high[i];
     }
@@ -241,11 +241,11 @@ size_t ms_pool_trim(CUmemoryPool handle, size_t keep)
     struct ms_pool *pool = find_locked(handle);
     if (pool != NULL && pool->device >= 0) {
         const uint64_t reserved =
-            ask(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) + ours(pool, RESERVED);
+            ask(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) + own_figure(pool, RESERVED);
         const uint64_t most = reserved > keep ? reserved - keep : 0;
         note_highs_locked(pool);
         keep_locked(pool, pool->kept > most ? pool->kept - most : 0);
-        keep -= keep < ours(pool, RESERVED) ? keep : ours(pool, RESERVED);
+        keep -= keep < own_figure(pool, RESERVED) ? keep : own_figure(pool, RESERVED);
     }
     ms_lock_drop(&pools.lock);
     return keep;

@@ -10,6 +10,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/config/config.h"
+#include "runtime/memory/addresses.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/invariants.h"
 #include "tests/simcuda/harness/test.h"
@@ -756,7 +757,7 @@ struct ms_allocation *fake_allocation(size_t bytes)
     static uint64_t last_id;
     struct ms_allocation *allocation = ms_heap_zalloc(sizeof(*allocation));
     WANT(allocation != NULL && ms_lineage_init(&allocation->lineage, bytes));
-    WANT(ms_backing_reserve(&allocation->backing, 0, bytes) == CUDA_SUCCESS);
+    WANT(ms_addresses_reserve_backing(&allocation->backing, 0, bytes) == CUDA_SUCCESS);
     allocation->address = allocation->backing.address;
     allocation->bytes = bytes;
     allocation->context = FAKE_CONTEXT;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shim/entries.h"
+#include "shim/real.h"
 
 void *__real_ms_substitute(void *real, const char *base, int version, bool per_thread);
 void *__wrap_ms_substitute(void *real, const char *base, int version, bool per_thread);

@@ -2,6 +2,7 @@
 #include "runtime/memory/addresses.h"
 
 #include "runtime/memory/allocations.h"
+#include "runtime/memory/far_address.h"
 #include "tests/simcuda/harness/test.h"
 
 #define GIB ((size_t)1 << 30)

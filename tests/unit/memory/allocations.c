@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/memory/addresses.h"
+#include "runtime/memory/far_address.h"
 #include "tests/simcuda/harness/test.h"
 
 /* The slow, obvious twin: a place for each address that an allocation may have, in use or not. */

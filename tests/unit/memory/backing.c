@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/memory/addresses.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
 
@@ -42,7 +43,7 @@ void __wrap_ms_heap_free(void *memory)
 static void reserve(size_t bytes)
 {
     fake_start();
-    CHECK_EQ(ms_backing_reserve(&backing, 0, bytes), CUDA_SUCCESS);
+    CHECK_EQ(ms_addresses_reserve_backing(&backing, 0, bytes), CUDA_SUCCESS);
 }
 
 static void release(void)
@@ -104,11 +105,12 @@ MS_TEST(nothing_is_reserved_when_a_call_fails)
 {
     fake_start();
     fake_fail(FAKE_mem_get_granularity, 1, CUDA_ERROR_INVALID_DEVICE);
-    CHECK_EQ(ms_backing_reserve(&backing, 0, BYTES), CUDA_ERROR_INVALID_DEVICE);
+    CHECK_EQ(ms_addresses_reserve_backing(&backing, 0, BYTES), CUDA_ERROR_INVALID_DEVICE);
     fake_fail(FAKE_mem_address_reserve, 1, CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(ms_backing_reserve(&backing, 0, BYTES), CUDA_SUCCESS); /* anywhere, without a wish */
+    CHECK_EQ(ms_addresses_reserve_backing(&backing, 0, BYTES),
+             CUDA_SUCCESS); /* anywhere, without a wish */
     release();
-    CHECK_EQ(ms_backing_reserve(&backing, 0, SIZE_MAX - 1), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ms_addresses_reserve_backing(&backing, 0, SIZE_MAX - 1), CUDA_ERROR_OUT_OF_MEMORY);
     fake_check_empty();
 }
 
@@ -310,7 +312,7 @@ static CUresult create_late(CUmemGenericAllocationHandle *handle, size_t bytes,
 MS_TEST(of_two_sinks_the_first_is_kept)
 {
     reserve(BYTES);
-    CHECK_EQ(ms_backing_reserve(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_addresses_reserve_backing(&faster, 0, FAKE_GRANULE), CUDA_SUCCESS);
     real_create = ms_driver.mem_create;
     ms_driver.mem_create = create_late;
     CHECK_EQ(ms_backing_sink_map(&backing, 0, FAKE_GRANULE), CUDA_SUCCESS);
@@ -449,7 +451,7 @@ static struct ms_backing lender;
 
 static void make_lender(void)
 {
-    CHECK_EQ(ms_backing_reserve(&lender, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(ms_addresses_reserve_backing(&lender, 0, 3 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(ms_backing_cover(&lender, 0, 2 * FAKE_GRANULE), CUDA_SUCCESS);
     CHECK_EQ(ms_backing_cover(&lender, 2 * FAKE_GRANULE, 3 * FAKE_GRANULE), CUDA_SUCCESS);
 }

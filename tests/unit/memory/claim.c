@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "runtime/memory/addresses.h"
+#include "runtime/memory/far_address.h"
 #include "runtime/memory/allocations.h"
 #include "tests/simcuda/harness/test.h"
 

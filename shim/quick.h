@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the entry points are made of: the way to the driver that costs next to nothing. */
+#pragma once
+
+#include "runtime/driver/flags.h"
+#include "runtime/state/caller.h"
+#include "shim/cancellation.h"
+#include "shim/real.h"
+
+/*
+ * An entry that jumps to the driver when nothing is deferred (a copy or set: when the shim owns
+ * nothing). Otherwise it goes inside (cancellation.h), to the body that follows the macro. The body
+ * is a separate function so that the fast path needs no frame.
+ */
+#define MS_QUICK(symbol, parameters, arguments) \
+    MS_QUICK_WHEN(ms_is_quiet(), symbol, parameters, arguments)
+#define MS_QUICK_COPY(symbol, parameters, arguments) \
+    MS_QUICK_WHEN(ms_is_quiet_for_copies(), symbol, parameters, arguments)
+#define MS_QUICK_WHEN(is_quiet, symbol, parameters, arguments)                                   \
+    static CUresult inside_##symbol parameters;                                                  \
+    static __attribute__((noinline)) CUresult slow_##symbol parameters                           \
+    {                                                                                            \
+        MS_ENTER(#symbol);                                                                       \
+        return inside_##symbol arguments;                                                        \
+    }                                                                                            \
+    CUresult symbol parameters                                                                   \
+    {                                                                                            \
+        if (__builtin_expect(!(is_quiet), 0))                                                    \
+            return slow_##symbol arguments;                                                      \
+        const __typeof__(&symbol) real =                                                         \
+            (__typeof__(&symbol))__atomic_load_n(&ms_real[MS_ENTRY_##symbol], __ATOMIC_ACQUIRE); \
+        if (__builtin_expect(real != NULL, 1))                                                   \
+            return real arguments;                                                               \
+        return slow_##symbol arguments;                                                          \
+    }                                                                                            \
+    static CUresult inside_##symbol parameters
+
+/* The null address. For a copy or set that strays (ms_strays), the driver is called with this
+ * address, so that it checks its other arguments first and then refuses the call. */
+#define MS_NOWHERE ((CUdeviceptr)0)
