@@ -46,11 +46,11 @@ class Machine:
             file.write(COMPILER % shutil.which("cc"))
         os.chmod(self.compiler, 0o755)
 
-    def configure(self, *options):
+    def configure(self, *options, compiler=None):
         """(exit status, output, names of the targets)"""
         build = tempfile.mkdtemp(dir=self.folder)
         done = subprocess.run([*self.meson, "setup", build, self.source, "--wrap-mode=nodownload", *self.options, *options],
-                              env=dict(os.environ, CC=self.compiler, CFLAGS="", LDFLAGS=""), capture_output=True,
+                              env=dict(os.environ, CC=compiler or self.compiler, CFLAGS="", LDFLAGS=""), capture_output=True,
                               text=True, check=False)
         targets = []
         if done.returncode == 0:
@@ -86,6 +86,16 @@ def check_switched_off(machine):
           summary_of(text, "heap") == "libc" and "metashard-plan" not in targets, text)
 
 
+def check_without_nccl(machine):
+    """Where its header cannot be used, what needs it is left out, and all else is there."""
+    headers = tempfile.mkdtemp(dir=machine.folder)
+    with open(os.path.join(headers, "nccl.h"), "w", encoding="utf-8") as file:
+        file.write("#error missing\n")
+    status, text, targets = machine.configure("-Dtests=true", f"-Dnccl-headers={headers}", compiler="cc")
+    check("the tests can be built without the header of NCCL", status == 0 and "fuzz" in targets and
+          "nccl" not in targets, text if status else targets)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--meson", required=True)
@@ -95,6 +105,7 @@ def main():
         machine = Machine(folder, shlex.split(options.meson)[:-1], options.cuda)
         check_without_packages(machine)
         check_switched_off(machine)
+        check_without_nccl(machine)
     print(f"1..{len(results)}")
     return 0 if all(results) else 1
 

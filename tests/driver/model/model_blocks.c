@@ -81,7 +81,8 @@ static void make_memory(struct model_block *block)
         break;
     case MODEL_MAPPED:
         OK(cuMemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-        block->part = (block->bytes / 2 / granule + 1) * granule;
+        /* Of an odd number the part behind the border is longer by up to 8. */
+        block->part = ((block->bytes / 2 + 8) / granule + 1) * granule;
         map_block(block);
         break;
     case MODEL_REPORTED:
