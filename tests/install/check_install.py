@@ -86,6 +86,15 @@ def check_manuals(mandir, tools):
           [os.path.join(mandir, "man" + section, f"{name}.{section}") for section, name in pages])
 
 
+def check_links(folder):
+    dead = []
+    for page in (name for name in os.listdir(folder) if name.endswith(".md")):
+        with open(os.path.join(folder, page), encoding="utf-8") as file:
+            links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", file.read())
+        dead += [(page, link) for link in links if "://" not in link and not os.path.exists(os.path.join(folder, link))]
+    check("no link of the installed pages is dead", dead, [])
+
+
 def check_pkg_config(options, root):
     """The preload as pkg-config tells it, below the folder; None without pkg-config."""
     if shutil.which("pkg-config") is None:
@@ -201,6 +210,7 @@ def main():
         check("every file is where it should be, and no other", sorted(files_below(root)),
               sorted(wanted_files(options, tools)))
         check_manuals(below["mandir"], tools)
+        check_links(os.path.join(below["datadir"], "doc", "metashard"))
         library = check_pkg_config(options, root) or below["libdir"] + "/libmetashard.so"
         check_bash(below["datadir"] + "/bash-completion/completions", tools, below["bindir"])
         check_other_shells(below["datadir"], tools)
