@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/calls/program_mappings.h"
 
+#include <time.h>
+
+#include "runtime/base/clock.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
@@ -12,6 +15,7 @@
 #include "runtime/memory/publish.h"
 #include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/active_plan.h"
+#include "runtime/state/caller.h"
 
 static struct ms_lock turn = MS_LOCK_INIT(program_mappings);
 
@@ -197,20 +201,41 @@ static CUresult make_mapping_real(const struct ms_handle *handle,
     return result;
 }
 
+/*
+ * The device cannot be waited for while a stream captures: that would end the capture. The driver
+ * allows the program's call meanwhile (ms_capture_allows), so it waits for the end of captures, for
+ * a while: the capturing thread may wait for this one.
+ */
+static bool capture_ends(CUresult result, int *steps)
+{
+    enum { STEP_NS = MS_NS_PER_MS, MOST_STEPS = 2000 };
+    if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        return false;
+    if ((*steps)++ == MOST_STEPS) {
+        ms_log(MS_ERROR,
+               "%s failed: memory of a handle that the program keeps is in several "
+               "pieces, which are not joined while a stream captures; end the capture first",
+               ms_caller);
+        return false;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+    return true;
+}
+
 static CUresult make_real(struct ms_handle *handle)
 {
     CUmemGenericAllocationHandle real = 0;
     CUresult result = ms_capture_allows();
     if (handle->real != 0 || result != CUDA_SUCCESS)
         return result;
-    int attempts = 0;
+    int attempts = 0, steps = 0;
     const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
     if (handle->address == 0)
         result = create_memory(handle, &real);
     else
         do
             result = make_mapping_real(handle, &real);
-        while (ms_try_bytes_again(result, &attempts));
+        while (ms_try_bytes_again(result, &attempts) || capture_ends(result, &steps));
     ms_why_end(why);
     if (result != CUDA_SUCCESS)
         return result;

@@ -808,6 +808,47 @@ static void *map_and_unmap(void *seed_)
     return NULL;
 }
 
+static _Atomic bool captures;
+
+/* A capture that forbids other threads nothing. */
+static void *capture_for_a_while(void *unused)
+{
+    CUstream stream;
+    CUgraph graph;
+    (void)unused;
+    OK(cuCtxSetCurrent(threads.context));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    captures = true;
+    usleep(30000);
+    OK(cuStreamEndCapture(stream, &graph));
+    captures = false;
+    OK(cuGraphDestroy(graph));
+    return NULL;
+}
+
+/* Its memory came in two pieces, with a gap between them. */
+MS_TEST(memory_is_unmapped_and_its_handle_kept_while_another_thread_captures)
+{
+    pthread_t capturer;
+    uint32_t word;
+    threads.context = start();
+    const CUdeviceptr address = reserve(8 * MIB);
+    const CUmemGenericAllocationHandle handle = map_new(address, 8 * MIB);
+    OK(cuMemsetD32(address, 21, 2 * MIB));
+    OK(cuMemcpyDtoH(&word, address, 4));
+    OK(cuMemcpyDtoH(&word, address + 6 * MIB, 4));
+    CHECK_EQ(pthread_create(&capturer, NULL, capture_for_a_while, NULL), 0);
+    while (!captures)
+        usleep(100);
+    OK(cuMemUnmap(address, 8 * MIB));
+    CHECK_EQ(pthread_join(capturer, NULL), 0);
+    map(address, 8 * MIB, handle);
+    check_same(address, 8 * MIB, 21);
+    unmap(address, 8 * MIB, handle);
+    OK(cuMemAddressFree(address, 8 * MIB));
+}
+
 MS_TEST(two_threads_map_while_a_third_copies)
 {
     pthread_t mappers[2];
