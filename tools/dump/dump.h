@@ -57,7 +57,7 @@ extern const struct total_name {
 } total_names[TOTAL_COUNT];
 
 /* Those of a line for each process, the most important first. */
-enum { PROCESS_TOTALS = 8 };
+enum { PROCESS_TOTALS = 7 };
 extern const enum total process_totals[PROCESS_TOTALS];
 
 struct totals totals_of(const struct ms_snapshot *snapshot);

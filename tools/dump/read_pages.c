@@ -125,7 +125,7 @@ const struct total_name total_names[TOTAL_COUNT] = {
 const enum total process_totals[PROCESS_TOTALS] = {TOTAL_BACKED_PEAK, TOTAL_LIVE_PEAK,
                                                    TOTAL_SAVED,       TOTAL_BACKED,
                                                    TOTAL_DEFERRED,    TOTAL_SKIPPED,
-                                                   TOTAL_COPIED,      TOTAL_REQUESTED};
+                                                   TOTAL_COPIED};
 
 struct totals totals_of(const struct ms_snapshot *snapshot)
 {
