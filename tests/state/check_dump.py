@@ -239,6 +239,16 @@ def check_merged(folder, data):
           (0, "", "metashard-list/1", True))
 
 
+def check_jobs(folder, data):
+    """What launchers call the job: the first that is there, but for torchrun's "none", as far as it fits."""
+    none = {name: "" for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")}
+    for given, wanted in (({"PBS_JOBID": "12.server", "TORCHELASTIC_RUN_ID": "7f"}, "12.server"), ({"LSB_JOBID": "8"}, "8"),
+                          ({"TORCHELASTIC_RUN_ID": "none"}, None), ({"TORCHELASTIC_RUN_ID": "\x1b" + "x" * 40}, "?" + "x" * 22)):
+        job = start_job(folder, data, **{**none, **given})
+        kill(job)
+        check(f"the job of {given}", json.loads(dump("show", page_of(folder, job), "--json")[1])["job"], wanted)
+
+
 def check_diff(folder, data):
     job = start_job(folder, data)
     copy = os.path.join(folder, "copy")
@@ -528,6 +538,7 @@ def main():
         check_sealed(folder, data)
         check_explained_ranks(folder, data)
         check_merged(folder, data)
+        check_jobs(folder, data)
         check_diff(folder, data)
         check_usage()
         check_full(folder, data)
