@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 const struct ms_launcher ms_launchers[MS_LAUNCHERS] = {
     {"RANK", "WORLD_SIZE"},
@@ -34,4 +35,17 @@ bool ms_launcher_rank(uint32_t *rank_out, uint32_t *world_out)
         return true;
     }
     return false;
+}
+
+const char *ms_launcher_job(void)
+{
+    static const char *const names[] = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID",
+                                        "TORCHELASTIC_RUN_ID"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *text = secure_getenv(names[i]);
+        /* "none" is torchrun's id where it was given none. */
+        if (text != NULL && text[0] != '\0' && strcmp(text, "none") != 0)
+            return text;
+    }
+    return "";
 }

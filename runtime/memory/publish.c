@@ -268,6 +268,7 @@ void ms_publish_device(CUdevice device)
 {
     static _Atomic uint64_t asked;
     char name[120] = "";
+    size_t bytes;
     const uint64_t bit = UINT64_C(1) << (device & 63);
     const bool is_logged = ms_config.log.level >= MS_INFO;
     if ((!ms_is_recorded() && !is_logged) || (atomic_fetch_or(&asked, bit) & bit) != 0)
@@ -275,6 +276,8 @@ void ms_publish_device(CUdevice device)
     if (ms_driver.device_get_name != NULL &&
         ms_driver.device_get_name(name, sizeof(name), device) == CUDA_SUCCESS)
         ms_state_set_device((uint32_t)device, name);
+    if (ms_driver.device_total_mem(&bytes, device) == CUDA_SUCCESS)
+        ms_count(MS_COUNT_DEVICE_BYTES, bytes);
     if (is_logged)
         log_start(device, name);
 }

@@ -10,7 +10,7 @@
  * All numbers are of fixed width and little-endian; texts are UTF-8, cut to fit, and end with a
  * zero. The header has the offset, number and size of each section's records. Any change of a
  * record or of a field's meaning must raise MS_STATE_VERSION: readers of another version refuse the
- * file.
+ * file. What is reserved is zero, and may become a field of which zero means that it is unknown.
  *
  * Records that begin with `sequence` may be written at any time. The sequence is even while the
  * record is whole, odd while it is being written, and 0 before the first write. A reader must
@@ -66,9 +66,9 @@ struct ms_state_process {
     uint64_t started_monotonic_ns; /* the same moment; all other times count from it */
     uint64_t ended_ns;             /* 0: it has not ended, or not by exit */
     uint32_t rank, world;          /* MS_STATE_NO_RANK: not known */
-    uint64_t reserved[3];
-    char version[32]; /* of MetaShard */
-    char boot[40];    /* /proc/sys/kernel/random/boot_id */
+    char job[24];                  /* the launcher's name for it, cut to fit; "": not known */
+    char version[32];              /* of MetaShard */
+    char boot[40];                 /* /proc/sys/kernel/random/boot_id */
     char host[64];
     char command[1024]; /* arguments, with spaces between them */
     char folder[256];

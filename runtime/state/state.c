@@ -155,6 +155,7 @@ static void describe_process(struct ms_state_process *process, bool has_command)
     };
     if (!ms_launcher_rank(&process->rank, &process->world))
         process->rank = process->world = MS_STATE_NO_RANK;
+    PUT_TEXT(process->job, ms_launcher_job());
     PUT_TEXT(process->version, ms_version);
     PUT_TEXT(process->boot, identity.boot);
     if (gethostname(text, sizeof(text)) == 0)

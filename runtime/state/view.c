@@ -400,6 +400,7 @@ static uint64_t time_of(const struct ms_snapshot *snapshot)
 static void clean_process(struct ms_snapshot *snapshot)
 {
     struct ms_state_process *process = &snapshot->process;
+    CLEAN(process->job);
     CLEAN(process->version);
     CLEAN(process->boot);
     CLEAN(process->host);

@@ -78,8 +78,12 @@ def check_running(folder, job):
     check("and said to run", out.startswith(f"process {job.pid}, rank 1 of 2: running for "))
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
     check("it is in the list, with its age and its folder",
-          re.search(rf"^ *{job.pid} +1 running +\d+ (s|min) .* 28\.0 MiB .*/job .* \({re.escape(os.getcwd())}\)$", out, re.M)
-          is not None or out)
+          re.search(rf"^ *{job.pid} +1 running +\d+ (s|min) .* 23\.0 MiB  job 4711: .*/job .* \({re.escape(os.getcwd())}\)$",
+                    out, re.M) is not None or out)
+    narrow = dump("list", "--width", "80", METASHARD_STATE_DIR=folder)[1]
+    check("where a terminal is narrow, its command has a line of its own, with the end of the folder", re.search(
+        rf"^ *{job.pid} +1 running .* 23\.0 MiB\n +job 4711: \S.*{re.escape(os.path.basename(os.getcwd()))}\)$", narrow,
+        re.M) is not None or narrow)
 
 
 def check_killed(folder, job):
@@ -93,6 +97,7 @@ def check_killed(folder, job):
             "what it was worth, first": r"^  in .*\n\n  peak 6\.0 MiB instead of 23\.0 MiB \(-74 %\), of these allocations$",
             "causes before the tables": r"(?s)^Causes by bytes\n.*^Blocks by size\n",
             "what was saved": r"^  saved +17\.0 MiB ", "what was skipped": r"^  skipped +16\.0 MiB ",
+            "the job": r"^  in .*, job 4711, MetaShard ",
             "the command": r"^  \S+/job .* wait$", "the time": r"^  time +[\d.]+ [mu]?s ",
             "a block that was not touched": r"^  3 .* 8\.0 MiB +0 B +8\.0 MiB  deferred  second\.weight  file$",
             "a tensor by its name": r"^Tensors by name\n.*\n +8\.0 MiB +8\.0 MiB +64 B  first\.weight$",
@@ -108,13 +113,15 @@ def check_json(folder, job):
     status, out, errors = dump("show", page_of(folder, job), "--json")
     check("as JSON", (status, errors), (0, ""))
     page = json.loads(out)
-    check("process", (page["pid"], page["rank"], page["world_size"], page["state"]), (job.pid, 1, 2, "killed"))
+    check("process", (page["pid"], page["rank"], page["world_size"], page["job"], page["state"]),
+          (job.pid, 1, 2, "4711", "killed"))
     check("figures", {name: page[name] for name in (
         "requested_bytes", "deferred_bytes", "backed_bytes", "backed_bytes_peak", "h2d_bytes", "live_bytes",
-        "fallbacks", "skipped_bytes", "saved_bytes", "torn_records")},
+        "fallbacks", "skipped_bytes", "saved_bytes", "torn_records", "device_bytes")},
         {"requested_bytes": 28 * MIB, "deferred_bytes": 19 * MIB - 64, "backed_bytes": 6 * MIB,
          "backed_bytes_peak": 6 * MIB, "h2d_bytes": 64, "live_bytes": 23 * MIB, "fallbacks": 1,
-         "skipped_bytes": 16 * MIB - 64, "saved_bytes": 17 * MIB, "torn_records": 0})
+         "skipped_bytes": 16 * MIB - 64, "saved_bytes": 17 * MIB, "torn_records": 0,
+         "device_bytes": 512 * MIB})
     check("blocks by size", [(block["bytes"], block["deferred_bytes"], block["state"]) for block in page["blocks"]],
           [(8 * MIB, 8 * MIB - 64, "partly"), (8 * MIB, 8 * MIB, "deferred"), (4 * MIB, 0, "resident"),
            (3 * MIB, 3 * MIB, "deferred")])
@@ -212,10 +219,10 @@ def check_merged(folder, data):
         kill(job)
     status, out, errors = dump("show", *pages)
     check("several processes are one view", (status, errors), (0, ""))
-    rows = re.findall(r"^ +(\d) +(\d+) killed +28\.0 MiB", out, re.M)
+    rows = re.findall(r"^ +(\d) +(\d+) killed +6\.0 MiB +23\.0 MiB +17\.0 MiB ", out, re.M)
     check("with a row for each rank, in their order", rows, [(str(rank), str(jobs[(1, 2, 0)[rank]].pid))
                                                             for rank in range(3)])
-    check("and their sum", re.search(r"^ +all +84\.0 MiB", out, re.M) is not None)
+    check("and their sum", re.search(r"^ +all +18\.0 MiB +69\.0 MiB ", out, re.M) is not None)
     check("causes are added up", re.search(r"^ +12\.0 MiB +3 .* fallback +cuLaunchKernel, fill32", out, re.M) is not None)
     status, out, errors = dump("show", *pages, "--json")
     view = json.loads(out)
@@ -223,13 +230,23 @@ def check_merged(folder, data):
                       [process["rank"] for process in view["processes"]]), (None, None, 84 * MIB, 18 * MIB, [0, 1, 2]))
     check_schema(view, "several processes")
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
-    check("the list has them all", len(re.findall(r" killed .* 28\.0 MiB ", out)) >= 3)
+    check("the list has them all", len(re.findall(r" killed .* 23\.0 MiB  ", out)) >= 3)
     status, out, errors = dump("list", "--json", METASHARD_STATE_DIR=folder)
     listed = json.loads(out)
     killed = [process for process in listed["processes"]
               if (process["state"], process["requested_bytes"]) == ("killed", 28 * MIB) and "blocks" not in process]
     check("the list as JSON has them all, and nothing long", (status, errors, listed["format"], len(killed) >= 3),
           (0, "", "metashard-list/1", True))
+
+
+def check_jobs(folder, data):
+    """What launchers call the job: the first that is there, but for torchrun's "none", as far as it fits."""
+    none = {name: "" for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")}
+    for given, wanted in (({"PBS_JOBID": "12.server", "TORCHELASTIC_RUN_ID": "7f"}, "12.server"), ({"LSB_JOBID": "8"}, "8"),
+                          ({"TORCHELASTIC_RUN_ID": "none"}, None), ({"TORCHELASTIC_RUN_ID": "\x1b" + "x" * 40}, "?" + "x" * 22)):
+        job = start_job(folder, data, **{**none, **given})
+        kill(job)
+        check(f"the job of {given}", json.loads(dump("show", page_of(folder, job), "--json")[1])["job"], wanted)
 
 
 def check_diff(folder, data):
@@ -268,12 +285,30 @@ def check_settled(folder):
           ["3.0 MiB last after 0.0 us: the program has moved on", "2.0 MiB last after 0.0 us: a capture begins"])
 
 
+def check_names(folder):
+    """Tensors differ at the end of their names."""
+    path = os.path.join(folder, "names")
+    parts = make_page.records()
+    names = [f"model.language_model.model.layers.{i}.self_attn.q_proj.weight" for i in (7, 8)]
+    parts["blocks"] = [make_page.block(i, 1000, name=name) for i, name in enumerate(names, 1)]
+    parts["events"] = [make_page.event(0, kind=10, what=names[0])]
+    with open(path, "wb") as file:
+        file.write(make_page.page(parts))
+    out = dump("show", path, "--width", "80")[1]
+    for name in names:
+        check("a narrow terminal has the end of a tensor's name, in blocks and in tensors",
+              (len(re.findall("…\\S*" + re.escape(name[-26:]) + "$", out, re.M)), name in out), (2, False))
+    check("and in events", re.search(r"out-of-plan read .* …\S*proj\.weight$", out, re.M) is not None or out)
+
+
 def check_terminal(page):
     plain = dump("show", page)[1]
     check("plain when piped", "\033" in plain, False)
     check("coloured when asked to", "\033[31mprocess" in dump("show", page, "--color", "always")[1])
-    narrow = dump("show", page, "--width", "50")[1]
-    check("cut to a width", max(map(len, narrow.splitlines())), 50)
+    for width in (50, 80, 120):
+        lines = dump("show", page, "--width", str(width))[1].splitlines()
+        check(f"cut to {width} characters, and what is cut ends with an ellipsis",
+              (max(map(len, lines)), {len(line) for line in lines if line.endswith("…")}), (width, {width}))
     status, _, errors = dump("show", page, "--width", "wide")
     check("a width that is none", (status, "expected a number" in errors), (2, True))
     leader, follower = pty.openpty()
@@ -488,13 +523,14 @@ def main():
         with open(data, "wb") as file:
             file.write(checkpoint_header() + os.urandom(16 * MIB))
         time.sleep(0.05) # a file that was changed just now is not trusted yet
-        job = start_job(folder, data, RANK="1", WORLD_SIZE="2")
+        job = start_job(folder, data, RANK="1", WORLD_SIZE="2", SLURM_JOB_ID="4711", SIMCUDA_MEMORY_MIB="512")
         check_running(folder, job)
         kill(job)
         check_killed(folder, job)
         check_json(folder, job)
         check_terminal(page_of(folder, job))
         check_settled(folder)
+        check_names(folder)
         check_bad(folder, page_of(folder, job))
         check_hostile(folder)
         check_paths(folder, data)
@@ -502,6 +538,7 @@ def main():
         check_sealed(folder, data)
         check_explained_ranks(folder, data)
         check_merged(folder, data)
+        check_jobs(folder, data)
         check_diff(folder, data)
         check_usage()
         check_full(folder, data)

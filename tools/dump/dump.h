@@ -55,6 +55,11 @@ extern const struct total_name {
     const char *figure; /* in the JSON */
     const char *term, *meaning;
 } total_names[TOTAL_COUNT];
+
+/* Those of a line for each process, the most important first. */
+enum { PROCESS_TOTALS = 7 };
+extern const enum total process_totals[PROCESS_TOTALS];
+
 struct totals totals_of(const struct ms_snapshot *snapshot);
 
 /* "running", "ended", "killed" (without having ended by exit) or "unknown"; and the same before a

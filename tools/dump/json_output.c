@@ -230,6 +230,10 @@ static void put_facts(struct writer *object, const struct ms_snapshot *snapshot)
     put_string(object, "state", life_name(snapshot));
     put_string(object, "version", process->version);
     put_string(object, "page", snapshot->path);
+    if (process->job[0] != '\0')
+        put_string(object, "job", process->job);
+    else
+        put_value(object, "job", "null");
     put_string(object, "host", process->host);
     put_string(object, "command", process->command);
     put_string(object, "folder", process->folder);

@@ -8,6 +8,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#define ELLIPSIS "\u2026"
+enum { MOST_BYTES = 8192 };
+
 static bool has_color;
 static size_t width; /* in characters; 0: no limit */
 
@@ -74,25 +77,63 @@ static size_t bytes_of(const char *text, size_t characters)
     return at;
 }
 
-static size_t characters_of(const char *text, size_t bytes)
+size_t text_length(const char *text)
 {
     size_t count = 0;
-    for (size_t i = 0; i < bytes; i++)
-        count += !is_inside(text[i]);
+    for (; *text != '\0'; text++)
+        count += !is_inside(*text);
     return count;
 }
 
-static void put(enum color color, const char *text, size_t bytes)
+static char *long_buffer(void)
+{
+    static char buffers[4][MOST_BYTES];
+    static unsigned turn;
+    return buffers[turn++ % 4];
+}
+
+const char *text_begin(const char *text, size_t room)
+{
+    if (text_length(text) <= room)
+        return text;
+    char *out = long_buffer();
+    snprintf(out, MOST_BYTES, "%.*s%s", (int)bytes_of(text, room > 0 ? room - 1 : 0), text,
+             room > 0 ? ELLIPSIS : "");
+    return out;
+}
+
+const char *text_end(const char *text, size_t room)
+{
+    const size_t length = text_length(text);
+    if (length <= room)
+        return text;
+    char *out = long_buffer();
+    snprintf(out, MOST_BYTES, "%s%s", room > 0 ? ELLIPSIS : "",
+             text + bytes_of(text, length - (room > 0 ? room - 1 : 0)));
+    return out;
+}
+
+size_t line_room(size_t used)
+{
+    return width == 0 ? SIZE_MAX : width > used ? width - used : 0;
+}
+
+bool line_is_narrow(size_t characters)
+{
+    return width > 0 && width < characters;
+}
+
+static void put(enum color color, const char *text)
 {
     if (has_color && color != PLAIN)
-        printf("%s%.*s\033[0m\n", codes[color], (int)bytes, text);
+        printf("%s%s\033[0m\n", codes[color], text);
     else
-        printf("%.*s\n", (int)bytes, text);
+        printf("%s\n", text);
 }
 
 void line(enum color color, const char *format, ...)
 {
-    char text[8192];
+    char text[MOST_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
@@ -101,29 +142,41 @@ void line(enum color color, const char *format, ...)
     while (bytes > 0 && text[bytes - 1] == ' ')
         bytes--;
     text[bytes] = '\0';
-    if (width > 0 && characters_of(text, bytes) > width)
-        bytes = bytes_of(text, width);
-    put(color, text, bytes);
+    put(color, text_begin(text, line_room(0)));
+}
+
+/* Breaks the text between words. `first`: how far the first line is indented. */
+static void wrap(enum color color, size_t first, size_t indent, size_t whole, const char *text)
+{
+    char out[MOST_BYTES];
+    for (size_t before = first; *text != '\0'; before = indent) {
+        size_t bytes = bytes_of(text, whole - before);
+        size_t space = bytes;
+        while (text[bytes] != '\0' && space > 0 && text[space] != ' ')
+            space--;
+        if (space > 0) /* otherwise it is one long word, which is cut */
+            bytes = space;
+        snprintf(out, sizeof(out), "%*s%.*s", (int)before, "", (int)bytes, text);
+        put(color, out);
+        text += bytes;
+        while (*text == ' ')
+            text++;
+    }
 }
 
 void paragraph(enum color color, unsigned indent, const char *text)
 {
     const size_t whole = width > 8 ? width : 100;
     indent = whole > indent + 20 ? indent : 4;
-    char out[8192];
-    while (*text != '\0') {
-        size_t bytes = bytes_of(text, whole - indent);
-        size_t space = bytes;
-        while (text[bytes] != '\0' && space > 0 && text[space] != ' ')
-            space--;
-        if (space > 0) /* otherwise it is one long word, which is cut */
-            bytes = space;
-        snprintf(out, sizeof(out), "%*s%.*s", (int)indent, "", (int)bytes, text);
-        put(color, out, strlen(out));
-        text += bytes;
-        while (*text == ' ')
-            text++;
-    }
+    wrap(color, indent, indent, whole, text);
+}
+
+void hanging(enum color color, unsigned indent, const char *text)
+{
+    if (width > indent + 20)
+        wrap(color, 0, indent, width, text);
+    else
+        line(color, "%s", text);
 }
 
 static char *buffer(void)

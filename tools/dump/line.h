@@ -16,11 +16,27 @@ enum color life_color(const struct ms_snapshot *snapshot, enum color otherwise);
  * not understood, which was said. */
 bool line_setup(const struct options *options);
 
-/* Prints one line, cut to the width, with its end. */
+/* Prints one line, cut to the width, where it ends with an ellipsis. */
 void line(enum color color, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prints the text in as many lines as it takes, broken between words, each indented. */
 void paragraph(enum color color, unsigned indent, const char *text);
+
+/* The same, but the first line is not indented, and without a width there is only that one. */
+void hanging(enum color color, unsigned indent, const char *text);
+
+/* How many characters of a line are left; very many without a width. */
+size_t line_room(size_t used);
+
+/* The width is less than so many characters. */
+bool line_is_narrow(size_t characters);
+
+size_t text_length(const char *text);
+
+/* The text in so many characters: all of it, or its begin or its end beside an ellipsis. Results
+ * are a few buffers in turn. */
+const char *text_begin(const char *text, size_t room);
+const char *text_end(const char *text, size_t room);
 
 /* "12.0 MiB"; a time as "1.234 s", "12.3 ms" or "12.3 us". Results are a few buffers in turn. */
 const char *bytes_text(uint64_t bytes);

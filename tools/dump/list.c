@@ -99,15 +99,40 @@ static const char *age_text(const struct ms_snapshot *snapshot)
     return text;
 }
 
+/* "job 4711: python train.py (/home/user)", cut in the middle to fit. */
+static void describe(const struct ms_state_process *process, size_t room, char *text, size_t bytes)
+{
+    char job[sizeof(process->job) + 8] = "";
+    if (process->job[0] != '\0')
+        snprintf(job, sizeof(job), "job %s: ", process->job);
+    const char *folder = text_end(process->folder, room / 2);
+    const size_t taken = strlen(job) + text_length(folder) + strlen(" ()");
+    snprintf(text, bytes, "%s%s (%s)", job,
+             text_begin(process->command, room > taken ? room - taken : 1), folder);
+}
+
+enum { FIGURES_WIDTH = 80, INDENT = 11 };
+
+/* Behind the figures there is no room for a command, so it is in a line of its own. */
+static bool is_narrow(void)
+{
+    return line_is_narrow(FIGURES_WIDTH + 35);
+}
+
 static void show_row(const struct ms_snapshot *snapshot)
 {
+    char text[sizeof(struct ms_state_process)];
     const struct totals totals = totals_of(snapshot);
-    line(life_color(snapshot, PLAIN), "%9" PRIu64 " %5s %-8s %7s %10s %11s %11s %11s %11s  %s (%s)",
-         snapshot->process.pid, rank_text(snapshot, ""), life_name(snapshot), age_text(snapshot),
-         time_text(snapshot->taken_ns), total_text(&totals, TOTAL_REQUESTED),
-         total_text(&totals, TOTAL_DEFERRED), total_text(&totals, TOTAL_BACKED),
-         total_text(&totals, TOTAL_BACKED_PEAK), snapshot->process.command,
-         snapshot->process.folder);
+    const enum color color = life_color(snapshot, PLAIN);
+    describe(&snapshot->process, line_room(is_narrow() ? INDENT : FIGURES_WIDTH), text,
+             sizeof(text));
+    line(color, "%9" PRIu64 " %5s %-7s %7s %10s %11s %11s %11s  %s", snapshot->process.pid,
+         rank_text(snapshot, ""), life_name(snapshot), age_text(snapshot),
+         time_text(snapshot->taken_ns), total_text(&totals, TOTAL_BACKED),
+         total_text(&totals, TOTAL_BACKED_PEAK), total_text(&totals, TOTAL_LIVE_PEAK),
+         is_narrow() ? "" : text);
+    if (is_narrow())
+        line(color, "%*s%s", INDENT, "", text);
 }
 
 static void show_rows(const struct view *view)
@@ -116,8 +141,9 @@ static void show_rows(const struct view *view)
         printf("no process has a state page in %s\n", folders_text());
         return;
     }
-    line(DIM, "%9s %5s %-8s %7s %10s %11s %11s %11s %11s  %s", "pid", "rank", "state", "begun",
-         "for", "requested", "deferred", "backed", "at most", "command (folder)");
+    line(DIM, "%9s %5s %-7s %7s %10s %11s %11s %11s  %s", "pid", "rank", "state", "age", "ran",
+         total_names[TOTAL_BACKED].term, total_names[TOTAL_BACKED_PEAK].term,
+         total_names[TOTAL_LIVE_PEAK].term, is_narrow() ? "" : "job: command (folder)");
     for (size_t i = 0; i < view->count; i++)
         show_row(&view->processes[i]);
 }

@@ -18,7 +18,8 @@ static void show_title(const struct ms_snapshot *snapshot)
     line(life_color(snapshot, BOLD), "%s: %s %s", process_name(snapshot), life_words(snapshot),
          time_text(snapshot->taken_ns));
     line(PLAIN, "  %s", process->command);
-    line(DIM, "  in %s on %s, MetaShard %s", process->folder, process->host, process->version);
+    line(DIM, "  in %s on %s%s%s, MetaShard %s", process->folder, process->host,
+         process->job[0] != '\0' ? ", job " : "", process->job, process->version);
 }
 
 /* What it was worth, before all figures. */
@@ -129,9 +130,23 @@ static void describe_source(const struct ms_state_block *block, char *text, size
     }
 }
 
+/* The columns of address and device, for which a narrow terminal has no room. */
+static bool has_place(void)
+{
+    return !line_is_narrow(110);
+}
+
+/* The buffer is one for all. */
+static const char *place_text(const struct ms_state_block *block)
+{
+    static char text[48];
+    snprintf(text, sizeof(text), " 0x%012" PRIx64 " %3" PRIu32, block->address, block->device);
+    return has_place() ? text : "";
+}
+
 static void show_block(const struct ms_state_block *block)
 {
-    char source[256], cause[256] = "";
+    char source[256], cause[256] = "", start[128];
     const bool is_part = (block->flags & MS_BLOCK_PART) != 0;
     describe_source(block, source, sizeof(source));
     if (block->backed_bytes > 0 && !is_part)
@@ -140,10 +155,16 @@ static void show_block(const struct ms_state_block *block)
                  block->backed_reason != MS_REASON_CALL ? ": " : "",
                  block->backed_reason != MS_REASON_CALL ? ms_reason_text(block->backed_reason)
                                                         : "");
-    line(PLAIN, "  %s%-6" PRIu64 " 0x%012" PRIx64 " %3" PRIu32 " %11s %11s %11s  %-8s  %s%s%s%s",
-         is_part ? " " : "", block->id, block->address, block->device, bytes_text(block->bytes),
-         is_part ? "" : bytes_text(block->backed_bytes), bytes_text(block->deferred_bytes),
-         block_state(block), block->name, block->name[0] != '\0' ? "  " : "", source, cause);
+    snprintf(start, sizeof(start), "  %s%-6" PRIu64 "%s %10s %10s %10s  %-8s  ", is_part ? " " : "",
+             block->id, place_text(block), bytes_text(block->bytes),
+             is_part ? "" : bytes_text(block->backed_bytes), bytes_text(block->deferred_bytes),
+             block_state(block));
+    /* The source is a few words; a narrow terminal has room for the name alone. */
+    const size_t room = line_room(strlen(start)), kept = has_place() ? strlen(source) + 2 : 0;
+    const char *name = text_end(block->name, room > 2 * kept ? room - kept : room / 2);
+    const bool is_full = kept == 0 && text_length(name) + 2 >= room;
+    line(PLAIN, "%s%s%s%s%s", start, name, name[0] != '\0' ? "  " : "", is_full ? "" : source,
+         is_full ? "" : cause);
 }
 
 static void show_rest(size_t shown, size_t all)
@@ -160,8 +181,9 @@ static void show_blocks(const struct ms_snapshot *snapshot)
         return;
     line(PLAIN, "%s", "");
     line(BOLD, "Blocks by size");
-    line(DIM, "  %-6s %-14s %3s %11s %11s %11s  %-8s  %s", "id", "address", "dev", "bytes",
-         "backed", "deferred", "state", "tensor, where the bytes come from, why it has memory");
+    line(DIM, "  %-6s%s %10s %10s %10s  %-8s  %s", "id", has_place() ? " address        dev" : "",
+         "bytes", "backed", "deferred", "state",
+         "tensor, where the bytes come from, why it has memory");
     for (size_t i = 0; i < count && i < SHOWN_BLOCKS; i++)
         show_block(&snapshot->blocks[i]);
     show_rest(SHOWN_BLOCKS, count);
@@ -181,7 +203,8 @@ static void show_tensors(const struct view *view)
     }
     for (size_t i = 0; i < count && i < SHOWN_TENSORS && rows != NULL; i++)
         line(PLAIN, "  %11s %11s %11s  %s", bytes_text(rows[i].bytes),
-             bytes_text(rows[i].deferred_bytes), bytes_text(rows[i].present_bytes), rows[i].name);
+             bytes_text(rows[i].deferred_bytes), bytes_text(rows[i].present_bytes),
+             text_end(rows[i].name, line_room(39)));
     show_rest(SHOWN_TENSORS, count);
     free(rows);
 }
@@ -206,11 +229,14 @@ static bool is_given(const struct ms_state_cause *cause)
 static void show_cause(const struct ms_state_cause *cause)
 {
     const bool is_plain = cause->reason == MS_REASON_CALL && cause->kind != MS_EVENT_MATERIALISE;
-    line(event_color(cause->kind), "  %11s %7" PRIu64 " %10s  %-16s %s%s%s%s%s",
-         bytes_text(cause->bytes), cause->count,
-         cause->duration_ns > 0 ? time_text(cause->duration_ns) : "",
-         ms_event_kind_name(cause->kind), cause->call, cause->text[0] != '\0' ? ", " : "",
-         cause->text, is_plain ? "" : ": ", is_plain ? "" : ms_reason_text(cause->reason));
+    char text[1024];
+    snprintf(text, sizeof(text), "  %11s %7" PRIu64 " %10s  %-16s %s%s%s%s%s",
+             bytes_text(cause->bytes), cause->count,
+             cause->duration_ns > 0 ? time_text(cause->duration_ns) : "",
+             ms_event_kind_name(cause->kind), cause->call,
+             cause->call[0] != '\0' && cause->text[0] != '\0' ? ", " : "", cause->text,
+             is_plain ? "" : ": ", is_plain ? "" : ms_reason_text(cause->reason));
+    hanging(event_color(cause->kind), 34, text);
     if (cause->sentence[0] != '\0')
         paragraph(DIM, 34, cause->sentence);
 }
@@ -243,12 +269,21 @@ static void show_event(const struct ms_snapshot *snapshot, const struct ms_state
     char block[32] = "";
     if (event->block > 0)
         snprintf(block, sizeof(block), "%" PRIu64, event->block);
-    line(event_color(event->kind), "  %s%12.6f %-16s %11s %10s %6s  %s%s%s%s%s", rank,
-         (double)event->time_ns / 1e9, ms_event_kind_name(event->kind), bytes_text(event->bytes),
-         event->duration_ns > 0 ? time_text(event->duration_ns) : "", block, event->call,
-         event->text[0] != '\0' ? ", " : "", event->text,
-         event->reason != MS_REASON_CALL ? ": " : "",
-         event->reason != MS_REASON_CALL ? ms_reason_text(event->reason) : "");
+    /* Where there is no room for both, the kernel or tensor says more than the call. */
+    const bool has_call =
+        event->call[0] != '\0' && !(line_is_narrow(100) && event->text[0] != '\0');
+    char start[192];
+    snprintf(start, sizeof(start), "  %s%11.6f %-16s %10s %9s %5s  %s%s", rank,
+             (double)event->time_ns / 1e9, ms_event_kind_name(event->kind),
+             bytes_text(event->bytes), event->duration_ns > 0 ? time_text(event->duration_ns) : "",
+             block, has_call ? event->call : "", has_call && event->text[0] != '\0' ? ", " : "");
+    const size_t room = line_room(strlen(start));
+    const bool is_tensor = event->kind == MS_EVENT_REMOTE_READ;
+    const bool has_reason =
+        event->reason != MS_REASON_CALL && !(is_tensor && text_length(event->text) >= room);
+    line(event_color(event->kind), "%s%s%s%s", start,
+         is_tensor ? text_end(event->text, room) : event->text, has_reason ? ": " : "",
+         has_reason ? ms_reason_text(event->reason) : "");
 }
 
 static void show_events(const struct view *view, size_t most)
@@ -266,7 +301,7 @@ static void show_events(const struct view *view, size_t most)
         if (snapshot->events_lost > 0)
             line(DIM, "  %" PRIu64 " older events do not fit in the page (METASHARD_STATE_BYTES)",
                  snapshot->events_lost);
-        line(DIM, "  %s%12s %-16s %11s %10s %6s  %s", view->count > 1 ? " rank " : "", "seconds",
+        line(DIM, "  %s%11s %-16s %10s %9s %5s  %s", view->count > 1 ? " rank " : "", "seconds",
              "kind", "bytes", "time", "block", "call, kernel or tensor: why");
         for (size_t i = first; i < count; i++)
             show_event(snapshot, &snapshot->events[i], view->count > 1);
@@ -292,19 +327,16 @@ static void show_one(const struct view *view)
     show_tensors(view);
 }
 
-/* A row of bytes of each kind, or their names if there are none. */
+/* A row of bytes of each kind, or their names if there are none; as many as fit. */
 static void show_rank(enum color color, const char *rank, const char *pid, const char *state,
                       const struct totals *totals)
 {
     char text[256];
-    int used = snprintf(text, sizeof(text), "  %5s %9s %-8s", rank, pid, state);
-    for (enum total i = 0; i < TOTAL_TIME; i++) {
-        const char *term = total_names[i].term;
-        if (i != TOTAL_LIVE && i != TOTAL_LIVE_PEAK)
-            used += snprintf(text + used, sizeof(text) - (size_t)used, " %*s",
-                             strlen(term) > 11 ? (int)strlen(term) : 11,
-                             totals != NULL ? total_text(totals, i) : term);
-    }
+    size_t used = (size_t)snprintf(text, sizeof(text), "  %5s %9s %-8s", rank, pid, state);
+    for (size_t i = 0; i < PROCESS_TOTALS && line_room(used) >= 12; i++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, " %11s",
+                                 totals != NULL ? total_text(totals, process_totals[i])
+                                                : total_names[process_totals[i]].term);
     line(color, "%s", text);
 }
 

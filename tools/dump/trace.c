@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * metashard-dump show --trace: one JSON object in Chrome's trace event format, which Perfetto and
- * chrome://tracing open. Events are slices of their threads, or instants; memory is counters. All
+ * chrome://tracing open. Events are slices of their threads, or instants, named by tensor and
+ * kernel; memory is counters. All
  * processes are on one clock, which starts with the first of them. Entries are in the order of
  * time.
  */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/state/explain.h"
 #include "tools/dump/merge.h"
@@ -24,6 +26,7 @@ struct trace {
     struct writer list;
     struct view view;
     bool has_ids; /* process ids differ; else their numbers stand for them */
+    const struct ms_state_block ***blocks; /* of each process, by id and address */
 };
 
 /* Microseconds, to the nanosecond. */
@@ -89,13 +92,74 @@ static void name_process(struct trace *trace, size_t number)
 
 /* --- what happened */
 
+static int by_place(const void *a, const void *b)
+{
+    const struct ms_state_block *left = *(const struct ms_state_block *const *)a;
+    const struct ms_state_block *right = *(const struct ms_state_block *const *)b;
+    if (left->id != right->id)
+        return left->id < right->id ? -1 : 1;
+    if (left->address != right->address)
+        return left->address < right->address ? -1 : 1;
+    return (int)(left->flags & MS_BLOCK_PART) - (int)(right->flags & MS_BLOCK_PART);
+}
+
+static const struct ms_state_block **sorted_blocks(const struct ms_snapshot *snapshot)
+{
+    const struct ms_state_block **blocks = calloc(snapshot->block_count + 1, sizeof(*blocks));
+    for (size_t i = 0; i < snapshot->block_count && blocks != NULL; i++)
+        blocks[i] = &snapshot->blocks[i];
+    if (blocks != NULL)
+        qsort(blocks, snapshot->block_count, sizeof(*blocks), by_place);
+    return blocks;
+}
+
+/* The block or the part of one that the event's bytes begin in, or NULL. */
+static const struct ms_state_block *block_of(const struct trace *trace, const struct entry *entry)
+{
+    const struct ms_state_event *event = entry->event;
+    const struct ms_state_block wanted = {.id = event->block,
+                                          .address = event->address,
+                                          .flags = MS_BLOCK_PART};
+    const struct ms_state_block *key = &wanted, **blocks = trace->blocks[entry->process];
+    size_t low = 0, high = trace->view.processes[entry->process].block_count;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (by_place(&blocks[middle], &key) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == 0)
+        return NULL;
+    const struct ms_state_block *block = blocks[low - 1];
+    const bool is_in = block->id == event->block && event->address - block->address < block->bytes;
+    return is_in ? block : NULL;
+}
+
+/* "layers.0.weight, fill32 (replay)": the tensor, and the kernel or what else is known. */
+static void name_event(const struct ms_state_event *event, const char *tensor, char *name,
+                       size_t bytes)
+{
+    const char *kind = ms_event_kind_name(event->kind);
+    const char *text = strcmp(event->text, tensor) != 0 ? event->text : "";
+    if (tensor[0] == '\0' && text[0] == '\0')
+        snprintf(name, bytes, "%s", kind);
+    else
+        snprintf(name, bytes, "%s%s%s (%s)", tensor,
+                 tensor[0] != '\0' && text[0] != '\0' ? ", " : "", text, kind);
+}
+
 /* Omits the reason that a call needs the bytes, unless bytes were materialised. */
 static void put_event(struct trace *trace, const struct entry *entry)
 {
     const struct ms_state_event *event = entry->event;
     const char *kind = ms_event_kind_name(event->kind);
+    const struct ms_state_block *block = block_of(trace, entry);
+    const char *tensor = block != NULL ? block->name : "";
+    char name[sizeof(event->text) + sizeof(block->name) + 32];
+    name_event(event, tensor, name, sizeof(name));
     struct writer object = begin_entry(trace, event->duration_ns > 0 ? "X" : "i", entry->time_ns,
-                                       entry->process, event->thread, kind);
+                                       entry->process, event->thread, name);
     if (event->duration_ns > 0)
         put_time(&object, "dur", event->duration_ns);
     else
@@ -108,7 +172,8 @@ static void put_event(struct trace *trace, const struct entry *entry)
     put_value(&arguments, "address", "\"0x%" PRIx64 "\"", event->address);
     const char *const texts[][2] = {{"cause", ms_event_reason_text(event->kind, event->reason)},
                                     {"call", event->call},
-                                    {"text", event->text}};
+                                    {"text", event->text},
+                                    {"tensor", tensor}};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         if (texts[i][1][0] != '\0')
             put_string(&arguments, texts[i][0], texts[i][1]);
@@ -208,15 +273,14 @@ static void put_data(struct writer *object, const struct view *view)
     json_end(&data, '}');
 }
 
-static bool write_events(FILE *file, const struct view *view)
+static void write_entries(FILE *file, const struct view *view,
+                          const struct ms_state_block ***blocks, const struct entry *entries,
+                          size_t count)
 {
-    size_t count;
-    struct entry *entries = entries_of(view, &count);
-    if (entries == NULL)
-        return false;
     struct writer object = json_document(file);
     put_string(&object, "displayTimeUnit", "ms");
-    struct trace trace = {json_begin(&object, "traceEvents", '[', false), *view, ids_differ(view)};
+    struct trace trace = {json_begin(&object, "traceEvents", '[', false), *view, ids_differ(view),
+                          blocks};
     for (size_t p = 0; p < view->count; p++)
         name_process(&trace, p);
     for (size_t i = 0; i < count; i++)
@@ -224,8 +288,24 @@ static bool write_events(FILE *file, const struct view *view)
     json_end(&trace.list, ']');
     put_data(&object, view);
     json_document_end(&object);
+}
+
+static bool write_events(FILE *file, const struct view *view)
+{
+    size_t count, done = 0;
+    struct entry *entries = entries_of(view, &count);
+    const struct ms_state_block ***blocks = calloc(view->count, sizeof(*blocks));
+    while (blocks != NULL && done < view->count &&
+           (blocks[done] = sorted_blocks(&view->processes[done])) != NULL)
+        done++;
+    const bool is_good = entries != NULL && done == view->count;
+    if (is_good)
+        write_entries(file, view, blocks, entries, count);
+    while (done > 0)
+        free(blocks[--done]);
+    free(blocks);
     free(entries);
-    return true;
+    return is_good;
 }
 
 bool write_trace(const char *path, const struct view *view)

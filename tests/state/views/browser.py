@@ -131,6 +131,11 @@ class Browser:
     def move(self, x, y):
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def drag(self, x, y, to):
+        """To another x. A click if it is the same."""
+        for kind, at in (("mousePressed", x), ("mouseMoved", to), ("mouseReleased", to)):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=at, y=y, button="left", buttons=1, clickCount=1)
+
     def size(self, width, height):
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 

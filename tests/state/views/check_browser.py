@@ -102,7 +102,51 @@ def check_chart(browser, view):
     browser.move(5, 5)
 
 
-def check_map(browser):
+def check_zoom(browser, view):
+    """Of the memory over time: by buttons, keys and the mouse."""
+    chart = "document.querySelector('svg.chart')"
+    data = browser.value(f"Object.assign({{}}, {chart}.dataset)")
+    left, right, end = (float(data[key]) for key in ("left", "right", "end"))
+
+    def shown():
+        box = list(map(float, browser.value(f"{chart}.querySelector('.plot').getAttribute('viewBox')").split()))
+        return (box[0] - left) / (right - left), box[2] / (right - left)
+
+    def click(button):
+        browser.value(f"document.querySelectorAll('figure .tools button')[{button}].click()")
+
+    same("zoom: at first all is shown", shown(), (0, 1))
+    labels = f"Array.from({chart}.querySelectorAll('.times text'), label => label.textContent)"
+    before = browser.value(labels)
+    click(1)
+    same("zoom: the button + shows the half in the middle", [round(part, 3) for part in shown()], [0.25, 0.5])
+    check("zoom: with other times below it", browser.value(labels) != before and len(browser.value(labels)) >= 2)
+    box = browser.value(f"(b => [b.left, b.top, b.width, b.height])({chart}.getBoundingClientRect())")
+    at = 0.25 + 0.5 * 0.6
+    browser.move(box[0] + box[2] * (left + 0.6 * (right - left)) / 960, box[1] + box[3] / 2)
+    sample = [sample for sample in view["samples"] if sample["time_ns"] <= at * end][-1]
+    check("zoom: the pointer points to what was then", browser.value(
+        "document.querySelector('figure .tip').textContent").startswith(views.time_text(sample["time_ns"]) + "\n"))
+    click(0)
+    same("zoom: the button - shows all again", shown(), (0, 1))
+    places = [box[0] + box[2] * (left + part * (right - left)) / 960 for part in (0.2, 0.4)]
+    browser.drag(places[0], box[1] + box[3] / 2, places[1])
+    same("zoom: dragging shows that part", [round(part, 2) for part in shown()], [0.2, 0.2])
+    browser.value(f"{chart}.focus()")
+    browser.press("0")
+    same("zoom: the key 0 shows all again", shown(), (0, 1))
+    for _ in range(9):
+        browser.press("+")
+    same("zoom: the key + has an end", round(1 / shown()[1]), 64)
+    browser.press("Home")
+    check("zoom: the pointer is never out of sight", shown()[0] * end <= view["samples"][0]["time_ns"])
+    click(2)
+    same("zoom: and the button for all", shown(), (0, 1))
+    browser.value("document.activeElement.blur()")
+    browser.move(5, 5)
+
+
+def check_map(browser, view):
     browser.value("document.querySelector('.map g[data-block]').focus()")
     tip = "document.querySelector('body > .tip')"
     first = browser.value(f"{tip}.textContent")
@@ -111,9 +155,26 @@ def check_map(browser):
     check("the map: an arrow goes to the next", browser.value(f"{tip}.textContent") not in ("", first))
     same("the map: it is one stop for the Tab key", browser.value(
         "document.querySelectorAll('.map')[0].querySelectorAll('g[tabindex=\"0\"]').length"), 1)
-    block = browser.value("document.activeElement.dataset.block")
-    browser.press("Enter", "\r")
-    same("the map: the key Enter goes to its row", browser.value("document.activeElement.id"), block)
+    check_events_of(browser, view, "the key Enter", lambda: browser.press("Enter", "\r"))
+    browser.value("document.querySelectorAll('.map g[data-block]')[4].focus()")
+    x, y = browser.value("(b => [b.left + b.width / 2, b.top + b.height / 2])(document.activeElement.getBoundingClientRect())")
+    check_events_of(browser, view, "a click", lambda: browser.drag(x, y, x))
+    wide = "Math.round(document.querySelector('.map .row').offsetWidth / document.querySelector('.map').clientWidth)"
+    button = "document.querySelector('.map').previousElementSibling.querySelectorAll('button')"
+    same("the map: zoom in, twice, and all again", [browser.value(f"{button}[{i}].click(), {wide}") for i in (1, 1, 2)],
+         [2, 4, 1])
+
+
+def check_events_of(browser, view, how, act):
+    """From the block in focus to its events, and nothing but these."""
+    number = int(browser.value("document.activeElement.dataset.block").split("-b")[1])
+    block = view["blocks"][number]["id"]
+    act()
+    rows = "Array.from(document.querySelector('#p0-events').tBodies[0].rows).filter(row => !row.hidden)"
+    shown = browser.value(f"{rows}.map(row => [row.id, Number(row.cells[4].textContent)])")
+    same(f"the map: {how} goes from a block to its events", shown,
+         [[f"p0-e{i}", block] for i, event in enumerate(view["events"]) if event["block"] == block])
+    same(f"the map: {how} has the first of them in focus", browser.value("document.activeElement.id"), shown[0][0])
 
 
 def check_keyboard(browser):
@@ -151,8 +212,13 @@ def check_looks(browser, out, name, pictures):
             check(f"{name}, {look}: fits into {width} pixels",
                   browser.value("document.documentElement.scrollWidth") <= width,
                   browser.value("document.documentElement.scrollWidth"))
+            hints = browser.value("Array.from(document.querySelectorAll('.hint'), hint => hint.checkVisibility()).some(is => is)")
+            same(f"{name}, {look}: with a hint to scroll, if narrow, at {width} pixels", hints, width == 400)
             if pictures:
                 browser.picture(os.path.join(pictures, f"{name}-{look}-{width}.png".replace(" ", "-")))
+        same(f"{name}, {look}: causes need no scrolling, but tensors do", browser.value(
+            "['causes', 'tensors'].map(what => document.querySelector(`[id$=${what}]`).parentElement)"
+            ".map(frame => frame.scrollWidth > frame.clientWidth)"), [False, True])
         browser.size(1280, 1000)
     check(f"{name}: dark is darker than light", backs[1] < 0.1 < 0.8 < backs[0], backs)
 
@@ -190,7 +256,8 @@ def main():
             browser.open(out)
             check_table(browser, view)
             check_chart(browser, view)
-            check_map(browser)
+            check_zoom(browser, view)
+            check_map(browser, view)
             check_keyboard(browser)
             check_looks(browser, out, "hostile names", options.pictures)
             check_opened(browser, "hostile names, after all")

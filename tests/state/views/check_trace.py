@@ -62,6 +62,22 @@ def overlap_of(events):
     return None
 
 
+def tensor_of(process, event):
+    """The name of the block, or of the part of one, that the event's bytes begin in."""
+    at, found = int(event["address"], 16), ""
+    for block in process["blocks"]:
+        begin = int(block["address"], 16)
+        if block["id"] == event["block"] and begin <= at < begin + block["bytes"] and (
+                block["kind"] == "part" or not found):
+            found = block.get("name", "")
+    return found
+
+
+def name_of(event, tensor):
+    what = ", ".join(dict.fromkeys(word for word in (tensor, event["text"]) if word))
+    return f"{what} ({event['kind']})" if what else event["kind"]
+
+
 def expected_of(group, pids):
     """Per process: what the events and the samples of the JSON are in the trace."""
     events, counters = [], []
@@ -70,11 +86,13 @@ def expected_of(group, pids):
         for event in process["events"]:
             args = {"number": event["number"], "bytes": event["bytes"], "block": event["block"],
                     "address": event["address"]}
-            for key, name in (("cause", "reason"), ("call", "call"), ("text", "text")):
-                if event[name]:
-                    args[key] = event[name]
+            tensor = tensor_of(process, event)
+            for key, value in (("cause", event["reason"]), ("call", event["call"]), ("text", event["text"]),
+                               ("tensor", tensor)):
+                if value:
+                    args[key] = value
             events.append((event["time_ns"] - event["duration_ns"] + shift, event["duration_ns"], pid,
-                           event["thread"], event["kind"], json.dumps(args, sort_keys=True)))
+                           event["thread"], name_of(event, tensor), event["kind"], json.dumps(args, sort_keys=True)))
         for sample in process["samples"]:
             counters += [(sample["time_ns"] + shift, pid, name, sample[key]) for name, key in COUNTERS.items()]
     return sorted(events), sorted(counters)
@@ -108,7 +126,7 @@ def check_trace(tool, name, paths, folder):
     wanted_events, wanted_counters = expected_of(group, list(names))
     same(f"{name}: the events of the page", sorted(
         (ns_of(event, "ts"), ns_of(event, "dur") if event["ph"] == "X" else 0, event["pid"], event["tid"],
-         event["name"], json.dumps(event["args"], sort_keys=True)) for event in events if event["ph"] in "Xi"),
+         event["name"], event["cat"], json.dumps(event["args"], sort_keys=True)) for event in events if event["ph"] in "Xi"),
         wanted_events)
     same(f"{name}: the samples of the page", sorted(
         (ns_of(event, "ts"), event["pid"], event["name"], event["args"]["bytes"]) for event in events
@@ -116,6 +134,15 @@ def check_trace(tool, name, paths, folder):
     start = min(process["started_unix_ns"] for process in group)
     same(f"{name}: when it began", trace["otherData"]["started_unix_ns"], str(start))
     return names
+
+
+def check_slices(tool, job, folder):
+    out = os.path.join(folder, "slices.json")
+    dump(tool, "show", job[0], "--trace", out)
+    with open(out, encoding="utf-8") as file:
+        names = {event["name"] for event in json.load(file)["traceEvents"]}
+    wanted = {"layers.1.weight, bytes of a file (record)", "layers.2.weight (allocate)"}
+    check("a job under the shim: slices are named by tensors and what was done", wanted <= names, sorted(names))
 
 
 def main():
@@ -132,6 +159,7 @@ def main():
         check_trace(tool, "a killed process without a rank", [killed], folder)
         job = views.run_program(in_place, folder, 2, preload)
         check_trace(tool, "a job under the shim", job, folder)
+        check_slices(tool, job, folder)
         done = dump(tool, "show", job[0], "--trace", "/dev/full")
         check("a full disk is one line", done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr)
     return views.finish()

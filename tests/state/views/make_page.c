@@ -108,6 +108,7 @@ int main(int argc, char **argv)
     ms_state_start(&config);
     if (!ms_is_recorded())
         return 1;
+    ms_count(MS_COUNT_DEVICE_BYTES, 100 * MIB);
     ms_state_set_device(0, argc > 2 ? argv[2] : "a device");
     for (int i = 2; i < argc; i++) {
         put_block((uint64_t)i - 2, argv[i]);

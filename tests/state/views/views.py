@@ -329,6 +329,7 @@ def chart_fault(chart, moments):
 
 FIGURES = ["requested_bytes", "live_bytes_peak", "live_bytes", "deferred_bytes", "backed_bytes",
            "backed_bytes_peak", "saved_bytes", "skipped_bytes", "h2d_bytes", "materialise_ns"]
+FIRST_FIGURES = ["backed_bytes_peak", "saved_bytes", "h2d_bytes", "materialise_ns"]
 
 
 NOTES = {"fallbacks": "times something could not stay deferred: see the causes.",
@@ -346,8 +347,49 @@ def check_figures(name, element, source):
         if value != source.get(key) or datum.text() not in (wanted, str(value)):
             faults.append(f"{key}: {value}, {datum.text()}; expected {source.get(key)}, {wanted}")
     missing = [key for key in FIGURES if key not in seen]
+    cards = element.first("dl", class_="figures")
+    same(f"{name}: four figures are enough at first", [datum.get("data-figure") for datum in cards.all("data")],
+         FIRST_FIGURES)
     check(f"{name}: the summary's figures are those of the JSON", not faults and not missing,
           f"{faults} missing: {missing}")
+
+
+def check_peaks(name, document, part, figures, device):
+    """The bars of the peaks, as long as the numbers beside them; what is far beyond them is cut."""
+    without, peak = figures["live_bytes_peak"], figures["backed_bytes_peak"]
+    most = max(without, peak)
+    if most == 0:
+        return
+    rows = [("without MetaShard", without), ("with MetaShard", peak)] + ([("device memory", device)] if device else [])
+    most = device if most < device <= 4 * most + 3 else most
+    wanted = [(label, value, [round(100 * value / most, 1)] if value <= most else [91.0, 2.0, 2.0, 2.0]) for label, value in rows]
+    table = document.root.first("table", id=part + "-peaks")
+    same(f"{name}: the bars of the peaks", [
+        (row.first("th").text(), int(row.first("data").get("value")),
+         [round(float(bar.get("width")), 1) for bar in row.all("rect")]) for row in table.all("tr")], wanted)
+    percent = round(100 * (peak - without) / without)
+    line = document.root.first("section", id=part).first("p", class_="verdict").text()
+    check(f"{name}: the first line is what it was worth", line.startswith(
+        f"Peak {bytes_text(peak)} instead of {bytes_text(without)} (") and abs(int(line[line.rindex("(") + 1:-3]) - percent) <= 1, line)
+
+
+def check_links(name, document, part, process):
+    """A block's number leads to its first event; without JavaScript too."""
+    firsts = {}
+    for i, event in enumerate(process["events"]):
+        firsts.setdefault(event["block"], f"#{part}-e{i}")
+    table = document.root.first("table", id=part + "-blocks")
+    rows = table.first("tbody").all("tr") if table else []
+    same(f"{name}: blocks lead to their events",
+         [(link.get("href") if link else None) for link in (row.first("a") for row in rows)],
+         [firsts.get(block["id"]) for block in process["blocks"]])
+
+
+def summary_of(section):
+    """The part of all processes without the table of each."""
+    summary = Node("summary", {}, None)
+    summary.children = [child for child in section.children if isinstance(child, Node) and not child.first("table", class_="sortable")]
+    return summary
 
 
 def check_view(document, name, view, number=None):
@@ -359,7 +401,8 @@ def check_view(document, name, view, number=None):
         check(f"{name}: is there", False)
         return
     if number is None:
-        check_figures(name, section.first("dl"), view)
+        check_figures(name, summary_of(section), view)
+        check_peaks(name, document, part, view, 0)
         for process in group:
             row = section.first("tr", data_pid=str(process["pid"]))
             wrong = [(datum.get("data-figure"), datum.get("value")) for datum in row.all("data", data_figure=True)
@@ -367,6 +410,8 @@ def check_view(document, name, view, number=None):
             check(f"{name}: the row of {rank_name(process)} has its figures", not wrong, wrong)
     else:
         check_figures(name, section, group[0])
+        check_peaks(name, document, part, group[0], group[0]["device_bytes"])
+        check_links(name, document, part, group[0])
         counters = rows_of(document, part + "-counters")
         check(f"{name}: there are all counters", len(counters) > 20 and
               all(group[0][key] == value for key, value in counters), counters)

@@ -297,12 +297,14 @@ MS_TEST(other_events_are_counted_and_told)
     end();
 }
 
-MS_TEST(a_device_is_asked_for_its_name_once)
+MS_TEST(a_device_is_asked_for_its_name_and_memory_once)
 {
     start(true);
     ms_publish_device(1);
     ms_publish_device(1);
     CHECK_EQ(fake.calls[FAKE_device_get_name], 1);
+    CHECK_EQ(fake.calls[FAKE_device_total_mem], 1);
+    CHECK(ms_counter_get(MS_COUNT_DEVICE_BYTES) > 0);
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.device_count, 2);
     CHECK(strcmp(snapshot.devices[1].name, "fake device 1") == 0);

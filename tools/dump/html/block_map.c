@@ -212,6 +212,7 @@ void html_map(const struct html *html)
         "out. The height of a colour is its share of the block's bytes.</p>\n",
         html->file);
     draw_legend(html->file);
+    html_hint(html->file);
     size_t count;
     struct spot *spots = spots_of(html->view.processes, &count);
     if (count == 0)

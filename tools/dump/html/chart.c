@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page's chart of memory over time: steps, as SVG, and the same data as a table. */
+/*
+ * The page's bars of the peaks, and its chart of memory over time: steps, as SVG, and the same data
+ * as a table. The lines are in an SVG of their own within the chart: page.js zooms by its viewBox.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -7,7 +10,9 @@
 #include "tools/dump/line.h"
 
 enum { MOST_MOMENTS = 2000 };
-enum { WIDTH = 960, HEIGHT = 300, LEFT = 78, RIGHT = 14, TOP = 12, BOTTOM = 34 };
+enum { WIDTH = 960, HEIGHT = 300, LEFT = 78, RIGHT = 26, TOP = 12, BOTTOM = 34 };
+/* Lines at the edges are not cut in half. */
+enum { MARGIN = 2, PLOT_HEIGHT = HEIGHT - TOP - BOTTOM + 2 * MARGIN };
 
 struct scale {
     uint64_t begin_ns, end_ns, most_bytes;
@@ -65,18 +70,40 @@ static void draw_grid(FILE *file, const struct scale *scale)
         fprintf(file, "<path class=\"%s\" d=\"M%d %.1fH%d\"/>", bytes == 0 ? "axis" : "grid", LEFT,
                 y, WIDTH - RIGHT);
         fprintf(file, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", LEFT - 8, y + 4,
-                bytes_text(bytes));
+                bytes > 0 ? bytes_text(bytes) : "0");
         if (bytes > UINT64_MAX - scale->step_bytes)
             break;
     }
+}
+
+/* Writes "200 ms", without zeros behind the point. */
+static void put_time(FILE *file, uint64_t ns)
+{
+    if (ns == 0)
+        fputs("0", file);
+    else if (ns >= 1000000000)
+        fprintf(file, "%.6g s", (double)ns / 1e9);
+    else if (ns >= 1000000)
+        fprintf(file, "%.6g ms", (double)ns / 1e6);
+    else
+        fprintf(file, "%.6g us", (double)ns / 1e3);
+}
+
+static void draw_times(FILE *file, const struct scale *scale)
+{
+    fputs("<g class=\"times\">\n", file);
     for (uint64_t ns = 0; ns <= scale->end_ns; ns += scale->step_ns) {
         const double x = x_of(scale, ns);
-        fprintf(file, "<path class=\"axis\" d=\"M%.1f %dv5\"/>", x, HEIGHT - BOTTOM);
-        fprintf(file, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", x,
-                HEIGHT - BOTTOM + 19, time_text(ns));
+        fprintf(file,
+                "<path class=\"axis\" d=\"M%.1f %dv5\"/><text x=\"%.1f\" y=\"%d\" "
+                "text-anchor=\"middle\">",
+                x, HEIGHT - BOTTOM, x, HEIGHT - BOTTOM + 19);
+        put_time(file, ns);
+        fputs("</text>\n", file);
         if (ns > UINT64_MAX - scale->step_ns)
             break;
     }
+    fputs("</g>\n", file);
 }
 
 static uint64_t value_of(const struct moment *moment, size_t offset)
@@ -128,6 +155,13 @@ static void draw_chart(const struct html *html, const struct moment *moments, si
             "<title id=\"%s-chart-title\">Requested, deferred and backed bytes over %s</title>\n",
             html->id, time_text(scale.end_ns));
     draw_grid(file, &scale);
+    draw_times(file, &scale);
+    fprintf(
+        file,
+        "<svg class=\"plot\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"%d %d %d %d\" "
+        "preserveAspectRatio=\"none\">\n",
+        LEFT, TOP - MARGIN, WIDTH - LEFT - RIGHT, PLOT_HEIGHT, LEFT, TOP - MARGIN,
+        WIDTH - LEFT - RIGHT, PLOT_HEIGHT);
     fputs("<path class=\"area backed\" d=\"", file);
     draw_steps(file, &scale, moments, count, all_series[BACKED].offset);
     fprintf(file, "V%.2fH%.2fZ\"/>\n", y_of(&scale, 0), x_of(&scale, moments[0].time_ns));
@@ -138,7 +172,7 @@ static void draw_chart(const struct html *html, const struct moment *moments, si
         draw_steps(file, &scale, moments, count, all_series[i].offset);
         fputs("\"/>\n", file);
     }
-    fputs("</svg>\n", file);
+    fputs("</svg>\n</svg>\n", file);
 }
 
 static void draw_legend(FILE *file)
@@ -185,7 +219,10 @@ void html_chart(const struct html *html)
     }
     fputs("<figure>\n", html->file);
     draw_legend(html->file);
+    html_hint(html->file);
+    fputs("<div class=\"wide\">\n", html->file);
     draw_chart(html, moments, count);
+    fputs("</div>\n", html->file);
     if (html->view.count > 1)
         fputs("<figcaption>All processes added up, by their hosts’ clocks; each counts with its "
               "last figures after its end.</figcaption>\n",
@@ -193,4 +230,41 @@ void html_chart(const struct html *html)
     fputs("</figure>\n", html->file);
     write_table(html, moments, count);
     free(moments);
+}
+
+/* --- the peaks */
+
+/* A bar that is longer than the scale ends in dashes. */
+static void peak_row(FILE *file, const char *name, const char *kind, uint64_t bytes, uint64_t most)
+{
+    const bool is_cut = bytes > most;
+    const double width = is_cut ? 91.0 : 100.0 * (double)bytes / (double)most;
+    fprintf(file,
+            "<tr><th scope=\"row\">%s</th><td><svg viewBox=\"0 0 100 4\" "
+            "preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect class=\"%s\" width=\"%.2f\" "
+            "height=\"4\"/>",
+            name, kind, width);
+    for (int x = 92; x < 100 && is_cut; x += 3)
+        fprintf(file, "<rect class=\"%s\" x=\"%d\" width=\"2\" height=\"4\"/>", kind, x);
+    fprintf(file, "</svg></td><td class=\"n\">%s%s</td></tr>\n", html_bytes(NULL, bytes),
+            is_cut ? ", not to scale" : "");
+}
+
+/* Of several processes there is no bar of devices: they may share one. */
+void html_peaks(const struct html *html, const struct totals *totals)
+{
+    const uint64_t without = totals->of[TOTAL_LIVE_PEAK], with = totals->of[TOTAL_BACKED_PEAK];
+    const uint64_t device =
+        html->view.count == 1 ? ms_snapshot_figure(html->view.processes, "device_bytes") : 0;
+    uint64_t most = without > with ? without : with;
+    if (most == 0)
+        return;
+    if (device > most && device / 4 <= most)
+        most = device;
+    fprintf(html->file, "<table class=\"peaks\" id=\"%s-peaks\"><tbody>\n", html->id);
+    peak_row(html->file, "without MetaShard", "without", without, most);
+    peak_row(html->file, "with MetaShard", "with", with, most);
+    if (device > 0)
+        peak_row(html->file, "device memory", "device", device, most);
+    fputs("</tbody></table>\n", html->file);
 }

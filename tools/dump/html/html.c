@@ -27,27 +27,41 @@ static const char *html_total(const struct totals *totals, enum total which)
                                                           totals->of[which]);
 }
 
-/* Writes the result in one sentence. */
+/* Writes the result in one line. */
 static void verdict(FILE *file, const struct totals *totals)
 {
-    fprintf(file, "<p class=\"verdict\">At most <b>%s</b> of device memory stood behind <b>%s</b>",
-            total_text(totals, TOTAL_BACKED_PEAK), total_text(totals, TOTAL_LIVE_PEAK));
-    if (totals->of[TOTAL_LIVE_PEAK] > 0 && totals->of[TOTAL_SAVED] > 0)
-        fprintf(file, ": <b>%s</b>, %.0f %%, were saved", total_text(totals, TOTAL_SAVED),
-                100.0 * (double)totals->of[TOTAL_SAVED] / (double)totals->of[TOTAL_LIVE_PEAK]);
-    fputs(".</p>\n", file);
+    const uint64_t without = totals->of[TOTAL_LIVE_PEAK], with = totals->of[TOTAL_BACKED_PEAK];
+    if (without > 0)
+        fprintf(file, "<p class=\"verdict\">Peak <b>%s</b> instead of <b>%s</b> (%+.0f %%)</p>\n",
+                bytes_text(with), bytes_text(without),
+                100.0 * ((double)with - (double)without) / (double)without);
 }
 
+static void figure(FILE *file, const struct totals *totals, enum total which)
+{
+    fprintf(file, "<div><dt>%s</dt><dd>%s<span>%s</span></dd></div>\n", total_names[which].term,
+            html_total(totals, which), total_names[which].meaning);
+}
+
+/* Four figures are enough at first sight; the others are one click away. */
 static void figures(const struct html *html)
 {
+    static const enum total first[] = {TOTAL_BACKED_PEAK, TOTAL_SAVED, TOTAL_COPIED, TOTAL_TIME};
+    static const enum total others[] = {TOTAL_LIVE_PEAK, TOTAL_LIVE,      TOTAL_DEFERRED,
+                                        TOTAL_BACKED,    TOTAL_REQUESTED, TOTAL_SKIPPED};
     FILE *file = html->file;
     const struct totals totals = view_totals(&html->view);
     verdict(file, &totals);
+    html_peaks(html, &totals);
     fputs("<dl class=\"figures\">\n", file);
-    for (enum total i = 0; i < TOTAL_COUNT; i++)
-        fprintf(file, "<div><dt>%s</dt><dd>%s<span>%s</span></dd></div>\n", total_names[i].term,
-                html_total(&totals, i), total_names[i].meaning);
-    fputs("</dl>\n", file);
+    for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)
+        figure(file, &totals, first[i]);
+    fputs("</dl>\n<details class=\"table\"><summary>More figures</summary>\n<dl "
+          "class=\"figures\">\n",
+          file);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        figure(file, &totals, others[i]);
+    fputs("</dl></details>\n", file);
 }
 
 static void plan(FILE *file, const struct ms_state_plan *plan)
@@ -83,9 +97,10 @@ static void notes(const struct html *html)
 static void where(FILE *file, const struct ms_state_process *process)
 {
     fprintf(file,
-            "<p class=\"command\"><code>%s</code></p>\n<p class=\"dim\">in %s on %s, MetaShard "
+            "<p class=\"command\"><code>%s</code></p>\n<p class=\"dim\">in %s on %s%s%s, MetaShard "
             "%s</p>\n",
             html_text(process->command), html_text(process->folder), html_text(process->host),
+            process->job[0] != '\0' ? ", job " : "", html_text(process->job),
             html_text(process->version));
 }
 
@@ -139,32 +154,50 @@ static void process_view(const struct html *html)
     fputs("</section>\n", html->file);
 }
 
+static uint64_t most_of(const struct view *view)
+{
+    uint64_t most = 1;
+    for (size_t p = 0; p < view->count; p++) {
+        const struct totals totals = totals_of(&view->processes[p]);
+        most = totals.of[TOTAL_LIVE_PEAK] > most ? totals.of[TOTAL_LIVE_PEAK] : most;
+        most = totals.of[TOTAL_BACKED_PEAK] > most ? totals.of[TOTAL_BACKED_PEAK] : most;
+    }
+    return most;
+}
+
+static void process_row(const struct html *html, size_t number, uint64_t most)
+{
+    FILE *file = html->file;
+    const struct ms_snapshot *snapshot = &html->view.processes[number];
+    const struct totals totals = totals_of(snapshot);
+    fprintf(file, "<tr data-pid=\"%" PRIu64 "\"><td><a href=\"#p%zu\">%s</a></td><td>",
+            snapshot->process.pid, number, process_name(snapshot));
+    describe_life(file, snapshot);
+    fputs("</td><td class=\"n bar\">", file);
+    html_bar(file, totals.of[TOTAL_BACKED_PEAK], totals.of[TOTAL_LIVE_PEAK], most);
+    for (size_t i = 0; i < PROCESS_TOTALS; i++)
+        fprintf(file, "%s%s", i > 0 ? "</td><td class=\"n\">" : "",
+                html_total(&totals, process_totals[i]));
+    fprintf(file, "</td><td class=\"n\">%s</td></tr>\n", html_total(&totals, TOTAL_TIME));
+}
+
 /* Writes the same figures of each process, one below the other. */
 static void table_of_processes(const struct html *html)
 {
     FILE *file = html->file;
+    html_hint(file);
     fprintf(file,
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Processes\"><table "
             "id=\"%s-processes\" class=\"sortable\"><thead><tr><th scope=\"col\">process</th><th "
             "scope=\"col\">state</th>",
             html->id);
-    for (enum total i = 0; i < TOTAL_COUNT; i++) {
-        if (i != TOTAL_LIVE && i != TOTAL_LIVE_PEAK)
-            fprintf(file, "<th scope=\"col\" class=\"n\">%s</th>", total_names[i].term);
-    }
-    fputs("</tr></thead><tbody>\n", file);
-    for (size_t p = 0; p < html->view.count; p++) {
-        const struct ms_snapshot *snapshot = &html->view.processes[p];
-        const struct totals totals = totals_of(snapshot);
-        fprintf(file, "<tr data-pid=\"%" PRIu64 "\"><td><a href=\"#p%zu\">%s</a></td><td>",
-                snapshot->process.pid, p, process_name(snapshot));
-        describe_life(file, snapshot);
-        for (enum total i = 0; i < TOTAL_COUNT; i++) {
-            if (i != TOTAL_LIVE && i != TOTAL_LIVE_PEAK)
-                fprintf(file, "</td><td class=\"n\">%s", html_total(&totals, i));
-        }
-        fputs("</td></tr>\n", file);
-    }
+    for (size_t i = 0; i < PROCESS_TOTALS; i++)
+        fprintf(file, "<th scope=\"col\" class=\"n\">%s</th>", total_names[process_totals[i]].term);
+    fprintf(file, "<th scope=\"col\" class=\"n\">%s</th></tr></thead><tbody>\n",
+            total_names[TOTAL_TIME].term);
+    const uint64_t most = most_of(&html->view);
+    for (size_t p = 0; p < html->view.count; p++)
+        process_row(html, p, most);
     fputs("</tbody></table></div>\n", file);
 }
 

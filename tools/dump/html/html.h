@@ -24,6 +24,15 @@ const char *html_number(const char *figure, uint64_t number);
 
 void html_heading(const struct html *html, const char *text);
 
+/* Before what is wider than a narrow screen, which alone shows it. */
+void html_hint(FILE *file);
+
+/* A bar of `bytes`, before a lighter one of `behind`, on a track of `most`. */
+void html_bar(FILE *file, uint64_t bytes, uint64_t behind, uint64_t most);
+
+/* The peak without MetaShard, with it, and the device's memory, as bars. */
+void html_peaks(const struct html *html, const struct totals *totals);
+
 /* The sections. */
 void html_chart(const struct html *html);
 void html_causes(const struct html *html);

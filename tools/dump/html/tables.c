@@ -66,6 +66,21 @@ void html_heading(const struct html *html, const char *text)
     fprintf(html->file, "<%s>%s</%s>\n", html->heading, text, html->heading);
 }
 
+void html_hint(FILE *file)
+{
+    fputs("<p class=\"hint\">← scroll sideways →</p>\n", file);
+}
+
+void html_bar(FILE *file, uint64_t bytes, uint64_t behind, uint64_t most)
+{
+    const double whole = most > 0 ? (double)most : 1;
+    fprintf(
+        file,
+        "<svg viewBox=\"0 0 100 4\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><rect "
+        "class=\"behind\" width=\"%.1f\" height=\"4\"/><rect width=\"%.1f\" height=\"4\"/></svg>",
+        100.0 * (double)behind / whole, 100.0 * (double)bytes / whole);
+}
+
 /* --- parts of tables */
 
 struct column {
@@ -83,6 +98,7 @@ static void table_begin(const struct html *html, const char *what, const char *h
         fputs("<p>There are none.</p>\n", file);
         return;
     }
+    html_hint(file);
     fprintf(file,
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"%s\">"
             "<table id=\"%s-%s\" class=\"sortable\"><thead><tr>",
@@ -146,10 +162,36 @@ static void source_cell(const struct html *html, const struct ms_state_block *bl
     }
     if (between[0] == '<')
         fputs(between, html->file);
-    if (block->file > 0)
-        fprintf(html->file, " <span class=\"dim\">%s from %" PRIu64 "</span>",
-                html_text(html->view.processes->files[block->file - 1].path), block->file_offset);
+    if (block->file > 0) {
+        const char *path = html->view.processes->files[block->file - 1].path;
+        const char *slash = strrchr(path, '/');
+        fprintf(html->file, " <span class=\"dim\" title=\"%s\">%s from %" PRIu64 "</span>",
+                html_text(path), html_text(slash != NULL ? slash + 1 : path), block->file_offset);
+    }
     fputs("</td>", html->file);
+}
+
+/* The first event that has a row. */
+static size_t first_event(const struct html *html)
+{
+    const size_t count = html->view.processes->event_count;
+    return count > html->most_rows ? count - html->most_rows : 0;
+}
+
+/* The id of the block, which leads to its first event; page.js shows its events alone. */
+static void id_cell(const struct html *html, uint64_t id)
+{
+    const struct ms_snapshot *snapshot = html->view.processes;
+    size_t at = first_event(html);
+    while (at < snapshot->event_count && snapshot->events[at].block != id)
+        at++;
+    if (at < snapshot->event_count)
+        fprintf(html->file,
+                "<td class=\"n\"><a href=\"#%s-e%zu\" data-block=\"%" PRIu64
+                "\" title=\"its events\">%s</a></td>",
+                html->id, at, id, html_number(NULL, id));
+    else
+        fprintf(html->file, NUMBER, html_number(NULL, id));
 }
 
 static void block_row(const struct html *html, size_t number)
@@ -158,11 +200,11 @@ static void block_row(const struct html *html, size_t number)
     const bool is_part = (block->flags & MS_BLOCK_PART) != 0;
     const bool is_backed = block->backed_bytes > 0 || block->backed_call[0] != '\0';
     const bool has_reason = is_backed && block->backed_reason != MS_REASON_CALL;
+    fprintf(html->file, "<tr id=\"%s-b%zu\" tabindex=\"-1\">", html->id, number);
+    id_cell(html, block->id);
     fprintf(html->file,
-            "<tr id=\"%s-b%zu\" tabindex=\"-1\">" NUMBER WORD "<td><code>0x%" PRIx64
-            "</code></td>" NUMBER NUMBER NUMBER NUMBER
-            "<td><span class=\"state %s\">%s</span></td>" TEXT,
-            html->id, number, html_number(NULL, block->id),
+            WORD "<td><code>0x%" PRIx64 "</code></td>" NUMBER NUMBER NUMBER NUMBER
+                 "<td><span class=\"state %s\">%s</span></td>" TEXT,
             is_part                                 ? "part"
             : (block->flags & MS_BLOCK_CARVED) != 0 ? "carved"
                                                     : "allocation",
@@ -202,11 +244,10 @@ void html_blocks(const struct html *html)
 static void cause_row(const struct html *html, const struct ms_state_cause *cause, uint64_t most)
 {
     const bool has_advice = cause->sentence[0] != '\0';
+    fputs("<tr><td class=\"n bar\">", html->file);
+    html_bar(html->file, cause->bytes, 0, most);
     fprintf(html->file,
-            "<tr><td class=\"n bar\"><svg viewBox=\"0 0 100 4\" preserveAspectRatio=\"none\" "
-            "aria-hidden=\"true\"><rect width=\"%.1f\" height=\"4\"/></svg>%s</td>" NUMBER NUMBER
-                WORD WORD TEXT "<td class=\"t\">%s%s%s%s</td></tr>\n",
-            most > 0 ? 100.0 * (double)cause->bytes / (double)most : 0.0,
+            "%s</td>" NUMBER NUMBER WORD WORD TEXT "<td class=\"t\">%s%s%s%s</td></tr>\n",
             html_bytes(NULL, cause->bytes), html_number(NULL, cause->count),
             html_time(NULL, cause->duration_ns), ms_event_kind_name(cause->kind),
             html_text(cause->call), html_text(cause->text),
@@ -232,18 +273,19 @@ void html_causes(const struct html *html)
 
 /* --- events */
 
-static void event_row(const struct html *html, const struct ms_state_event *event)
+static void event_row(const struct html *html, size_t number)
 {
+    const struct ms_state_event *event = &html->view.processes->events[number];
     const bool is_alarming = event->kind == MS_EVENT_FAIL || event->kind == MS_EVENT_FALLBACK ||
                              event->kind == MS_EVENT_REMOTE_READ ||
                              event->kind == MS_EVENT_PRESSURE || event->kind == MS_EVENT_DIFFER;
     fprintf(html->file,
-            "<tr%s><td class=\"n\"><data value=\"%" PRIu64
+            "<tr id=\"%s-e%zu\" tabindex=\"-1\"%s><td class=\"n\"><data value=\"%" PRIu64
             "\">%.6f</data></td>" WORD NUMBER NUMBER NUMBER WORD TEXT TEXT NUMBER "</tr>\n",
-            is_alarming ? " class=\"alarm\"" : "", event->time_ns, (double)event->time_ns / 1e9,
-            ms_event_kind_name(event->kind), html_bytes(NULL, event->bytes),
-            html_time(NULL, event->duration_ns), html_number(NULL, event->block),
-            html_text(event->call), html_text(event->text),
+            html->id, number, is_alarming ? " class=\"alarm\"" : "", event->time_ns,
+            (double)event->time_ns / 1e9, ms_event_kind_name(event->kind),
+            html_bytes(NULL, event->bytes), html_time(NULL, event->duration_ns),
+            html_number(NULL, event->block), html_text(event->call), html_text(event->text),
             html_text(ms_event_reason_text(event->kind, event->reason)),
             html_number(NULL, event->thread));
 }
@@ -262,10 +304,10 @@ void html_events(const struct html *html)
                                             {NULL, false}};
     const struct ms_snapshot *snapshot = html->view.processes;
     const size_t count = snapshot->event_count;
-    const size_t first = count > html->most_rows ? count - html->most_rows : 0;
+    const size_t first = first_event(html);
     table_begin(html, "events", first > 0 ? "The last events" : "Events", columns, count);
     for (size_t i = first; i < count; i++)
-        event_row(html, &snapshot->events[i]);
+        event_row(html, i);
     table_end(html, count - first, count);
     if (snapshot->events_lost > 0)
         fprintf(html->file,
