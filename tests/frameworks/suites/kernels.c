@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host versions of the kernels that the suites compile, by the names that they have there: each
- * stores its arguments where others of its arguments say. For SIMCUDA_PTX_KERNELS.
+ * Host versions of the kernels that the suites compile, by the names that they have there. For
+ * SIMCUDA_PTX_KERNELS.
  */
 #include "tests/simcuda/driver/kernel.h"
 
@@ -15,6 +15,13 @@ static void store(const struct simcuda_launch *launch, void **args, int from, in
     void *place = launch->touch(launch, SIMCUDA_ARG(args, to, CUdeviceptr), bytes);
     if (place != NULL)
         memcpy(place, args[from], bytes);
+}
+
+/* The numbers that an argument points to. */
+static float *touch_floats(const struct simcuda_launch *launch, void **args, int index,
+                           size_t count)
+{
+    return launch->touch(launch, SIMCUDA_ARG(args, index, CUdeviceptr), count * sizeof(float));
 }
 
 /* --- cuda/tests/test_kernelParams.py */
@@ -85,5 +92,126 @@ SIMCUDA_KERNEL(_Z10helloworldPi)
 }
 SIMCUDA_PARAMS(_Z10helloworldPi, {0, 8});
 
+/* --- pycuda, test/test_driver.py */
+
+SIMCUDA_KERNEL(multiply_them)
+{
+    const size_t count = (size_t)launch->block[0] * launch->block[1];
+    float *to = touch_floats(launch, args, 0, count);
+    const float *a = touch_floats(launch, args, 1, count);
+    const float *b = touch_floats(launch, args, 2, count);
+    for (size_t i = 0; to != NULL && a != NULL && b != NULL && i < count; i++)
+        to[i] = a[i] * b[i];
+}
+SIMCUDA_PARAMS(multiply_them, {0, 8}, {8, 8}, {16, 8});
+
+SIMCUDA_KERNEL(set_them)
+{
+    float *to = touch_floats(launch, args, 0, 3 * (size_t)launch->block[0]);
+    for (size_t i = 0; to != NULL && i < launch->block[0]; i++)
+        memcpy(&to[3 * i], args[1], 3 * sizeof *to);
+}
+SIMCUDA_PARAMS(set_them, {0, 8}, {8, 12});
+
+SIMCUDA_KERNEL(doublify)
+{
+    const size_t count = (size_t)launch->block[0] * launch->block[1];
+    float *a = touch_floats(launch, args, 0, count);
+    for (size_t i = 0; a != NULL && i < count; i++)
+        a[i] *= 2;
+}
+SIMCUDA_PARAMS(doublify, {0, 8});
+
+SIMCUDA_KERNEL(gpu_arange)
+{
+    _Z10helloworldPi(launch, args);
+}
+SIMCUDA_PARAMS(gpu_arange, {0, 8});
+
+/* Of test_large_smem: the number of the thread. */
+SIMCUDA_KERNEL(kernel)
+{
+    _Z10helloworldPi(launch, args);
+}
+SIMCUDA_PARAMS(kernel, {0, 8});
+
+SIMCUDA_KERNEL(cuda_function)
+{
+}
+SIMCUDA_PARAMS(cuda_function, {0, 12});
+
+struct floats {
+    float of[32];
+};
+SIMCUDA_GLOBAL(const_array, struct floats, {{0}});
+
+SIMCUDA_KERNEL(copy_constant_into_global)
+{
+    const CUdeviceptr from = launch->global(launch, "const_array");
+    const struct floats *array = launch->touch(launch, from, sizeof *array);
+    float *to = touch_floats(launch, args, 0, launch->block[0]);
+    for (unsigned i = 0; array != NULL && to != NULL && i < launch->block[0]; i++)
+        to[i] = array->of[i];
+}
+SIMCUDA_PARAMS(copy_constant_into_global, {0, 8});
+
+/* Those that pycuda makes for the operators of arrays; here of float. */
+
+SIMCUDA_KERNEL(axpbyz)
+{
+    const float a = SIMCUDA_ARG(args, 0, float), b = SIMCUDA_ARG(args, 2, float);
+    const size_t count = SIMCUDA_ARG(args, 5, size_t);
+    const float *x = touch_floats(launch, args, 1, count);
+    const float *y = touch_floats(launch, args, 3, count);
+    float *z = touch_floats(launch, args, 4, count);
+    for (size_t i = 0; x != NULL && y != NULL && z != NULL && i < count; i++)
+        z[i] = a * x[i] + b * y[i];
+}
+SIMCUDA_PARAMS(axpbyz, {0, 4}, {8, 8}, {16, 4}, {24, 8}, {32, 8}, {40, 8});
+
+SIMCUDA_KERNEL(axpb)
+{
+    const float a = SIMCUDA_ARG(args, 0, float), b = SIMCUDA_ARG(args, 2, float);
+    const size_t count = SIMCUDA_ARG(args, 4, size_t);
+    const float *x = touch_floats(launch, args, 1, count);
+    float *z = touch_floats(launch, args, 3, count);
+    for (size_t i = 0; x != NULL && z != NULL && i < count; i++)
+        z[i] = a * x[i] + b;
+}
+SIMCUDA_PARAMS(axpb, {0, 4}, {8, 8}, {16, 4}, {24, 8}, {32, 8});
+
+SIMCUDA_KERNEL(multiply)
+{
+    const size_t count = SIMCUDA_ARG(args, 3, size_t);
+    const float *x = touch_floats(launch, args, 0, count);
+    const float *y = touch_floats(launch, args, 1, count);
+    float *z = touch_floats(launch, args, 2, count);
+    for (size_t i = 0; x != NULL && y != NULL && z != NULL && i < count; i++)
+        z[i] = x[i] * y[i];
+}
+SIMCUDA_PARAMS(multiply, {0, 8}, {8, 8}, {16, 8}, {24, 8});
+
+SIMCUDA_KERNEL(fill)
+{
+    const size_t count = SIMCUDA_ARG(args, 2, size_t);
+    float *z = touch_floats(launch, args, 1, count);
+    for (size_t i = 0; z != NULL && i < count; i++)
+        z[i] = SIMCUDA_ARG(args, 0, float);
+}
+SIMCUDA_PARAMS(fill, {0, 4}, {8, 8}, {16, 8});
+
+/* --- cuda_core/examples/memory_pool_resources.py */
+
+SIMCUDA_KERNEL(scale_and_bias)
+{
+    const size_t count = SIMCUDA_ARG(args, 1, size_t);
+    float *data = touch_floats(launch, args, 0, count);
+    for (size_t i = 0; data != NULL && i < count; i++)
+        data[i] = data[i] * SIMCUDA_ARG(args, 2, float) + SIMCUDA_ARG(args, 3, float);
+}
+SIMCUDA_PARAMS(scale_and_bias, {0, 8}, {8, 8}, {16, 4}, {20, 4});
+
 SIMCUDA_KERNEL_LIST("empty_kernel", "basic", "structsCuda", "structCustom", "testkernel",
-                    "_Z10helloworldPi");
+                    "_Z10helloworldPi", "multiply_them", "set_them", "doublify", "gpu_arange",
+                    "kernel", "cuda_function", "copy_constant_into_global", "axpbyz", "axpb",
+                    "multiply", "fill", "scale_and_bias");

@@ -1,27 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the suites, docs/results/suites.md, of what suites.py found."""
+"""The page of the suites, docs/results/suites.md, of what suites.py found. Suites of an earlier page that were not run again
+stay, with the day that they were run on, if the page is of the same machine."""
 import collections
 import datetime
 import json
 import os
 import platform
+import re
+import sys
 
 from table import SUITES
 
+SETTING = "{cores} cores, no GPU, Python {python}"
+
 HEAD = """# Suites that others wrote for GPUs, simulated driver
 
-{date}: {cores} cores, no GPU, Python {python}; the simulated driver of this repository, with the exports of CUDA 12.9 or
-13.0. Made by `tests/frameworks/suites/run --write`. No figure here is one of a GPU.
+{setting}; the simulated driver of this repository, with the exports of CUDA 12.9 or 13.0. Made by
+`tests/frameworks/suites/run --write`, each row on the day in its last column. No figure here is one of a GPU.
 
-Each suite comes from its wheel, unchanged, and is run three times: without the preload, with it, and with it and
+Each suite is run unchanged, from its wheel, from a source package that is compiled with a CUDA toolkit (pycuda), or from a
+clone of its repository (cuda-bindings 13, examples of cuda.core), three times: without the preload, with it, and with it and
 `METASHARD_MIN_BYTES=1`, which defers every allocation. A column with one figure says that all three gave it, test by test.
 *Skipped* is what the suite itself leaves out. *Impossible* is what needs a GPU, or something that is not simulated; why is
 said below. *Failed* has to be 0, and so has *changed*: the outcomes that differ between the three.
 
-Not here: the tests of cuda-bindings 13 and the examples of cuda.core. Neither is in a wheel, and neither project has a
-source package on PyPI; they are in the repository alone. Nor pycuda's: it is on PyPI as source alone, which is compiled
-with a CUDA toolkit.
+"""
 
+OUTSIDE = """Not run yet: {titles}. No package on PyPI has them;
+`tests/frameworks/suites/run --checkout CLONE {names}` runs them from a clone of the repository.
+
+"""
+
+TABLE = """| suite | exports | tests | passed | skipped | impossible | failed | changed | deferred allocations | seconds | made |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -45,32 +56,56 @@ def reasons(record, kind):
     return collections.Counter(why for what, why in way.values() if what == kind).most_common()
 
 
+def row(record):
+    cells = [record["title"], "12.9" if record["driver"] == 12 else "13.0",
+             each(record, lambda way: len(way["outcomes"])), each(record, lambda way: count(way, "passed")),
+             each(record, lambda way: count(way, "skipped")), each(record, lambda way: count(way, "impossible")),
+             each(record, lambda way: count(way, "failed", "broke off", "possible after all")), str(changed(record)),
+             " / ".join(str(way["deferred"]) for way in record["ways"].values()),
+             " / ".join(str(way["seconds"]) for way in record["ways"].values()),
+             datetime.date.fromisoformat(record["made"]).strftime("%-d %B %Y")]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def section(record):
+    lines = [f"\n## {record['title']}\n", "Packages: " + ", ".join(f"`{name}`" for name in record["packages"]) + "."]
+    for kind in ("impossible", "skipped"):
+        found = reasons(record, kind)
+        if found:
+            lines += ["", f"{kind.capitalize()}:", ""]
+            lines += [f"- {number}: {why.splitlines()[0] if why else 'no reason is given'}" for why, number in found]
+    return "\n".join(lines) + "\n"
+
+
+def read_earlier(path):
+    """The text of a page, and its rows and sections by title."""
+    if not os.path.exists(path):
+        return "", {}
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    rows = {line.split(" | ")[0].removeprefix("| "): line + "\n" for line in text.splitlines() if line.startswith("| ")}
+    sections = {part.split("\n")[0]: "\n## " + part.rstrip("\n") + "\n" for part in re.split("^## ", text, flags=re.M)[1:]}
+    return text, {title: (rows[title], sections[title]) for title in sections}
+
+
 def write(path, folder):
-    records = []
+    earlier, parts = read_earlier(path)
+    setting = SETTING.format(cores=os.cpu_count(), python=platform.python_version())
+    kept = set(parts)
     for suite in SUITES:
         try:
             with open(os.path.join(folder, suite.name + ".json"), encoding="utf-8") as file:
-                records.append(json.load(file))
+                record = json.load(file)
         except FileNotFoundError:
             continue
-    lines = [HEAD.format(date=datetime.date.today().strftime("%-d %B %Y"), cores=os.cpu_count(),
-                         python=platform.python_version()).rstrip("\n"), "",
-             "| suite | exports | tests | passed | skipped | impossible | failed | changed | deferred allocations | seconds |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
-    for record in records:
-        row = [record["title"], "12.9" if record["driver"] == 12 else "13.0",
-               each(record, lambda way: len(way["outcomes"])), each(record, lambda way: count(way, "passed")),
-               each(record, lambda way: count(way, "skipped")), each(record, lambda way: count(way, "impossible")),
-               each(record, lambda way: count(way, "failed", "broke off", "possible after all")), str(changed(record)),
-               " / ".join(str(way["deferred"]) for way in record["ways"].values()),
-               " / ".join(str(way["seconds"]) for way in record["ways"].values())]
-        lines.append("| " + " | ".join(row) + " |")
-    for record in records:
-        lines += ["", f"## {record['title']}", "", "Packages: " + ", ".join(f"`{name}`" for name in record["packages"]) + "."]
-        for kind in ("impossible", "skipped"):
-            found = reasons(record, kind)
-            if found:
-                lines += ["", f"{kind.capitalize()}:", ""]
-                lines += [f"- {number}: {why.splitlines()[0] if why else 'no reason is given'}" for why, number in found]
+        parts[suite.title] = row(record), section(record)
+        kept.discard(suite.title)
+    if kept and setting not in earlier:
+        sys.exit(f"{path} is not of {setting}: run all suites")
+    shown = [parts[suite.title] for suite in SUITES if suite.title in parts]
+    head = HEAD.format(setting=setting)
+    absent = [suite for suite in SUITES if suite.tag and suite.title not in parts]
+    if absent:
+        head += OUTSIDE.format(titles="; ".join(suite.title for suite in absent), names=" ".join(suite.name for suite in absent))
     with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+        file.write(head + TABLE + "".join(line for line, _ in shown) + "".join(text for _, text in shown))

@@ -180,6 +180,8 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
         *pi = sim_config.pageable;
     else if (attrib == CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)
         *pi = sim_config.has_switch;
+    else if (attrib == CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED)
+        *pi = sim_driver_version() >= 13000; /* the first that has this attribute */
     else
         *pi = attributes[attrib];
     return CUDA_SUCCESS;

@@ -87,7 +87,10 @@ MS_TEST(pools_of_host_and_managed_memory)
     const CUmemAllocationType managed = CU_MEM_ALLOCATION_TYPE_MANAGED;
     CUmemoryPool first, second;
     CUdeviceptr address;
+    int has_host_pools;
     start();
+    OK(cuDeviceGetAttribute(&has_host_pools, CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED, 0));
+    CHECK_EQ(has_host_pools, 1);
     OK(cuMemGetDefaultMemPool(&first, &host, pinned));
     OK(cuMemGetMemPool(&second, &host, pinned));
     CHECK(first == second);
