@@ -56,6 +56,7 @@ void sim_graph_destroy(CUgraph graph)
         graph->first = node->next;
         sim_node_destroy(node);
     }
+    sim_held_drop(graph->held);
     free(graph);
 }
 
@@ -149,6 +150,7 @@ static CUgraphNode find_clone(CUgraph clone, CUgraphNode original)
 CUgraph sim_graph_clone_locked(CUgraph original)
 {
     CUgraph clone = sim_graph_create_locked();
+    clone->held = sim_held_copy_locked(original->held);
     for (CUgraphNode node = original->first; node != NULL; node = node->next) {
         struct sim_body *body =
             node->body->type == CU_GRAPH_NODE_TYPE_GRAPH && node->body->work == NULL

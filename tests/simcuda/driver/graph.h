@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Graphs, as graph.c (structure), graph_edge.c, graph_body.c (what a node does), graph_node.c (to
- * make and change nodes) and graph_exec.c (to run them) share them. Lists are guarded by sim_lock.
- * A body is immutable: new parameters are a new body, so what is queued keeps what it was launched
- * with.
+ * make and change nodes), graph_exec.c (to run them) and user_object.c share them. Lists are
+ * guarded by sim_lock. A body is immutable: new parameters are a new body, so what is queued keeps
+ * what it was launched with.
  */
 #pragma once
 
@@ -51,8 +51,16 @@ struct CUgraphNode_st {
     bool is_visited; /* by the function that orders the nodes */
 };
 
+/* References to user objects (user_object.c), of a graph, an executable, or a launch. */
+struct sim_held {
+    struct sim_held *next;
+    CUuserObject object;
+    size_t count;
+};
+
 struct CUgraph_st {
     struct CUgraph_st *next;
+    struct sim_held *held;
     bool is_child; /* owned by the body of a node, or by a capture that goes on */
     CUgraphNode first, *last_link;
     size_t count;
@@ -99,6 +107,9 @@ void sim_body_drop(struct sim_body *body); /* without sim_lock */
 CUresult sim_exec_replace_body(CUgraphExec exec, CUgraphNode node, CUresult made,
                                struct sim_body *body);
 void sim_body_run(const struct sim_body *body);
+
+struct sim_held *sim_held_copy_locked(const struct sim_held *list);
+void sim_held_drop(struct sim_held *list); /* takes sim_lock */
 
 /* Memory nodes (graph_memory.c), by address. */
 CUresult sim_graph_memory_make(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params);

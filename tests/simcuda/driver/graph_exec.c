@@ -68,6 +68,7 @@ struct step {
 struct CUgraphExec_st {
     struct CUgraphExec_st *next;
     unsigned long long flags;
+    struct sim_held *held;
     size_t count;
     struct step steps[];
 };
@@ -191,6 +192,7 @@ static CUresult instantiate_locked(CUgraph handle, unsigned long long flags, CUg
         *exec_out = exec;
         return result;
     }
+    exec->held = sim_held_copy_locked(graph->held);
     exec->next = live_execs;
     live_execs = exec;
     *exec_out = exec;
@@ -209,6 +211,7 @@ static void free_exec(CUgraphExec exec)
 {
     for (size_t i = 0; i < exec->count; i++)
         drop_item(&(struct item){exec->steps[i].body, exec->steps[i].branches});
+    sim_held_drop(exec->held);
     free(exec);
 }
 
@@ -358,10 +361,11 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
                              : set_enabled(hGraphExec, hNode, NULL, isEnabled);
 }
 
-/* A launch holds the bodies as they were when it was made. */
+/* A launch holds the bodies as they were when it was made, and the user objects. */
 struct graph_work {
     struct sim_work work;
     struct program *program;
+    struct sim_held *held;
 };
 
 static bool is_over(void)
@@ -418,6 +422,7 @@ static void run_graph(struct sim_work *work)
 static void destroy_graph_work(struct sim_work *work)
 {
     drop_program(((struct graph_work *)work)->program);
+    sim_held_drop(((struct graph_work *)work)->held);
     free(work);
 }
 
@@ -443,6 +448,7 @@ static struct graph_work *make_work_locked(CUgraphExec exec)
 {
     struct graph_work *item = sim_zalloc(sizeof *item);
     item->program = make_program(exec->count);
+    item->held = sim_held_copy_locked(exec->held);
     item->work.run = run_graph;
     item->work.destroy = destroy_graph_work;
     item->work.name = "graph";
@@ -546,6 +552,7 @@ static CUresult update(CUgraphExec exec_handle, CUgraph graph_handle,
 {
     CUgraphNode *nodes = NULL;
     struct sim_body **old = NULL;
+    struct sim_held *old_held = NULL;
     size_t count = 0;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     *result_out = CU_GRAPH_EXEC_UPDATE_ERROR;
@@ -560,12 +567,15 @@ static CUresult update(CUgraphExec exec_handle, CUgraph graph_handle,
     if (result == CUDA_SUCCESS && *result_out == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
         old = sim_zalloc(count * sizeof old[0] + 1);
         swap_bodies(exec, nodes, old);
+        old_held = exec->held;
+        exec->held = sim_held_copy_locked(graph->held);
     } else if (result == CUDA_SUCCESS) {
         result = CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
     pthread_mutex_unlock(&sim_lock);
     for (size_t i = 0; old != NULL && i < count; i++)
         sim_body_drop(old[i]);
+    sim_held_drop(old_held);
     free(old);
     free(nodes);
     return result;

@@ -114,6 +114,8 @@
  * executable, so what graphs use is what they reserve, and it can be reached after its free node.
  * Of a conditional node, the value is set by default or by simcuda_set_conditional (hook.h); nodes
  * inside its graphs cannot be changed once it is executable. Graphs with either cannot be cloned.
+ * User objects are held by the program, graphs, executables and launches; a thread of its own runs
+ * the function that destroys one.
  *
  * Descriptions. Textures, surfaces, core dumps and advice for managed memory are kept and given
  * back, without an effect.

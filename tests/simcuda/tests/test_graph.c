@@ -3,7 +3,9 @@
 #include "tests/simcuda/driver/simcuda.h"
 #include "tests/simcuda/harness/test.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define OK(call) CHECK_EQ(call, CUDA_SUCCESS)
 
@@ -318,4 +320,105 @@ MS_TEST(capture_makes_a_graph)
         CHECK_EQ(first_word(bench.b), 14);
     }
     OK(cuGraphExecDestroy(exec));
+}
+
+/* --- user objects */
+
+static atomic_int destroyed;
+static CUresult call_in_destructor;
+
+static void destroy_object(void *data)
+{
+    int count;
+    call_in_destructor = cuDeviceGetCount(&count);
+    atomic_fetch_add(&destroyed, *(int *)data);
+}
+
+static void wait_for_destroyed(int wanted)
+{
+    for (int ms = 0; ms < 10000 && atomic_load(&destroyed) != wanted; ms++)
+        usleep(1000);
+    CHECK_EQ(atomic_load(&destroyed), wanted);
+}
+
+static void block_until_set(void *data)
+{
+    while (!atomic_load((atomic_bool *)data))
+        usleep(1000);
+}
+
+MS_TEST(user_objects_live_as_long_as_someone_holds_them)
+{
+    const struct bench bench = start();
+    CUuserObject object;
+    CUgraph clone;
+    CUgraphExec exec;
+    CUgraphNode node;
+    int one = 1;
+    atomic_bool is_set = false;
+    const CUDA_HOST_NODE_PARAMS host = {.fn = block_until_set, .userData = &is_set};
+    OK(cuGraphAddHostNode(&node, bench.graph, NULL, 0, &host));
+    OK(cuUserObjectCreate(&object, &one, destroy_object, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    OK(cuUserObjectRetain(object, 2));
+    OK(cuGraphRetainUserObject(bench.graph, object, 1, 0));
+    OK(cuGraphRetainUserObject(bench.graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuUserObjectRelease(object, 2));
+    OK(cuGraphReleaseUserObject(bench.graph, object, 1));
+    CHECK_EQ(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE); /* the graph has it */
+    OK(cuGraphClone(&clone, bench.graph));
+    OK(cuGraphDestroy(bench.graph));
+    OK(cuGraphInstantiate(&exec, clone, 0));
+    OK(cuGraphDestroy(clone));
+    OK(cuGraphLaunch(exec, bench.stream));
+    OK(cuGraphExecDestroy(exec));
+    usleep(20000);
+    CHECK_EQ(atomic_load(&destroyed), 0); /* the launch has it */
+    atomic_store(&is_set, true);
+    OK(cuStreamSynchronize(bench.stream));
+    wait_for_destroyed(1);
+    CHECK_EQ(call_in_destructor, CUDA_ERROR_NOT_PERMITTED);
+    CHECK_EQ(cuUserObjectRetain(object, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+MS_TEST(wrong_use_of_user_objects)
+{
+    const struct bench bench = start();
+    CUuserObject object;
+    int one = 1;
+    const unsigned flags = CU_USER_OBJECT_NO_DESTRUCTOR_SYNC;
+    CHECK_EQ(cuUserObjectCreate(&object, &one, destroy_object, 1, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuUserObjectCreate(&object, &one, destroy_object, 0, flags), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuUserObjectCreate(&object, &one, NULL, 1, flags), CUDA_ERROR_INVALID_VALUE);
+    OK(cuUserObjectCreate(&object, &one, destroy_object, 1, flags));
+    CHECK_EQ(cuUserObjectRetain(object, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuUserObjectRelease(object, 2), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuGraphReleaseUserObject(bench.graph, object, 1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuGraphRetainUserObject(bench.graph, object, 2, CU_GRAPH_USER_OBJECT_MOVE),
+             CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuGraphRetainUserObject(bench.graph, object, 1, 2), CUDA_ERROR_INVALID_VALUE);
+    OK(cuUserObjectRelease(object, 1));
+    wait_for_destroyed(1);
+}
+
+MS_TEST(an_update_takes_the_user_objects_of_the_graph)
+{
+    const struct bench bench = start();
+    CUgraph other;
+    CUgraphExec exec;
+    CUgraphExecUpdateResultInfo info;
+    CUuserObject first, second;
+    int one = 1, ten = 10;
+    const unsigned flags = CU_USER_OBJECT_NO_DESTRUCTOR_SYNC;
+    OK(cuGraphCreate(&other, 0));
+    OK(cuUserObjectCreate(&first, &one, destroy_object, 1, flags));
+    OK(cuUserObjectCreate(&second, &ten, destroy_object, 1, flags));
+    OK(cuGraphRetainUserObject(bench.graph, first, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuGraphRetainUserObject(other, second, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    OK(cuGraphInstantiate(&exec, bench.graph, 0));
+    OK(cuGraphDestroy(bench.graph));
+    OK(cuGraphExecUpdate(exec, other, &info));
+    wait_for_destroyed(1);
+    OK(cuGraphDestroy(other));
+    OK(cuGraphExecDestroy(exec));
+    wait_for_destroyed(11);
 }
