@@ -44,8 +44,7 @@ SETTLED_HEAD = """
 ## What is settled
 
 Of rank 0's state page, as `metashard-dump show` has it: how many allocations were not whole in memory, what of them was
-brought there in addition to what the steps had used, when (since the process began to use CUDA), and why. Rows that were made
-since the page tells that.
+brought there in addition to what the steps had used, when (since the process began to use CUDA), and why.
 
 """
 
