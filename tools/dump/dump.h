@@ -67,6 +67,9 @@ struct totals totals_of(const struct ms_snapshot *snapshot);
 const char *life_name(const struct ms_snapshot *snapshot);
 const char *life_words(const struct ms_snapshot *snapshot);
 
+/* What the self-check of a device found, to stand behind its state. Empty if it says nothing. */
+const char *check_outcome(const struct ms_state_device *device);
+
 /* "deferred", "partly", "cached", "resident", or "dead". */
 const char *block_state(const struct ms_state_block *block);
 

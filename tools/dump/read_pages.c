@@ -155,6 +155,14 @@ const char *life_words(const struct ms_snapshot *snapshot)
     return snapshot->process.ended_ns > 0 ? "ended after" : lives[snapshot->life][1];
 }
 
+const char *check_outcome(const struct ms_state_device *device)
+{
+    return device->steps_aside != 0   ? ", and nothing is deferred there"
+           : device->unmet[0] != '\0' ? ", and some facts do not hold"
+           : device->check == MS_CHECK_RUN || device->check == MS_CHECK_KEPT ? ", all facts hold"
+                                                                             : "";
+}
+
 const char *block_state(const struct ms_state_block *block)
 {
     const uint64_t resident = block->kind_bytes[MS_BYTES_RESIDENT];

@@ -59,14 +59,6 @@ static void show_plan(const struct ms_state_plan *plan)
          plan->enforced != 0 ? "enforced" : "as advice");
 }
 
-static const char *outcome_of(const struct ms_state_device *device)
-{
-    return device->steps_aside != 0   ? ", and nothing is deferred there"
-           : device->unmet[0] != '\0' ? ", and some facts do not hold"
-           : device->check == MS_CHECK_RUN || device->check == MS_CHECK_KEPT ? ", all facts hold"
-                                                                             : "";
-}
-
 static void show_self_checks(const struct ms_snapshot *snapshot)
 {
     for (size_t i = 0; i < snapshot->device_count; i++) {
@@ -75,7 +67,7 @@ static void show_self_checks(const struct ms_snapshot *snapshot)
         if (device->check == MS_CHECK_NONE)
             continue;
         line(color, "  self-check of device %zu: %s%s", i, ms_check_state_name(device->check),
-             outcome_of(device));
+             check_outcome(device));
         if (device->unmet[0] != '\0')
             paragraph(color, 4, device->unmet);
     }

@@ -12,8 +12,10 @@ import subprocess
 import sys
 import tempfile
 
-import views
-from views import HOSTILE, OBEYED, Document, Page, check, check_page, dump, dump_json, same
+sys.path.insert(1, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import make_page as made_pages  # noqa: E402
+import views  # noqa: E402
+from views import HOSTILE, OBEYED, Document, Page, check, check_page, dump, dump_json, same  # noqa: E402
 
 
 def check_shell(name, text, document):
@@ -96,6 +98,22 @@ def check_ends(tool, make_page, folder):
     check("a process without blocks: it says so", text.count("<p>There are none.</p>") == 4)
 
 
+def check_self_checks(tool, folder):
+    parts = made_pages.records()
+    parts["devices"] = [made_pages.device("good"), made_pages.device("none", check=0),
+                        made_pages.device("bad", unmet="<b>fact</b>; another"),
+                        made_pages.device("aside", steps_aside=1, unmet="the last")]
+    path = os.path.join(folder, "self-checks.state")
+    with open(path, "wb") as file:
+        file.write(made_pages.page(parts))
+    text = check_file(tool, "self-checks", [path], folder)
+    lines = re.findall(r'<p class="self-check (\w+)">Self-check of device (\d): \w+(.*)</p>', text)
+    same("self-checks: a line each", lines, [
+        ("dim", "0", ", all facts hold."),
+        ("note", "2", ", and some facts do not hold: &lt;b&gt;fact&lt;/b&gt;; another"),
+        ("note", "3", ", and nothing is deferred there: the last")])
+
+
 def check_damaged(tool, make_page, folder):
     """Whatever numbers a page holds: it is shown, or refused in one line."""
     path = Page(make_page, os.path.join(folder, "damaged"), HOSTILE[:4]).end()
@@ -156,6 +174,7 @@ def main():
         check_hostile(tool, make_page, folder)
         check_many(tool, make_page, folder)
         check_ends(tool, make_page, folder)
+        check_self_checks(tool, folder)
         check_damaged(tool, make_page, folder)
         check_faults(tool, make_page, folder)
         pages = views.run_program(in_place, folder, 2, preload)

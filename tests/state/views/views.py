@@ -416,9 +416,13 @@ def check_view(document, name, view, number=None):
         check(f"{name}: there are all counters", len(counters) > 20 and
               all(group[0][key] == value for key, value in counters), counters)
         same(f"{name}: the configuration", dict(rows_of(document, part + "-options")), group[0]["options"])
+        same(f"{name}: self-checks", [(line.has("class_", "note"), line.text().split(": ", 1)[-1].split(",")[0].rstrip("."))
+                                      for line in section.all("p", class_="self-check")],
+             [(bool(one["unmet"]), one["state"]) for one in group[0]["self_checks"] if one["state"] != "none"])
     notes = [(sum(process[key] for process in group), text) for key, text in NOTES.items()]
     same(f"{name}: what is to be noted", [note.text() for note in section.all("p", class_="note")
-                                          if number is not None or note.parent is section],
+                                          if not note.has("class_", "self-check") and
+                                          (number is not None or note.parent is section)],
          [f"{count} {text}" for count, text in notes if count])
     same(f"{name}: tensors", rows_of(document, part + "-tensors"), expected_tensors(group))
     causes = rows_of(document, part + "-causes")

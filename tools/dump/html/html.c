@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "runtime/state/counters.h"
+#include "runtime/state/explain.h"
 #include "tools/dump/line.h"
 
 /* For a page of one process, the view of all, and the views of each, which share a total. */
@@ -94,6 +95,20 @@ static void notes(const struct html *html)
          "records were half written when a process was killed; they are left out.");
 }
 
+/* One line a device. What does not hold is as loud as a note. */
+static void self_checks(FILE *file, const struct ms_snapshot *snapshot)
+{
+    for (size_t i = 0; i < snapshot->device_count; i++) {
+        const struct ms_state_device *device = &snapshot->devices[i];
+        if (device->check == MS_CHECK_NONE)
+            continue;
+        fprintf(file, "<p class=\"self-check %s\">Self-check of device %zu: %s%s%s%s</p>\n",
+                device->unmet[0] != '\0' ? "note" : "dim", i, ms_check_state_name(device->check),
+                check_outcome(device), device->unmet[0] != '\0' ? ": " : ".",
+                html_text(device->unmet));
+    }
+}
+
 static void where(FILE *file, const struct ms_state_process *process)
 {
     fprintf(file,
@@ -144,6 +159,7 @@ static void process_view(const struct html *html)
     figures(html);
     plan(html->file, &snapshot->plan);
     notes(html);
+    self_checks(html->file, snapshot);
     particulars(html, snapshot);
     html_chart(html);
     html_causes(html);
