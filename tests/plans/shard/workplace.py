@@ -290,7 +290,7 @@ def check_block(block, inside, ranges, granule, what):
     where = f"block at {block['address']} with {[name for name, _, _ in inside]}: {backed} bytes are in memory, "
     expect(backed >= total(owned), where + f"expected at least the {total(owned)} that the rank owns\n{what}")
     expect(backed <= len(granules) * granule,
-           where + f"expected at most the {len(granules)} granules that the ranges touch\n{what}")
+           where + f"expected at most the {len(granules)} granules that the ranges touch\n{block}\n{what}")
     expect(backed <= total(most) + 2 * granule * len(most), where + f"more than two granules per range\n{what}")
     present = block["kinds"].get("resident", 0) + block["cached_bytes"]
     expect(present >= total(owned), where + f"expected what the rank owns to be resident or cached: {block}\n{what}")
