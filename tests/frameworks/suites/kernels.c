@@ -211,7 +211,17 @@ SIMCUDA_KERNEL(scale_and_bias)
 }
 SIMCUDA_PARAMS(scale_and_bias, {0, 8}, {8, 8}, {16, 4}, {20, 4});
 
+/* --- cuda_core/examples/graph_update.py */
+
+SIMCUDA_KERNEL(add_one)
+{
+    int *value = launch->touch(launch, SIMCUDA_ARG(args, 0, CUdeviceptr), sizeof *value);
+    if (value != NULL)
+        *value += 1;
+}
+SIMCUDA_PARAMS(add_one, {0, 8});
+
 SIMCUDA_KERNEL_LIST("empty_kernel", "basic", "structsCuda", "structCustom", "testkernel",
                     "_Z10helloworldPi", "multiply_them", "set_them", "doublify", "gpu_arange",
                     "kernel", "cuda_function", "copy_constant_into_global", "axpbyz", "axpb",
-                    "multiply", "fill", "scale_and_bias");
+                    "multiply", "fill", "scale_and_bias", "add_one");

@@ -21,8 +21,10 @@ HEAD = """# Suites that others wrote for GPUs, simulated driver
 Each suite is run unchanged, from its wheel, from a source package that is compiled with a CUDA toolkit (pycuda), or from a
 clone of its repository (cuda-bindings 13, examples of cuda.core), three times: without the preload, with it, and with it and
 `METASHARD_MIN_BYTES=1`, which defers every allocation. A column with one figure says that all three gave it, test by test.
-*Skipped* is what the suite itself leaves out. *Impossible* is what needs a GPU, or something that is not simulated; why is
-said below. *Failed* has to be 0, and so has *changed*: the outcomes that differ between the three.
+Of a suite that was run *in part* not all files were at hand; its section names those that were run.
+*Skipped* is what the suite itself leaves out, among it what it asks NVIDIA's runtime for, which does not start here.
+*Impossible* is what needs a GPU, or something that is not simulated; why is said below. *Failed* has to be 0, and so has
+*changed*: the outcomes that differ between the three.
 
 """
 
@@ -34,6 +36,9 @@ OUTSIDE = """Not run yet: {titles}. No package on PyPI has them;
 TABLE = """| suite | exports | tests | passed | skipped | impossible | failed | changed | deferred allocations | seconds | made |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+
+
+IN_PART = ", in part"
 
 
 def count(way, *kinds):
@@ -57,7 +62,7 @@ def reasons(record, kind):
 
 
 def row(record):
-    cells = [record["title"], "12.9" if record["driver"] == 12 else "13.0",
+    cells = [record["title"] + (IN_PART if record.get("part") else ""), "12.9" if record["driver"] == 12 else "13.0",
              each(record, lambda way: len(way["outcomes"])), each(record, lambda way: count(way, "passed")),
              each(record, lambda way: count(way, "skipped")), each(record, lambda way: count(way, "impossible")),
              each(record, lambda way: count(way, "failed", "broke off", "possible after all")), str(changed(record)),
@@ -69,6 +74,10 @@ def row(record):
 
 def section(record):
     lines = [f"\n## {record['title']}\n", "Packages: " + ", ".join(f"`{name}`" for name in record["packages"]) + "."]
+    if record.get("files"):
+        files = ", ".join(f"`{name}`" for name in record["files"])
+        lines += ["", f"Run: {files}, of the repository at tag `{record['tag']}`." if not record["part"] else
+                  f"Run: {files}. {record['part']} All: `tests/frameworks/suites/run --checkout CLONE {record['name']}`."]
     for kind in ("impossible", "skipped"):
         found = reasons(record, kind)
         if found:
@@ -83,7 +92,8 @@ def read_earlier(path):
         return "", {}
     with open(path, encoding="utf-8") as file:
         text = file.read()
-    rows = {line.split(" | ")[0].removeprefix("| "): line + "\n" for line in text.splitlines() if line.startswith("| ")}
+    rows = {line.split(" | ")[0].removeprefix("| ").removesuffix(IN_PART): line + "\n"
+            for line in text.splitlines() if line.startswith("| ")}
     sections = {part.split("\n")[0]: "\n## " + part.rstrip("\n") + "\n" for part in re.split("^## ", text, flags=re.M)[1:]}
     return text, {title: (rows[title], sections[title]) for title in sections}
 

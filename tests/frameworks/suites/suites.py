@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""suites.py [--json FOLDER] [--write PAGE] [--checkout CLONE] [NAME...]: test suites that others wrote for GPUs (table.py),
-on the simulated driver: without the preload, with it, and with everything deferred. No outcome may differ.
+"""suites.py [--json FOLDER] [--write PAGE] [--checkout CLONE [--part TEXT]] [NAME...]: test suites that others wrote for GPUs
+(table.py), on the simulated driver: without the preload, with it, and with everything deferred. No outcome may differ.
 
 The environment is that of tests/frameworks/clients/client.py. Each suite has a virtual environment in the user's cache.
 What cannot be fetched, compiled, or found in the clone of a repository that --checkout names is skipped. Output is TAP.
@@ -197,7 +197,11 @@ def judge(suite, test, outcome):
     return outcome
 
 
-def run_suite(suite, tap, clone):
+def name_files(outcomes):
+    return sorted({os.path.basename(test.partition("::")[0]) for test in outcomes})
+
+
+def run_suite(suite, tap, clone, part):
     if suite.tag and not clone:
         raise Missing(f"{suite.title}: no package has it; git clone {CLONE}, then run with --checkout CLONE {suite.name}")
     folder = os.path.join(cache(), suite.name)
@@ -223,6 +227,8 @@ def run_suite(suite, tap, clone):
         if way == "everything deferred":
             tap.check(f"{suite.name}, {way}: allocations were deferred", run.deferred > 0, run.deferred)
         record["ways"][way] = {"outcomes": judged, "seconds": run.seconds, "deferred": run.deferred}
+    if suite.tag:
+        record.update(tag=suite.tag, files=name_files(plain), part=part)
     return record
 
 
@@ -231,6 +237,7 @@ def main():
     parser.add_argument("--json", metavar="FOLDER", help="what was found, a file for each suite")
     parser.add_argument("--write", metavar="PAGE", help="the page, of all files in FOLDER")
     parser.add_argument("--checkout", metavar="CLONE", help=f"a clone of {CLONE}, with its tags")
+    parser.add_argument("--part", metavar="TEXT", help="what is in CLONE, where that is not the whole repository")
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *(suite.name for suite in SUITES)])
     options = parser.parse_args()
     skip_under_sanitizers()
@@ -239,7 +246,7 @@ def main():
         if options.names and suite.name not in options.names:
             continue
         try:
-            record = run_suite(suite, tap, options.checkout)
+            record = run_suite(suite, tap, options.checkout, options.part)
         except Missing as error:
             if len(options.names) == 1:
                 skip(str(error))
