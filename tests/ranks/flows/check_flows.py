@@ -8,9 +8,10 @@ each took (tables.py).
 
     --large            a model of 660 MiB, and granules of 2 MiB
     --slack-mib N      what a rank may have besides its shard and one tensor's; default 4, and 64 for --large
-    --only NAME        one flow, or all of one program; --ranks N,N... and --models NAME,... choose as well
+    --only NAME        one flow, or all of one program; --ranks N,N... and --models NAME,... choose as well. By default
+                       a flow of four numbers of ranks is run with most and, in turn, with one of the others
     --shim NAME=VALUE  for the environment of runs with the preload
-    --write PAGE       writes a page with the tables, of both sizes
+    --write PAGE       writes a page with the tables, of both sizes and all numbers of ranks
     --folder DIR       where files are for the time being
 """
 import argparse
@@ -186,17 +187,26 @@ def check_case(report, options, given, model, ranks):
     return Case(given, model, ranks, runs)
 
 
+def ranks_of(options, given, shapes, turn):
+    if options.ranks:
+        return options.ranks
+    if shapes == "odd":  # values alone, and some ranks have nothing
+        return (3, 8)[-len(given.ranks):]
+    if options.write or len(given.ranks) < 4:
+        return given.ranks
+    return [given.ranks[turn % 3], given.ranks[3]]
+
+
 def check_all(report, options):
     made, cases = {}, []
     # The large model is for the flows themselves, not for their variants.
-    for given in [given for given in FLOWS if not options.large or len(given.ranks) > 1]:
+    for turn, given in enumerate(given for given in FLOWS if not options.large or len(given.ranks) > 1):
         if options.only is not None and options.only not in (given.name, given.program):
             continue
         for shapes in options.models or given.models:
             if shapes not in made:
                 made[shapes] = models.Model(options.folder, shapes)
-            # Uneven shapes: values alone, and some ranks have nothing.
-            for ranks in options.ranks or ((3, 8)[-len(given.ranks):] if shapes == "odd" else given.ranks):
+            for ranks in ranks_of(options, given, shapes, turn):
                 cases.append(check_case(report, options, given, made[shapes], ranks))
     return [case for case in cases if case.model.name != "odd"]
 

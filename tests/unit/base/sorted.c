@@ -8,7 +8,7 @@
 #include "tests/simcuda/harness/test.h"
 
 /* The slow, obvious twin: an array that is moved whole. */
-enum { MOST = 4000, STEPS = 60000, FEW = 3 };
+enum { MOST = 4000, STEPS = 20000, FEW = 3 };
 struct item {
     uint64_t key, value;
     unsigned char more[24];
