@@ -268,9 +268,10 @@ show_progress() { # FOLDER LOG
     [ $is_line_open = no ] || say ''
 }
 
-# In the environment: setup_only, options that an existing build folder does not take again; targets (all).
+# In the environment: setup_only, options that an existing build folder does not take again; targets (all);
+# for_suites, which makes those the targets that tests of these suites need, and what is installed.
 build() { # FOLDER [MESON OPTION...]
-    local folder=$1 log
+    local folder=$1 log targets=${targets-}
     shift
     log=$(mktemp)
     # shellcheck disable=SC2086 # $meson may be a command with arguments
@@ -287,8 +288,10 @@ build() { # FOLDER [MESON OPTION...]
         }
     fi
     : >"$log"
-    # shellcheck disable=SC2086 # a list of names
-    NINJA_STATUS='[%f/%t] ' ninja -C "$folder" ${targets-} 2>&1 </dev/null | show_progress "$folder" "$log" || {
+    # shellcheck disable=SC2086 # lists of names
+    [ -z "${for_suites-}" ] || targets=$(python3 tests/setup/needed_by.py "$folder" $for_suites)
+    # shellcheck disable=SC2086
+    NINJA_STATUS='[%f/%t] ' ninja -C "$folder" $targets 2>&1 </dev/null | show_progress "$folder" "$log" || {
         tail -40 "$log" >&2
         die "cannot build $folder"
     }

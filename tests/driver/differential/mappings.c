@@ -779,12 +779,18 @@ static struct {
     _Atomic int running;
 } threads;
 
+#ifdef __SANITIZE_THREAD__
+enum { TURNS = 6 }; /* of two seconds each */
+#else
+enum { TURNS = 30 };
+#endif
+
 static void *map_and_unmap(void *seed_)
 {
     const uint32_t seed = *(const uint32_t *)seed_;
     OK(cuCtxSetCurrent(threads.context));
     const CUdeviceptr own = reserve(32 * MIB);
-    for (uint32_t turn = 0; turn < 30; turn++) {
+    for (uint32_t turn = 0; turn < TURNS; turn++) {
         CUmemGenericAllocationHandle handles[4];
         uint32_t words[256];
         for (size_t i = 0; i < 4; i++)

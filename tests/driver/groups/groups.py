@@ -100,8 +100,9 @@ class Groups:
         wanted = self.run([scenario], None)
         if wanted[0] != 0 and not (wanted[0] in LACKING and is_other_driver()):
             return f"alone: exit status {wanted[0]}\n{wanted[1]}{self.errors[scenario]}"
-        settings = [{}, {"METASHARD_MIN_BYTES": "1"}]
-        settings.append({"METASHARD_MIN_BYTES": "1", "SIMCUDA_DELAY_US": "1500"})
+        settings = [{}, {"METASHARD_MIN_BYTES": "1", "SIMCUDA_DELAY_US": "1500"}]
+        if "--compare" not in sys.argv and not is_other_driver():
+            settings.append({"METASHARD_MIN_BYTES": "1"})
         for setting in settings:
             if scenario in SMALL:
                 setting = dict(setting, SIMCUDA_MEMORY_MIB="64")

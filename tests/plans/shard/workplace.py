@@ -318,7 +318,8 @@ def check_memory(run, ranges, granule=GRANULE, min_bytes=MIN_BYTES):
     """The rank's ranges are in memory and nothing else, and no more was read or sent. Returns the names of the
     tensors that are deferred and of which the plan knows. A kernel may find all that is in the granules that have
     something of the rank's, so these are whole then; a copy to the host needs what it reads."""
-    what, blocks, most = f"{run.said}\ncauses: {run.dump['causes']}", [], 0
+    recorded = {name: run.dump[name] for name in run.dump if name.startswith("recorded_")}
+    what, blocks, most = f"{run.said}\n{recorded}, causes: {run.dump['causes']}", [], 0
     for block in run.dump["blocks"]:
         inside = tensors_in(block, run.out)
         if inside:

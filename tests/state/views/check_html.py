@@ -82,7 +82,9 @@ def check_many(tool, make_page, folder):
     out = os.path.join(folder, "many.html")
     dump(tool, "show", *[path] * 100, "--html", out)
     with open(out, encoding="utf-8") as file:
-        document = Document(file.read())
+        text = file.read()
+    # To parse all of it takes long.
+    document = Document(text[text.rindex("<", 0, text.index('id="p99-events"')):])
     expected = views.expected_events(dump_json(tool, [path]))
     check("many events: there are more than the page has rows for", len(expected) > 200, len(expected))
     same("many events: the last ones are shown", views.rows_of(document, "p99-events"), expected[-200:])

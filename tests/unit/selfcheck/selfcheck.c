@@ -293,7 +293,7 @@ MS_TEST(a_text_that_was_cut_or_changed_is_ignored)
     begin();
     CHECK_EQ(in_another_process().checks, 1);
     const size_t length = read_text(text, sizeof(text));
-    for (size_t cut = 0; cut < length; cut += 1 + cut / 16)
+    for (size_t cut = 0; cut < length; cut += 1 + cut / 4)
         expect_ignored(text, cut);
     for (size_t at = 0; at < length; at += 19) {
         memcpy(other, text, length);
