@@ -26,6 +26,10 @@ _Noreturn void ms_test_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void ms_test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* True under valgrind, where all takes long, and which has descriptors, reads and signal masks of its
+ * own. So has an emulator, which is for other machines than this one mostly is. */
+bool ms_test_is_watched(void);
+
 #define MS_TEST(test_name)                                                           \
     static void test_##test_name(void);                                              \
     static struct ms_test record_##test_name = {#test_name, test_##test_name, NULL}; \

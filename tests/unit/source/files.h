@@ -128,18 +128,6 @@ static inline bool can_tell_cold(const struct test_file *file)
            (preadv2(file->descriptor, &vector, 1, 0, RWF_NOWAIT) < 0 && errno == EAGAIN);
 }
 
-/* Valgrind has descriptors, reads and signal masks of its own; so have emulators, which are for
- * other machines than this one mostly is. */
-static inline bool is_watched(void)
-{
-#ifdef __x86_64__
-    const char *preload = getenv("LD_PRELOAD");
-    return preload != NULL && strstr(preload, "vgpreload") != NULL;
-#else
-    return true;
-#endif
-}
-
 /* The log goes to a file of its own; how many lines it has by now. */
 static char log_path[] = "/tmp/metashard-log-XXXXXX";
 

@@ -340,7 +340,7 @@ MS_TEST(random_runs)
 #ifdef __SANITIZE_THREAD__
     const unsigned rounds = 24; /* each combination once */
 #else
-    const unsigned rounds = is_watched() ? 24 : 60;
+    const unsigned rounds = ms_test_is_watched() ? 24 : 60;
 #endif
     for (unsigned i = 0; i < rounds; i++) {
         start(stagings[i % 4], i / 4 % 6);
@@ -412,7 +412,7 @@ MS_TEST(rows_are_copied_together)
         const uint64_t calls = check_rows(&file, 8000, 1024, 4096, 1536);
         /* At most one cut row at either end of a slot. */
         CHECK(row_calls >= 8 && copy_calls + row_calls <= 3 * 64);
-        CHECK(calls < 500 || is_watched());
+        CHECK(calls < 500 || ms_test_is_watched());
     }
 }
 
@@ -736,7 +736,7 @@ static void look_at_threads(void)
                 continue;
             threads_seen++;
             /* All but KILL, STOP and libc's own two. */
-            CHECK(is_watched() || (blocked | 0x180040100) == ~0ull);
+            CHECK(ms_test_is_watched() || (blocked | 0x180040100) == ~0ull);
         }
         if (file != NULL)
             fclose(file);
@@ -755,7 +755,7 @@ MS_TEST(threads_that_read_take_no_signals)
     while (readdir(descriptors) != NULL)
         count++;
     closedir(descriptors);
-    CHECK(count < 12 || is_watched());
+    CHECK(count < 12 || ms_test_is_watched());
     threads_seen = 0;
     copies_left = 1;
     look_at_threads();
