@@ -21,12 +21,8 @@ void ms_test_register(struct ms_test *test)
 
 bool ms_test_is_watched(void)
 {
-#ifdef __x86_64__
     const char *preload = getenv("LD_PRELOAD");
-    return preload != NULL && strstr(preload, "vgpreload") != NULL;
-#else
-    return true;
-#endif
+    return IS_EMULATED || (preload != NULL && strstr(preload, "vgpreload") != NULL);
 }
 
 void ms_test_fail(const char *file, int line, const char *format, ...)

@@ -26,8 +26,8 @@ _Noreturn void ms_test_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 _Noreturn void ms_test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* True under valgrind, where all takes long, and which has descriptors, reads and signal masks of its
- * own. So has an emulator, which is for other machines than this one mostly is. */
+/* True under valgrind and under an emulator, where all takes long. Both have descriptors, reads and
+ * signal masks of their own. */
 bool ms_test_is_watched(void);
 
 #define MS_TEST(test_name)                                                           \
