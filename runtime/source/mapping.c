@@ -17,7 +17,8 @@
 #include "runtime/source/file_thread.h"
 #include "runtime/source/trust.h"
 
-/* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. */
+/* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. A page that the
+ * kernel is moving is told as swapped, and a file's page as a file's then, too. */
 #define PAGE_PRESENT (1ULL << 63)
 #define PAGE_SWAPPED (1ULL << 62)
 #define PAGE_OF_FILE (1ULL << 61)
@@ -304,8 +305,8 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end)
         }
         const size_t count = (size_t)got / sizeof(entries[0]);
         for (size_t i = 0; i < count; i++) {
-            const bool present = (entries[i] & PAGE_PRESENT) != 0;
-            if ((entries[i] & PAGE_SWAPPED) != 0 || (present && (entries[i] & PAGE_OF_FILE) == 0))
+            const bool is_there = (entries[i] & (PAGE_PRESENT | PAGE_SWAPPED)) != 0;
+            if (is_there && (entries[i] & PAGE_OF_FILE) == 0)
                 answer = NO;
         }
         page += count;
