@@ -7,13 +7,13 @@ checked once more (syntax only), with no include folder but the project's own, t
 files of libc's packages, the kernel's and jansson's, and the headers of CUDA as ./quickstart fetches them, in .headers/.
 Exit status 77, with a line that says why, where those cannot be told apart.
 """
-import glob
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -41,7 +41,8 @@ def libc_headers(folder):
         if not os.path.isdir(name):
             os.makedirs(os.path.dirname(folder + name), exist_ok=True)
             os.symlink(name, folder + name)
-    return [folder + "/usr/include", *glob.glob(folder + "/usr/include/*-linux-gnu")]
+    # Debian 13's linux-libc-dev has the headers of all processors.
+    return [folder + "/usr/include", os.path.join(folder + "/usr/include", sysconfig.get_config_var("MULTIARCH") or "")]
 
 
 def compiler_headers(compiler):
