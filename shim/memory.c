@@ -78,7 +78,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
         ms_free_passed(false);
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
     if (result == CUDA_SUCCESS && free != NULL && ms_is_started())
-        *free = ms_free_memory(*free);
+        return ms_free_memory(free);
     return result;
 }
 
@@ -90,8 +90,9 @@ static CUdeviceptr known(CUdeviceptr address)
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
-    if (ms_owns_any() && ms_address_range(dptr, pbase, psize))
-        return CUDA_SUCCESS;
+    CUresult result;
+    if (ms_owns_any() && ms_address_range(dptr, pbase, psize, &result))
+        return result;
     return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, known(dptr));
 }
 

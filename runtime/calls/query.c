@@ -11,13 +11,17 @@
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
 #define FIRST_BUFFER_ID (UINT64_C(1) << 62)
 
-bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out)
+bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out,
+                      CUresult *result_out)
 {
     CUdevice device;
     struct ms_allocation_facts facts;
     struct ms_program_mapping mapping;
-    if (!ms_space_look_up(address, &facts) || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
+    if (!ms_space_look_up(address, &facts))
         return false;
+    *result_out = ms_driver.ctx_get_device(&device);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
     if (facts.is_programs) {
         if (!ms_space_find_mapping(address, &mapping, &facts))
             return false;
@@ -161,15 +165,17 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     }
 }
 
-size_t ms_free_memory(size_t free_bytes)
+CUresult ms_free_memory(size_t *free_bytes)
 {
     CUdevice device;
-    if (ms_driver.ctx_get_device(&device) != CUDA_SUCCESS)
-        return free_bytes;
-    const uint64_t left = free_bytes + ms_backing_device_bytes(device);
+    const CUresult result = ms_driver.ctx_get_device(&device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    const uint64_t left = *free_bytes + ms_backing_device_bytes(device);
     const uint64_t promised = ms_space_reserved_bytes(device) + ms_pool_kept_bytes(device) +
                               ms_delayed_free_bytes(device);
-    return promised < left ? left - promised : 0;
+    *free_bytes = promised < left ? left - promised : 0;
+    return CUDA_SUCCESS;
 }
 
 bool ms_is_owned(CUdeviceptr address)

@@ -11,16 +11,18 @@
 #include "runtime/driver/driver.h"
 
 /* cuMemGetAddressRange; either output may be NULL. Returns false if the address is in no
- * allocation, or the driver refuses the thread. */
-bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out);
+ * allocation. *result_out is an error if the driver refuses the thread. */
+bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out,
+                      CUresult *result_out);
 
 /* One attribute. Returns false if the address is in no allocation, or only the driver can answer
  * (the address is then materialised, or *result_out has the error). */
 bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
                           CUresult *result_out);
 
-/* The free bytes that cuMemGetInfo reports on the current device: deferred bytes count as used. */
-size_t ms_free_memory(size_t free_bytes);
+/* From the driver's free bytes of the current device to what cuMemGetInfo reports: deferred bytes
+ * count as used. An error leaves them. */
+CUresult ms_free_memory(size_t *free_bytes);
 
 bool ms_is_owned(CUdeviceptr address);
 

@@ -45,6 +45,8 @@ KNOWN = [
     *(("from scratch", "driver:cuFuncGetParamInfo", number) for number in (5, 6, 7, 8, 13, 14)),
     # Memory was unmapped under work that a wait had not waited for.
     *(("from scratch", "driver:cuStreamSynchronize", number) for number in (1, 4, 9)),
+    # The range of a piece of memory was told as the allocation's.
+    ("random program", "driver:cuCtxGetDevice", 14),
     # Device memory was kept for ever.
     *(("goes on", f"driver:{name}", number) for name in ("cuMemRelease", "cuMemUnmap", "cuMemAddressFree")
       for number in (1, 8)),
