@@ -18,7 +18,7 @@
 #include "runtime/source/trust.h"
 
 /* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. A page that the
- * kernel is moving is told as swapped, and a file's page as a file's then, too. */
+ * kernel is moving counts as swapped; the last bit tells whose it is then, too. */
 #define PAGE_PRESENT (1ULL << 63)
 #define PAGE_SWAPPED (1ULL << 62)
 #define PAGE_OF_FILE (1ULL << 61)

@@ -287,6 +287,43 @@ MS_TEST(deferred_memory_counts_as_used)
     CHECK_EQ(cuMemGetInfo(NULL, &total), CUDA_SUCCESS);
 }
 
+/* Exits with 3 if the program is told of an error. */
+_Noreturn static void ask_with_fault(int nth)
+{
+    char setting[40];
+    snprintf(setting, sizeof(setting), "cuCtxGetDevice:%d=999", nth);
+    setenv("SIMCUDA_FAULTS", setting, 1);
+    setenv("METASHARD_SELFCHECK", "off", 1); /* its calls would count */
+    start();
+    size_t before, after, bytes;
+    CUdeviceptr base;
+    const CUresult first = cuMemGetInfo(&before, NULL);
+    const CUdeviceptr tensor = device_allocate(8 * MIB);
+    CHECK_EQ(cuMemsetD8(tensor, 6, 8 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(read_byte(tensor), 6); /* a part of it has memory */
+    const CUresult second = cuMemGetInfo(&after, NULL);
+    const CUresult range = cuMemGetAddressRange(&base, &bytes, tensor + 9);
+    CHECK(first != CUDA_SUCCESS || second != CUDA_SUCCESS || before - after == 8 * MIB);
+    CHECK(range != CUDA_SUCCESS || (base == tensor && bytes == 8 * MIB));
+    const bool is_told = first != CUDA_SUCCESS || second != CUDA_SUCCESS || range != CUDA_SUCCESS;
+    exit(is_told ? 3 : 0);
+}
+
+MS_TEST(a_driver_that_does_not_tell_the_device_is_told_on)
+{
+    int told = 0, status;
+    for (int nth = 1; nth <= 12; nth++) {
+        const pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0)
+            ask_with_fault(nth);
+        CHECK_EQ(waitpid(child, &status, 0), child);
+        CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 3));
+        told += WEXITSTATUS(status) == 3;
+    }
+    CHECK_EQ(told, device_has_shim() ? 3 : 0);
+}
+
 MS_TEST(a_forked_child_is_left_alone)
 {
     start();
