@@ -3,19 +3,25 @@
 #define METASHARD_API
 #include "shim/metashard.h"
 
+#include "runtime/base/thread.h"
 #include "runtime/base/version.h"
 #include "runtime/control/arrive.h"
 #include "runtime/fill/settle.h"
-#include "runtime/hashes/hashes.h"
 #include "runtime/shard/active_plan.h"
 #include "shim/cancellation.h"
 #include "shim/off.h"
 
-static _Thread_local struct ms_fault fault;
+/* What the thread's last call reports. Without memory for that, threads share one. */
+static struct ms_fault *fault(void)
+{
+    static struct ms_fault shared;
+    struct ms_fault *own = ms_thread_memory(MS_THREAD_FAULT, sizeof(*own));
+    return own != NULL ? own : &shared;
+}
 
 const char *metashard_error(void)
 {
-    return fault.text;
+    return fault()->text;
 }
 
 const char *metashard_version(void)
@@ -31,31 +37,22 @@ static int end(bool is_good)
 
 static bool is_on(void)
 {
-    fault.text[0] = '\0';
-    return !ms_is_off() || ms_fault_set(&fault, "METASHARD is off");
-}
-
-/* True where nothing is deferred (METASHARD_HASHES_LIKE). */
-static bool does_nothing(void)
-{
-    fault.text[0] = '\0';
-    return ms_hashes_is_reference;
+    fault()->text[0] = '\0';
+    return !ms_is_off() || ms_fault_set(fault(), "METASHARD is off");
 }
 
 int metashard_plan_file(const char *path)
 {
     MS_ENTER("metashard_plan_file");
-    return end(does_nothing() ||
-               (is_on() && (path != NULL || ms_fault_set(&fault, "expected a path")) &&
-                ms_arrive_file(path, &fault)));
+    return end(is_on() && (path != NULL || ms_fault_set(fault(), "expected a path")) &&
+               ms_arrive_file(path, fault()));
 }
 
 int metashard_plan_text(const char *json, size_t bytes)
 {
     MS_ENTER("metashard_plan_text");
-    return end(does_nothing() ||
-               (is_on() && (json != NULL || ms_fault_set(&fault, "expected a text")) &&
-                ms_arrive_text(json, bytes, "metashard_plan_text", &fault)));
+    return end(is_on() && (json != NULL || ms_fault_set(fault(), "expected a text")) &&
+               ms_arrive_text(json, bytes, "metashard_plan_text", fault()));
 }
 
 static bool make_tensor(struct ms_tensor *tensor, const char *dtype, const uint64_t *shape,
@@ -63,15 +60,15 @@ static bool make_tensor(struct ms_tensor *tensor, const char *dtype, const uint6
 {
     *tensor = (struct ms_tensor){.dims = dims};
     if (dtype == NULL || !ms_dtype_find(dtype, &tensor->dtype))
-        return ms_fault_set(&fault, "expected a dtype of safetensors, found %s",
+        return ms_fault_set(fault(), "expected a dtype of safetensors, found %s",
                             dtype != NULL ? dtype : "none");
     if (dims > MS_TENSOR_DIMS_MAX || (dims > 0 && shape == NULL))
-        return ms_fault_set(&fault, "expected a shape of at most %d dimensions, found %u",
+        return ms_fault_set(fault(), "expected a shape of at most %d dimensions, found %u",
                             MS_TENSOR_DIMS_MAX, dims);
     for (unsigned i = 0; i < dims; i++)
         tensor->shape[i] = shape[i];
     const char *wrong = ms_tensor_measure(tensor);
-    return wrong == NULL || ms_fault_set(&fault, "%s", wrong);
+    return wrong == NULL || ms_fault_set(fault(), "%s", wrong);
 }
 
 int metashard_name(uint64_t address, size_t bytes, const char *name, const char *dtype,
@@ -79,44 +76,25 @@ int metashard_name(uint64_t address, size_t bytes, const char *name, const char 
 {
     MS_ENTER("metashard_name");
     struct ms_tensor tensor;
-    if (ms_is_hashed() && name != NULL)
-        ms_live_set_label(address, name);
-    return end(does_nothing() ||
-               (is_on() &&
-                ((name != NULL && name[0] != '\0') || ms_fault_set(&fault, "expected a name")) &&
-                make_tensor(&tensor, dtype, shape, dims) &&
-                ms_shard_name(address, bytes, name, &tensor, &fault)));
+    return end(is_on() &&
+               ((name != NULL && name[0] != '\0') || ms_fault_set(fault(), "expected a name")) &&
+               make_tensor(&tensor, dtype, shape, dims) &&
+               ms_shard_name(address, bytes, name, &tensor, fault()));
 }
 
 int metashard_unname(uint64_t address, size_t bytes)
 {
     MS_ENTER("metashard_unname");
-    return end(does_nothing() || (is_on() && ms_shard_unname(address, bytes, &fault)));
+    return end(is_on() && ms_shard_unname(address, bytes, fault()));
 }
 
 int metashard_materialise(void)
 {
     MS_ENTER("metashard_materialise");
-    const bool is_good = does_nothing() || is_on();
-    if (is_good && !ms_hashes_is_reference)
+    const bool is_good = is_on();
+    if (is_good)
         ms_settle_now("the program asked for it");
     return end(is_good);
-}
-
-int metashard_mark(const char *name)
-{
-    enum { MOST = 100 };
-    MS_ENTER("metashard_mark");
-    size_t length = 0;
-    fault.text[0] = '\0';
-    if (!ms_is_hashed())
-        return 0;
-    while (name != NULL && length <= MOST && (unsigned char)name[length] >= ' ')
-        length++;
-    if (length == 0 || length > MOST || name[length] != '\0')
-        return end(ms_fault_set(&fault, "expected a name of 1 to %d characters", MOST));
-    const char *wrong = ms_hashes_mark(name);
-    return end(wrong == NULL || ms_fault_set(&fault, "METASHARD_HASHES: %s", wrong));
 }
 
 size_t metashard_status(char *text, size_t bytes)

@@ -5,9 +5,11 @@
  * A thread inside the shim cannot be cancelled. The runtime opens files, reads, sleeps and waits,
  * all of which are cancellation points, while it holds claims, locks and reads; a thread that ended
  * there would hold them for ever. A cancellation therefore waits until the call returns, as it does
- * in the driver's own calls. Each entry point that calls the runtime, except for lookups, is inside
- * from beginning to end, including the driver's call, because a read is held until that returns.
- * Entries that go straight to the driver are never inside.
+ * in the driver's own calls. Each entry point that calls the runtime is inside from beginning to
+ * end, including the driver's call, because a read is held until that returns. Entries that go
+ * straight to the driver are never inside.
+ *
+ * A signal handler can see that it has interrupted such a call: ms_calls_inside (caller.h).
  */
 #pragma once
 
@@ -19,6 +21,7 @@
 static inline int ms_cancellation_disable(void)
 {
     int before;
+    ms_calls_inside++;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     return before;
 }
@@ -26,6 +29,7 @@ static inline int ms_cancellation_disable(void)
 static inline void ms_cancellation_restore(const int *before)
 {
     pthread_setcancelstate(*before, NULL);
+    ms_calls_inside--;
 }
 
 /* Disables cancellation until the end of the enclosing block. */

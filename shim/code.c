@@ -9,7 +9,7 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary library, const char *na
 {
     const CUresult result = MS_REAL(cuLibraryGetKernel)(pKernel, library, name);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_param_layout_add_kernel(*pKernel, library);
+        ms_parameters_add_kernel(*pKernel, library);
     return result;
 }
 
@@ -20,7 +20,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
     if (result == CUDA_SUCCESS && ms_is_started() &&
         MS_REAL(cuLibraryGetKernelCount)(&count, lib) == CUDA_SUCCESS) {
         for (unsigned i = 0; i < numKernels && i < count; i++)
-            ms_param_layout_add_kernel(kernels[i], lib);
+            ms_parameters_add_kernel(kernels[i], lib);
     }
     return result;
 }

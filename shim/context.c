@@ -2,22 +2,20 @@
 /* Contexts: allocations end with their context; mapped memory needs explicit peer access. */
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
-#include "runtime/hashes/hashes.h"
+#include "runtime/memory/examining.h"
+#include "shim/newer.h"
 #include "shim/quick.h"
 
 static void destroyed(CUcontext context)
 {
     if (ms_is_started())
         ms_context_destroyed(context);
-    if (ms_is_hashed())
-        ms_live_forget(context);
 }
 
 #define DESTROY(symbol)                               \
     CUresult symbol(CUcontext ctx)                    \
     {                                                 \
         MS_INSIDE;                                    \
-        ms_hashes_context_ends(ctx);                  \
         const CUresult result = MS_REAL(symbol)(ctx); \
         if (result == CUDA_SUCCESS)                   \
             destroyed(ctx);                           \
@@ -32,11 +30,34 @@ CUresult cuCtxDetach(CUcontext ctx)
     MS_INSIDE;
     unsigned version;
     const CUresult result = MS_REAL(cuCtxDetach)(ctx);
-    if (result == CUDA_SUCCESS && (ms_is_started() || ms_is_hashed()) &&
+    if (result == CUDA_SUCCESS && ms_is_started() &&
         MS_REAL(cuCtxGetApiVersion)(ctx, &version) != CUDA_SUCCESS)
         destroyed(ctx);
     return result;
 }
+
+static CUresult created(CUresult result, const CUcontext *context, CUdevice device)
+{
+    if (result == CUDA_SUCCESS && ms_is_started())
+        ms_examining_add_context(*context, device);
+    return result;
+}
+
+#define CREATE(symbol, parameters, arguments)                 \
+    CUresult symbol parameters                                \
+    {                                                         \
+        return created(MS_REAL(symbol) arguments, pctx, dev); \
+    }
+CREATE(cuCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuCtxCreate_v3,
+       (CUcontext * pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
+        CUdevice dev),
+       (pctx, paramsArray, numParams, flags, dev))
+CREATE(cuCtxCreate_v4,
+       (CUcontext * pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev),
+       (pctx, ctxCreateParams, flags, dev))
+CREATE(cuCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+CREATE(cuDevicePrimaryCtxRetain, (CUcontext * pctx, CUdevice dev), (pctx, dev))
 
 static bool is_primary_active(CUdevice device)
 {
@@ -50,30 +71,27 @@ static bool is_primary_active(CUdevice device)
 static CUcontext primary_context(CUdevice device)
 {
     CUcontext context;
-    if (!(ms_is_started() || ms_is_hashed()) || !is_primary_active(device) ||
+    if (!ms_is_started() || !is_primary_active(device) ||
         MS_REAL(cuDevicePrimaryCtxRetain)(&context, device) != CUDA_SUCCESS)
         return NULL;
     MS_REAL(cuDevicePrimaryCtxRelease_v2)(device);
     return context;
 }
 
-/* Libraries take and release references often: what a release may end is not hashed before. */
-#define RELEASE_PRIMARY(symbol, is_reset)                                         \
+#define RELEASE_PRIMARY(symbol)                                                   \
     CUresult symbol(CUdevice dev)                                                 \
     {                                                                             \
         MS_INSIDE;                                                                \
         const CUcontext context = primary_context(dev);                           \
-        if ((is_reset) && context != NULL)                                        \
-            ms_hashes_context_ends(context);                                      \
         const CUresult result = MS_REAL(symbol)(dev);                             \
         if (result == CUDA_SUCCESS && context != NULL && !is_primary_active(dev)) \
             destroyed(context);                                                   \
         return result;                                                            \
     }
-RELEASE_PRIMARY(cuDevicePrimaryCtxRelease, false)
-RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2, false)
-RELEASE_PRIMARY(cuDevicePrimaryCtxReset, true)
-RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2, true)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease)
+RELEASE_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset)
+RELEASE_PRIMARY(cuDevicePrimaryCtxReset_v2)
 
 CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 {

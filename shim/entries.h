@@ -6,7 +6,14 @@
  */
 #pragma once
 
-enum { MS_SPARE_COUNT = 128 }; /* as in the thunks */
+/* As in the thunks. Enough for a driver in which all that a process looks up is new to the table
+ * (tests/static/check_entries.py). */
+enum { MS_SPARE_COUNT = 1024 };
+
+/* The table has all ABIs that cuda.h of this version and of older ones knows. A driver may have
+ * more of this version, because cuda.h can be late: cuLaunchHostFunc_v2 is of 13.1, and cuda.h
+ * declares it from 13.2 on. */
+enum { MS_TABLE_VERSION = 13050 };
 
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that the program is about to change. While something on the device still comes from a file,
- * the calls by which this process opens the file for writing, or changes it through a descriptor,
- * arrive here first: they bring the bytes into memory and then call libc's own function. A write or
- * a store needs a descriptor that was opened for writing, so these calls are not watched. Neither
- * are rename and unlink, which leave the bytes of a file that the shim has open.
+ * Files that the program is about to change, and files that it deletes. While something on the
+ * device still comes from a file, the calls by which this process opens the file for writing, or
+ * changes it through a descriptor, arrive here first: they bring the bytes into memory and then
+ * call libc's own function. A write or a store needs a descriptor that was opened for writing, so
+ * these calls are not watched. Calls that remove a link call libc's function first: they leave the
+ * bytes of a file that the shim has open, but also its space. If the link was the last, the file is
+ * let go.
  *
  * While there is no such file, an entry costs one load more than libc's function. Nothing here
  * allocates or takes a lock before the file's inode was found among those that are needed, so open
@@ -20,6 +22,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -264,6 +267,78 @@ CALL_IF(ssize_t, -1, copy_file_range,
             (file, from, at, bytes), may_change_descriptor(call, file))
 SENDFILE(sendfile)
 SENDFILE(sendfile64)
+
+/* A write lease is refused while others have a lease. The shim's own is given up, and none is taken
+ * later. So this does not ask whether there are files. */
+static void prepare_lease(enum call call, int descriptor)
+{
+    struct stat file;
+    const int before = errno;
+    if (fstat(descriptor, &file) == 0)
+        ms_prepare_file_lease(names[call], file.st_dev, file.st_ino);
+    errno = before;
+}
+
+/* Reads the argument, as libc does, whether or not there is one. */
+#define FCNTL(name)                                                      \
+    CALL(int, name, (int file, int command, ...))                        \
+    {                                                                    \
+        va_list arguments;                                               \
+        va_start(arguments, command);                                    \
+        void *argument = va_arg(arguments, void *);                      \
+        va_end(arguments);                                               \
+        if (command == F_SETLEASE && (int)(intptr_t)argument == F_WRLCK) \
+            prepare_lease(CALL_##name, file);                            \
+        return REAL_CALL(name)(file, command, argument);                 \
+    }
+FCNTL(fcntl)
+FCNTL(fcntl64)
+
+/* --- links that are removed: the path's own, where it is a symbolic link */
+
+static bool find_link(int folder, const char *path, struct stat *file_out)
+{
+    const int before = errno;
+    const bool is_found = fstatat(folder, path, file_out, AT_SYMLINK_NOFOLLOW) == 0;
+    errno = before;
+    return is_found;
+}
+
+/* After the call, so that nothing is brought in if it fails. If the path still leads to the file,
+ * the file was renamed to itself. */
+__attribute__((noinline)) static void let_go(enum call call, int folder, const char *path,
+                                             const struct stat *file)
+{
+    struct stat now;
+    const int before = errno;
+    if (!find_link(folder, path, &now) || now.st_dev != file->st_dev || now.st_ino != file->st_ino)
+        ms_let_go_of_file(names[call], file->st_dev, file->st_ino);
+    errno = before;
+}
+
+/* One that removes the link `path` in `folder`, if `may_remove` and it succeeds. */
+#define REMOVE(name, parameters, arguments, may_remove, folder, path)                            \
+    CALL(int, name, parameters)                                                                  \
+    {                                                                                            \
+        struct stat file;                                                                        \
+        const bool is_last =                                                                     \
+            is_needed() && (may_remove) && find_link(folder, path, &file) && file.st_nlink <= 1; \
+        const int result = REAL_CALL(name) arguments;                                            \
+        if (is_last && result == 0)                                                              \
+            let_go(CALL_##name, folder, path, &file);                                            \
+        return result;                                                                           \
+    }
+REMOVE(unlink, (const char *path), (path), true, AT_FDCWD, path)
+REMOVE(unlinkat, (int folder, const char *path, int flags), (folder, path, flags), true, folder,
+       path)
+REMOVE(remove, (const char *path), (path), true, AT_FDCWD, path)
+REMOVE(rename, (const char *from, const char *path), (from, path), true, AT_FDCWD, path)
+REMOVE(renameat, (int from_folder, const char *from, int folder, const char *path),
+       (from_folder, from, folder, path), true, folder, path)
+
+/* An exchange leaves both files their links. */
+REMOVE(renameat2, (int from_folder, const char *from, int folder, const char *path, unsigned flags),
+       (from_folder, from, folder, path, flags), (flags & RENAME_EXCHANGE) == 0, folder, path)
 
 /* True if a store may change the file: only a shared mapping of a descriptor that can write. */
 static bool may_map(enum call call, int flags, int file)

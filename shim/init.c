@@ -18,6 +18,7 @@
 #include "shim/cancellation.h"
 #include "shim/file_calls.h"
 #include "shim/off.h"
+#include "shim/others.h"
 #include "shim/real.h"
 
 /* By field of ms_driver: how far the thunk, in assembly, is from this table. */
@@ -89,6 +90,8 @@ static void start(void)
         return;
     fill_driver_table();
     ms_start(environ);
+    if (ms_is_started())
+        ms_others_tell();
 }
 
 CUresult cuInit(unsigned int Flags)

@@ -14,7 +14,7 @@
 #include "shim/real.h"
 #include "shim/substitute.h"
 
-static const struct ms_answer ask_libc = {.given = false};
+static const struct ms_answer ask_next = {.given = false};
 
 static void *substitute(void *real, const char *base, int version, bool per_thread)
 {
@@ -44,11 +44,11 @@ static struct ms_answer answer_driver_name(void *handle, const char *name)
     ms_count(MS_COUNT_LOOKUPS, 1);
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL)
-        return ask_libc;
+        return ask_next;
     if (ms_is_own(found))
         return answer_for_own_export(found, name);
     if (ms_is_off())
-        return ask_libc;
+        return ask_next;
     /* An exported name that the table does not know is its own base. */
     return (struct ms_answer){.given = true, .address = substitute(found, name, 0, false)};
 }
@@ -58,7 +58,7 @@ static struct ms_answer answer_nccl_name(void *handle, const char *name)
 {
     void *found = ms_libc_dlsym()(handle, name);
     if (found == NULL || ms_is_off())
-        return ask_libc;
+        return ask_next;
     if (!ms_is_own(found))
         return (struct ms_answer){.given = true, .address = ms_nccl_substitute(found, name)};
     void *real = ms_libc_dlsym()(RTLD_NEXT, name);
@@ -67,14 +67,14 @@ static struct ms_answer answer_nccl_name(void *handle, const char *name)
 
 MS_EARLY struct ms_answer ms_answer_dlsym(void *handle, const char *name)
 {
-    ms_libc_dlsym(); /* the trampoline jumps there */
+    ms_find_next_dlsym(); /* the trampoline jumps there */
     const bool is_driver_name =
         name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
     if (is_driver_name && handle != RTLD_NEXT)
         return answer_driver_name(handle, name);
     if (name != NULL && strncmp(name, "nccl", 4) == 0 && handle != RTLD_NEXT)
         return answer_nccl_name(handle, name);
-    return ask_libc;
+    return ask_next;
 }
 
 static CUresult published(CUresult result, const char *symbol, void **pfn, int version,

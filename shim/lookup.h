@@ -5,13 +5,11 @@
 #include <stdint.h>
 
 /* Returned in two registers. If given != 0, `address` is the answer (it may be NULL); otherwise the
- * trampoline jumps to libc's dlsym, as it would without the shim. */
+ * trampoline jumps to the next dlsym, as it would be without the shim. */
 struct ms_answer {
     uintptr_t given;
     void *address;
 };
 
+/* ms_next_dlsym_address is set when it returns. */
 struct ms_answer ms_answer_dlsym(void *handle, const char *name);
-
-/* libc's dlsym; set before ms_answer_dlsym returns. */
-extern void *ms_libc_dlsym_address;

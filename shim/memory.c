@@ -6,7 +6,6 @@
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "runtime/hashes/hashes.h"
 #include "runtime/memory/delayed_free.h"
 #include "shim/quick.h"
 #include "shim/init.h"
@@ -18,18 +17,14 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     int attempts = 0;
     CUresult result;
     MS_ENTER("cuMemAlloc_v2");
-    const bool may_defer = ms_ready_to_defer();
-    const bool is_programs =
-        (may_defer || ms_is_hashed()) && !ms_nccl_is_inside(__builtin_return_address(0));
-    if (may_defer && is_programs && ms_alloc(bytesize, dptr, &result)) {
+    if (ms_ready_to_defer() && !ms_nccl_is_inside(__builtin_return_address(0)) &&
+        ms_alloc(bytesize, dptr, &result)) {
         ms_observer_prepare(false);
-    } else {
-        do
-            result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
-        while (ms_try_again(result, &attempts));
+        return result;
     }
-    if (is_programs && result == CUDA_SUCCESS)
-        ms_hashes_allocated(*dptr, bytesize, NULL);
+    do
+        result = MS_REAL(cuMemAlloc_v2)(dptr, bytesize);
+    while (ms_try_again(result, &attempts));
     return result;
 }
 
@@ -63,7 +58,6 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result;
     MS_ENTER("cuMemFree_v2");
-    ms_hashes_freed(dptr);
     if (ms_owns_any() && may_free() && ms_free(dptr, &result))
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);
@@ -74,6 +68,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
+    MS_INSIDE;
     if (ms_owns_any())
         ms_free_passed(false);
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
@@ -91,6 +86,7 @@ static CUdeviceptr known(CUdeviceptr address)
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     CUresult result;
+    MS_INSIDE;
     if (ms_owns_any() && ms_address_range(dptr, pbase, psize, &result))
         return result;
     return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, known(dptr));
@@ -109,6 +105,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes,
                                 void **data, CUdeviceptr ptr)
 {
+    MS_ENTER("cuPointerGetAttributes");
     if (!ms_owns_any() || !ms_is_owned(ptr) || attributes == NULL || data == NULL)
         return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, known(ptr));
     for (unsigned i = 0; i < numAttributes; i++) {

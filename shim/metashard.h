@@ -13,8 +13,7 @@
  *
  * Functions that return int return 0 on success and -1 on failure; metashard_error then returns the
  * reason. They may be called from any thread, before and after cuInit, but not from a signal
- * handler, a host function of a stream, or a forked child. With METASHARD=off they fail. In the run
- * of metashard-verify in which nothing is deferred they succeed and do nothing.
+ * handler, a host function of a stream, or a forked child. With METASHARD=off they fail.
  */
 #ifndef METASHARD_H
 #define METASHARD_H
@@ -33,11 +32,13 @@ extern "C" {
 /*
  * Activates a sharding plan (docs/plan-format.md), from a file or from JSON text of `bytes` bytes.
  * On return, the bytes that the plan gives to this rank, of what the program has loaded, are in
- * device memory. What is loaded later follows when all tensors of the checkpoint have been copied,
- * or when the program settles. A second plan replaces the first: memory of bytes that the rank no
- * longer keeps is freed, unless the program has written there. Fails if the plan is not valid; the
- * previous plan then stays active. If neither the plan nor a launcher (RANK, ...) names the rank,
- * the plan waits for an NCCL communicator.
+ * device memory. What is loaded later follows when it is used, when the program settles, or with
+ * metashard_materialise. A second plan replaces the first. Memory of bytes that other ranks keep is
+ * freed, unless the program may have written there; in mode enforce also then, where it is equal to
+ * its file, so no other thread may write to the tensors meanwhile. metashard_status says how much,
+ * and a line what stays. Fails if the plan is not valid; the previous
+ * plan then stays active. If neither the plan nor a launcher (RANK, ...) names the rank, the plan
+ * waits for an NCCL communicator.
  */
 METASHARD_API int metashard_plan_file(const char *path);
 METASHARD_API int metashard_plan_text(const char *json, size_t bytes);
@@ -63,20 +64,10 @@ METASHARD_API int metashard_unname(uint64_t address, size_t bytes);
  * materialised stays deferred, and is tried again when it is used. */
 METASHARD_API int metashard_materialise(void);
 
-/*
- * For metashard-verify, which compares a run without MetaShard with one under it: compares the
- * content of all device memory here too, not only when the process ends. `name` is for its output:
- * 1 to 100 characters, none of them a control character. The same name may be used again. Waits
- * for the device and reads all memory, so nothing else should work with it meanwhile, and no stream
- * may be captured. Under metashard-verify it fails if the name is not valid, or the file of hashes
- * cannot be written. Everywhere else it does nothing and succeeds.
- */
-METASHARD_API int metashard_mark(const char *name);
-
 /* Writes one line of JSON, an object with the counters of the plan and of memory, to `text`, cut to
  * `bytes` including the NUL. Returns its full length without the NUL. Keys: pid, plans, mode, rank,
  * world_size, tensors, planned_bytes, owned_bytes, remote_reads, remote_read_bytes,
- * requested_bytes, backed_bytes. */
+ * requested_bytes, backed_bytes, plan_freed_bytes (what plans have given back when they came). */
 METASHARD_API size_t metashard_status(char *text, size_t bytes);
 
 /* Returns the version, such as "0.1.0"; also with METASHARD=off. */

@@ -19,11 +19,36 @@ MS_NEWER(cuMemBatchDecompressAsync);
 MS_NEWER(cuMemBatchDecompressAsync_ptsz);
 #endif
 
+#if CUDA_VERSION < 13040
+MS_NEWER(cuCheckpointOperationComplete);
+#endif
+
+#if CUDA_VERSION < 13050
+MS_NEWER(cuFabricCpyBatchAsync);
+MS_NEWER(cuFabricCpyBatchAsync_ptsz);
+#endif
+
 #undef MS_NEWER
 
-/* As in cuda.h of 12.8; types whose content the shim does not read have no members. */
+/* As in cuda.h of 12.5. */
+#if CUDA_VERSION < 12050
+typedef struct CUctxCreateParams_st CUctxCreateParams;
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+                        CUdevice dev);
+#endif
+
+/* As in cuda.h of 12.8. */
 #if CUDA_VERSION < 12080
-typedef struct CUmemcpyAttributes_st CUmemcpyAttributes;
+typedef enum {
+    CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1,
+    CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2,
+    CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3,
+} CUmemcpySrcAccessOrder;
+typedef struct {
+    CUmemcpySrcAccessOrder srcAccessOrder;
+    CUmemLocation srcLocHint, dstLocHint;
+    unsigned flags;
+} CUmemcpyAttributes;
 typedef enum {
     CU_TENSOR_MAP_IM2COL_WIDE_MODE_W = 0,
 } CUtensorMapIm2ColWideMode;
@@ -83,3 +108,51 @@ MS_BATCH_3D(cuMemcpy3DBatchAsync_v2_ptsz, unsigned long long flags, CUstream hSt
 
 #undef MS_BATCH_3D
 #undef MS_BATCH
+
+#if CUDA_VERSION < 13010
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset,
+                               size_t size, unsigned long long flags);
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
+                                size_t mcOffset, CUdeviceptr memptr, size_t size,
+                                unsigned long long flags);
+#endif
+
+/* The first two are of 13.1 (cudaTypedefs.h), whose cuda.h does not declare them. */
+#if CUDA_VERSION < 13020
+typedef struct CUstreamCigCaptureParams_st CUstreamCigCaptureParams;
+#define MS_NEWER_TWINS(symbol, ...) \
+    CUresult symbol(__VA_ARGS__);   \
+    CUresult symbol##_ptsz(__VA_ARGS__)
+MS_NEWER_TWINS(cuLaunchHostFunc_v2, CUstream hStream, CUhostFn fn, void *userData,
+               unsigned int syncMode);
+MS_NEWER_TWINS(cuStreamBeginCaptureToCig, CUstream hStream,
+               CUstreamCigCaptureParams *streamCigCaptureParams);
+MS_NEWER_TWINS(cuMemcpyWithAttributesAsync, CUdeviceptr dst, CUdeviceptr src, size_t size,
+               CUmemcpyAttributes *attr, CUstream hStream);
+MS_NEWER_TWINS(cuMemcpy3DWithAttributesAsync, CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+               CUstream hStream);
+#undef MS_NEWER_TWINS
+#endif
+
+#if CUDA_VERSION < 13030
+typedef cuuint32_t CUlogicalEndpointId;
+typedef CUresult (*CUgraphRecaptureCallback)(void); /* passed on, never called */
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
+                                   void *ptr, cuuint64_t size, unsigned long long flags);
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
+                                  CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset,
+                                  cuuint64_t size, unsigned long long flags);
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+                                       CUgraphRecaptureCallback callbackFunc, void *userData);
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode,
+                                            CUgraph hGraph, CUgraphRecaptureCallback callbackFunc,
+                                            void *userData);
+#endif
+
+#if CUDA_VERSION < 13040
+CUresult cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
+                           const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+                           size_t numDependencies, CUgraphNodeParams *nodeParams);
+CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams);
+#endif

@@ -22,12 +22,10 @@
 #include "runtime/base/log.h"
 #include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
-#include "runtime/hashes/hashes.h"
 #include "shim/cancellation.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/real.h"
 
-enum { DEVICE_CUDA = 1 };
 struct device { /* c10::Device: passed in one register */
     int8_t type, index;
 };
@@ -72,8 +70,6 @@ static void observe(void *block, int64_t size)
         }                                                                               \
         if (ms_owns_any())                                                              \
             observe(block, size);                                                       \
-        if (ms_is_hashed() && device.type == DEVICE_CUDA)                               \
-            ms_hashes_part((CUdeviceptr)(uintptr_t)block, size);                        \
         if (go_on != NULL)                                                              \
             go_on(block, size, allocated, reserved, device);                            \
     }

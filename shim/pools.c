@@ -8,7 +8,6 @@
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "runtime/hashes/hashes.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/pool.h"
 #include "shim/init.h"
@@ -33,15 +32,10 @@ static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUm
 }
 
 /* Pools may be of host or managed memory. */
-static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes,
-                          CUstream stream, const void *caller)
+static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes)
 {
-    if (result != CUDA_SUCCESS || !(ms_is_started() || ms_is_hashed()))
-        return result;
-    if (ms_host_can_write(*address))
+    if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
         ms_host_add(*address, bytes);
-    else if (ms_is_hashed() && !ms_nccl_is_inside(caller))
-        ms_hashes_allocated(*address, bytes, stream);
     return result;
 }
 
@@ -53,16 +47,12 @@ static CUresult published(CUresult result, const CUdeviceptr *address, size_t by
         CUresult result;                                                              \
         MS_ENTER(#symbol);                                                            \
         if ((is_given) && deferred(__builtin_return_address(0), dptr, bytesize, pool, \
-                                   ms_stream(hStream, default_stream), &result)) {    \
-            if (result == CUDA_SUCCESS && ms_is_hashed())                             \
-                ms_hashes_allocated(*dptr, bytesize, NULL);                           \
+                                   ms_stream(hStream, default_stream), &result))      \
             return result;                                                            \
-        }                                                                             \
         do                                                                            \
             result = MS_REAL(symbol) arguments;                                       \
         while (ms_try_again(result, &attempts));                                      \
-        return published(result, dptr, bytesize, ms_stream(hStream, default_stream),  \
-                         __builtin_return_address(0));                                \
+        return published(result, dptr, bytesize);                                     \
     }
 #define ALLOCATE_IN_STREAM(symbol, default_stream)                            \
     ALLOCATE(symbol, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream), \
@@ -76,22 +66,29 @@ ALLOCATE_IN_STREAM(cuMemAllocAsync_ptsz, CU_STREAM_PER_THREAD)
 ALLOCATE_FROM_POOL(cuMemAllocFromPoolAsync, CU_STREAM_LEGACY)
 ALLOCATE_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, CU_STREAM_PER_THREAD)
 
-/* The driver refuses a stream that is not valid, and an address inside of an allocation. */
-#define FREE(symbol, get_flags, default_stream)                                   \
-    CUresult symbol(CUdeviceptr dptr, CUstream hStream)                           \
-    {                                                                             \
-        CUresult result;                                                          \
-        unsigned flags;                                                           \
-        MS_ENTER(#symbol);                                                        \
-        ms_hashes_freed(dptr);                                                    \
-        if (ms_owns_any() && ms_is_owned(dptr) &&                                 \
-            MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS &&                \
-            ms_free_in_stream(dptr, ms_stream(hStream, default_stream), &result)) \
-            return result;                                                        \
-        result = MS_REAL(symbol)(dptr, hStream);                                  \
-        if (result == CUDA_SUCCESS)                                               \
-            ms_host_forget(dptr);                                                 \
-        return result;                                                            \
+static bool has_context(void)
+{
+    CUdevice current;
+    return MS_REAL(cuCtxGetDevice)(&current) == CUDA_SUCCESS;
+}
+
+/* The driver refuses a stream that is not valid, and an address inside of an allocation. Whether it
+ * needs a current context is asked with the address that is nothing. */
+#define FREE(symbol, get_flags, default_stream)                                             \
+    CUresult symbol(CUdeviceptr dptr, CUstream hStream)                                     \
+    {                                                                                       \
+        CUresult result;                                                                    \
+        unsigned flags;                                                                     \
+        MS_ENTER(#symbol);                                                                  \
+        if (ms_owns_any() && ms_is_owned(dptr) &&                                           \
+            MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS &&                          \
+            (has_context() || MS_REAL(symbol)(0, hStream) != CUDA_ERROR_INVALID_CONTEXT) && \
+            ms_free_in_stream(dptr, ms_stream(hStream, default_stream), &result))           \
+            return result;                                                                  \
+        result = MS_REAL(symbol)(dptr, hStream);                                            \
+        if (result == CUDA_SUCCESS)                                                         \
+            ms_host_forget(dptr);                                                           \
+        return result;                                                                      \
     }
 FREE(cuMemFreeAsync, cuStreamGetFlags, CU_STREAM_LEGACY)
 FREE(cuMemFreeAsync_ptsz, cuStreamGetFlags_ptsz, CU_STREAM_PER_THREAD)

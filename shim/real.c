@@ -7,6 +7,7 @@
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
+#include "shim/off.h"
 
 void *ms_real[MS_ENTRY_COUNT + MS_SPARE_COUNT];
 
@@ -24,16 +25,29 @@ MS_EARLY static void *find_libc_dlsym(void)
     return found;
 }
 
-void *ms_libc_dlsym_address; /* the trampoline jumps through it */
-
 ms_dlsym *ms_libc_dlsym(void)
 {
-    void *found = __atomic_load_n(&ms_libc_dlsym_address, __ATOMIC_ACQUIRE);
+    static void *address;
+    void *found = __atomic_load_n(&address, __ATOMIC_ACQUIRE);
     if (found == NULL) {
         found = find_libc_dlsym();
-        __atomic_store_n(&ms_libc_dlsym_address, found, __ATOMIC_RELEASE);
+        __atomic_store_n(&address, found, __ATOMIC_RELEASE);
     }
     return (ms_dlsym *)found;
+}
+
+void *ms_next_dlsym_address; /* the trampoline jumps through it */
+
+MS_EARLY void ms_find_next_dlsym(void)
+{
+    if (__atomic_load_n(&ms_next_dlsym_address, __ATOMIC_ACQUIRE) != NULL)
+        return;
+    void *found = ms_libc_dlsym()(RTLD_NEXT, "dlsym");
+    if (found == NULL) {
+        dlerror();
+        found = (void *)ms_libc_dlsym();
+    }
+    __atomic_store_n(&ms_next_dlsym_address, found, __ATOMIC_RELEASE);
 }
 
 /* The beginning and the end of this library; the linker defines them. */
@@ -104,7 +118,10 @@ static void *handle_of(const void *address)
  * program must not see that something was not found (dlerror). */
 static void *look_up(void *handle, enum ms_entry entry)
 {
-    void *found = ms_libc_dlsym()(handle, ms_entry_symbol(entry));
+    /* A shim that is off hides nothing that stands behind it. */
+    void *found = ms_is_off() ? ms_libc_dlsym()(RTLD_NEXT, ms_entry_symbol(entry)) : NULL;
+    if (found == NULL)
+        found = ms_libc_dlsym()(handle, ms_entry_symbol(entry));
     if (found == NULL)
         dlerror();
     return found != NULL && !ms_is_own(found) ? found : (void *)ms_missing;

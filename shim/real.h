@@ -21,6 +21,11 @@
 typedef void *ms_dlsym(void *handle, const char *name);
 ms_dlsym *ms_libc_dlsym(void) MS_EARLY;
 
+/* The dlsym that programs would have without the shim: libc's, or that of another library that
+ * stands behind the shim and answers lookups. ms_find_next_dlsym sets it. */
+extern void *ms_next_dlsym_address;
+void ms_find_next_dlsym(void);
+
 /* The driver is the library that holds `address`, if that is a libcuda, or the loaded libcuda if
  * address is NULL. Returns true if the driver is known, now or before. */
 bool ms_real_load(const void *address);

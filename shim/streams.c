@@ -2,6 +2,7 @@
 /* Captures, and work that can block a stream in ways that the shim does not see. */
 #include "runtime/calls/calls.h"
 #include "runtime/fill/settle.h"
+#include "shim/newer.h"
 #include "shim/quick.h"
 
 /* Captured work runs again unseen by the shim, so deferral ends before the capture. */
@@ -32,6 +33,21 @@ BEGIN_CAPTURE(cuStreamBeginCapture_v2_ptsz, (CUstream hStream, CUstreamCaptureMo
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
 BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
 
+#define BEGIN_RECAPTURE(symbol)                                                \
+    BEGIN_CAPTURE(symbol,                                                      \
+                  (CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph, \
+                   CUgraphRecaptureCallback callbackFunc, void *userData),     \
+                  (hStream, mode, hGraph, callbackFunc, userData))
+BEGIN_RECAPTURE(cuStreamBeginRecaptureToGraph)
+BEGIN_RECAPTURE(cuStreamBeginRecaptureToGraph_ptsz)
+
+/* A graphics API runs what is captured, and no call tells when: this capture counts for ever. */
+#define BEGIN_TO_CIG(symbol)                                                                     \
+    BEGIN_CAPTURE(symbol, (CUstream hStream, CUstreamCigCaptureParams * streamCigCaptureParams), \
+                  (hStream, streamCigCaptureParams))
+BEGIN_TO_CIG(cuStreamBeginCaptureToCig)
+BEGIN_TO_CIG(cuStreamBeginCaptureToCig_ptsz)
+
 /* Some failures end the capture and some do not, so the stream is queried. */
 #define END_CAPTURE(symbol, is_capturing)                                           \
     CUresult symbol(CUstream hStream, CUgraph *phGraph)                             \
@@ -59,6 +75,11 @@ END_CAPTURE(cuStreamEndCapture_ptsz, cuStreamIsCapturing_ptsz)
 GATE(cuLaunchHostFunc, (CUstream hStream, CUhostFn fn, void *userData), (hStream, fn, userData))
 GATE(cuLaunchHostFunc_ptsz, (CUstream hStream, CUhostFn fn, void *userData),
      (hStream, fn, userData))
+#define LAUNCH_HOST(symbol)                                                              \
+    GATE(symbol, (CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode), \
+         (hStream, fn, userData, syncMode))
+LAUNCH_HOST(cuLaunchHostFunc_v2)
+LAUNCH_HOST(cuLaunchHostFunc_v2_ptsz)
 GATE(cuStreamAddCallback,
      (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
      (hStream, callback, userData, flags))

@@ -127,11 +127,17 @@ static void fill_by_address(void)
     ms_lock_drop(&lock);
 }
 
-/* The entry for (base, version, per_thread): the newest ABI that is not newer than `version`. */
+/*
+ * The entry for (base, version, per_thread): the newest ABI that is not newer than `version`. -1 if
+ * the table has none, or may lack a newer one that the version allows, and if the driver does not
+ * export it.
+ */
 static int find_entry(const char *base, int version, bool per_thread)
 {
     const size_t length = strlen(base);
     int best = -1;
+    if (version >= MS_TABLE_VERSION)
+        return -1;
     for (int i = 0; i < MS_ENTRY_COUNT; i++) {
         const struct ms_entry_facts *facts = &ms_entries[i];
         if (facts->version > version || facts->base_length != length ||
@@ -143,7 +149,7 @@ static int find_entry(const char *base, int version, bool per_thread)
              facts->version > ms_entries[best].version))
             best = i;
     }
-    return best;
+    return best >= 0 && ms_real_get(best) != (void *)ms_missing ? best : -1;
 }
 
 /* Seals a function that the table does not know: it might touch anything. */
@@ -187,7 +193,7 @@ void *ms_substitute(void *real, const char *base, int version, bool per_thread)
     if (!ms_is_driver(real))
         return real; /* another library, or a second driver */
 
-    /* The driver returned an address that it does not export, or a newer function. */
+    /* No row names the address: the driver does not export it, or the table does not know it. */
     const int entry = find_entry(base, version, per_thread);
     return entry >= 0 ? wrapper_or(entry, real) : seal_unknown(real, base);
 }

@@ -8,7 +8,7 @@
 #include "shim/seal.h"
 #include "shim/table.S"
 
-#define SPARE_COUNT 128
+#define SPARE_COUNT 1024
 
 .macro begin name
         .type   \name, %function

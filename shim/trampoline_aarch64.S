@@ -19,8 +19,8 @@ begin   dlsym
         cbz     x16, 1f
         mov     x0, x17
         ret
-1:      adrp    x16, ms_libc_dlsym_address
-        ldr     x16, [x16, #:lo12:ms_libc_dlsym_address]
+1:      adrp    x16, ms_next_dlsym_address
+        ldr     x16, [x16, #:lo12:ms_next_dlsym_address]
         br      x16
 end     dlsym
 

@@ -28,7 +28,7 @@ begin   dlsym
         jz      1f
         movq    %rdx, %rax
         ret
-1:      jmpq    *ms_libc_dlsym_address(%rip)
+1:      jmpq    *ms_next_dlsym_address(%rip)
 end     dlsym
 
 .macro thunk name

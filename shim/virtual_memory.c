@@ -12,6 +12,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/addresses.h"
+#include "shim/newer.h"
 #include "shim/quick.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
@@ -107,6 +108,29 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMulticastBindMem)(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset,
+                               size_t size, unsigned long long flags)
+{
+    MS_ENTER("cuMulticastBindMem");
+    const CUresult result = ms_handle_make_real(&memHandle);
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMulticastBindMem_v2)(mcHandle, dev, mcOffset, memHandle, memOffset, size,
+                                                flags);
+}
+
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
+                                  CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset,
+                                  cuuint64_t size, unsigned long long flags)
+{
+    MS_ENTER("cuLogicalEndpointBindMem");
+    const CUresult result = ms_handle_make_real(&memHandle);
+    return result != CUDA_SUCCESS ? result
+                                  : MS_REAL(cuLogicalEndpointBindMem)(leId, dev, offset, memHandle,
+                                                                      memOffset, size, flags);
 }
 
 /* --- mappings */
@@ -228,6 +252,27 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
     return result != CUDA_SUCCESS
                ? result
                : MS_REAL(cuMulticastBindAddr)(mcHandle, mcOffset, memptr, size, flags);
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
+                                size_t mcOffset, CUdeviceptr memptr, size_t size,
+                                unsigned long long flags)
+{
+    MS_ENTER("cuMulticastBindAddr");
+    const CUresult result = pin(memptr, size);
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuMulticastBindAddr_v2)(mcHandle, dev, mcOffset, memptr, size, flags);
+}
+
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
+                                   void *ptr, cuuint64_t size, unsigned long long flags)
+{
+    MS_ENTER("cuLogicalEndpointBindAddr");
+    const CUresult result = pin((CUdeviceptr)(uintptr_t)ptr, size);
+    return result != CUDA_SUCCESS
+               ? result
+               : MS_REAL(cuLogicalEndpointBindAddr)(leId, dev, offset, ptr, size, flags);
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr)

@@ -88,6 +88,13 @@ WITHOUT_SETTINGS(void, je_ctl_postfork_parent, NOTHING)
 WITHOUT_SETTINGS(void, je_ctl_postfork_child, NOTHING)
 WITHOUT_SETTINGS(void, je_ctl_mtx_assert_held, NOTHING)
 
+/*
+ * No thread has a cache of jemalloc's: it is never used (NO_THREAD_CACHE), would take memory of
+ * each thread, and private-jemalloc.sh has cut off its place.
+ */
+extern bool je_opt_tcache;
+bool je_opt_tcache = false;
+
 /* The first arena, which nobody else uses: this copy of jemalloc is the shim's alone. */
 enum { FIRST_ARENA = 1 << 20, NO_THREAD_CACHE = 1 << 8, ZEROED = 0x40 };
 enum { FLAGS = FIRST_ARENA | NO_THREAD_CACHE };

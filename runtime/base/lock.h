@@ -3,7 +3,7 @@
  * A mutex with a rank. locks.def has all of them, and docs/locking.md is made from it.
  *
  * A thread takes a lock only while all locks that it holds have lower ranks. A claim on an
- * allocation (allocations.h) ranks as a lock: a thread that waits for one holds nothing of a higher
+ * allocation (space.h) ranks as a lock: a thread that waits for one holds nothing of a higher
  * rank. A thread may hold several claims; it waits for them in the order of addresses.
  *
  * With MS_DEBUG_CHECKS each lock and claim that breaks this ends the process with a line that names

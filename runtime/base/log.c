@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,7 +26,14 @@ const char *const ms_log_level_names[MS_LOG_LEVEL_COUNT] = {"error", "warn", "in
 
 static enum ms_log_level enabled = MS_WARN;
 static int log_fd = STDERR_FILENO;
+static _Atomic uint32_t did_not_fit; /* lines, into a pipe that is read too slowly */
 static char who[48] = "not started"; /* "rank R pid P", made once */
+
+static bool is_pipe(int descriptor)
+{
+    struct stat stat;
+    return fstat(descriptor, &stat) == 0 && S_ISFIFO(stat.st_mode);
+}
 
 void ms_log_open(enum ms_log_level level, const char *path)
 {
@@ -38,12 +46,15 @@ void ms_log_open(enum ms_log_level level, const char *path)
     enabled = level;
     if (path == NULL)
         return;
-    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    /* A pipe keeps O_NONBLOCK: whoever reads it, or does not, never holds the program up. */
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
     if (fd < 0)
         ms_log(MS_WARN, "METASHARD_LOG: cannot open %s: %s; messages go to stderr", path,
-               strerror(errno));
+               errno == ENXIO ? "it is a pipe that nobody reads" : strerror(errno));
     else
         log_fd = fd;
+    if (fd >= 0 && !is_pipe(fd))
+        fcntl(fd, F_SETFL, O_APPEND);
 }
 
 /* --- lines */
@@ -60,9 +71,9 @@ static void write_line(const char *word, const char *format, va_list args)
     line[used] = '\0';
     ms_utf8_make_printable(line);
     line[used++] = '\n';
-    /* A failed write cannot be reported. */
-    const ssize_t ignored = ms_quiet_write(log_fd, line, (size_t)used);
-    (void)ignored;
+    /* A failed write cannot be reported. What does not fit into a pipe is counted. */
+    if (ms_quiet_write(log_fd, line, (size_t)used) < 0 && errno == EAGAIN)
+        atomic_fetch_add(&did_not_fit, 1);
 }
 
 /* --- the limit per second */
@@ -124,11 +135,15 @@ void ms_log(enum ms_log_level level, const char *format, ...)
 void ms_log_finish(void)
 {
     uint32_t count = 0;
+    const uint32_t unread = atomic_exchange(&did_not_fit, 0);
     for (int i = 0; i < PLACES; i++)
         count += atomic_exchange(&places[i].left_out, 0);
     if (count > 0)
         ms_say("info", "%u lines were left out, because there were too many of their kind",
                (unsigned)count);
+    if (unread > 0)
+        ms_say("info", "%u lines were left out, because nobody read them from the pipe in time",
+               (unsigned)unread);
 }
 
 void ms_say(const char *word, const char *format, ...)

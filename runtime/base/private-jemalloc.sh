@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# private-jemalloc.sh IN.a OUT.a PREFIX
+# private-jemalloc.sh IN.a OUT.a PREFIX [--whole]
 #
 # Makes a copy of jemalloc's position-independent archive that cannot meet the program's malloc:
 #  - every global symbol but jemalloc's internal je_* gets PREFIX, so that malloc() in our own code
@@ -12,11 +12,15 @@
 #    Heap profiling, which only they can enable, would pull in libm and libgcc_s. heap_jemalloc.c
 #    answers these calls;
 #  - it maps memory through heap_jemalloc.c, which handles a mapping that fails;
+#  - no thread has a cache (je_opt_tcache, heap_jemalloc.c), so the place for one, two thirds of
+#    jemalloc's thread-local data, is cut off: where a program starts with LD_AUDIT, all libraries
+#    share less than 2 KiB. Only versions are cut of which it is known where that place begins;
+#    tests/unit/base/heap_jemalloc.c shows that nothing is written there (with --whole, all is left);
 #  - the constructor is dropped: a preloaded library must cost nothing where CUDA is not used, and
 #    jemalloc initialises itself at the first allocation anyway.
 set -eu
 
-in=$1 out=$2 prefix=$3
+in=$1 out=$2 prefix=$3 whole=${4-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -29,6 +33,20 @@ nm --defined-only --extern-only "$work/private.a" |
 for name in mmap secure_getenv readlink exp log round _Unwind_Backtrace _Unwind_GetIP; do
     echo "$name $prefix$name" >>"$work/renames"
 done
-objcopy --redefine-syms="$work/renames" --remove-section=.init_array \
+# 5.3.0 with pages of 4 KiB: the cache is from 856 on, of 2632 bytes.
+cut_thread_data() {
+    objcopy -O binary --only-section=.tdata "$work/tsd.pic.o" "$work/tdata"
+    if grep -aq '5\.3\.0-0-g54eaed1d8b56b1aa528be3bdd1877e59c56fa90c' "$in" &&
+        [ "$(wc -c <"$work/tdata")" -eq 2632 ]; then
+        head -c 856 "$work/tdata" >"$work/cut"
+        objcopy --update-section ".tdata=$work/cut" "$work/tsd.pic.o"
+        (cd "$work" && ar r private.a tsd.pic.o)
+    fi
+}
+if [ -z "$whole" ]; then
+    (cd "$work" && ar x private.a tsd.pic.o)
+    cut_thread_data
+fi
+objcopy --weaken-symbol=je_opt_tcache --redefine-syms="$work/renames" --remove-section=.init_array \
     --remove-section=.rela.init_array "$work/private.a"
 mv "$work/private.a" "$out"

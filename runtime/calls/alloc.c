@@ -15,8 +15,9 @@
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/selfcheck/selfcheck.h"
@@ -132,6 +133,25 @@ bool ms_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
            can_map_memory(*device_out);
 }
 
+bool ms_deferral_begin(CUcontext current, CUdevice device, size_t bytes)
+{
+    if (!ms_selfcheck_allows(current, device))
+        return false;
+    if (ms_driver_any_is_pageable())
+        ms_examining_expect();
+    ms_examining_begin();
+    if (ms_examining_is_complete(current, device))
+        return true;
+    ms_examining_end();
+    ms_publish_fallback(MS_REASON_UNEXAMINED, bytes, NULL);
+    return false;
+}
+
+void ms_deferral_end(void)
+{
+    ms_examining_end();
+}
+
 /* What the driver keeps for the pool has room for this allocation, too. */
 static bool allows_trimmed(CUdevice device, size_t bytes, const struct ms_pool *pool,
                            bool *is_tight_out)
@@ -162,12 +182,9 @@ void ms_deferral_begun(CUdevice device, size_t bytes, bool is_transient)
     ms_publish_device(device);
 }
 
-/* Of the pool, or of cuMemAlloc. */
-static bool allocate(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
-                     CUdeviceptr *address_out, CUresult *result_out)
+static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
+                    CUdeviceptr *address_out, CUresult *result_out)
 {
-    if (!ms_selfcheck_allows(context, device))
-        return false;
     if (!ms_overcommit_admits(device, bytes, pool)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
@@ -188,6 +205,17 @@ static bool allocate(CUcontext context, CUdevice device, size_t bytes, struct ms
     return true;
 }
 
+/* Of the pool, or of cuMemAlloc. */
+static bool allocate(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
+                     CUdeviceptr *address_out, CUresult *result_out)
+{
+    if (!ms_deferral_begin(context, device, bytes))
+        return false;
+    const bool is_answered = promise(context, device, bytes, pool, address_out, result_out);
+    ms_deferral_end();
+    return is_answered;
+}
+
 bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
@@ -196,20 +224,13 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
            allocate(context, device, bytes, NULL, address_out, result_out);
 }
 
-static bool is_in(CUstream stream, CUcontext context)
-{
-    CUcontext its_context;
-    return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
-           (ms_driver.stream_get_ctx(stream, &its_context) == CUDA_SUCCESS &&
-            its_context == context);
-}
-
 bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
                         CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
     CUdevice device;
-    if (address_out == NULL || !ms_may_defer(bytes, &context, &device) || !is_in(stream, context))
+    if (address_out == NULL || !ms_may_defer(bytes, &context, &device) ||
+        ms_stream_context(stream) != context)
         return false;
     ms_free_passed(true);
     if (handle == NULL && ms_driver.device_get_mem_pool(&handle, device) != CUDA_SUCCESS)
@@ -297,14 +318,13 @@ static bool is_captured(CUstream stream)
 
 bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out)
 {
-    CUcontext context;
     struct ms_allocation_facts facts;
+    const CUcontext context = ms_stream_context(stream);
     if (!ms_space_look_up(address, &facts) || facts.is_programs || facts.address != address ||
-        is_captured(stream) || ms_driver.ctx_get_current(&context) != CUDA_SUCCESS ||
-        context == NULL)
+        is_captured(stream) || context == NULL)
         return false;
-    /* A stream of another context: its event could not be waited for there. */
-    if (context != facts.context || !is_in(stream, context))
+    /* The shim does not see when it ends, and its events with it. */
+    if (context != facts.context && is_green(context))
         return ms_stream_wait(stream) == CUDA_SUCCESS && ms_free(address, result_out);
     /* Addresses of it that a stream has not got to yet would mean nothing once it is gone. */
     *result_out =
@@ -321,6 +341,7 @@ bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_ou
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
     ms_allocation_forget(allocation);
     allocation->freed = record_event(stream, context);
+    allocation->freed_in = context;
     ms_delay_free(allocation);
     ms_count(MS_COUNT_FREES, 1);
     ms_free_passed(false);
@@ -359,8 +380,9 @@ void ms_context_destroyed(CUcontext context)
 {
     ms_fill_stream_forget(context);
     ms_pinned_pool_forget(context);
-    ms_param_layout_forget(NULL);
+    ms_parameters_forget(NULL);
     ms_delayed_free_forget(context);
+    ms_examining_forget_context(context);
     CUdeviceptr at = 0;
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;

@@ -8,6 +8,7 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -105,8 +106,20 @@ static struct ms_allocation *claim_for_block(CUdeviceptr address, size_t bytes)
         !lies_on_leftover(allocation, address, bytes))
         return allocation;
     ms_space_release(allocation);
-    ms_pressure_trim_one(address);
+    ms_evict_leftover_of(address);
     return claim(address);
+}
+
+/* Of a block that was handed out and counts as deferred. If that fails, the launch that uses it
+ * tries again, and its program gets the error. */
+static void back_if_needed(CUdeviceptr address, size_t bytes, CUcontext context, CUdevice device)
+{
+    const bool may_defer = !ms_window_is_settled() && !ms_is_capturing();
+    if (may_defer && ms_examining_is_complete(context, device))
+        return;
+    const struct ms_why why = ms_why_begin(may_defer ? MS_REASON_UNEXAMINED : MS_REASON_HANDED_OUT);
+    ms_access(address, bytes, MS_NEED_READ_WRITE);
+    ms_why_end(why);
 }
 
 void ms_block_taken(CUdeviceptr address, size_t bytes)
@@ -115,18 +128,16 @@ void ms_block_taken(CUdeviceptr address, size_t bytes)
     if (allocation == NULL)
         return;
     const size_t begin = ms_offset(allocation, address);
+    const CUcontext context = allocation->context;
+    const CUdevice device = allocation->device;
     bool is_deferred = false;
     if (bytes > 0 && ms_fits(allocation, address, bytes) && take(allocation, begin, begin + bytes))
         is_deferred = !ms_lineage_is_resident(&allocation->lineage, begin, begin + bytes);
     ms_space_release(allocation);
     if (is_deferred && !ms_window_is_settled())
-        ms_pressure_trim();
-    /* If that fails, the launch that uses the block tries again, and its program gets the error. */
-    if (is_deferred && (ms_window_is_settled() || ms_is_capturing())) {
-        const struct ms_why why = ms_why_begin(MS_REASON_HANDED_OUT);
-        ms_access(address, bytes, MS_NEED_READ_WRITE);
-        ms_why_end(why);
-    }
+        ms_evict_leftover();
+    if (is_deferred)
+        back_if_needed(address, bytes, context, device);
 }
 
 void ms_block_returned(CUdeviceptr address)

@@ -38,8 +38,7 @@ static CUresult back_destination(const struct copy *copy, size_t at, size_t byte
 {
     if (copy->destination == NULL)
         return CUDA_SUCCESS;
-    return ms_materialise(copy->destination, copy->to + at, copy->to + at + bytes,
-                          MS_NEED_OVERWRITE);
+    return ms_materialise_for_copy(copy->destination, copy->to + at, copy->to + at + bytes);
 }
 
 static CUresult materialise_source(const struct copy *copy, size_t at, size_t bytes)
@@ -127,16 +126,11 @@ static CUresult copy_absence(const struct copy *copy, size_t at, size_t bytes)
     return set_content(copy, at, bytes, &absent);
 }
 
-/*
- * Bytes of a file that are in memory are not sent twice: if a plan has brought them there, or if
- * the copy takes a part of a block that something else has read whole, as a broadcast does.
- */
-static bool would_read_twice(const struct copy *copy, const struct ms_content *content)
+/* Bytes of a file that are in memory are not sent twice: a plan has brought them there, or the
+ * program has read them, as a broadcast does. */
+static bool would_read_twice(const struct ms_content *content)
 {
-    if (!content->cached || content->locality == MS_LOCAL)
-        return content->cached;
-    const struct ms_range block = ms_space_block_at(copy->source, copy->from);
-    return content->kind == MS_SOURCE && copy->bytes <= (block.end - block.begin) / 4 * 3;
+    return content->cached && (content->kind == MS_SOURCE || content->locality == MS_LOCAL);
 }
 
 /* Copies a deferred piece to a range that is all present, all unowned, or all deferred. */
@@ -145,7 +139,7 @@ static CUresult copy_lineage(const struct copy *copy, size_t at, size_t bytes,
 {
     if (present)
         return copy_to_memory(copy, at, bytes, content);
-    if (!may_move(copy, content) || would_read_twice(copy, content))
+    if (!may_move(copy, content) || would_read_twice(content))
         return copy_resident(copy, at, bytes);
     const size_t from = copy->from + at;
     if (content->locality == MS_REMOTE && ms_shard_enforces())
@@ -190,7 +184,7 @@ static CUresult copy_deferred(const struct copy *copy, const struct ms_extent *e
 static CUresult define(const struct copy *copy, struct ms_extent *extent)
 {
     extent->content.kind = MS_FILL;
-    extent->content.pattern = ms_unwritten_pattern;
+    extent->content.pattern = 0;
     extent->content.is_shadowed =
         ms_verifies() && ms_shadow_write(copy->source, extent->begin, extent->end, &extent->content,
                                          NULL, copy->stream);
@@ -345,6 +339,8 @@ static bool run(struct copy *copy, CUresult *result_out)
         const bool may_record = ms_may_record(copy->stream);
         if (may_record || ms_lineage_has_absent(&source->lineage, copy->from, copy->from + bytes)) {
             *result_out = may_record ? copy_recorded(copy) : copy_extents(copy, false);
+            if (*result_out == CUDA_SUCCESS && copy->destination != NULL && !copy->is_row)
+                ms_materialise_granules_later(copy->destination, copy->to, copy->to + bytes);
             if (!copy->is_row)
                 ms_publish_event(MS_EVENT_RECORD, source, copy->from, bytes,
                                  "a copy on the device");

@@ -2,7 +2,8 @@
 #include "runtime/calls/copy_rows.h"
 
 #include "runtime/calls/calls.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/fill/access.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/order.h"
 #include "runtime/state/state.h"
 
@@ -113,6 +114,7 @@ CUresult ms_copy_each_row(const struct ms_strided_copy *rows, CUstream stream)
     struct extent to, from;
     measure(rows, &to, &from);
     const CUresult result = copy_all(rows, stream);
+    ms_access_granules_later(to.begin, to.bytes);
     ms_space_look_up(from.begin, &source);
     ms_state_event(MS_EVENT_RECORD, source.id, from.begin, from.bytes, 0,
                    "a copy of rows on the device");

@@ -2,10 +2,17 @@
 /* What all ways to defer an allocation share. */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 /* True if so many bytes may be deferred in the current context. */
 bool ms_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out);
+
+/*
+ * Before so many bytes begin to be deferred on the device. False: the driver serves it, because the
+ * self-check or queued work (examining.h) forbids to defer. True: ms_deferral_end must follow.
+ */
+bool ms_deferral_begin(CUcontext current, CUdevice device, size_t bytes);
+void ms_deferral_end(void);
 
 /* True if the program may have so many bytes more, of a pool or (NULL) not. May settle. */
 bool ms_overcommit_admits(CUdevice device, size_t bytes, const struct ms_pool *pool);

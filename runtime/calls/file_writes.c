@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <time.h>
 
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
@@ -12,6 +13,8 @@
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
+#include "runtime/source/file_thread.h"
+#include "runtime/source/lease.h"
 #include "runtime/state/caller.h"
 
 /* The size of one host copy, taken when out of device memory, at most. */
@@ -117,18 +120,52 @@ static CUresult save(struct ms_allocation *allocation, way *save_range, uint64_t
     return result;
 }
 
-static CUresult save_all(way *save_range, uint64_t *bytes)
+/*
+ * How often a walk may still sleep before it gives up a claim that another thread has. That thread
+ * may be unable to go on before the change: it waits for a host function that makes it, for another
+ * process that makes it, or is interrupted by the signal handler that makes it.
+ */
+struct patience {
+    bool is_endless;
+    int sleeps;
+};
+enum { SLEEP_NS = 10 * 1000 * 1000, SLEEPS = 200 };
+#define MS_CLAIMED CUDA_ERROR_NOT_READY /* an allocation stays claimed */
+
+/* Like ms_space_claim_after. */
+static CUresult claim_after(struct ms_allocation **allocation, struct patience *patience)
 {
-    CUresult result = CUDA_SUCCESS;
+    const CUdeviceptr at = *allocation != NULL ? (*allocation)->address + (*allocation)->bytes : 0;
+    ms_space_release(*allocation);
+    *allocation = NULL;
+    if (patience->is_endless) {
+        *allocation = ms_space_claim_next(at);
+        return CUDA_SUCCESS;
+    }
+    while (!ms_space_try_claim_next(at, allocation)) {
+        if (patience->sleeps-- <= 0)
+            return MS_CLAIMED;
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult save_all(way *save_range, struct patience *patience, uint64_t *bytes)
+{
     struct ms_allocation *allocation = NULL;
-    while (result == CUDA_SUCCESS && (allocation = ms_space_claim_after(allocation)) != NULL)
+    CUresult result = claim_after(&allocation, patience);
+    while (result == CUDA_SUCCESS && allocation != NULL) {
         result = save(allocation, save_range, bytes);
+        if (result == CUDA_SUCCESS)
+            result = claim_after(&allocation, patience);
+    }
     ms_space_release(allocation);
     return result;
 }
 
-/* Repeats until a walk finds nothing, because other threads may copy lineage behind the walk. */
-static CUresult save_until_clean(way *save_range, uint64_t *bytes)
+/* Repeats until a walk finds nothing, because other threads may copy lineage behind the walk. Host
+ * copies need no device memory. */
+static CUresult save_until_clean(way *save_range, struct patience *patience, uint64_t *bytes)
 {
     enum { MANY = 16 };
     CUresult result = CUDA_SUCCESS;
@@ -137,8 +174,8 @@ static CUresult save_until_clean(way *save_range, uint64_t *bytes)
     for (int i = 0; i < MANY && result == CUDA_SUCCESS && *bytes != before; i++) {
         before = *bytes;
         do
-            result = save_all(save_range, bytes);
-        while (ms_try_again(result, &attempts));
+            result = save_all(save_range, patience, bytes);
+        while (save_range == into_memory && ms_try_again(result, &attempts));
     }
     return result;
 }
@@ -165,22 +202,63 @@ static bool is_device_lost(CUresult result)
     }
 }
 
+/* True in a host function and in a stream callback: others may wait for this thread. */
+static bool may_not_call(void)
+{
+    size_t free_bytes, total_bytes;
+    return ms_driver.mem_get_info(&free_bytes, &total_bytes) == CUDA_ERROR_NOT_PERMITTED;
+}
+
 static const char another_process[] = "another process";
 
-static int answer(const char *call, const char *path, uint64_t bytes, CUresult result)
+/* What happens to the file, as messages say it. */
+static const char changes[] = "is about to change", is_deleted[] = "was deleted",
+                  is_leased[] = "gets a write lease";
+
+/* Nothing destroys the bytes. */
+static int keep(const char *what, const char *call, const char *path, CUresult result)
+{
+    if (what == is_deleted)
+        ms_log(MS_WARN,
+               "%s: it %s (%s), but bytes of the device still come from it and cannot be "
+               "materialised (CUDA error %d): it keeps its space until they are needed no more; "
+               "call metashard_materialise() before it is deleted, free what is not needed, or "
+               "raise METASHARD_SNAPSHOT_BYTES",
+               path, what, call, (int)result);
+    else
+        ms_log(MS_WARN,
+               "%s: it %s (%s), but bytes of the device still come from it and cannot be "
+               "materialised (CUDA error %d): the shim's lease is given up, and if the file "
+               "changes, they are lost",
+               path, what, call, (int)result);
+    return ETXTBSY;
+}
+
+static int answer(const char *what, const char *call, const char *path, uint64_t bytes,
+                  CUresult result)
 {
     if (bytes > 0)
-        ms_log(MS_INFO,
-               "%s: it is about to change (%s), so %llu bytes that come from it were materialised",
-               path, call, (unsigned long long)bytes);
+        ms_log(MS_INFO, "%s: it %s (%s), so %llu bytes that come from it were materialised", path,
+               what, call, (unsigned long long)bytes);
     if (result == CUDA_SUCCESS || is_device_lost(result))
         return 0;
+    if (what != changes)
+        return keep(what, call, path, result);
     if (call == another_process) {
         ms_log(
             MS_ERROR,
             "%s: another process is about to change it, and bytes that were copied from there to "
             "the device cannot be materialised (CUDA error %d): they will be lost",
             path, (int)result);
+        return ETXTBSY;
+    }
+    if (may_not_call()) {
+        ms_log(MS_ERROR,
+               "%s: %s fails with ETXTBSY: the change would destroy bytes that were copied from "
+               "this file to the device; in a host function the driver takes no calls, so they can "
+               "only be copied to the host, for which METASHARD_SNAPSHOT_BYTES is too small: raise "
+               "it, or write to another file and rename it over this one",
+               path, call);
         return ETXTBSY;
     }
     ms_log(MS_ERROR,
@@ -194,23 +272,59 @@ static int answer(const char *call, const char *path, uint64_t bytes, CUresult r
 /* One file at a time. Taken before claims, and held while the thread waits for them. */
 static struct ms_lock turn = MS_LOCK_INIT(file_writes);
 
-MS_HOLDS(turn) static int prepare_locked(const char *call, dev_t device, ino_t inode)
+static CUresult save_with(struct patience patience, uint64_t *bytes)
+{
+    const CUresult result =
+        may_not_call() ? CUDA_ERROR_NOT_PERMITTED : save_until_clean(into_memory, &patience, bytes);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY && result != CUDA_ERROR_NOT_PERMITTED)
+        return result;
+    const CUresult copied = save_until_clean(copy_range, &patience, bytes);
+    return copied == CUDA_ERROR_OUT_OF_MEMORY ? result : copied;
+}
+
+static CUresult save_everything(dev_t device, ino_t inode, const char *path, uint64_t *bytes)
+{
+    const CUresult result = save_with((struct patience){.sleeps = SLEEPS}, bytes);
+    if (result == CUDA_SUCCESS || is_device_lost(result))
+        return result;
+    if (ms_source_keep(device, inode)) {
+        ms_log(MS_INFO, "%s: a copy of it was taken, because its bytes could not be materialised",
+               path);
+        return CUDA_SUCCESS;
+    }
+    return result == MS_CLAIMED && !may_not_call()
+               ? save_with((struct patience){.is_endless = true}, bytes)
+               : result;
+}
+
+MS_HOLDS(turn)
+static int prepare_locked(const char *what, const char *call, dev_t device, ino_t inode)
 {
     char path[MS_PATH_BYTES];
     uint64_t bytes = 0;
-    if (!ms_source_close(device, inode, path))
+    if (what == is_deleted ? !ms_source_close_deleted(device, inode, path)
+                           : !ms_source_close(device, inode, path))
         return 0;
     const struct ms_why why = ms_why_begin(MS_REASON_FILE_WRITE);
-    CUresult result = save_until_clean(into_memory, &bytes);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        result = save_until_clean(copy_range, &bytes);
+    const CUresult result = save_everything(device, inode, path, &bytes);
     ms_why_end(why);
-    const int error = answer(call, path, bytes, result);
+    const int error = answer(what, call, path, bytes, result);
     ms_source_end_close(device, inode, error == 0);
     return error;
 }
 
-int ms_prepare_file_write(const char *call, dev_t device, ino_t inode)
+/*
+ * True if this thread cannot do it: in a child that shares the memory (vfork, posix_spawn), since
+ * the driver is the parent's; and in a signal handler that has interrupted a call of the shim,
+ * whose locks and claims are this thread's own. What another process does holds for them: the
+ * lease thread brings the bytes in, or the use of the bytes fails.
+ */
+static bool counts_as_another_process(void)
+{
+    return ms_calls_inside > 0 || ms_file_thread_is_of_parent();
+}
+
+static int prepare(const char *what, const char *call, dev_t device, ino_t inode)
 {
     int cancel_state;
     if (!ms_source_may_be_of(device, inode))
@@ -219,15 +333,71 @@ int ms_prepare_file_write(const char *call, dev_t device, ino_t inode)
     const char *caller = ms_caller;
     ms_caller = call;
     ms_lock_take(&turn);
-    const int error = prepare_locked(call, device, inode);
+    const int error = prepare_locked(what, call, device, inode);
     ms_lock_drop(&turn);
     ms_caller = caller;
     pthread_setcancelstate(cancel_state, NULL);
     return error;
 }
 
+static int prepare_here(const char *what, const char *call, dev_t device, ino_t inode)
+{
+    if (counts_as_another_process())
+        return 0;
+    ms_calls_inside++;
+    const int error = prepare(what, call, device, inode);
+    ms_calls_inside--;
+    return error;
+}
+
+int ms_prepare_file_write(const char *call, dev_t device, ino_t inode)
+{
+    return prepare_here(changes, call, device, inode);
+}
+
+void ms_let_go_of_file(const char *call, dev_t device, ino_t inode)
+{
+    prepare_here(is_deleted, call, device, inode);
+}
+
+void ms_prepare_file_lease(const char *call, dev_t device, ino_t inode)
+{
+    ms_lease_note_of_program(device, inode);
+    if (prepare_here(is_leased, call, device, inode) != 0)
+        ms_source_drop_leases_of(device, inode);
+}
+
+void ms_answer_file_deletion(dev_t device, ino_t inode)
+{
+    ms_let_go_of_file(another_process, device, inode);
+}
+
+static bool can_have_turn(void)
+{
+    for (int i = 0; i < SLEEPS; i++) {
+        if (ms_lock_try(&turn)) {
+            ms_lock_drop(&turn);
+            return true;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+    }
+    return false;
+}
+
+/* The thread with the turn may be interrupted by the signal handler that waits. */
+static bool keep_without_turn(dev_t device, ino_t inode)
+{
+    char path[MS_PATH_BYTES];
+    const bool is_closed_here = ms_source_close(device, inode, path);
+    const bool is_kept = ms_source_keep(device, inode);
+    if (is_closed_here && !is_kept)
+        ms_source_end_close(device, inode, false);
+    return is_kept;
+}
+
 void ms_answer_file_write(dev_t device, ino_t inode)
 {
-    ms_prepare_file_write(another_process, device, inode);
+    if (can_have_turn() || !keep_without_turn(device, inode))
+        ms_prepare_file_write(another_process, device, inode);
     ms_source_drop_leases_of(device, inode);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Files that are about to change while something on the device still comes from them: what depends
- * on their bytes is materialised first. So a program can convert a checkpoint in place.
+ * on their bytes is materialised first. So a program can convert a checkpoint in place. The same
+ * for files that were deleted, so that their space is free.
  */
 #pragma once
 
@@ -15,10 +16,35 @@
  * fails. Returns 0. If the bytes cannot be materialised, logs why and returns the errno that the
  * call must fail with, because the call would destroy their only copy.
  *
+ * A child that shares the memory (vfork), and a signal handler that has interrupted a call of the
+ * shim, count as another process: for them it returns 0 at once, and takes no lock. Otherwise the
+ * thread does not wait for ever for a claim unless the driver may be called: when the bytes cannot
+ * be brought into memory, a host copy of the whole file is taken (ms_source_keep).
+ *
  * Cheap, and without a turn, for a file that nothing comes from: then a thread with a claim may
  * call it, too, because the driver writes files of its own. For other files, no claim may be held.
  */
 int ms_prepare_file_write(const char *call, dev_t device, ino_t inode);
 
-/* The same for another process, which waits for the lease (source/lease.h) and always gets it. */
+/*
+ * The program has removed the last link of this file. Nothing can change it any more, but it takes
+ * its space while the shim has it open. What depends on it is brought into memory, as above, and
+ * the file is let go; what a plan gives to other ranks is not read, and is lost. Where there is no
+ * room the file is kept, and a line says so, once.
+ */
+void ms_let_go_of_file(const char *call, dev_t device, ino_t inode);
+
+/* The same of a file that the lease thread has found without links. */
+void ms_answer_file_deletion(dev_t device, ino_t inode);
+
+/*
+ * The program is about to take a write lease of this file, which ours would refuse, and an open
+ * descriptor, too, on some kernels. What depends on the file is brought into memory, as above, and
+ * the file is let go; it is not opened again. Where there is no room our lease alone is given up,
+ * and a line says so.
+ */
+void ms_prepare_file_lease(const char *call, dev_t device, ino_t inode);
+
+/* The same as ms_prepare_file_write for another process, which waits for the lease (source/lease.h)
+ * and always gets it. */
 void ms_answer_file_write(dev_t device, ino_t inode);

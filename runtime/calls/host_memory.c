@@ -9,6 +9,7 @@
 
 #include "runtime/base/array.h"
 #include "runtime/base/lock.h"
+#include "runtime/memory/examining.h"
 
 struct range {
     uint64_t begin, end;
@@ -53,6 +54,7 @@ MS_HOLDS(host.lock) static void add_locked(struct range range)
 
 void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes)
 {
+    ms_examining_expect();
     ms_lock_take(&host.lock);
     add_locked((struct range){.begin = alias, .end = alias + bytes, .owner = address});
     set_bounds_locked();
@@ -104,6 +106,7 @@ void ms_host_cut(uint64_t address, size_t bytes)
 
 void ms_host_add_global(void)
 {
+    ms_examining_expect();
     atomic_store(&host.has_globals, true);
 }
 

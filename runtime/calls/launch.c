@@ -19,6 +19,7 @@
 #include "runtime/fill/shadow.h"
 #include "runtime/kernel/concatenate.h"
 #include "runtime/kernel/strided_loop.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -67,8 +68,8 @@ static bool has_other_memory(const struct ms_arguments *arguments,
 
 /* Where a kernel with a rule writes, and what else it reads. */
 struct operands {
-    const struct ms_allocation_facts *out;
-    const struct ms_allocation_facts *in; /* NULL: nothing */
+    const struct ms_pointed *out;
+    const struct ms_pointed *in; /* NULL: nothing */
 };
 
 static bool is_inside(const struct ms_pointed *hit)
@@ -90,16 +91,16 @@ static bool find_operands(const struct ms_pointer_scan *reach, enum ms_rule rule
     const struct ms_pointed *hits = reach->hits;
     if (reach->everything || reach->count == 0 || !is_inside(&hits[0]))
         return false;
-    *operands_out = (struct operands){.out = &hits[0].block};
+    *operands_out = (struct operands){.out = &hits[0]};
     if (rule == MS_RULE_WRITE_ONLY)
         return reach->count == 1;
     if (reach->count != 2 || hits[1].offset != hits[0].offset + 8)
         return false;
     if (hits[1].pointer == hits[0].pointer)
         return rule == MS_RULE_IN_PLACE;
-    operands_out->in = &hits[1].block;
-    return is_inside(&hits[1]) && !is_same_block(operands_out->out, operands_out->in) &&
-           operands_out->out->context == operands_out->in->context;
+    operands_out->in = &hits[1];
+    return is_inside(&hits[1]) && !is_same_block(&hits[0].block, &hits[1].block) &&
+           hits[0].block.context == hits[1].block.context;
 }
 
 static struct ms_recorded_launch *create_recorded(const struct ms_allocation_facts *block,
@@ -118,7 +119,6 @@ static struct ms_recorded_launch *create_recorded(const struct ms_allocation_fac
         return NULL;
     }
     recorded->allocation_id = block->id;
-    recorded->address = block->address;
     recorded->context = block->context;
     recorded->device = block->device;
     return recorded;
@@ -130,17 +130,23 @@ static bool add_recorded(const struct ms_part *out, const struct ms_part *in,
 {
     struct ms_lineage *lineage = &out->allocation->lineage;
     struct ms_content launched = {.kind = MS_LAUNCHED, .recorded = recorded};
+    recorded->address = out->allocation->address + out->begin;
     if (!ms_lineage_extract(lineage, out->begin, out->end, &recorded->before))
         return false;
     launched.is_shadowed = ms_verifies() && ms_shadow_launch(out, in, recorded->launch, stream);
     return ms_lineage_set(lineage, out->begin, out->end, &launched);
 }
 
-static struct ms_part part_of(struct ms_allocation *allocation,
-                              const struct ms_allocation_facts *block)
+/* The block ends where the program's mappings end: a kernel that writes beyond fails. Empty if
+ * nothing is mapped where the pointer leads. */
+static struct ms_part part_of(struct ms_allocation *allocation, const struct ms_pointed *operand)
 {
-    const size_t begin = ms_offset(allocation, block->address);
-    return (struct ms_part){allocation, begin, begin + block->bytes};
+    const size_t begin = ms_offset(allocation, operand->block.address);
+    const size_t end = begin + operand->block.bytes;
+    const struct ms_range mapped =
+        ms_space_accessible_around(allocation, ms_offset(allocation, operand->pointer));
+    return (struct ms_part){allocation, begin > mapped.begin ? begin : mapped.begin,
+                            end < mapped.end ? end : mapped.end};
 }
 
 static bool is_snapshot(const struct ms_content *content)
@@ -150,19 +156,23 @@ static bool is_snapshot(const struct ms_content *content)
 
 /*
  * True if all of it can be restored for a replay, except perhaps what rounds a block up. A snapshot
- * would be kept for the replay, and be sent twice if the block is kept as well.
+ * would be kept for the replay, and be sent twice if the block is kept as well. So would bytes of a
+ * file that are in memory already, as after a broadcast: if they are most, the kernel runs.
  */
 static bool can_be_input(const struct ms_part *part)
 {
     enum { ROUNDING = 512 };
     struct ms_extent extent;
+    size_t sent = 0, left = 0;
     for (size_t at = part->begin;
          ms_lineage_next(&part->allocation->lineage, &at, part->end, &extent);) {
         if (extent.content.kind == MS_RESIDENT || is_snapshot(&extent.content) ||
             (ms_content_is_nothing(&extent.content) && part->end - extent.begin >= ROUNDING))
             return false;
+        if (extent.content.kind == MS_SOURCE)
+            *(extent.content.cached ? &sent : &left) += extent.end - extent.begin;
     }
-    return true;
+    return sent == 0 || sent < left;
 }
 
 static bool add_input(struct ms_recorded_launch *recorded, const struct ms_part *in)
@@ -201,7 +211,8 @@ static bool record_in(const struct ms_part *out, const struct ms_part *in,
 {
     const struct ms_lineage *lineage = &out->allocation->lineage;
     const struct ms_depths below = ms_recorded_launch_depths(lineage, out->begin, out->end);
-    if (!ms_space_is_in_blocks(out->allocation, out->begin, out->end) ||
+    if (out->begin >= out->end || (in != NULL && in->begin >= in->end) ||
+        !ms_space_is_in_blocks(out->allocation, out->begin, out->end) ||
         !ms_lineage_is_missing(lineage, out->begin, out->end) ||
         below.launches + 1 > MS_MAX_LAUNCH_DEPTH || is_forbidden(out) ||
         (in != NULL && is_forbidden(in)))
@@ -215,14 +226,14 @@ static bool record_in(const struct ms_part *out, const struct ms_part *in,
 static bool claim_and_record(const struct operands *operands, struct ms_recorded_launch *recorded,
                              CUstream stream)
 {
-    const struct ms_allocation_facts *in_facts =
-        operands->in != NULL ? operands->in : operands->out;
+    const struct ms_pointed *second = operands->in != NULL ? operands->in : operands->out;
     struct ms_allocation *out, *in;
     bool is_recorded = false;
-    ms_space_claim_two(operands->out->address, in_facts->address, &out, &in);
-    if (out != NULL && in != NULL && out->id == operands->out->id && in->id == in_facts->id) {
+    ms_space_claim_two(operands->out->block.address, second->block.address, &out, &in);
+    if (out != NULL && in != NULL && out->id == operands->out->block.id &&
+        in->id == second->block.id) {
         const struct ms_part out_part = part_of(out, operands->out);
-        const struct ms_part in_part = part_of(in, in_facts);
+        const struct ms_part in_part = part_of(in, second);
         is_recorded =
             record_in(&out_part, operands->in != NULL ? &in_part : NULL, recorded, stream);
     }
@@ -236,28 +247,27 @@ static bool record(const struct ms_call *call, struct ms_param_layout *layout,
                    const struct ms_arguments *arguments, const struct ms_pointer_scan *reach)
 {
     struct operands operands;
+    CUcontext context;
     const struct ms_packed *packed = arguments->packed;
     if (layout->rule == MS_RULE_RUN || layout->rule == MS_RULE_CONCATENATE ||
         !find_operands(reach, layout->rule, &operands) || has_other_memory(arguments, reach) ||
-        !ms_fact_holds(operands.out->device, MS_FACT_ALIAS)) /* a replay needs the sink */
+        !ms_fact_holds(operands.out->block.device, MS_FACT_ALIAS)) /* a replay needs the sink */
         return false;
-    CUcontext context;
-    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != operands.out->context ||
-        !ms_launch_may_wait(call, layout, operands.out->device) || !ms_may_record(call->stream))
+    const struct ms_allocation_facts *block = &operands.out->block;
+    if (ms_driver.ctx_get_current(&context) != CUDA_SUCCESS || context != block->context ||
+        !ms_launch_may_wait(call, layout, block->device) || !ms_may_record(call->stream))
         return false;
-    struct ms_recorded_launch *recorded =
-        create_recorded(operands.out, call, layout, packed, reach);
+    struct ms_recorded_launch *recorded = create_recorded(block, call, layout, packed, reach);
     if (recorded == NULL)
         return false;
     const bool is_recorded = claim_and_record(&operands, recorded, call->stream);
     ms_recorded_launch_drop(recorded); /* the lineage has its own reference */
     if (is_recorded) {
-        if (!operands.out->is_transient)
+        if (!block->is_transient)
             ms_window_extend();
         ms_count(MS_COUNT_RECORDED_LAUNCHES, 1);
-        ms_state_event(MS_EVENT_RECORD, operands.out->id, operands.out->address,
-                       operands.out->bytes, 0, layout->name);
-        ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, operands.out->address);
+        ms_state_event(MS_EVENT_RECORD, block->id, block->address, block->bytes, 0, layout->name);
+        ms_log(MS_DEBUG, "recorded a launch of %s on 0x%llx", layout->name, block->address);
     }
     return is_recorded;
 }
@@ -361,35 +371,12 @@ static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *
     return true;
 }
 
-/* True if some device can read all of the process's memory. The driver is asked once. */
-static bool any_is_pageable(void)
-{
-    enum { UNKNOWN, NO, YES };
-    static _Atomic int known;
-    int state = atomic_load_explicit(&known, memory_order_relaxed);
-    CUresult result = CUDA_SUCCESS;
-    if (state != UNKNOWN)
-        return state == YES;
-    state = NO;
-    for (CUdevice device = 0; device < MS_MAX_DEVICES && result == CUDA_SUCCESS && state == NO;
-         device++) {
-        int pageable = 0;
-        result = ms_driver.device_get_attribute(&pageable,
-                                                CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device);
-        state = pageable != 0 ? YES : NO;
-    }
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_DEVICE)
-        return true; /* it may know later */
-    atomic_store_explicit(&known, state, memory_order_relaxed);
-    return state == YES;
-}
-
 /* If the device can read all of the process's memory, a pointer to it may lead anywhere. */
 static bool reaches_pageable_memory(const struct ms_arguments *arguments)
 {
     CUdevice device;
     int pageable = 0;
-    if (!any_is_pageable() || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
+    if (!ms_driver_any_is_pageable() || ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
         ms_driver.device_get_attribute(&pageable, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
                                        device) != CUDA_SUCCESS ||
         pageable == 0)
@@ -486,12 +473,12 @@ static bool launch_packed(const struct ms_call *call, struct ms_param_layout *la
 
 static bool launch(const struct ms_call *call, CUresult *result_out)
 {
-    struct ms_param_layout *layout = ms_param_layout_take(call->function);
+    struct ms_param_layout *layout = ms_parameters_take(call->function);
     struct ms_packed packed;
     if (layout == NULL || !ms_pack(call, layout, &packed)) {
         ms_log(MS_DEBUG, "the parameters of a launch are not known: everything deferred is "
                          "materialised");
-        ms_param_layout_drop(layout);
+        ms_parameters_drop(layout);
         *result_out = touch_all(MS_REASON_PARAMETERS);
         return *result_out != CUDA_SUCCESS;
     }
@@ -499,15 +486,18 @@ static bool launch(const struct ms_call *call, CUresult *result_out)
     const bool answered = launch_packed(call, layout, &packed, result_out);
     ms_caller_kernel = NULL;
     ms_pack_cleanup(&packed);
-    ms_param_layout_drop(layout);
+    ms_parameters_drop(layout);
     return answered;
 }
 
 bool ms_launch(const struct ms_call *call, CUresult *result_out)
 {
     const bool answered = launch(call, result_out);
-    if (!answered)
+    if (!answered) {
+        ms_examining_launched();
+        ms_access_unfilled();
         ms_order_add_gate();
+    }
     return answered;
 }
 
@@ -517,6 +507,6 @@ CUresult ms_access_unload(CUlibrary library)
     const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_LAUNCHED);
     ms_why_end(why);
     if (result == CUDA_SUCCESS)
-        ms_param_layout_forget(library);
+        ms_parameters_forget(library);
     return result;
 }

@@ -45,7 +45,7 @@ bool ms_pointer_scan_is_possible(const struct ms_arguments *arguments, size_t at
     const struct ms_range *numbers = &arguments->numbers;
     if (at < numbers->end && at + sizeof(word) > numbers->begin)
         return false;
-    return ms_address_is_far(word) || ms_param_layout_has_word(arguments->layout, at);
+    return ms_address_is_far(word) || ms_parameters_has_word(arguments->layout, at);
 }
 
 /* Words that may be pointers, looked up together, under one lock. What means nothing then means

@@ -19,7 +19,7 @@
 #include "runtime/base/range.h"
 #include "runtime/base/strided_copy.h"
 #include "runtime/kernel/call.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 enum { MS_MAX_HITS = 64 };
 

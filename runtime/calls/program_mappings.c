@@ -10,10 +10,11 @@
 #include "runtime/calls/deferral.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/addresses.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/handles.h"
 #include "runtime/memory/publish.h"
-#include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/caller.h"
 
@@ -30,15 +31,10 @@ static bool is_granules(const CUmemAllocationProp *prop, size_t bytes)
            bytes % granule == 0 && ms_backing_rounded(prop->location.id, bytes) == bytes;
 }
 
-bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
-                     CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
+static bool promise(size_t bytes, const CUmemAllocationProp *prop, CUcontext context,
+                    CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
 {
-    CUcontext context = NULL;
-    CUdevice device;
-    if (handle_out == NULL || !ms_may_defer(bytes, &context, &device) ||
-        !ms_backing_serves(prop, device) || !is_granules(prop, bytes) ||
-        !ms_selfcheck_allows(context, device))
-        return false;
+    const CUdevice device = prop->location.id;
     if (!ms_overcommit_admits(device, bytes, NULL)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
@@ -54,6 +50,20 @@ bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
     ms_deferral_begun(device, bytes, false);
     *result_out = CUDA_SUCCESS;
     return true;
+}
+
+bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
+                     CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
+{
+    CUcontext context = NULL;
+    CUdevice device;
+    if (handle_out == NULL || !ms_may_defer(bytes, &context, &device) ||
+        !ms_backing_serves(prop, device) || !is_granules(prop, bytes) ||
+        !ms_deferral_begin(context, device, bytes))
+        return false;
+    const bool is_answered = promise(bytes, prop, context, handle_out, result_out);
+    ms_deferral_end();
+    return is_answered;
 }
 
 /* Gives back what the handle stands for when the program can no longer get at it. */
@@ -109,12 +119,22 @@ bool ms_handle_properties(CUmemGenericAllocationHandle number, CUmemAllocationPr
         return false;
     ms_lock_take(&turn);
     const struct ms_handle *handle = ms_handle_find(number);
-    const bool is_known = handle != NULL && prop_out != NULL;
+    const bool is_known = handle != NULL && handle->users > 0 && prop_out != NULL;
     if (is_known)
         *prop_out = handle->prop;
     *result_out = is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     ms_lock_drop(&turn);
     return true;
+}
+
+bool ms_mapping_properties(const struct ms_program_mapping *mapping, CUmemAllocationProp *prop_out)
+{
+    ms_lock_take(&turn);
+    const struct ms_handle *handle = ms_handle_find(mapping->handle);
+    if (handle != NULL)
+        *prop_out = handle->prop;
+    ms_lock_drop(&turn);
+    return handle != NULL;
 }
 
 bool ms_handle_can_export(CUmemGenericAllocationHandle number, CUmemAllocationHandleType type)
@@ -127,14 +147,95 @@ bool ms_handle_can_export(CUmemGenericAllocationHandle number, CUmemAllocationHa
 
 /* --- real handles */
 
+/*
+ * What a call of the program may have to wait for: it does so without the turn and without a claim,
+ * because other threads must be able to go on, and is then made again.
+ */
+struct attempt {
+    CUcontext wanted; /* whose work is to be done before bytes move; NULL: none's */
+    CUcontext waited; /* whose work was done */
+    bool joins;       /* bytes were to move, for which there was no memory */
+    bool is_last;     /* what is there may be given back for that */
+    int attempts;
+};
+
+/*
+ * The device cannot be waited for while a stream captures: that would end the capture. The driver
+ * allows the program's call meanwhile (ms_capture_allows), so it waits for the end of captures, for
+ * a while: the capturing thread may wait for this one.
+ */
+static CUresult wait_for_context(CUcontext context)
+{
+    enum { STEP_NS = MS_NS_PER_MS, MOST_SECONDS = 2 };
+    const uint64_t end = ms_clock_ns(CLOCK_MONOTONIC) + (uint64_t)MOST_SECONDS * MS_NS_PER_S;
+    CUresult result;
+    while ((result = ms_context_wait(context)) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+           ms_clock_ns(CLOCK_MONOTONIC) < end)
+        nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        ms_log(MS_ERROR,
+               "%s failed: memory of a handle that the program keeps is in several "
+               "pieces, which are not joined while a stream captures; end the capture first",
+               ms_caller);
+    return result;
+}
+
+/* True if the call is to be made again. */
+static bool again(CUresult *result, struct attempt *attempt)
+{
+    if (attempt->wanted != NULL) {
+        *result = wait_for_context(attempt->wanted);
+        attempt->waited = attempt->wanted;
+        attempt->wanted = NULL;
+        return *result == CUDA_SUCCESS;
+    }
+    if (*result == CUDA_ERROR_OUT_OF_MEMORY && attempt->joins && !attempt->is_last) {
+        attempt->is_last = !ms_try_again(*result, &attempt->attempts);
+        return true;
+    }
+    return ms_try_bytes_again(*result, &attempt->attempts);
+}
+
+static CUresult join(struct ms_backing *backing, size_t begin, size_t end, struct ms_source *copy,
+                     bool may_give_up, bool *is_lost_out)
+{
+    *is_lost_out = false;
+    return copy != NULL ? ms_backing_join(backing, begin, end, ms_source_data(copy), may_give_up,
+                                          is_lost_out)
+                        : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* The pieces stay: they are ended when the handle has become real. */
+static CUresult join_pieces(const struct ms_handle *handle, CUmemGenericAllocationHandle *real)
+{
+    struct ms_backing scratch;
+    struct ms_driver_scope scope;
+    bool is_lost;
+    CUresult result = ms_driver_enter(handle->context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_addresses_reserve_backing(&scratch, handle->prop.location.id, handle->bytes);
+    if (result == CUDA_SUCCESS) {
+        struct ms_source *copy = ms_source_create_only_copy(handle->bytes);
+        result = ms_backing_put_pieces(&scratch, 0, &handle->pieces);
+        if (result == CUDA_SUCCESS)
+            result = ms_backing_cover(&scratch, 0, handle->bytes);
+        if (result == CUDA_SUCCESS)
+            result = join(&scratch, 0, handle->bytes, copy, false, &is_lost);
+        if (result == CUDA_SUCCESS)
+            result = ms_backing_make_real(&scratch, 0, handle->bytes, real);
+        ms_backing_release(&scratch);
+        if (copy != NULL)
+            ms_source_drop(copy);
+    }
+    ms_driver_leave(&scope);
+    return result;
+}
+
 static CUresult create_memory(const struct ms_handle *handle, CUmemGenericAllocationHandle *real)
 {
-    CUresult result;
-    int attempts = 0;
-    do
-        result = ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
-    while (ms_try_again(result, &attempts));
-    return result;
+    return handle->pieces.count > 0 ? join_pieces(handle, real)
+                                    : ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
 }
 
 static void set_content(struct ms_allocation *allocation, size_t begin, size_t end,
@@ -146,31 +247,54 @@ static void set_content(struct ms_allocation *allocation, size_t begin, size_t e
                  allocation->address + begin);
 }
 
-/* Its bytes come into memory, and all of that under one handle. Waits for the device if bytes have
- * to move for that. */
+/* All of it lies in one chunk then. */
+static CUresult join_chunks(struct ms_allocation *allocation,
+                            const struct ms_program_mapping *mapping, struct attempt *attempt)
+{
+    bool is_lost;
+    if (attempt->waited != allocation->context) {
+        attempt->wanted = allocation->context;
+        return CUDA_ERROR_NOT_READY;
+    }
+    struct ms_source *copy = ms_source_create_only_copy(mapping->end - mapping->begin);
+    const CUresult result =
+        join(&allocation->backing, mapping->begin, mapping->end, copy, attempt->is_last, &is_lost);
+    attempt->joins = copy != NULL;
+    if (is_lost) {
+        const struct ms_content content = {.kind = MS_SOURCE, .source = copy};
+        if (!ms_lineage_set(&allocation->lineage, mapping->begin, mapping->end, &content))
+            ms_fatal("there is no memory for the record of %zu bytes at 0x%llx",
+                     mapping->end - mapping->begin, allocation->address + mapping->begin);
+    }
+    if (copy != NULL)
+        ms_source_drop(copy);
+    return result;
+}
+
+/* Its bytes come into memory, and all of that under one handle. */
 static CUresult gather(struct ms_allocation *allocation, const struct ms_program_mapping *mapping,
-                       CUmemGenericAllocationHandle *real)
+                       struct attempt *attempt, CUmemGenericAllocationHandle *real)
 {
     struct ms_driver_scope scope;
     CUresult result = ms_materialise(allocation, mapping->begin, mapping->end, MS_NEED_READ_WRITE);
-    if (result == CUDA_SUCCESS &&
-        !ms_backing_lies_in_one_chunk(&allocation->backing, mapping->begin, mapping->end))
-        result = ms_context_wait(allocation->context);
     if (result == CUDA_SUCCESS)
         result = ms_driver_enter(allocation->context, &scope);
     if (result != CUDA_SUCCESS)
         return result;
-    result = ms_backing_make_real(&allocation->backing, mapping->begin, mapping->end, real);
+    if (!ms_backing_lies_in_one_chunk(&allocation->backing, mapping->begin, mapping->end))
+        result = join_chunks(allocation, mapping, attempt);
+    if (result == CUDA_SUCCESS)
+        result = ms_backing_make_real(&allocation->backing, mapping->begin, mapping->end, real);
     ms_driver_leave(&scope);
     return result;
 }
 
-/* Nobody could use it yet, so there is no content. */
+/* Nobody can use it there yet. */
 static CUresult map_unused(struct ms_allocation *allocation,
                            const struct ms_program_mapping *mapping, const struct ms_handle *handle,
                            CUmemGenericAllocationHandle *real)
 {
-    CUresult result = ms_driver.mem_create(real, handle->bytes, &handle->prop, 0);
+    CUresult result = create_memory(handle, real);
     if (result != CUDA_SUCCESS)
         return result;
     result = ms_driver.mem_map(allocation->address + mapping->begin, handle->bytes, 0, *real, 0);
@@ -181,7 +305,7 @@ static CUresult map_unused(struct ms_allocation *allocation,
     return result;
 }
 
-static CUresult make_mapping_real(const struct ms_handle *handle,
+static CUresult make_mapping_real(const struct ms_handle *handle, struct attempt *attempt,
                                   CUmemGenericAllocationHandle *real)
 {
     struct ms_program_mapping mapping;
@@ -189,7 +313,7 @@ static CUresult make_mapping_real(const struct ms_handle *handle,
     if (!ms_space_find_mapping(handle->address, &mapping, &facts))
         return CUDA_ERROR_INVALID_VALUE;
     struct ms_allocation *allocation = ms_space_claim(handle->address);
-    const CUresult result = mapping.is_accessible ? gather(allocation, &mapping, real)
+    const CUresult result = mapping.is_accessible ? gather(allocation, &mapping, attempt, real)
                                                   : map_unused(allocation, &mapping, handle, real);
     if (result == CUDA_SUCCESS) {
         mapping.is_real = true;
@@ -201,47 +325,22 @@ static CUresult make_mapping_real(const struct ms_handle *handle,
     return result;
 }
 
-/*
- * The device cannot be waited for while a stream captures: that would end the capture. The driver
- * allows the program's call meanwhile (ms_capture_allows), so it waits for the end of captures, for
- * a while: the capturing thread may wait for this one.
- */
-static bool capture_ends(CUresult result, int *steps)
-{
-    enum { STEP_NS = MS_NS_PER_MS, MOST_STEPS = 2000 };
-    if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        return false;
-    if ((*steps)++ == MOST_STEPS) {
-        ms_log(MS_ERROR,
-               "%s failed: memory of a handle that the program keeps is in several "
-               "pieces, which are not joined while a stream captures; end the capture first",
-               ms_caller);
-        return false;
-    }
-    nanosleep(&(struct timespec){.tv_nsec = STEP_NS}, NULL);
-    return true;
-}
-
-static CUresult make_real(struct ms_handle *handle)
+static CUresult make_real(struct ms_handle *handle, struct attempt *attempt)
 {
     CUmemGenericAllocationHandle real = 0;
     CUresult result = ms_capture_allows();
     if (handle->real != 0 || result != CUDA_SUCCESS)
         return result;
-    int attempts = 0, steps = 0;
     const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
-    if (handle->address == 0)
-        result = create_memory(handle, &real);
-    else
-        do
-            result = make_mapping_real(handle, &real);
-        while (ms_try_bytes_again(result, &attempts) || capture_ends(result, &steps));
+    result = handle->address == 0 ? create_memory(handle, &real)
+                                  : make_mapping_real(handle, attempt, &real);
     ms_why_end(why);
     if (result != CUDA_SUCCESS)
         return result;
     /* What is mapped is counted until it is unmapped (unmap_one). */
     if (handle->address == 0)
         ms_space_count_promised(handle->prop.location.id, -(int64_t)handle->bytes);
+    ms_pieces_end(&handle->pieces, handle->prop.location.id);
     handle->real = real;
     handle->address = 0;
     /* The program's last reference is gone: only the mapping holds the memory. */
@@ -250,15 +349,13 @@ static CUresult make_real(struct ms_handle *handle)
     return CUDA_SUCCESS;
 }
 
-CUresult ms_handle_make_real(CUmemGenericAllocationHandle *number)
+static CUresult make_number_real(CUmemGenericAllocationHandle *number, struct attempt *attempt)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!ms_handle_is_ours(*number))
-        return CUDA_SUCCESS;
     ms_lock_take(&turn);
     struct ms_handle *handle = ms_handle_find(*number);
     if (handle != NULL && handle->users > 0) {
-        result = make_real(handle);
+        result = make_real(handle, attempt);
         if (result == CUDA_SUCCESS)
             *number = handle->real;
     }
@@ -266,17 +363,29 @@ CUresult ms_handle_make_real(CUmemGenericAllocationHandle *number)
     return result;
 }
 
+CUresult ms_handle_make_real(CUmemGenericAllocationHandle *number)
+{
+    struct attempt attempt = {0};
+    CUresult result;
+    if (!ms_handle_is_ours(*number))
+        return CUDA_SUCCESS;
+    do
+        result = make_number_real(number, &attempt);
+    while (again(&result, &attempt));
+    return result;
+}
+
 /* --- ranges of mappings */
 
 /* Makes the handles of all mappings that meet the range real. */
-static CUresult make_range_real(CUdeviceptr at, CUdeviceptr end)
+static CUresult make_range_real(CUdeviceptr at, CUdeviceptr end, struct attempt *attempt)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
     CUresult result = CUDA_SUCCESS;
     while (at < end && result == CUDA_SUCCESS && ms_space_find_mapping(at, &mapping, &facts)) {
         struct ms_handle *handle = mapping.is_real ? NULL : ms_handle_find(mapping.handle);
-        result = handle != NULL ? make_real(handle) : CUDA_SUCCESS;
+        result = handle != NULL ? make_real(handle, attempt) : CUDA_SUCCESS;
         at = facts.address + mapping.end;
     }
     return result;
@@ -284,9 +393,13 @@ static CUresult make_range_real(CUdeviceptr at, CUdeviceptr end)
 
 CUresult ms_mappings_make_real(CUdeviceptr address, size_t bytes)
 {
-    ms_lock_take(&turn);
-    const CUresult result = make_range_real(address, address + bytes);
-    ms_lock_drop(&turn);
+    struct attempt attempt = {0};
+    CUresult result;
+    do {
+        ms_lock_take(&turn);
+        result = make_range_real(address, address + bytes, &attempt);
+        ms_lock_drop(&turn);
+    } while (again(&result, &attempt));
     return result;
 }
 
@@ -416,7 +529,8 @@ static void add_real_mapping(struct ms_reservation *reservation, CUdeviceptr add
 }
 
 static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
-                           CUmemGenericAllocationHandle number, unsigned long long flags)
+                           CUmemGenericAllocationHandle number, unsigned long long flags,
+                           struct attempt *attempt)
 {
     struct ms_reservation *reservation = ms_reservation_find(address, bytes);
     struct ms_handle *handle = ms_handle_find(number);
@@ -430,7 +544,7 @@ static CUresult map_locked(CUdeviceptr address, size_t bytes, size_t offset,
         if (reservation != NULL && handle->real == 0 && handle->address == 0 && offset == 0 &&
             flags == 0 && bytes == handle->bytes && defer_mapping(reservation, address, handle))
             return CUDA_SUCCESS;
-        result = make_real(handle);
+        result = make_real(handle, attempt);
         real = handle->real;
     }
     if (result == CUDA_SUCCESS)
@@ -444,13 +558,34 @@ bool ms_program_map(CUdeviceptr address, size_t bytes, size_t offset,
                     CUmemGenericAllocationHandle handle, unsigned long long flags,
                     CUresult *result_out)
 {
-    ms_lock_take(&turn);
-    *result_out = map_locked(address, bytes, offset, handle, flags);
-    ms_lock_drop(&turn);
+    struct attempt attempt = {0};
+    do {
+        ms_lock_take(&turn);
+        *result_out = map_locked(address, bytes, offset, handle, flags, &attempt);
+        ms_lock_drop(&turn);
+    } while (again(result_out, &attempt));
     return true;
 }
 
 /* --- access */
+
+/* Content that the program has kept by its handle, to where it is mapped now. */
+static CUresult put_kept(struct ms_allocation *allocation, const struct ms_program_mapping *mapping)
+{
+    struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);
+    if (handle == NULL || handle->pieces.count == 0)
+        return CUDA_SUCCESS;
+    const CUresult result =
+        ms_backing_put_pieces(&allocation->backing, mapping->begin, &handle->pieces);
+    if (result != CUDA_SUCCESS)
+        return result;
+    for (size_t i = 0; i < handle->pieces.count; i++)
+        set_content(allocation, mapping->begin + handle->pieces.all[i].begin,
+                    mapping->begin + handle->pieces.all[i].end, MS_RESIDENT);
+    allocation->keeps_dead = true;
+    ms_pieces_end(&handle->pieces, allocation->device);
+    return CUDA_SUCCESS;
+}
 
 static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_mapping *old,
                                    const CUmemAccessDesc *desc)
@@ -467,6 +602,14 @@ static CUresult set_mapping_access(CUdeviceptr address, const struct ms_program_
                     : allocation->blocks.carved ? MS_DEAD
                                                 : MS_UNDEFINED);
         ms_space_put_mapping(allocation, &mapping);
+        result = put_kept(allocation, &mapping);
+        if (result != CUDA_SUCCESS) {
+            mapping.is_accessible = false;
+            set_content(allocation, mapping.begin, mapping.end, MS_UNMAPPED);
+            ms_space_put_mapping(allocation, &mapping);
+        }
+    }
+    if (result == CUDA_SUCCESS && !old->is_accessible) {
         ms_publish_event(MS_EVENT_ALLOCATE, allocation, mapping.begin, mapping.end - mapping.begin,
                          NULL);
     }
@@ -504,9 +647,9 @@ static bool is_for_device_alone(const CUmemAccessDesc *desc, size_t count, CUdev
 }
 
 static CUresult set_other_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
-                                 size_t count, CUdevice device)
+                                 size_t count, CUdevice device, struct attempt *attempt)
 {
-    CUresult result = make_range_real(address, address + bytes);
+    CUresult result = make_range_real(address, address + bytes, attempt);
     if (result == CUDA_SUCCESS)
         result = ms_driver.mem_set_access(address, bytes, desc, count);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
@@ -516,8 +659,22 @@ static CUresult set_other_access(CUdeviceptr address, size_t bytes, const CUmemA
     return result;
 }
 
+/* Queued work that was not examined may come to these addresses from now on. */
+static CUresult grant(CUdeviceptr address, struct ms_program_mapping *mapping, CUdeviceptr end,
+                      bool may_defer, const CUmemAccessDesc *desc, struct attempt *attempt)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!may_defer && !mapping->is_accessible && !mapping->is_real) {
+        ms_publish_fallback(MS_REASON_UNEXAMINED, end - address, NULL);
+        result = make_range_real(address, end, attempt);
+        mapping->is_real = true;
+    }
+    return result == CUDA_SUCCESS ? set_mapping_access(address, mapping, desc) : result;
+}
+
 static CUresult set_access_locked(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *desc,
-                                  size_t count, CUdevice device)
+                                  size_t count, const struct ms_allocation_facts *first,
+                                  struct attempt *attempt)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
@@ -526,13 +683,15 @@ static CUresult set_access_locked(CUdeviceptr address, size_t bytes, const CUmem
         return result;
     if (desc == NULL || count == 0 || !is_whole_mappings(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    if (!is_for_device_alone(desc, count, device))
-        return set_other_access(address, bytes, desc, count, device);
+    if (!is_for_device_alone(desc, count, first->device))
+        return set_other_access(address, bytes, desc, count, first->device, attempt);
     const CUdeviceptr end = address + bytes;
+    const bool may_defer = ms_examining_is_complete(first->context, first->device);
     while (address < end && result == CUDA_SUCCESS &&
            ms_space_find_mapping(address, &mapping, &facts)) {
-        result = set_mapping_access(address, &mapping, desc);
-        address = facts.address + mapping.end;
+        const CUdeviceptr next = facts.address + mapping.end;
+        result = grant(address, &mapping, next, may_defer, desc, attempt);
+        address = next;
     }
     return result;
 }
@@ -542,11 +701,17 @@ bool ms_program_set_access(CUdeviceptr address, size_t bytes, const CUmemAccessD
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
-    ms_lock_take(&turn);
-    const bool is_ours = ms_space_find_mapping(address, &mapping, &facts);
-    if (is_ours)
-        *result_out = set_access_locked(address, bytes, desc, count, facts.device);
-    ms_lock_drop(&turn);
+    struct attempt attempt = {0};
+    bool is_ours;
+    do {
+        ms_lock_take(&turn);
+        is_ours = ms_space_find_mapping(address, &mapping, &facts);
+        ms_examining_begin();
+        if (is_ours)
+            *result_out = set_access_locked(address, bytes, desc, count, &facts, &attempt);
+        ms_examining_end();
+        ms_lock_drop(&turn);
+    } while (is_ours && again(result_out, &attempt));
     return is_ours;
 }
 
@@ -593,25 +758,39 @@ static bool is_alive(const struct ms_allocation *allocation,
     return false;
 }
 
-/* Before memory is unmapped whose handle the program keeps. */
-static CUresult keep_content(CUdeviceptr address, const struct ms_program_mapping *mapping)
+/* The handle, if the program keeps what stands in the range by it alone. */
+static struct ms_handle *find_keeper(const struct ms_allocation *allocation,
+                                     const struct ms_program_mapping *mapping)
 {
     struct ms_handle *handle = mapping->is_real ? NULL : ms_handle_find(mapping->handle);
-    if (handle == NULL || handle->users == 0)
-        return CUDA_SUCCESS;
-    struct ms_allocation *allocation = ms_space_claim(address);
-    const bool alive = is_alive(allocation, mapping);
-    ms_space_release(allocation);
-    return alive ? make_real(handle) : CUDA_SUCCESS;
+    return handle != NULL && handle->users > 0 && is_alive(allocation, mapping) ? handle : NULL;
 }
 
-static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end)
+/* Before memory is unmapped whose handle the program keeps. If it came in pieces, it stays so:
+ * nothing moves, so nothing is waited for. */
+static CUresult keep_content(CUdeviceptr address, const struct ms_program_mapping *mapping,
+                             struct attempt *attempt)
+{
+    struct ms_allocation *allocation = ms_space_claim(address);
+    struct ms_handle *handle = find_keeper(allocation, mapping);
+    const struct ms_why why = ms_why_begin(MS_REASON_EXPORT);
+    const CUresult result = handle != NULL ? ms_materialise(allocation, mapping->begin,
+                                                            mapping->end, MS_NEED_READ_WRITE)
+                                           : CUDA_SUCCESS;
+    const bool is_one =
+        ms_backing_lies_in_one_chunk(&allocation->backing, mapping->begin, mapping->end);
+    ms_why_end(why);
+    ms_space_release(allocation);
+    return handle != NULL && result == CUDA_SUCCESS && is_one ? make_real(handle, attempt) : result;
+}
+
+static CUresult keep_contents(CUdeviceptr at, CUdeviceptr end, struct attempt *attempt)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
     CUresult result = CUDA_SUCCESS;
     while (at < end && result == CUDA_SUCCESS && ms_space_find_mapping(at, &mapping, &facts)) {
-        result = keep_content(at, &mapping);
+        result = keep_content(at, &mapping, attempt);
         at = facts.address + mapping.end;
     }
     return result;
@@ -644,7 +823,10 @@ static CUresult unmap_one(struct ms_allocation *allocation,
 {
     struct ms_handle *handle = ms_handle_find(mapping->handle);
     struct ms_backing *backing = &allocation->backing;
-    const CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
+    struct ms_handle *keeper = find_keeper(allocation, mapping);
+    CUresult result = ms_backing_sink_wait(backing, mapping->begin, mapping->end);
+    if (result == CUDA_SUCCESS && keeper != NULL)
+        result = ms_backing_take_pieces(backing, mapping->begin, mapping->end, &keeper->pieces);
     if (result != CUDA_SUCCESS)
         return result;
     allocation->changes++;
@@ -669,7 +851,7 @@ static CUresult unmap_one(struct ms_allocation *allocation,
     return CUDA_SUCCESS;
 }
 
-static CUresult unmap_locked(CUdeviceptr address, size_t bytes)
+static CUresult unmap_locked(CUdeviceptr address, size_t bytes, struct attempt *attempt)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
@@ -679,7 +861,7 @@ static CUresult unmap_locked(CUdeviceptr address, size_t bytes)
         return result;
     if (!is_whole_mappings(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
-    result = keep_contents(address, end);
+    result = keep_contents(address, end, attempt);
     while (address < end && result == CUDA_SUCCESS &&
            ms_space_find_mapping(address, &mapping, &facts)) {
         struct ms_allocation *allocation = ms_space_claim(address);
@@ -694,10 +876,14 @@ bool ms_program_unmap(CUdeviceptr address, size_t bytes, CUresult *result_out)
 {
     struct ms_program_mapping mapping;
     struct ms_allocation_facts facts;
-    ms_lock_take(&turn);
-    const bool is_ours = ms_space_find_mapping(address, &mapping, &facts);
-    if (is_ours)
-        *result_out = unmap_locked(address, bytes);
-    ms_lock_drop(&turn);
+    struct attempt attempt = {0};
+    bool is_ours;
+    do {
+        ms_lock_take(&turn);
+        is_ours = ms_space_find_mapping(address, &mapping, &facts);
+        if (is_ours)
+            *result_out = unmap_locked(address, bytes, &attempt);
+        ms_lock_drop(&turn);
+    } while (is_ours && again(result_out, &attempt));
     return is_ours;
 }

@@ -16,6 +16,7 @@
 #include <stddef.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/memory/backing.h"
 
 /* The program has reserved addresses. */
 void ms_addresses_reserved(CUdeviceptr address, size_t bytes);
@@ -28,6 +29,9 @@ bool ms_handle_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle_
                       CUresult *result_out);
 bool ms_handle_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *prop_out,
                           CUresult *result_out);
+
+/* Of the handle that is mapped there, which may be released. False if it is not ours. */
+bool ms_mapping_properties(const struct ms_program_mapping *mapping, CUmemAllocationProp *prop_out);
 
 /* False for a handle of ours that was not created for such an export. */
 bool ms_handle_can_export(CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type);

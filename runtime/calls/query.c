@@ -5,7 +5,7 @@
 
 #include "runtime/calls/calls.h"
 #include "runtime/calls/program_mappings.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/delayed_free.h"
 
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
@@ -65,13 +65,12 @@ static bool give(void *value_out, uint64_t value, size_t bytes)
 
 /* What the program chose with the handle. The shim's memory may allow more. */
 static bool handle_attribute(void *value_out, CUpointer_attribute attribute,
-                             CUmemGenericAllocationHandle handle)
+                             const struct ms_program_mapping *mapping)
 {
     CUmemAllocationProp prop;
-    CUresult result;
     const bool is_types = attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES;
     if ((!is_types && attribute != CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE) ||
-        !ms_handle_properties(handle, &prop, &result))
+        !ms_mapping_properties(mapping, &prop))
         return false;
     return is_types ? give(value_out, prop.requestedHandleTypes, 8)
                     : give(value_out, prop.allocFlags.gpuDirectRDMACapable, 4);
@@ -88,12 +87,6 @@ static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
         return give(value_out, FIRST_BUFFER_ID + mapping->handle, 8);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        return give(value_out,
-                    mapping->is_accessible && is_current(facts->device)
-                        ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
-                        : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE,
-                    4);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
         return give(value_out, mapping->end - mapping->begin, 8);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -114,12 +107,14 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
         struct ms_program_mapping mapping;
         if (!ms_space_find_mapping(address, &mapping, &facts))
             return false;
-        if (handle_attribute(value_out, attribute, mapping.handle))
+        if (handle_attribute(value_out, attribute, &mapping))
             return true;
         if (mapping.is_real)
             return false;
         if (mapping_attribute(value_out, attribute, &mapping, &facts))
             return true;
+        if (attribute == CU_POINTER_ATTRIBUTE_ACCESS_FLAGS && !mapping.is_accessible)
+            return give(value_out, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE, 4);
     }
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:

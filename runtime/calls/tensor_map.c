@@ -2,7 +2,7 @@
 #include "runtime/calls/tensor_map.h"
 
 #include "runtime/fill/access.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 static const unsigned char element_bytes[] = {
     [CU_TENSOR_MAP_DATA_TYPE_UINT8] = 1,

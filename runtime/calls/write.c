@@ -11,7 +11,6 @@
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
-#include "runtime/fill/prefetch.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
 #include "runtime/memory/order.h"
@@ -54,8 +53,8 @@ static bool takes_work(CUstream stream)
 CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
                           CUstream stream)
 {
-    return ms_materialise(allocation, begin, end,
-                          takes_work(stream) ? MS_NEED_OVERWRITE : MS_NEED_READ_WRITE);
+    return takes_work(stream) ? ms_materialise_for_copy(allocation, begin, end)
+                              : ms_materialise(allocation, begin, end, MS_NEED_READ_WRITE);
 }
 
 /* The bytes went to memory from where the shim has found them, not from the program's buffer. */
@@ -100,6 +99,8 @@ static CUresult write_range(struct ms_allocation *allocation, size_t begin, size
             verify(allocation, from, to, &part, bytes, stream);
     }
     ms_extents_free(old, count);
+    if (result == CUDA_SUCCESS)
+        ms_materialise_granules_later(allocation, begin, end);
     return result;
 }
 
@@ -247,6 +248,13 @@ static void drop_found(const struct ms_content *content)
         ms_source_drop(content->source);
 }
 
+/* Under the claim of the allocation that gets it: who closes a source later will find it there, but
+ * one that was closed since it was found is not found anywhere. */
+static bool is_still_there(const struct ms_content *content)
+{
+    return content->kind != MS_SOURCE || ms_source_is_open(content->source);
+}
+
 static const char *describe(const struct ms_content *content)
 {
     if (content->kind == MS_FILL)
@@ -327,6 +335,33 @@ static bool is_present(CUdeviceptr address, size_t bytes)
     return is_present;
 }
 
+/* Returns false if the driver has to copy after all. */
+static bool record_copy(CUdeviceptr destination, const void *source, size_t bytes,
+                        const struct ms_content *content, CUstream stream, CUresult *result_out)
+{
+    /* Before the claim: the bytes may point to this allocation. */
+    *result_out = expose_content(source, bytes, content);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
+    if (allocation == NULL)
+        return *result_out != CUDA_SUCCESS;
+    const bool is_recorded = is_still_there(content), is_transient = allocation->is_transient;
+    if (is_recorded) {
+        const size_t begin = ms_offset(allocation, destination);
+        *result_out = write_range(allocation, begin, begin + bytes, content, source, stream);
+        ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(content));
+        if (content->kind == MS_SOURCE && ms_shard_is_active())
+            ms_shard_add_copy(content->source, content->source_offset, bytes);
+    }
+    ms_space_release(allocation);
+    if (!is_recorded)
+        return back_for_copy(destination, source, bytes, stream, result_out);
+    if (!is_transient)
+        ms_window_extend();
+    return true;
+}
+
 static bool copy_from_host(CUdeviceptr destination, const void *source, size_t bytes,
                            CUstream stream, bool blocking, CUresult *result_out)
 {
@@ -345,31 +380,12 @@ static bool copy_from_host(CUdeviceptr destination, const void *source, size_t b
         !ms_is_host_memory((CUdeviceptr)(uintptr_t)source) || is_present(destination, bytes) ||
         !ms_may_record(stream) || !find_content(source, bytes, &content))
         return back_for_copy(destination, source, bytes, stream, result_out);
-
-    /* Before the claim: the bytes may point to this allocation. */
-    *result_out = expose_content(source, bytes, &content);
-    struct ms_allocation *allocation = NULL;
-    if (*result_out == CUDA_SUCCESS)
-        allocation = claim_for_write(destination, bytes, result_out);
-    if (allocation == NULL) {
-        drop_found(&content);
-        return *result_out != CUDA_SUCCESS;
-    }
-    const size_t begin = ms_offset(allocation, destination);
-    *result_out = write_range(allocation, begin, begin + bytes, &content, source, stream);
-    ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, describe(&content));
-    const bool is_complete = content.kind == MS_SOURCE && ms_shard_is_active() &&
-                             ms_shard_add_copy(content.source, content.source_offset, bytes);
+    const bool is_answered = record_copy(destination, source, bytes, &content, stream, result_out);
     drop_found(&content);
-    ms_space_release(allocation);
-    if (!facts.is_transient)
-        ms_window_extend();
-    if (is_complete)
-        ms_prefetch_run("all tensors of the checkpoint are there");
     /* The driver would have waited for earlier work too, and programs rely on that. */
-    if (blocking && *result_out == CUDA_SUCCESS)
+    if (is_answered && blocking && *result_out == CUDA_SUCCESS)
         *result_out = ms_driver.stream_synchronize(stream);
-    return true;
+    return is_answered;
 }
 
 bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,

@@ -5,11 +5,14 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
+#include "runtime/base/thread.h"
 #include "runtime/calls/calls.h"
 #include "runtime/collective/receive.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
+#include "runtime/memory/examining.h"
+#include "runtime/state/counters.h"
 
 static CUdeviceptr address_of(const void *pointer)
 {
@@ -24,16 +27,18 @@ static bool overlaps(const struct ms_operation *operation)
            read < written + operation->written_bytes && written < read + operation->read_bytes;
 }
 
+enum { RECEIVES = 16 };
+struct under_way_receive {
+    struct ms_receive receive;
+    CUstream stream;
+    bool is_called;
+};
+
 /* The operations in progress on this thread. */
 static _Thread_local struct {
-    unsigned groups; /* that are open */
-    unsigned reads;  /* that are held */
-    unsigned receive_count;
-    struct {
-        struct ms_receive receive;
-        CUstream stream;
-        bool is_called;
-    } receives[16];
+    unsigned groups;        /* that are open */
+    unsigned reads;         /* that are held */
+    unsigned receive_count; /* of receives() */
 } under_way __attribute__((tls_model("initial-exec")));
 
 bool ms_collective_matters(void)
@@ -41,9 +46,24 @@ bool ms_collective_matters(void)
     return ms_defers_any() || (ms_owns_any() && ms_is_capturing());
 }
 
+/* NULL: out of memory. */
+static struct under_way_receive *receives(void)
+{
+    return ms_thread_memory(MS_THREAD_RECEIVES, RECEIVES * sizeof(struct under_way_receive));
+}
+
 static bool may_be_late(const struct ms_operation *operation)
 {
     return operation->is_late || ms_is_capturing();
+}
+
+/* What is sent is often copied back over the tensors that it was made of: then it is known that no
+ * kernel is queued (unfilled.h), although NCCL still waits for other ranks. */
+static void look_at_kernels(void)
+{
+    CUcontext context;
+    if (ms_driver.ctx_get_current(&context) == CUDA_SUCCESS && context != NULL)
+        ms_examining_no_kernel(context);
 }
 
 static CUresult prepare_read(const struct ms_operation *operation)
@@ -53,25 +73,30 @@ static CUresult prepare_read(const struct ms_operation *operation)
         return ms_access(address, operation->read_bytes, MS_NEED_READ_WRITE);
     if (may_be_late(operation))
         return ms_access(address, operation->read_bytes, MS_NEED_SEND_LATER);
+    const uint64_t before = ms_counter_get(MS_COUNT_MATERIALISED_BYTES);
     const CUresult result = ms_access(address, operation->read_bytes, MS_NEED_SEND);
     under_way.reads += result == CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS && ms_counter_get(MS_COUNT_MATERIALISED_BYTES) != before)
+        look_at_kernels();
     return result;
 }
 
 static CUresult prepare_write(const struct ms_operation *operation)
 {
     const CUdeviceptr address = address_of(operation->written);
-    const unsigned room = sizeof(under_way.receives) / sizeof(under_way.receives[0]);
     /* With a partial overlap the rest is replayed too: it costs no more than a read. */
     if (overlaps(operation))
         return ms_access(address, operation->written_bytes, MS_NEED_READ_WRITE);
-    if (!operation->receives || may_be_late(operation) || under_way.receive_count == room)
+    if (!operation->receives || may_be_late(operation) || under_way.receive_count == RECEIVES ||
+        receives() == NULL)
         return ms_access(address, operation->written_bytes, MS_NEED_OVERWRITE);
-    struct ms_receive *receive = &under_way.receives[under_way.receive_count].receive;
+    struct under_way_receive *added = receives() + under_way.receive_count;
     const CUresult result =
-        ms_access_receive(address, operation->written_bytes, operation->ranks, receive);
-    if (receive->address != 0)
-        under_way.receives[under_way.receive_count++].is_called = false;
+        ms_access_receive(address, operation->written_bytes, operation->ranks, &added->receive);
+    if (added->receive.address != 0) {
+        added->is_called = false;
+        under_way.receive_count++;
+    }
     return result;
 }
 
@@ -114,15 +139,15 @@ static void finish(void)
     for (; under_way.reads > 0; under_way.reads--)
         ms_read_end();
     for (unsigned i = 0; i < under_way.receive_count; i++)
-        ms_receive_queued(&under_way.receives[i].receive, under_way.receives[i].stream);
+        ms_receive_queued(&receives()[i].receive, receives()[i].stream);
     under_way.receive_count = 0;
 }
 
 void ms_collective_called(CUstream stream)
 {
-    for (unsigned i = under_way.receive_count; i > 0 && !under_way.receives[i - 1].is_called; i--) {
-        under_way.receives[i - 1].stream = stream;
-        under_way.receives[i - 1].is_called = true;
+    for (unsigned i = under_way.receive_count; i > 0 && !receives()[i - 1].is_called; i--) {
+        receives()[i - 1].stream = stream;
+        receives()[i - 1].is_called = true;
     }
     if (under_way.groups == 0)
         finish();

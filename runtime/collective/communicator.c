@@ -34,7 +34,7 @@ static void add_and_log(const void *handle, const struct ms_communicator *commun
     ms_communicator_add(handle, communicator);
     if (communicator->ranks > 0 && communicator->rank >= 0 &&
         set((uint32_t)communicator->ranks, (uint32_t)communicator->rank))
-        ms_prefetch_begin(is_first);
+        ms_prefetch_prepare(is_first);
 }
 
 void ms_communicator_made(const void *handle, const struct ms_communicator *communicator)

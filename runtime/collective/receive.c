@@ -174,7 +174,22 @@ static uint64_t bytes_within(const struct ms_ranges *ranges, size_t begin, size_
     return bytes;
 }
 
-static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end,
+/*
+ * The program may copy a part of the tensor, its own or another rank's (distribute_tensor pads the
+ * last one), to a new allocation. If that is too small to be deferred, all bytes must be there. A
+ * caching allocator takes a part from a segment.
+ */
+static bool has_small_parts(const struct ms_allocation *allocation, size_t bytes,
+                            const struct ms_ranges *remote_parts, int ranks)
+{
+    enum { LEAST_SEGMENT = 2 << 20 };
+    const size_t own = bytes - bytes_within(remote_parts, 0, allocation->bytes);
+    const size_t part = own > bytes / (unsigned)ranks ? own : bytes / (unsigned)ranks;
+    const size_t least = allocation->blocks.carved ? LEAST_SEGMENT : 0;
+    return (part > least ? part : least) < ms_config.min_bytes;
+}
+
+static CUresult receive_into(struct ms_allocation *allocation, size_t begin, size_t end, int ranks,
                              struct ms_receive *receive)
 {
     struct ms_ranges remote_parts = {0}, sinkable = {0}, parkable = {0};
@@ -190,7 +205,8 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
         !list_sinkable(allocation, begin, end, &remote_parts, &sinkable) ||
         (passes && !list_storable(allocation, begin, end, &sinkable, &parkable)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
-    else if (sinkable.count == 0)
+    else if (sinkable.count == 0 ||
+             (!passes && has_small_parts(allocation, end - begin, &remote_parts, ranks)))
         result = ms_materialise(allocation, begin, end, MS_NEED_OVERWRITE);
     else
         result = sink_and_park(allocation, begin, end, passes ? &remote_parts : &sinkable,
@@ -210,7 +226,7 @@ static CUresult receive_into(struct ms_allocation *allocation, size_t begin, siz
 
 /* Refuses captured operations, whose memory must not change, more than one allocation, and a device
  * without sinks. */
-static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *receive,
+static bool try_receive(CUdeviceptr address, size_t bytes, int ranks, struct ms_receive *receive,
                         CUresult *result)
 {
     if (ms_is_capturing())
@@ -220,7 +236,7 @@ static bool try_receive(CUdeviceptr address, size_t bytes, struct ms_receive *re
                       ms_fact_holds(allocation->device, MS_FACT_ALIAS);
     if (fits) {
         const size_t begin = ms_offset(allocation, address);
-        *result = receive_into(allocation, begin, begin + bytes, receive);
+        *result = receive_into(allocation, begin, begin + bytes, ranks, receive);
     }
     ms_space_release(allocation);
     return fits;
@@ -233,7 +249,8 @@ CUresult ms_access_receive(CUdeviceptr address, size_t bytes, int ranks,
     CUresult result;
     *receive_out = (struct ms_receive){0};
     do {
-        if (!ms_shard_receives_parts(ranks) || !try_receive(address, bytes, receive_out, &result))
+        if (!ms_shard_receives_parts(ranks) ||
+            !try_receive(address, bytes, ranks, receive_out, &result))
             return ms_access(address, bytes, MS_NEED_OVERWRITE);
     } while (ms_try_bytes_again(result, &attempts));
     ms_window_extend();

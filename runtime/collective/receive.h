@@ -16,8 +16,8 @@
  */
 #pragma once
 
-#include "runtime/base/range_list.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/base/ranges.h"
+#include "runtime/memory/space.h"
 
 /* One receive, until it is queued. */
 struct ms_receive {

@@ -229,6 +229,11 @@ static char **select_settings(char **environment, struct settings *settings)
     return settings->entries;
 }
 
+static bool is_gone(const char *name)
+{
+    return strcmp(name, "METASHARD_HASHES") == 0 || strcmp(name, "METASHARD_HASHES_LIKE") == 0;
+}
+
 static void warn_about_unknown_names(char **environment)
 {
     for (char **entry = environment; entry != NULL && *entry != NULL; entry++) {
@@ -239,7 +244,12 @@ static void warn_about_unknown_names(char **environment)
         char name[64];
         snprintf(name, sizeof(name), "%.*s", (int)(end - *entry), *entry);
         const char *known = find_option(name);
-        if (known == NULL)
+        if (is_gone(name))
+            ms_log(MS_WARN,
+                   "%s is not a variable of MetaShard any more and is ignored: metashard verify -- "
+                   "COMMAND, or METASHARD=verify, compares what comes into device memory",
+                   name);
+        else if (known == NULL)
             ms_log(MS_WARN, "%.*s is not a variable of MetaShard and is ignored",
                    (int)(end - *entry), *entry);
         else if (strcmp(known, name) != 0)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/driver/driver.h"
 
+#include <stdatomic.h>
+
 #include "runtime/base/log.h"
 
 struct ms_driver ms_driver;
@@ -53,4 +55,26 @@ CUresult ms_driver_wait(CUstream stream)
 {
     const CUresult result = ms_driver.stream_synchronize(stream);
     return result == CUDA_SUCCESS ? result : ms_driver.stream_synchronize(stream);
+}
+
+bool ms_driver_any_is_pageable(void)
+{
+    enum { UNKNOWN, NO, YES };
+    static _Atomic int known;
+    int state = atomic_load_explicit(&known, memory_order_relaxed);
+    CUresult result = CUDA_SUCCESS;
+    if (state != UNKNOWN)
+        return state == YES;
+    state = NO;
+    for (CUdevice device = 0; device < MS_MAX_DEVICES && result == CUDA_SUCCESS && state == NO;
+         device++) {
+        int pageable = 0;
+        result = ms_driver.device_get_attribute(&pageable,
+                                                CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device);
+        state = pageable != 0 ? YES : NO;
+    }
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_DEVICE)
+        return true; /* it may know later */
+    atomic_store_explicit(&known, state, memory_order_relaxed);
+    return state == YES;
 }

@@ -46,3 +46,6 @@ CUresult ms_driver_wait_for(CUcontext context, CUevent event);
  * nothing about the work, unless the context is lost: it is repeated, and the second result counts.
  */
 CUresult ms_driver_wait(CUstream stream);
+
+/* True if some device can read all of the process's memory. The driver is asked once. */
+bool ms_driver_any_is_pageable(void);

@@ -34,10 +34,11 @@ struct ms_hot {
     _Atomic uint32_t recorded;      /* enum ms_recorded: the process keeps a state page */
     _Atomic uint32_t marking;       /* threads that may be in cuCtxRecordEvent */
     _Atomic uint32_t files;         /* files with bytes that may not be in memory yet (source.h) */
-    _Atomic uint32_t hashed;        /* the process writes hashes (hashes.h) */
     _Atomic uint32_t mapped;        /* how often the program mapped a file from its start on */
     _Atomic uint32_t late_payloads; /* copies to be looked at (late_payload.h) */
-    char rest_of_page[MS_HOT_PAGE - 12 * sizeof(uint32_t)];
+    _Atomic uint32_t unexamined;    /* how often calls began to pass unexamined (examining.h) */
+    _Atomic uint32_t unfilled;      /* granules that the next launch must fill (unfilled.h) */
+    char rest_of_page[MS_HOT_PAGE - 13 * sizeof(uint32_t)];
 };
 
 extern struct ms_hot ms_hot;
@@ -54,8 +55,8 @@ MS_IS_SET(ms_is_started, started)
 MS_IS_SET(ms_is_recorded, recorded)
 MS_IS_SET(ms_is_capturing, captures)
 MS_IS_SET(ms_has_files, files)
-MS_IS_SET(ms_is_hashed, hashed)
 MS_IS_SET(ms_has_late_payloads, late_payloads)
+MS_IS_SET(ms_has_unfilled, unfilled)
 MS_IS_SET(ms_owns_any, owned)
 MS_IS_SET(ms_is_gated, gated)
 MS_IS_SET(ms_defers_any, deferred)

@@ -3,7 +3,10 @@
 #include "runtime/fill/access.h"
 
 #include "runtime/base/range.h"
+#include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
+#include "runtime/fill/unfilled.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -97,9 +100,43 @@ CUresult ms_access_rows(const struct ms_rows *rows)
     return result;
 }
 
+void ms_access_granules_later(CUdeviceptr address, size_t bytes)
+{
+    struct ms_range part;
+    const CUdeviceptr end = address + bytes;
+    for (struct ms_allocation *allocation;
+         (allocation = claim_part(&address, end, &part)) != NULL;) {
+        ms_materialise_granules_later(allocation, part.begin, part.end);
+        ms_space_release(allocation);
+    }
+}
+
+/* Each stays in the list until it is filled: another thread that launches waits for the claim. */
+static void fill_granule(CUdeviceptr granule)
+{
+    struct ms_allocation *allocation = ms_space_claim(granule);
+    if (allocation == NULL) {
+        ms_unfilled_remove(granule, granule + 1);
+        return;
+    }
+    const size_t begin = ms_offset(allocation, granule);
+    ms_materialise_granules(allocation, begin, begin + 1);
+    ms_unfilled_remove(granule, granule + 1); /* if the allocation is another one by now */
+    ms_space_release(allocation);
+}
+
+void ms_access_unfilled(void)
+{
+    CUdeviceptr granules[MS_MAX_UNFILLED];
+    const size_t count = ms_has_unfilled() ? ms_unfilled_list(granules) : 0;
+    for (size_t i = 0; i < count; i++)
+        fill_granule(granules[i]);
+}
+
 CUresult ms_access_all(void)
 {
     ms_count(MS_COUNT_SEALS, 1);
+    ms_examining_missed();
     const struct ms_why why = ms_why_begin(MS_REASON_SEALED);
     const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_REACH_LIVE);
     ms_why_end(why);

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 /*
  * Compares what lies in [begin, end) of a claimed allocation and has a shadow: what is cached, or

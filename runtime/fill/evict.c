@@ -4,13 +4,14 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/shadow.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
@@ -33,20 +34,10 @@ void ms_read_end(void)
     atomic_fetch_sub(&reads_in_call, 1);
 }
 
-/* NULL: not known. */
-static CUcontext context_of(CUstream stream)
-{
-    CUcontext context;
-    const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    const CUresult result = is_default ? ms_driver.ctx_get_current(&context)
-                                       : ms_driver.stream_get_ctx(stream, &context);
-    return result == CUDA_SUCCESS ? context : NULL;
-}
-
 enum ms_need ms_need_in(const struct ms_allocation *allocation, enum ms_need need, CUstream stream)
 {
     const enum ms_need elsewhere = ms_needs[need].elsewhere;
-    return elsewhere == need || context_of(stream) == allocation->context ? need : elsewhere;
+    return elsewhere == need || ms_stream_context(stream) == allocation->context ? need : elsewhere;
 }
 
 struct candidate {
@@ -61,9 +52,10 @@ struct way {
     bool (*applies)(const struct ms_allocation *allocation);
     bool (*wait_for)(CUcontext context);
     ms_evictor *evict;
+    void *argument; /* for evict */
 };
 
-static bool has_something(const struct ms_allocation *allocation)
+bool ms_evict_applies(const struct ms_allocation *allocation)
 {
     return allocation->backing.backed_bytes > 0 &&
            (allocation->lineage.resident_bytes < allocation->lineage.bytes ||
@@ -193,8 +185,9 @@ static size_t uncover(struct ms_allocation *allocation)
 
 /* The device has been waited for since the last change of its blocks, and since what is cached was
  * read last. */
-static size_t evict(struct ms_allocation *allocation)
+static size_t evict(struct ms_allocation *allocation, void *argument)
 {
+    (void)argument;
     give_up_dead(allocation);
     keep_what_is_lost(allocation);
     ms_compare(allocation, 0, allocation->bytes, MS_COMPARE_CACHED);
@@ -202,15 +195,16 @@ static size_t evict(struct ms_allocation *allocation)
     return uncover(allocation);
 }
 
-static size_t evict_leftover(struct ms_allocation *allocation)
+static size_t evict_leftover(struct ms_allocation *allocation, void *argument)
 {
+    (void)argument;
     give_up_dead(allocation);
     return uncover(allocation);
 }
 
-static size_t evict_published(struct ms_allocation *allocation, ms_evictor *evict_)
+static size_t evict_published(struct ms_allocation *allocation, const struct way *way)
 {
-    const size_t freed = evict_(allocation);
+    const size_t freed = way->evict(allocation, way->argument);
     if (freed > 0)
         ms_publish_event(MS_EVENT_EVICT, allocation, 0, freed, NULL);
     return freed;
@@ -229,7 +223,7 @@ static size_t evict_candidates(const struct way *way, const struct candidate *ca
         if (allocation != NULL && allocation->id == candidates[i].id &&
             allocation->reads == candidates[i].reads &&
             allocation->changes == candidates[i].changes)
-            freed += evict_published(allocation, way->evict);
+            freed += evict_published(allocation, way);
         ms_space_release(allocation);
     }
     ms_count(MS_COUNT_EVICTED_BYTES, freed);
@@ -250,14 +244,15 @@ static size_t evict_all(const struct way *way)
     return freed;
 }
 
-size_t ms_pressure_evict(ms_evictor *evict_)
+size_t ms_evict_all(bool (*applies)(const struct ms_allocation *allocation), ms_evictor *evict_,
+                    void *argument)
 {
-    const struct way way = {has_something, wait_for, evict_};
+    const struct way way = {applies, wait_for, evict_, argument};
     return evict_all(&way);
 }
 
 static _Atomic uint64_t trimmed_bytes; /* ever */
-static const struct way trimming = {has_leftover, ms_context_is_idle, evict_leftover};
+static const struct way trimming = {has_leftover, ms_context_is_idle, evict_leftover, NULL};
 
 /*
  * While a model is made, freeing returned blocks saves much memory. A program that trains would do
@@ -272,7 +267,7 @@ static bool may_trim(void)
     return atomic_load(&trimmed_bytes) < TIMES * bytes;
 }
 
-void ms_pressure_trim(void)
+void ms_evict_leftover(void)
 {
     /* If the last try freed nothing, the next one waits until there is more. */
     static _Atomic uint64_t enough;
@@ -284,7 +279,7 @@ void ms_pressure_trim(void)
     atomic_store(&enough, after < before ? 0 : after + ms_config.leftover_bytes);
 }
 
-void ms_pressure_trim_one(CUdeviceptr address)
+void ms_evict_leftover_of(CUdeviceptr address)
 {
     struct ms_allocation *allocation = may_trim() ? ms_space_try_claim(address) : NULL;
     if (allocation == NULL)
@@ -307,7 +302,7 @@ static bool relieve(void)
     const uint64_t began = ms_state_now();
     const bool is_unburied = ms_free_delayed(NULL);
     const bool is_dropped = drop_sinks();
-    const size_t freed = ms_pressure_evict(evict) + ms_shadow_give_up();
+    const size_t freed = ms_evict_all(ms_evict_applies, evict, NULL) + ms_shadow_give_up();
     ms_state_event_for(MS_EVENT_PRESSURE, MS_REASON_PRESSURE, 0, 0, freed, began, NULL);
     if (freed > 0)
         ms_log(MS_DEBUG, "out of device memory: %zu bytes that can be restored were freed", freed);
@@ -325,6 +320,18 @@ bool ms_try_again(CUresult result, int *attempts)
     return false;
 }
 
+/* A program that polls fails in the same call over and over. */
+static bool is_news(void)
+{
+    enum { QUIET_SECONDS = 10 };
+    static const char *_Atomic last_caller;
+    static _Atomic uint64_t last_ns;
+    const uint64_t now = ms_clock_ns(CLOCK_MONOTONIC_COARSE);
+    const uint64_t since = now - atomic_exchange(&last_ns, now);
+    return atomic_exchange(&last_caller, ms_caller) != ms_caller ||
+           since > (uint64_t)QUIET_SECONDS * MS_NS_PER_S;
+}
+
 bool ms_try_bytes_again(CUresult result, int *attempts)
 {
     if (ms_try_again(result, attempts))
@@ -332,7 +339,8 @@ bool ms_try_bytes_again(CUresult result, int *attempts)
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return false;
     ms_overcommit_set_failed();
-    ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
-           ms_caller != NULL ? ms_caller : "a call");
+    if (is_news())
+        ms_log(MS_ERROR, "%s fails: there is no memory for the bytes that it needs",
+               ms_caller != NULL ? ms_caller : "a call");
     return false;
 }

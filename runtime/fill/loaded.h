@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 /* `bytes` bytes of a file, from `offset`, are in memory at address. Too few are not noted. */
 void ms_loaded_note(const struct ms_source *file, uint64_t offset, size_t bytes,

@@ -6,8 +6,10 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/loaded.h"
+#include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
+#include "runtime/fill/unfilled.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
@@ -65,19 +67,10 @@ static CUresult replay_files(const struct ms_allocation *allocation, size_t begi
     return result;
 }
 
-/* There are bytes to be written to new memory. */
-static bool is_something(const struct ms_content *content)
-{
-    return !ms_content_is_nothing(content) ||
-           (ms_unwritten_pattern != 0 && content->kind != MS_UNMAPPED);
-}
-
 static CUresult replay_extent(const struct ms_allocation *allocation,
                               const struct ms_extent *extent, CUstream stream)
 {
-    const struct ms_content unwritten = {.kind = MS_FILL, .pattern = ms_unwritten_pattern};
-    return ms_replay_any(ms_content_is_nothing(&extent->content) ? &unwritten : &extent->content,
-                         extent->begin, allocation->address + extent->begin,
+    return ms_replay_any(&extent->content, extent->begin, allocation->address + extent->begin,
                          extent->end - extent->begin, stream);
 }
 
@@ -89,7 +82,7 @@ static CUresult replay_missing(const struct ms_allocation *allocation, size_t be
     CUresult result = replay_files(allocation, begin, end, stream, &files_done);
     struct ms_extent extent;
     while (result == CUDA_SUCCESS && ms_lineage_next(&allocation->lineage, &begin, end, &extent)) {
-        if (!ms_content_is_present(&extent.content) && is_something(&extent.content) &&
+        if (!ms_content_is_present(&extent.content) && !ms_content_is_nothing(&extent.content) &&
             !(files_done && is_missing_file(&extent.content)))
             result = replay_extent(allocation, &extent, stream);
     }
@@ -144,6 +137,7 @@ static CUresult set_present(struct ms_allocation *allocation, size_t begin, size
         if (ms_content_is_present(&content))
             continue;
         ms_count(MS_COUNT_MATERIALISED_BYTES, extents[i].end - extents[i].begin);
+        ms_origins_note(allocation, &extents[i]);
         if (content.kind == MS_SOURCE && ms_source_is_file(content.source))
             ms_loaded_note(content.source, content.source_offset, extents[i].end - extents[i].begin,
                            allocation->address + extents[i].begin);
@@ -184,8 +178,7 @@ static CUresult copy_loaded(struct ms_allocation *allocation, size_t begin, size
 static CUresult replay_extents(struct ms_allocation *allocation, size_t begin, size_t end)
 {
     CUresult result = cover(allocation, begin, end);
-    if (result != CUDA_SUCCESS ||
-        (allocation->lineage.deferred_bytes == 0 && ms_unwritten_pattern == 0))
+    if (result != CUDA_SUCCESS || allocation->lineage.deferred_bytes == 0)
         return result;
     CUstream stream;
     result = ms_fill_stream(allocation->context, &stream);
@@ -209,7 +202,8 @@ struct in_place {
 
 /*
  * A replay writes all that the launch wrote. So it runs in place only if nothing of that is
- * present. The part then grows to whole granules, as far as the launch writes them.
+ * present, and the program has not unmapped any of it. The part then grows to whole granules, as
+ * far as the launch writes them.
  */
 static bool may_run_in_place(const struct ms_allocation *allocation, const struct ms_extent *extent,
                              size_t begin, size_t end, struct in_place *run_out)
@@ -224,6 +218,7 @@ static bool may_run_in_place(const struct ms_allocation *allocation, const struc
     const size_t recorded_begin = ms_offset(allocation, recorded->address);
     const size_t recorded_end = recorded_begin + recorded->before.bytes;
     if (recorded_end > allocation->bytes ||
+        !ms_space_is_accessible(allocation, recorded_begin, recorded_end - recorded_begin) ||
         !ms_lineage_is_missing(&allocation->lineage, recorded_begin, recorded_end))
         return false;
     begin = begin / granule * granule;
@@ -257,7 +252,7 @@ static CUresult replay_around(const struct ms_allocation *allocation, const stru
         const bool is_there = extent.content.kind == MS_LAUNCHED &&
                               extent.content.recorded == run->recorded &&
                               extent.content.source_offset == extent.begin - run->recorded_begin;
-        if (!is_there && is_something(&extent.content))
+        if (!is_there && !ms_content_is_nothing(&extent.content))
             result = replay_extent(allocation, &extent, stream);
     }
     return result;
@@ -486,6 +481,109 @@ static CUresult overwrite_mapped(struct ms_allocation *allocation, size_t begin,
     return result;
 }
 
+/* With a plan, what this rank keeps, and nothing else. A launch writes all of its block. */
+static bool fills_granule(const struct ms_content *content)
+{
+    const bool is_kept =
+        content->locality == MS_LOCAL || (content->locality == MS_UNKNOWN && !ms_shard_is_active());
+    return is_kept &&
+           (content->kind == MS_FILL || content->kind == MS_SOURCE || content->kind == MS_PARKED);
+}
+
+/* The end of what can be filled, or is present, from `at` on; `at` itself: there is nothing. */
+static size_t end_of_filled(const struct ms_lineage *lineage, size_t at, size_t end)
+{
+    struct ms_extent extent;
+    size_t stop = at;
+    while (ms_lineage_next(lineage, &at, end, &extent) &&
+           (fills_granule(&extent.content) || ms_content_is_present(&extent.content)))
+        stop = extent.end;
+    return stop;
+}
+
+static void fill_backed(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    struct ms_extent extent;
+    ms_shard_query_placement(allocation, begin, end);
+    for (size_t at = begin, stop; at < end; at = stop) {
+        stop = end_of_filled(lineage, at, end);
+        if (stop > at)
+            materialise(allocation, at, stop, &ms_needs[MS_NEED_READ]);
+        else if (ms_lineage_next(lineage, &at, end, &extent))
+            stop = extent.end;
+    }
+}
+
+/* All granules that have a byte of [begin, end). */
+static struct ms_range granules_of(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const size_t granule = allocation->backing.granule;
+    const size_t last = (end + granule - 1) / granule * granule;
+    return (struct ms_range){begin / granule * granule,
+                             last < allocation->bytes ? last : allocation->bytes};
+}
+
+static void fill_all_backed(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_range backed = {begin, end};
+    for (; ms_backing_next(&allocation->backing, &backed);
+         backed = (struct ms_range){backed.end, end}) {
+        if (!ms_lineage_is_present(&allocation->lineage, backed.begin, backed.end))
+            fill_backed(allocation, backed.begin, backed.end);
+    }
+}
+
+void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_range all = granules_of(allocation, begin, end);
+    fill_all_backed(allocation, all.begin, all.end);
+    ms_unfilled_remove(allocation->address + all.begin, allocation->address + all.end);
+}
+
+/* There is something that would be filled. */
+static bool is_unfilled(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_extent extent;
+    bool found = false;
+    if (ms_lineage_is_present(&allocation->lineage, begin, end))
+        return false;
+    ms_shard_query_placement(allocation, begin, end);
+    while (!found && ms_lineage_next(&allocation->lineage, &begin, end, &extent))
+        found = !ms_content_is_present(&extent.content) && fills_granule(&extent.content);
+    return found;
+}
+
+/* Of one granule. */
+static void note_unfilled(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    if (!is_unfilled(allocation, begin, end))
+        ms_unfilled_remove(allocation->address + begin, allocation->address + end);
+    else if (!ms_unfilled_add(allocation->address + begin, allocation->context))
+        ms_materialise_granules(allocation, begin, end);
+}
+
+void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_range all = granules_of(allocation, begin, end);
+    fill_all_backed(allocation, begin, end);
+    for (struct ms_range backed = all; ms_backing_next(&allocation->backing, &backed);
+         backed = (struct ms_range){backed.end, all.end}) {
+        const bool is_whole = ms_lineage_is_present(&allocation->lineage, backed.begin, backed.end);
+        const size_t step = is_whole ? backed.end - backed.begin : allocation->backing.granule;
+        for (size_t at = backed.begin; at < backed.end; at += step)
+            note_unfilled(allocation, at, at + step < backed.end ? at + step : backed.end);
+    }
+}
+
+CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const CUresult result = overwrite_mapped(allocation, begin, end, &ms_needs[MS_NEED_OVERWRITE]);
+    if (result == CUDA_SUCCESS)
+        ms_materialise_granules_later(allocation, begin, end);
+    return result;
+}
+
 const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
 #define MS_NEED(name, becomes, elsewhere, remote, absent, extents)                     \
     [MS_NEED_##name] = {MS_BECOMES_##becomes, MS_NEED_##elsewhere, MS_REMOTE_##remote, \
@@ -494,8 +592,8 @@ const struct ms_need_row ms_needs[MS_NEED_COUNT] = {
 #undef MS_NEED
 };
 
-CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
-                        enum ms_need need)
+CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, size_t end,
+                              enum ms_need need)
 {
     const struct ms_need_row *row = &ms_needs[need];
     const bool faults = row->remote == MS_REMOTE_FAULTS;
@@ -514,5 +612,15 @@ CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t e
         result = materialise_chosen(allocation, begin, end, row);
     if (result == CUDA_SUCCESS && faults && ms_lineage_has_remote(&allocation->lineage, begin, end))
         result = materialise_edges(allocation, begin, end, row);
+    return result;
+}
+
+CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
+                        enum ms_need need)
+{
+    const CUresult result = ms_materialise_alone(allocation, begin, end, need);
+    /* What is sent is mostly cut to pieces: what stands beside a piece would be read twice. */
+    if (result == CUDA_SUCCESS && need != MS_NEED_SEND && need != MS_NEED_SEND_LATER)
+        ms_materialise_granules(allocation, begin, end);
     return result;
 }

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 /* Each row of needs.def says what holds for its need. */
 enum ms_need {
@@ -32,3 +32,22 @@ extern const struct ms_need_row ms_needs[MS_NEED_COUNT];
 /* Brings [begin, end) into memory as the row of the need says. Waits for the device. */
 CUresult ms_materialise(struct ms_allocation *allocation, size_t begin, size_t end,
                         enum ms_need need);
+
+/* The same for one of many ranges: their granules are filled once, by ms_materialise_granules. */
+CUresult ms_materialise_alone(struct ms_allocation *allocation, size_t begin, size_t end,
+                              enum ms_need need);
+
+/*
+ * Fills what is missing in those granules of [begin, end), whole ones, that have memory: a kernel
+ * that comes there unseen finds the right bytes. Not, with a plan, what this rank does not keep;
+ * nor what recorded launches made, and what cannot be read any more. ms_materialise does it, but
+ * not for collectives that send.
+ */
+void ms_materialise_granules(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* The same after a write of [begin, end): what it has recorded is played at once, and what stands
+ * beside it before the next launch (unfilled.h), since the next write may overwrite that. */
+void ms_materialise_granules_later(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* MS_NEED_OVERWRITE for a copy or set that the driver does: its granules are filled later. */
+CUresult ms_materialise_for_copy(struct ms_allocation *allocation, size_t begin, size_t end);

@@ -5,7 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
 

@@ -5,12 +5,15 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
-#include "runtime/base/range_list.h"
+#include "runtime/base/ranges.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/fill/origins.h"
 #include "runtime/fill/replay.h"
+#include "runtime/fill/restore.h"
+#include "runtime/memory/examining.h"
 #include "runtime/memory/publish.h"
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/shard/active_plan.h"
@@ -62,6 +65,7 @@ static bool list_wanted(struct batch *batch, struct part *part)
     for (const struct ms_extent *extent; is_good && (extent = ms_walk_next(&walk)) != NULL;) {
         if (!is_wanted(&extent->content))
             continue;
+        ms_origins_note(part->allocation, extent);
         if (extent->content.kind == MS_SOURCE && ms_source_is_file(extent->content.source))
             is_good = ms_ranges_add(&part->files, extent->begin, extent->end) &&
                       add_run(batch, part->allocation, extent);
@@ -132,8 +136,10 @@ static CUresult finish_part(struct part *part)
     ms_count(MS_COUNT_MATERIALISED_BYTES, ms_ranges_bytes(&part->files));
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < part->others.count && result == CUDA_SUCCESS; i++)
-        result = ms_materialise(allocation, part->others.list[i].begin, part->others.list[i].end,
-                                MS_NEED_READ);
+        result = ms_materialise_alone(allocation, part->others.list[i].begin,
+                                      part->others.list[i].end, MS_NEED_READ);
+    if (result == CUDA_SUCCESS)
+        ms_materialise_granules(allocation, 0, allocation->bytes);
     return result;
 }
 
@@ -242,21 +248,39 @@ static bool fill(void)
     return is_good;
 }
 
-/* --- another plan than before */
+/* --- what was in memory before the plan came */
 
-/* True if all bytes of the chunk can be read again. */
-static bool can_be_given_back(const struct ms_allocation *allocation, const struct ms_chunk *chunk)
+/* Lists what of the range is cached. False if some of it could not be read again. */
+static bool list_cached(const struct ms_allocation *allocation, const struct ms_range *range,
+                        struct ms_ranges *cached)
 {
-    const struct ms_lineage *lineage = &allocation->lineage;
-    bool was_planned = false;
-    struct ms_walk walk = ms_walk_begin(lineage, chunk->begin, chunk->end);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
-        const struct ms_content *content = &extent->content;
+    struct ms_extent extent;
+    for (size_t at = range->begin;
+         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
+        const struct ms_content *content = &extent.content;
         if (content->kind == MS_RESIDENT || (content->cached && !ms_content_is_current(content)))
             return false;
-        was_planned |= content->cached && content->locality == MS_LOCAL;
+        if (content->cached && !ms_ranges_add(cached, extent.begin, extent.end))
+            return false;
     }
-    return was_planned;
+    return true;
+}
+
+/* True if some granule of the range, or the last part of one, holds only what other ranks keep. */
+static bool has_remote_granule(const struct ms_allocation *allocation, const struct ms_range *range)
+{
+    const size_t granule = allocation->backing.granule;
+    size_t begin = range->begin; /* of the first granule from which on all is remote */
+    bool is_found = false;
+    struct ms_extent extent;
+    for (size_t at = range->begin;
+         ms_lineage_next(&allocation->lineage, &at, range->end, &extent);) {
+        if (extent.content.locality != MS_REMOTE)
+            begin = (extent.end + granule - 1) / granule * granule;
+        is_found |= extent.end >= begin + granule ||
+                    (extent.end > begin && extent.end == allocation->bytes);
+    }
+    return is_found;
 }
 
 static void set_missing(struct ms_content *content)
@@ -272,73 +296,99 @@ static struct ms_range range_of(const struct ms_allocation *allocation,
                              chunk->end < allocation->bytes ? chunk->end : allocation->bytes};
 }
 
-static size_t give_back(struct ms_allocation *allocation)
+static void set_read(struct ms_content *content)
+{
+    content->cached = true;
+    if (content->locality != MS_LOCAL)
+        content->locality = MS_UNKNOWN; /* read all the same */
+}
+
+/* A chunk goes as a whole: the prefetch reads again what of it is this rank's. The plan is asked
+ * only about what is missing. */
+static size_t give_back_chunk(struct ms_allocation *allocation, const struct ms_chunk *chunk)
+{
+    const struct ms_range range = range_of(allocation, chunk);
+    struct ms_ranges cached = {0};
+    size_t freed = 0;
+    if (list_cached(allocation, &range, &cached) &&
+        ms_lineage_change(&allocation->lineage, &range, 1, set_missing)) {
+        ms_shard_query_placement(allocation, range.begin, range.end);
+        if (has_remote_granule(allocation, &range))
+            freed = ms_backing_uncover(&allocation->backing, chunk->begin, chunk->end);
+        else
+            ms_lineage_change(&allocation->lineage, cached.list, cached.count, set_read);
+    }
+    ms_ranges_cleanup(&cached);
+    return freed;
+}
+
+static size_t give_back(struct ms_allocation *allocation, void *argument)
 {
     size_t freed = 0;
+    (void)argument;
     for (size_t i = 0; i < allocation->backing.count;) {
         const struct ms_chunk chunk = allocation->backing.chunks[i];
-        const struct ms_range range = range_of(allocation, &chunk);
-        if (!can_be_given_back(allocation, &chunk) ||
-            !ms_lineage_change(&allocation->lineage, &range, 1, set_missing)) {
-            i++;
-            continue;
-        }
-        freed += ms_backing_uncover(&allocation->backing, chunk.begin, chunk.end);
+        const size_t given = give_back_chunk(allocation, &chunk);
+        freed += given;
+        i += given == 0;
     }
     return freed;
 }
 
-/* Forgets what the old plan said; returns the bytes that are still in memory for it. */
-static uint64_t reopen(struct ms_allocation *allocation)
+/* The memory of allocations in which something may have been written: nobody knows any more where
+ * that came from. */
+static uint64_t written_bytes(void)
 {
-    const struct ms_range all = {0, allocation->bytes};
-    uint64_t kept = 0;
-    struct ms_walk walk = ms_walk_all(&allocation->lineage);
-    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
-        if (extent->content.locality == MS_LOCAL && ms_content_is_present(&extent->content))
-            kept += extent->end - extent->begin;
-    }
-    ms_lineage_change(&allocation->lineage, &all, 1, ms_content_forget_locality);
-    return kept;
-}
-
-static void drop_old_plan(void)
-{
-    const size_t freed = ms_pressure_evict(give_back);
-    uint64_t kept = 0;
+    uint64_t bytes = 0;
     struct ms_allocation *allocation = NULL;
     while ((allocation = ms_space_claim_after(allocation)) != NULL)
-        kept += reopen(allocation);
-    if (freed > 0 || kept > 0)
-        ms_log(kept > 0 ? MS_WARN : MS_INFO,
-               "another plan: %zu bytes of the old one were given back, %llu stay in memory "
-               "because the program has written there, or they cannot be read again",
-               freed, (unsigned long long)kept);
+        bytes += allocation->lineage.resident_bytes > 0 ? allocation->backing.backed_bytes : 0;
+    return bytes;
+}
+
+static void make_way(void)
+{
+    const size_t freed = ms_evict_all(ms_evict_applies, give_back, NULL);
+    const uint64_t stays = written_bytes();
+    ms_count(MS_COUNT_PLAN_FREED_BYTES, freed);
+    if (freed == 0 && stays == 0)
+        return;
+    ms_log(freed > 0 ? MS_INFO : MS_WARN,
+           "the plan: %zu bytes of memory were given back, %llu stay, because the program may have "
+           "written there; %s",
+           freed, (unsigned long long)stays,
+           ms_shard_enforces()
+               ? "a plan that comes before the tensors are used can leave out more"
+               : "a plan that comes before the tensors are used can leave out more, and "
+                 "METASHARD_PLAN_MODE=enforce what is equal to its file");
+}
+
+/* What was resident may be known to the program's kernels by an address that nobody has seen. */
+static void keep_residents(void)
+{
+    struct ms_allocation *allocation = NULL;
+    while ((allocation = ms_space_claim_after(allocation)) != NULL) {
+        if (allocation->was_resident)
+            ms_materialise(allocation, 0, allocation->bytes, MS_NEED_KEEP);
+        allocation->was_resident = false;
+    }
 }
 
 /* --- */
 
 /* One prefetch at a time. Taken before claims, and held while the thread waits for them. */
 static struct ms_lock turn = MS_LOCK_INIT(prefetch);
-static uint64_t passed MS_GUARDED_BY(turn); /* the generation of the plan of the last prefetch */
 
-bool ms_prefetch_run(const char *why)
+/* The turn is taken. */
+static bool prefetch(const char *why)
 {
-    if (!ms_shard_is_active() || !ms_owns_any())
-        return true;
-    ms_lock_take(&turn);
     ms_log(MS_DEBUG, "materialising what the plan gives to this rank: %s", why);
-    const uint64_t generation = ms_shard_generation();
-    if (passed != 0 && passed != generation)
-        drop_old_plan();
-    passed = generation;
     ms_shard_match_blocks();
     const uint64_t began = ms_state_now();
     const struct ms_why reason = ms_why_begin(MS_REASON_PREFETCH);
     const bool is_good = fill();
     ms_why_end(reason);
     ms_count(MS_COUNT_PREFETCHES, 1);
-    ms_lock_drop(&turn);
     ms_shard_publish(why, began);
     if (!is_good)
         ms_log(MS_INFO, "not everything that the plan gives to this rank could be materialised; "
@@ -346,10 +396,47 @@ bool ms_prefetch_run(const char *why)
     return is_good;
 }
 
-void ms_prefetch_begin(bool is_first)
+bool ms_prefetch_run(const char *why)
 {
+    if (!ms_shard_is_active() || !ms_owns_any())
+        return true;
+    ms_lock_take(&turn);
+    const bool is_good = prefetch(why);
+    ms_lock_drop(&turn);
+    return is_good;
+}
+
+/* Forgets what the plan before said. */
+static void reopen(struct ms_allocation *allocation)
+{
+    const struct ms_range all = {0, allocation->bytes};
+    ms_lineage_change(&allocation->lineage, &all, 1, ms_content_forget_locality);
+}
+
+void ms_prefetch_prepare(bool is_first)
+{
+    struct ms_allocation *allocation = NULL;
     if (is_first)
         ms_shard_catch_up();
+    while (!is_first && (allocation = ms_space_claim_after(allocation)) != NULL)
+        reopen(allocation);
     ms_shard_publish("a plan came into force", 0);
-    ms_prefetch_run("a plan has arrived");
+}
+
+void ms_prefetch_arrive(bool is_first)
+{
+    if (!ms_shard_is_active() || !ms_owns_any()) {
+        ms_prefetch_prepare(is_first);
+        return;
+    }
+    ms_lock_take(&turn);
+    ms_examining_begin();
+    const bool restored = ms_shard_enforces() && ms_restore_residents() > 0;
+    ms_prefetch_prepare(is_first);
+    make_way();
+    prefetch("a plan has arrived");
+    if (restored)
+        keep_residents();
+    ms_examining_end();
+    ms_lock_drop(&turn);
 }

@@ -8,11 +8,20 @@
 #include <stdbool.h>
 
 /*
- * Does nothing without a plan. If the plan has changed since the last prefetch, first frees memory
- * that only the old plan needed, as far as its bytes can be read again. The caller holds no claim.
- * False if something could not be materialised, and stays deferred.
+ * Does nothing without a plan. The caller holds no claim. False if something could not be
+ * materialised, and stays deferred.
+ *
+ * For when everything would be materialised without a plan, and for those who ask for it. Any other
+ * prefetch could take memory that the program never needs: of tensors that it cuts down by itself.
  */
 bool ms_prefetch_run(const char *why);
 
-/* A plan has come into force, the first or a later one. */
-void ms_prefetch_begin(bool is_first);
+/* A plan has come into force, the first or a later one: finds its tensors, and fetches nothing. */
+void ms_prefetch_prepare(bool is_first);
+
+/*
+ * The same for a plan that was handed to the process: who does that wants this rank's part, and no
+ * other. So what others keep goes, as far as its bytes can be read again, and the part is fetched.
+ * Waits for the device if memory could go.
+ */
+void ms_prefetch_arrive(bool is_first);

@@ -5,7 +5,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/backing.h"
 #include "runtime/memory/parked.h"
 #include "runtime/memory/publish.h"
@@ -168,7 +168,7 @@ static bool holds_input(const struct ms_allocation *allocation,
 static CUresult replay_unwritten(const struct ms_extent *extent, CUdeviceptr address,
                                  CUstream stream)
 {
-    const struct ms_content unwritten = {.kind = MS_FILL, .pattern = ms_unwritten_pattern};
+    const struct ms_content unwritten = {.kind = MS_FILL};
     return ms_replay(&unwritten, 0, address, extent->end - extent->begin, stream);
 }
 

@@ -9,21 +9,24 @@
 #include "runtime/driver/flags.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/prefetch.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/window.h"
 
-/* Block by block, so that one whose bytes are lost does not keep the others deferred. */
+/* Block by block, so that one whose bytes are lost does not keep the others deferred. Where memory
+ * is short, they would only take it from each other. */
 static bool materialise_all(void)
 {
     bool all = true;
     CUdeviceptr at = 0;
+    CUresult result = CUDA_SUCCESS;
     struct ms_allocation_facts facts;
-    while (ms_space_first_behind(at, &facts)) {
+    while (result != CUDA_ERROR_OUT_OF_MEMORY && ms_space_first_behind(at, &facts)) {
         at = facts.address + facts.bytes;
-        all = ms_access(facts.address, facts.bytes, MS_NEED_KEEP) == CUDA_SUCCESS && all;
+        result = ms_access(facts.address, facts.bytes, MS_NEED_KEEP);
+        all = result == CUDA_SUCCESS && all;
     }
     return all;
 }

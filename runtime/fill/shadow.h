@@ -22,7 +22,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/kernel/call.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 static inline bool ms_verifies(void)
 {

@@ -156,7 +156,7 @@ struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_l
     launch->shared_bytes = call->shared_bytes;
     launch->attribute_count = call->attribute_count;
     launch->layout = layout;
-    ms_param_layout_hold(layout);
+    ms_parameters_hold(layout);
     launch->extra = call->extra != NULL;
     for (size_t i = 0; i < pointer_count; i++)
         launch->pointers[i] = (uint32_t)pointers[i];
@@ -168,7 +168,7 @@ struct ms_launch *ms_launch_create(const struct ms_call *call, struct ms_param_l
 
 void ms_launch_destroy(struct ms_launch *launch)
 {
-    ms_param_layout_drop(launch->layout);
+    ms_parameters_drop(launch->layout);
     ms_heap_free(launch->attributes);
     ms_heap_free(launch);
 }

@@ -144,12 +144,12 @@ static struct ms_param_layout *create(CUfunction function, bool is_kernel)
     return layout;
 }
 
-void ms_param_layout_hold(struct ms_param_layout *layout)
+void ms_parameters_hold(struct ms_param_layout *layout)
 {
     atomic_fetch_add_explicit(&layout->references, 1, memory_order_relaxed);
 }
 
-void ms_param_layout_drop(struct ms_param_layout *layout)
+void ms_parameters_drop(struct ms_param_layout *layout)
 {
     if (layout != NULL && atomic_fetch_sub(&layout->references, 1) == 1) {
         ms_heap_free(layout->name);
@@ -157,7 +157,7 @@ void ms_param_layout_drop(struct ms_param_layout *layout)
     }
 }
 
-bool ms_param_layout_has_word(const struct ms_param_layout *layout, size_t offset)
+bool ms_parameters_has_word(const struct ms_param_layout *layout, size_t offset)
 {
     bool is_inside = !layout->known;
     for (uint32_t i = 0; i < layout->count && !is_inside; i++) {
@@ -167,14 +167,14 @@ bool ms_param_layout_has_word(const struct ms_param_layout *layout, size_t offse
     return offset % 8 == 0 && is_inside;
 }
 
-struct ms_param_layout *ms_param_layout_take(CUfunction function)
+struct ms_param_layout *ms_parameters_take(CUfunction function)
 {
     ms_lock_take(&table.lock);
     const struct slot *slot = find_locked(function);
     struct ms_param_layout *layout = slot != NULL ? slot->layout : NULL;
     const bool is_kernel = slot != NULL && slot->library != NULL;
     if (layout != NULL)
-        ms_param_layout_hold(layout);
+        ms_parameters_hold(layout);
     ms_lock_drop(&table.lock);
     if (layout != NULL)
         return layout;
@@ -186,13 +186,13 @@ struct ms_param_layout *ms_param_layout_take(CUfunction function)
     struct slot *free_slot = find_or_add_locked(function);
     if (free_slot != NULL && free_slot->layout == NULL) {
         free_slot->layout = layout;
-        ms_param_layout_hold(layout);
+        ms_parameters_hold(layout);
     }
     ms_lock_drop(&table.lock);
     return layout;
 }
 
-void ms_param_layout_add_kernel(CUkernel kernel, CUlibrary library)
+void ms_parameters_add_kernel(CUkernel kernel, CUlibrary library)
 {
     ms_lock_take(&table.lock);
     struct slot *slot = find_or_add_locked((CUfunction)kernel);
@@ -201,12 +201,12 @@ void ms_param_layout_add_kernel(CUkernel kernel, CUlibrary library)
     ms_lock_drop(&table.lock);
 }
 
-void ms_param_layout_forget(CUlibrary library)
+void ms_parameters_forget(CUlibrary library)
 {
     ms_lock_take(&table.lock);
     for (size_t i = 0; i < table.capacity; i++) {
         struct slot *slot = &table.slots[i];
-        ms_param_layout_drop(slot->layout);
+        ms_parameters_drop(slot->layout);
         slot->layout = NULL;
         if (library != NULL && slot->library == library)
             slot->library = NULL;

@@ -32,15 +32,15 @@ struct ms_param_layout {
 
 /* Returns a reference to the layout of a function, or of a CUkernel cast to one, or NULL if out of
  * memory. Calls the driver the first time. */
-struct ms_param_layout *ms_param_layout_take(CUfunction function);
-void ms_param_layout_hold(struct ms_param_layout *layout);
-void ms_param_layout_drop(struct ms_param_layout *layout);
+struct ms_param_layout *ms_parameters_take(CUfunction function);
+void ms_parameters_hold(struct ms_param_layout *layout);
+void ms_parameters_drop(struct ms_param_layout *layout);
 
 /* True if an aligned pointer may lie at this offset: within one parameter, if those are known. */
-bool ms_param_layout_has_word(const struct ms_param_layout *layout, size_t offset);
+bool ms_parameters_has_word(const struct ms_param_layout *layout, size_t offset);
 
 /* Remembers that the handle is a CUkernel of that library. */
-void ms_param_layout_add_kernel(CUkernel kernel, CUlibrary library);
+void ms_parameters_add_kernel(CUkernel kernel, CUlibrary library);
 
 /* After code was unloaded: forgets all layouts, and the kernels of `library` (may be NULL). */
-void ms_param_layout_forget(CUlibrary library);
+void ms_parameters_forget(CUlibrary library);

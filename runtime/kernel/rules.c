@@ -8,14 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
+#include "runtime/base/regular_file.h"
 
 const char *const ms_rule_names[MS_RULE_COUNT] = {"run", "write-only", "in-place", "from-other",
                                                   "concatenate"};
 
-enum { MAX_RULES = 256, MAX_LINE = 1024 };
+enum { MAX_RULES = 256, MAX_LINE = 1024, MAX_BYTES = 1 << 20 };
 
 struct rule {
     enum ms_rule class_;
@@ -71,25 +73,61 @@ static const char *add_line(const char *line)
     return NULL;
 }
 
+static void complain(const char *path, const char *what)
+{
+    ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read %s: %s", path, what);
+}
+
+/* Reads to the end, or one byte more than may be there. */
+static size_t read_all(int file, char *text)
+{
+    size_t done = 0;
+    ssize_t got = 1;
+    while (done <= MAX_BYTES && got > 0) {
+        got = read(file, text + done, MAX_BYTES + 1 - done);
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return done;
+}
+
+/* A text of the shim's heap, ended by a zero; NULL: it cannot be read, which is logged. */
+static char *read_user_rules(const char *path)
+{
+    struct stat stat;
+    const int file = ms_regular_file_open(path, &stat);
+    if (file < 0) {
+        complain(path, errno != 0 ? strerror(errno) : "expected a regular file");
+        return NULL;
+    }
+    char *text = ms_heap_alloc(MAX_BYTES + 2);
+    const size_t bytes = text != NULL ? read_all(file, text) : 0;
+    close(file);
+    if (text == NULL) {
+        complain(path, "out of memory");
+    } else if (bytes > MAX_BYTES || memchr(text, '\0', bytes) != NULL) {
+        complain(path, bytes > MAX_BYTES ? "expected at most 1 MiB" : "expected a text");
+        ms_heap_free(text);
+        return NULL;
+    } else {
+        text[bytes] = '\0';
+    }
+    return text;
+}
+
 static void add_user_rules(const char *path)
 {
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read %s: %s", path, strerror(errno));
-        return;
-    }
-    char *line = NULL;
-    size_t capacity = 0;
-    for (int number = 1; getline(&line, &capacity, file) >= 0; number++) {
-        line[strcspn(line, "\n")] = '\0';
+    char *text = read_user_rules(path);
+    char *line = text;
+    for (int number = 1; line != NULL && *line != '\0'; number++) {
+        char *end = line + strcspn(line, "\n");
+        char *next = *end != '\0' ? end + 1 : end;
+        *end = '\0';
         const char *fault = add_line(line);
         if (fault != NULL)
             ms_log(MS_WARN, "%s:%d: %s; the line is ignored", path, number, fault);
+        line = next;
     }
-    if (ferror(file))
-        ms_log(MS_WARN, "METASHARD_KERNEL_RULES: cannot read all of %s", path);
-    free(line); /* libc's, as getline allocates */
-    fclose(file);
+    ms_heap_free(text);
 }
 
 static void add_builtin_rules(void)

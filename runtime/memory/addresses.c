@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 
 #include "runtime/base/log.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/memory/far_address.h"
 
 /*

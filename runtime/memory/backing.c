@@ -415,30 +415,135 @@ CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t en
     return CUDA_SUCCESS;
 }
 
+/* --- pieces */
+
+static int64_t bytes_of(const struct ms_pieces *pieces)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < pieces->count; i++)
+        bytes += (int64_t)(pieces->all[i].end - pieces->all[i].begin);
+    return bytes;
+}
+
+void ms_pieces_end(struct ms_pieces *pieces, CUdevice device)
+{
+    count_backed(device, -bytes_of(pieces));
+    for (size_t i = 0; i < pieces->count; i++)
+        release(pieces->all[i].handle);
+    ms_heap_free(pieces->all);
+    *pieces = (struct ms_pieces){NULL, 0};
+}
+
+CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, size_t end,
+                                struct ms_pieces *pieces_out)
+{
+    struct ms_pieces taken = {ms_heap_alloc((backing->count + 1) * sizeof(*taken.all)), 0};
+    CUresult result = taken.all != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = chunk_behind(backing, begin);
+         result == CUDA_SUCCESS && i < backing->count && backing->chunks[i].begin < end; i++) {
+        const struct ms_chunk *chunk = &backing->chunks[i];
+        struct ms_piece *piece = &taken.all[taken.count];
+        *piece = (struct ms_piece){.begin = chunk->begin - begin, .end = chunk->end - begin};
+        result = ms_driver.mem_retain(&piece->handle,
+                                      (void *)(uintptr_t)(backing->address + chunk->begin));
+        taken.count += result == CUDA_SUCCESS;
+    }
+    count_backed(backing->device, bytes_of(&taken));
+    if (result == CUDA_SUCCESS)
+        *pieces_out = taken;
+    else
+        ms_pieces_end(&taken, backing->device);
+    return result;
+}
+
+static CUresult put_piece(struct ms_backing *backing, size_t begin, const struct ms_piece *piece)
+{
+    const struct ms_chunk chunk = {.begin = begin + piece->begin, .end = begin + piece->end};
+    if (!grow(backing))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result =
+        map_handle(backing, piece->handle, backing->address + chunk.begin, chunk.end - chunk.begin);
+    if (result == CUDA_SUCCESS)
+        insert_chunk(backing, chunk_behind(backing, chunk.begin), chunk);
+    return result;
+}
+
+CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
+                               const struct ms_pieces *pieces)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < pieces->count && result == CUDA_SUCCESS; i++)
+        result = put_piece(backing, begin, &pieces->all[i]);
+    if (result != CUDA_SUCCESS)
+        unmap_chunks(backing, begin, begin + pieces->all[pieces->count - 1].end, false);
+    return result;
+}
+
+/* --- joining chunks */
+
 enum { JOIN_ATTEMPTS = 3 };
 
-/* One chunk in place of several. So much memory was there, so it can only fail if others take it
- * meanwhile. */
-static CUresult join_chunks(struct ms_backing *backing, size_t begin, size_t end)
+static bool is_worth_a_try(CUresult result, int *attempts)
 {
-    void *bytes = ms_heap_alloc(end - begin);
-    const CUdeviceptr address = backing->address + begin;
-    if (bytes == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = ms_driver.memcpy_dtoh(bytes, address, end - begin);
+    return result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY &&
+           ++*attempts < JOIN_ATTEMPTS;
+}
+
+/* Nothing is backed there. */
+static CUresult fill_one_chunk(struct ms_backing *backing, struct ms_chunk chunk, const void *copy,
+                               const struct ms_piece *whole)
+{
+    CUresult result = whole != NULL ? put_piece(backing, chunk.begin, whole)
+                                    : ms_backing_cover(backing, chunk.begin, chunk.end);
+    if (result == CUDA_SUCCESS)
+        result =
+            ms_driver.memcpy_htod(backing->address + chunk.begin, copy, chunk.end - chunk.begin);
+    if (result != CUDA_SUCCESS)
+        unmap_chunks(backing, chunk.begin, chunk.end, false);
+    return result;
+}
+
+/* The new memory first. What stood there comes back under its own handles if that fails. */
+static CUresult replace(struct ms_backing *backing, struct ms_chunk chunk, const void *copy,
+                        bool *is_lost_out)
+{
+    const CUmemAllocationProp prop = ms_backing_properties(backing->device);
+    struct ms_piece whole = {.begin = 0, .end = chunk.end - chunk.begin};
+    struct ms_pieces old;
+    CUresult result = ms_driver.mem_create(&whole.handle, whole.end, &prop, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ms_backing_take_pieces(backing, chunk.begin, chunk.end, &old);
     if (result == CUDA_SUCCESS) {
-        int attempts = 0;
-        unmap_chunks(backing, begin, end, false);
-        do {
-            result = ms_backing_cover(backing, begin, end);
-            if (result == CUDA_SUCCESS)
-                result = ms_driver.memcpy_htod(address, bytes, end - begin);
-        } while (result != CUDA_SUCCESS && ++attempts < JOIN_ATTEMPTS);
-        if (result != CUDA_SUCCESS)
-            ms_fatal("%zu bytes at 0x%llx are lost: they do not get memory again, CUDA error %d",
-                     end - begin, address, (int)result);
+        unmap_chunks(backing, chunk.begin, chunk.end, false);
+        result = fill_one_chunk(backing, chunk, copy, &whole);
+        *is_lost_out = result != CUDA_SUCCESS &&
+                       ms_backing_put_pieces(backing, chunk.begin, &old) != CUDA_SUCCESS;
+        ms_pieces_end(&old, backing->device);
     }
-    ms_heap_free(bytes);
+    release(whole.handle);
+    return result;
+}
+
+CUresult ms_backing_join(struct ms_backing *backing, size_t begin, size_t end, void *copy,
+                         bool may_give_up, bool *is_lost_out)
+{
+    const struct ms_chunk chunk = {.begin = begin, .end = end};
+    int attempts = 0;
+    *is_lost_out = false;
+    CUresult result = ms_driver.memcpy_dtoh(copy, backing->address + begin, end - begin);
+    if (result != CUDA_SUCCESS)
+        return result;
+    do
+        result = replace(backing, chunk, copy, is_lost_out);
+    while (!*is_lost_out && is_worth_a_try(result, &attempts));
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !may_give_up || *is_lost_out)
+        return result;
+    unmap_chunks(backing, begin, end, false);
+    do
+        result = fill_one_chunk(backing, chunk, copy, NULL);
+    while (is_worth_a_try(result, &attempts));
+    *is_lost_out = result != CUDA_SUCCESS;
     return result;
 }
 
@@ -452,11 +557,10 @@ bool ms_backing_lies_in_one_chunk(const struct ms_backing *backing, size_t begin
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
                               CUmemGenericAllocationHandle *real_out)
 {
-    CUresult result = CUDA_SUCCESS;
     if (!ms_backing_lies_in_one_chunk(backing, begin, end))
-        result = join_chunks(backing, begin, end);
-    if (result == CUDA_SUCCESS)
-        result = ms_driver.mem_retain(real_out, (void *)(uintptr_t)(backing->address + begin));
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result =
+        ms_driver.mem_retain(real_out, (void *)(uintptr_t)(backing->address + begin));
     if (result == CUDA_SUCCESS)
         backing->chunks[chunk_behind(backing, begin)].is_pinned = true;
     return result;
@@ -683,6 +787,11 @@ void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled)
         atomic_fetch_or(&peers[device], bit);
     else
         atomic_fetch_and(&peers[device], ~bit);
+}
+
+bool ms_backing_is_reached(CUdevice device, CUdevice by)
+{
+    return device == by || (atomic_load(&peers[device]) >> by & 1) != 0;
 }
 
 CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled)

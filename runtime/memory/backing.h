@@ -35,6 +35,17 @@ struct ms_program_mapping {
     bool is_real;
 };
 
+/* The memory of a chunk, under a handle of ours, for a place that begins at another offset. */
+struct ms_piece {
+    size_t begin, end;
+    CUmemGenericAllocationHandle handle;
+};
+
+struct ms_pieces {
+    struct ms_piece *all; /* owned; NULL: there are none */
+    size_t count;
+};
+
 /* Granules to which the sink, or lent memory, is mapped until queued work has written there. */
 struct ms_sink_mapping {
     struct ms_sink_mapping *next;
@@ -151,15 +162,34 @@ bool ms_backing_drop_sink(CUdevice device);
 
 /*
  * Real mappings. ms_backing_add_real takes over what the driver has mapped to [begin, end).
- * ms_backing_make_real makes all of [begin, end), which is backed, the memory of one handle, which
- * it names: if there are several chunks, their bytes go through host memory, and the device must be
- * done with them. The current context is one of its own. ms_backing_unmap unmaps all chunks there.
+ * ms_backing_make_real pins the chunk of [begin, end), and names its handle. ms_backing_unmap
+ * unmaps all chunks there.
  */
 bool ms_backing_lies_in_one_chunk(const struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_add_real(struct ms_backing *backing, size_t begin, size_t end);
 CUresult ms_backing_make_real(struct ms_backing *backing, size_t begin, size_t end,
                               CUmemGenericAllocationHandle *real_out);
 void ms_backing_unmap(struct ms_backing *backing, size_t begin, size_t end);
+
+/*
+ * Makes one chunk of those in [begin, end), all of which is backed. The bytes go through `copy`, of
+ * as many bytes. The device is done with them, and a context of its own is current. A failure
+ * leaves the chunks as they were. But with may_give_up, for a device that has no room for both, the
+ * old ones are given back first, and a failure may leave nothing there but the copy: *is_lost_out.
+ */
+CUresult ms_backing_join(struct ms_backing *backing, size_t begin, size_t end, void *copy,
+                         bool may_give_up, bool *is_lost_out);
+
+/*
+ * The memory of all chunks in [begin, end), as pieces, which may outlive the mapping; and the
+ * mapping of pieces where nothing is backed. A failure changes nothing. The caller ends the pieces.
+ * They count as the shim's memory.
+ */
+CUresult ms_backing_take_pieces(const struct ms_backing *backing, size_t begin, size_t end,
+                                struct ms_pieces *pieces_out);
+CUresult ms_backing_put_pieces(struct ms_backing *backing, size_t begin,
+                               const struct ms_pieces *pieces);
+void ms_pieces_end(struct ms_pieces *pieces, CUdevice device);
 
 /* True if the chunk at offset, which is backed, is pinned. *end_out is where it ends. */
 bool ms_backing_is_pinned(const struct ms_backing *backing, size_t offset, size_t *end_out);
@@ -175,4 +205,5 @@ bool ms_backing_is_one_chunk(const struct ms_backing *backing);
  * ms_backing_apply_access for every allocation of that device.
  */
 void ms_backing_set_peer(CUdevice device, CUdevice peer, bool enabled);
+bool ms_backing_is_reached(CUdevice device, CUdevice by);
 CUresult ms_backing_apply_access(struct ms_backing *backing, CUdevice peer, bool enabled);

@@ -71,9 +71,15 @@ static struct ms_allocation *take_all(void)
 
 enum how { BY_EVENTS, PATIENTLY, BY_WAITING, AS_GONE };
 
+/* The context whose work may use it; of the event, too. */
+static CUcontext user_of(const struct ms_allocation *allocation)
+{
+    return allocation->freed_in != NULL ? allocation->freed_in : allocation->context;
+}
+
 static bool is_done(const struct ms_allocation *allocation, enum how how)
 {
-    const CUcontext context = allocation->context;
+    const CUcontext context = user_of(allocation);
     if (how == AS_GONE || (allocation->freed != NULL &&
                            ms_event_passes(allocation->freed, context, how == PATIENTLY)))
         return true;
@@ -87,7 +93,7 @@ static void destroy(struct ms_allocation *allocation, enum how how)
     ms_allocation_destroy(allocation);
 }
 
-/* Of one context (NULL: of all). */
+/* What the work of one context (NULL: of all) may use. */
 static bool destroy_done(CUcontext context, enum how how)
 {
     enum { MOST_ASKED = 8 }; /* that are not done; the list turns round each time */
@@ -95,7 +101,7 @@ static bool destroy_done(CUcontext context, enum how how)
     unsigned asked = 0;
     for (struct ms_allocation *allocation = take_all(), *next; allocation != NULL;
          allocation = next) {
-        const bool is_meant = context == NULL || allocation->context == context;
+        const bool is_meant = context == NULL || user_of(allocation) == context;
         next = allocation->next_delayed;
         atomic_fetch_sub(&ms_hot.owned, 1);
         count(allocation, -1);

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 /* Frees an allocation that is in no index, with its memory. No queued work may use it. */
 void ms_allocation_destroy(struct ms_allocation *allocation);
@@ -30,7 +30,7 @@ bool ms_delayed_free_holds(CUdeviceptr address);
 uint64_t ms_delayed_free_bytes(CUdevice device);
 
 /*
- * Waits for the context, or, with NULL, for all, and destroys what is delayed there; not during a
+ * Waits for the context, or, with NULL, for all, and destroys what its work may use; not during a
  * capture. For calls that wait for it anyway: others must not wait where the driver does not. True
  * when any was.
  */

@@ -65,6 +65,7 @@ void ms_handle_end_if_unused(struct ms_handle *handle)
 {
     if (handle->users > 0 || handle->mappings > 0)
         return;
+    ms_pieces_end(&handle->pieces, handle->prop.location.id);
     handles.all[place_of(handle->number)] = NULL;
     handles.free_places[handles.free_count++] = place_of(handle->number);
     ms_heap_free(handle);

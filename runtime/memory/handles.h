@@ -13,16 +13,18 @@
 #include <stdint.h>
 
 #include "runtime/driver/driver.h"
+#include "runtime/memory/backing.h"
 
 struct ms_handle {
     CUmemGenericAllocationHandle number; /* what the program has; immutable */
     size_t bytes;                        /* immutable */
     CUmemAllocationProp prop;            /* immutable */
     CUcontext context;                   /* in which it is filled; immutable */
-    CUmemGenericAllocationHandle real;   /* with one reference while users > 0; 0: not real */
-    unsigned users;                      /* references that the program has */
-    unsigned mappings;                   /* in reservations of which the shim keeps a record */
-    CUdeviceptr address;                 /* where it is mapped while it is not real; 0: nowhere */
+    struct ms_pieces pieces; /* its memory while it is not real, and mapped nowhere to be used */
+    CUmemGenericAllocationHandle real; /* with one reference while users > 0; 0: not real */
+    unsigned users;                    /* references that the program has */
+    unsigned mappings;                 /* in reservations of which the shim keeps a record */
+    CUdeviceptr address;               /* where it is mapped while it is not real; 0: nowhere */
 };
 
 /* True for numbers that only the shim gives out. No driver's handle is one. */

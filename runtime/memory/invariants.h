@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 struct ms_violation {
     const char *rule;

@@ -5,8 +5,6 @@
 
 #include "runtime/base/heap.h"
 
-uint32_t ms_unwritten_pattern;
-
 static bool refers(enum ms_kind kind)
 {
     return kind == MS_SOURCE || kind == MS_LAUNCHED || kind == MS_PARKED;

@@ -10,7 +10,7 @@
  * An extent that was read is *cached*: in device memory too, though its lineage still holds. A byte
  * is *present* when it is resident or cached.
  *
- * In an allocation that is carved into blocks (allocations.h), bytes outside of every block are
+ * In an allocation that is carved into blocks (space.h), bytes outside of every block are
  * *dead*: nobody wrote them and nobody will read them, so they are never deferred.
  *
  * Not thread-safe: guarded by the claim on the allocation. Owns references to its sources, recorded
@@ -69,10 +69,6 @@ struct ms_content {
      * bytes. */
     uint64_t source_offset;
 };
-
-/* What bytes that were never written become where two reads of them must agree. If it is not zero
- * (hashes.h), they become so as soon as they have memory. Immutable after the start. */
-extern uint32_t ms_unwritten_pattern;
 
 /* There is nothing to replay. */
 static inline bool ms_content_is_nothing(const struct ms_content *content)

@@ -78,14 +78,20 @@ static CUresult wait_a_moment(CUstream stream)
     return wait_a_moment_for(stream, NULL);
 }
 
-bool ms_context_is_idle(CUcontext context)
+CUresult ms_context_poll(CUcontext context)
 {
     struct ms_driver_scope scope;
-    if (ms_driver_enter(context, &scope) != CUDA_SUCCESS)
-        return false;
-    const bool is_idle = wait_a_moment_for(NULL, context) == CUDA_SUCCESS;
+    CUresult result = ms_driver_enter(context, &scope);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = wait_a_moment_for(NULL, context);
     ms_driver_leave(&scope);
-    return is_idle;
+    return result;
+}
+
+bool ms_context_is_idle(CUcontext context)
+{
+    return ms_context_poll(context) == CUDA_SUCCESS;
 }
 
 bool ms_context_ends_within(CUcontext context, uint64_t ms)
@@ -96,6 +102,15 @@ bool ms_context_ends_within(CUcontext context, uint64_t ms)
     const bool has_ended = poll_queued(NULL, context, ms) == CUDA_SUCCESS;
     ms_driver_leave(&scope);
     return has_ended;
+}
+
+CUcontext ms_stream_context(CUstream stream)
+{
+    CUcontext context;
+    const bool is_default = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    const CUresult result = is_default ? ms_driver.ctx_get_current(&context)
+                                       : ms_driver.stream_get_ctx(stream, &context);
+    return result == CUDA_SUCCESS ? context : NULL;
 }
 
 CUresult ms_stream_wait(CUstream stream)

@@ -2,7 +2,7 @@
 /* When a write may be recorded instead of run, and waiting for queued work. */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 /*
  * True if a write on the stream may be recorded.
@@ -52,6 +52,10 @@ bool ms_host_may_change(CUstream stream);
  */
 bool ms_context_is_idle(CUcontext context);
 
+/* The same: CUDA_SUCCESS if idle, CUDA_ERROR_NOT_READY if not, CUDA_ERROR_NOT_SUPPORTED if the
+ * driver cannot tell, or another error. */
+CUresult ms_context_poll(CUcontext context);
+
 /* The same for work that ends within so many milliseconds. */
 bool ms_context_ends_within(CUcontext context, uint64_t ms);
 
@@ -65,6 +69,10 @@ CUresult ms_context_record(CUcontext context, CUevent event);
 /* Waits for an event, for about so many milliseconds: CUDA_ERROR_NOT_READY if that was not enough.
  * Spins first: even an idle stream takes some microseconds to get to the event. */
 CUresult ms_event_poll(CUevent event, uint64_t ms);
+
+/* The context of a stream, which need not be current. NULL: the driver names none. */
+CUcontext ms_stream_context(CUstream stream);
+
 /* Waits for the stream, also while other streams are captured. */
 CUresult ms_stream_wait(CUstream stream);
 

@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/state/state.h"
 
 /* Sets the function that names tensors: it writes the name of the tensor at the start of [begin,

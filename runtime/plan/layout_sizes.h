@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "runtime/base/range_list.h"
+#include "runtime/base/ranges.h"
 #include "runtime/plan/placement.h"
 
 /* Tensors that are concatenated, as FSDP1 does with those of a unit before it broadcasts them:

@@ -72,16 +72,19 @@ bool ms_sheet_init_locked(struct ms_sheet *sheet, const struct ms_layout_source 
     return ms_fault_set(fault, "out of memory");
 }
 
-/* Grows is_seen for the known tensors; new ones were not seen. */
-static bool grow_seen(size_t count)
+/* Grows is_seen for the known tensors; new ones were not seen. The sheet is stale then. */
+MS_HOLDS(ms_shard.lock) static bool grow_seen_locked(void)
 {
+    const size_t count = ms_checkpoint_files_count();
+    if (ms_shard.is_seen != NULL && count == ms_shard.known_count)
+        return true;
     bool *grown = ms_heap_realloc(ms_shard.is_seen, count + 1);
     if (grown == NULL)
         return false;
-    if (count > ms_shard.known_count)
-        memset(grown + ms_shard.known_count, 0, count - ms_shard.known_count);
+    memset(grown + ms_shard.known_count, 0, count - ms_shard.known_count);
     ms_shard.is_seen = grown;
     ms_shard.known_count = count;
+    ms_shard.is_stale = true;
     return true;
 }
 
@@ -95,13 +98,9 @@ static struct ms_tensor tensor_at(__attribute__((unused)) const void *context, s
 
 MS_HOLDS(ms_shard.lock) static bool make_sheet(struct ms_fault *fault)
 {
-    const size_t known = ms_checkpoint_files_count();
-    if (!grow_seen(known)) {
-        ms_sheet_cleanup_locked(&ms_shard.sheet); /* it has fewer tensors than there are */
-        return ms_fault_set(fault, "out of memory");
-    }
     const struct ms_layout_source source = {.at = tensor_at,
-                                            .count = known + ms_named_tensors_count(),
+                                            .count =
+                                                ms_shard.known_count + ms_named_tensors_count(),
                                             .has_declared = true};
     return ms_sheet_init_locked(&ms_shard.sheet, &source, fault);
 }
@@ -112,10 +111,13 @@ bool ms_shard_has_sheet_locked(void)
     struct ms_fault fault;
     if (ms_shard.plan == NULL)
         return false;
-    if (ms_shard.is_stale || ms_shard.known_count != ms_checkpoint_files_count()) {
+    const bool has_room = grow_seen_locked();
+    if (ms_shard.is_stale || !has_room) {
         ms_shard.is_stale = false;
-        if (!make_sheet(&fault))
-            ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name, fault.text);
+        ms_sheet_cleanup_locked(&ms_shard.sheet);
+        if (!has_room || !make_sheet(&fault))
+            ms_log(MS_ERROR, "%s: %s; the plan is not followed", ms_shard.name,
+                   has_room ? fault.text : "out of memory");
     }
     return ms_shard.sheet.layout != NULL;
 }
@@ -150,6 +152,8 @@ MS_HOLDS(ms_shard.lock) static void forget_locked(void)
     ms_shard.ambiguous_count = 0;
     if (ms_shard.is_seen != NULL)
         memset(ms_shard.is_seen, 0, ms_shard.known_count);
+    ms_named_tensors_forget_guesses();
+    atomic_store(&names, (uint32_t)ms_named_tensors_count());
     for (size_t i = 0; i < ms_named_tensors_count(); i++)
         ms_named_tensors_at(i)->is_seen = false;
     ms_shard.is_stale = true;
@@ -315,17 +319,22 @@ size_t ms_shard_least_copy(void)
     return ms_shard_is_active() ? (size_t)4 << 10 : (size_t)64 << 10;
 }
 
-bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
+static bool set_seen(void *context, size_t index, const struct ms_tensor *tensor)
+{
+    (void)context, (void)tensor;
+    ms_shard.is_seen[index] = true;
+    return true;
+}
+
+void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes)
 {
     if (!ms_source_is_file(source))
-        return false;
+        return;
     ms_lock_take(&ms_shard.lock);
     const struct ms_checkpoint_file *file = ms_checkpoint_files_find(source);
-    const bool complete =
-        file != NULL && ms_checkpoint_files_add_copy(file, offset, offset + bytes,
-                                                     ms_config.min_bytes, ms_shard_least_copy());
+    if (file != NULL && grow_seen_locked())
+        ms_checkpoint_files_visit(file, offset, offset + bytes, set_seen, NULL);
     ms_lock_drop(&ms_shard.lock);
-    return complete;
 }
 
 static void set_extents(const struct ms_allocation *allocation)
@@ -348,12 +357,14 @@ void ms_shard_catch_up(void)
 /* --- names */
 
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
-                          const struct ms_tensor *like)
+                          const struct ms_tensor *like, bool is_guess)
 {
-    const bool is_good = ms_named_tensors_add(allocation_id, begin, end, name, like);
+    struct ms_named_tensor *tensor = ms_named_tensors_add(allocation_id, begin, end, name, like);
+    if (tensor != NULL)
+        tensor->is_guess = is_guess;
     ms_shard.is_stale = true;
     atomic_store(&names, (uint32_t)ms_named_tensors_count());
-    return is_good;
+    return tensor != NULL;
 }
 
 bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
@@ -371,7 +382,7 @@ bool ms_shard_name(CUdeviceptr address, size_t bytes, const char *name,
                             name, like->bytes, bytes);
     const size_t begin = (size_t)(address - facts.address);
     ms_lock_take(&ms_shard.lock);
-    const bool is_good = ms_shard_name_locked(facts.id, begin, begin + bytes, name, like);
+    const bool is_good = ms_shard_name_locked(facts.id, begin, begin + bytes, name, like, false);
     ms_lock_drop(&ms_shard.lock);
     return is_good || ms_fault_set(fault, "out of memory");
 }

@@ -13,8 +13,8 @@
  */
 #pragma once
 
-#include "runtime/base/range_list.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/base/ranges.h"
+#include "runtime/memory/space.h"
 #include "runtime/plan/plan.h"
 
 /* True if a plan is active. One relaxed load. */
@@ -57,9 +57,9 @@ uint64_t ms_shard_generation(void);
  * snapshot. Smaller with a plan. */
 size_t ms_shard_least_copy(void);
 
-/* The program has copied this range of a file. Returns true if all known tensors are there now,
- * which is the time for a prefetch. */
-bool ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes);
+/* The program has copied this range of a file: its tensors are in the program's memory. The first
+ * copy from a checkpoint reads the headers. */
+void ms_shard_add_copy(const struct ms_source *source, uint64_t offset, uint64_t bytes);
 
 /* The same for all that was copied before there was a plan. Takes claims itself. */
 void ms_shard_catch_up(void);

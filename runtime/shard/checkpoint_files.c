@@ -23,10 +23,9 @@ struct ms_checkpoint_file {
     uint64_t *reach;
 };
 
-/* 16 bytes for each tensor, beside the checkpoint's own. */
+/* 8 bytes for each tensor, beside the checkpoint's own. */
 struct known_tensor {
     uint32_t checkpoint, index;
-    uint64_t copied; /* bytes; may count some twice */
 };
 
 struct known_checkpoint {
@@ -39,9 +38,6 @@ static struct {
     size_t count;
     struct known_checkpoint *checkpoint;
     size_t checkpoint_count, checkpoint_capacity;
-    size_t complete; /* tensors that count and are copied completely */
-    size_t counting; /* tensors that count, of the first `counted` */
-    size_t counted;
     struct ms_checkpoint_file *file;
     size_t file_count, file_capacity;
     size_t oldest; /* the file whose place is taken next, once there are so many */
@@ -143,7 +139,7 @@ static bool list_tensors(const struct ms_checkpoint *checkpoint)
     known.checkpoint[known.checkpoint_count] = (struct known_checkpoint){checkpoint, known.count};
     for (size_t i = 0; i < count; i++)
         *known_at(known.count++) =
-            (struct known_tensor){(uint32_t)known.checkpoint_count, (uint32_t)i, 0};
+            (struct known_tensor){(uint32_t)known.checkpoint_count, (uint32_t)i};
     known.checkpoint_count++;
     return true;
 }
@@ -349,59 +345,4 @@ bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t b
             return false;
     }
     return true;
-}
-
-struct note {
-    uint64_t begin, end, least, slack;
-    bool completed;
-};
-
-static bool counts(const struct ms_tensor *tensor, const struct note *note)
-{
-    return tensor->bytes >= note->least && tensor->bytes >= note->slack;
-}
-
-static bool counts_at(size_t index, const struct note *note)
-{
-    const struct ms_tensor tensor = ms_checkpoint_files_at(index);
-    return counts(&tensor, note);
-}
-
-/* The program loads again: copies what is there already, while nothing is missing. */
-static void begin_again(void)
-{
-    for (size_t i = 0; i < known.count; i++)
-        known_at(i)->copied = 0;
-    known.complete = 0;
-}
-
-static bool add_tensor_copy(void *context, size_t index, const struct ms_tensor *tensor)
-{
-    struct note *note = context;
-    uint64_t *copied = &known_at(index)->copied;
-    if (counts(tensor, note) && *copied + note->slack > tensor->bytes &&
-        known.complete == known.counting)
-        begin_again();
-    const uint64_t begin = note->begin > tensor->offset ? note->begin : tensor->offset;
-    const uint64_t tensor_end = tensor->offset + tensor->bytes;
-    const uint64_t end = note->end < tensor_end ? note->end : tensor_end;
-    const bool was_complete = *copied + note->slack > tensor->bytes;
-    *copied += end - begin;
-    if (!was_complete && counts(tensor, note) && *copied + note->slack > tensor->bytes) {
-        known.complete++;
-        note->completed = true;
-    }
-    return true;
-}
-
-bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_t begin,
-                                  uint64_t end, uint64_t least, uint64_t slack)
-{
-    struct note note = {begin, end, least, slack, false};
-    ms_checkpoint_files_visit(file, begin, end, add_tensor_copy, &note);
-    if (!note.completed)
-        return false;
-    for (; known.counted < known.count; known.counted++)
-        known.counting += counts_at(known.counted, &note);
-    return known.complete == known.counting;
 }

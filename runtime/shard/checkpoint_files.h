@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Known checkpoints: the tensors of the files that the program copies from, and how much of each
- * has been copied. Device, inode, size and time identify a file. Its checkpoint is the index in its
- * folder that names it, or else the file alone. One that is saved again, with the same tensors in
- * the same places, takes the place of the one before: its tensors are those.
+ * Known checkpoints: the tensors of the files that the program copies from. Device, inode, size and
+ * time identify a file. Its checkpoint is the index in its folder that names it, or else the file
+ * alone. One that is saved again, with the same tensors in the same places, takes the place of the
+ * one before: its tensors are those.
  *
  * Guarded by the lock of active_plan.c. Reads headers of files; calls no driver function.
  */
@@ -36,11 +36,3 @@ typedef bool ms_checkpoint_files_visitor(void *context, size_t index,
                                          const struct ms_tensor *tensor);
 bool ms_checkpoint_files_visit(const struct ms_checkpoint_file *file, uint64_t begin, uint64_t end,
                                ms_checkpoint_files_visitor *visit, void *context);
-
-/*
- * The program has copied [begin, end) of the file. Returns true if these bytes complete the tensors
- * of all known checkpoints, for the first time or again. Tensors shorter than `least` bytes do not
- * count, and up to `slack` bytes may be missing from each, because shorter copies are not seen.
- */
-bool ms_checkpoint_files_add_copy(const struct ms_checkpoint_file *file, uint64_t begin,
-                                  uint64_t end, uint64_t least, uint64_t slack);

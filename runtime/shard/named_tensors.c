@@ -50,15 +50,27 @@ bool ms_named_tensors_forget(uint64_t allocation_id, size_t begin, size_t end)
     return found;
 }
 
-bool ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end, const char *name,
-                          const struct ms_tensor *like)
+void ms_named_tensors_forget_guesses(void)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < named.count; i++) {
+        if (named.list[i]->is_guess)
+            ms_heap_free(named.list[i]);
+        else
+            named.list[kept++] = named.list[i];
+    }
+    named.count = kept;
+}
+
+struct ms_named_tensor *ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end,
+                                             const char *name, const struct ms_tensor *like)
 {
     ms_named_tensors_forget(allocation_id, begin, end);
     if (!MS_ARRAY_GROW(named.list, named.count, named.capacity))
-        return false;
+        return NULL;
     struct ms_named_tensor *one = ms_heap_zalloc(sizeof(*one) + strlen(name) + 1);
     if (one == NULL)
-        return false;
+        return NULL;
     one->allocation_id = allocation_id;
     one->begin = begin;
     one->end = end;
@@ -66,5 +78,5 @@ bool ms_named_tensors_add(uint64_t allocation_id, size_t begin, size_t end, cons
     one->tensor.name = strcpy(one->name, name);
     one->tensor.file = NULL;
     named.list[named.count++] = one;
-    return true;
+    return one;
 }

@@ -6,7 +6,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/base/range_list.h"
+#include "runtime/base/ranges.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/checkpoint_files.h"

@@ -6,8 +6,8 @@
  */
 #pragma once
 
-#include "runtime/base/range_list.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/base/ranges.h"
+#include "runtime/memory/space.h"
 #include "runtime/plan/layout_sizes.h"
 
 /*

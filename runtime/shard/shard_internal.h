@@ -73,6 +73,7 @@ struct ms_tensor ms_unnamed_block_tensor(const void *blocks, size_t index);
 /* Makes the sheet of ms_shard.unnamed. */
 MS_HOLDS(ms_shard.lock) void ms_shard_make_unnamed_sheet_locked(void);
 
+/* is_guess: the plan in force says so, and not the program. */
 MS_HOLDS(ms_shard.lock)
 bool ms_shard_name_locked(uint64_t allocation_id, size_t begin, size_t end, const char *name,
-                          const struct ms_tensor *like);
+                          const struct ms_tensor *like, bool is_guess);

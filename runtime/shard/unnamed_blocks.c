@@ -118,7 +118,7 @@ static void match_declared_locked(const struct list *list, const size_t *unplace
         const size_t blocks = count_blocks_locked(list, tensor.bytes, &block);
         if (blocks == 1 && count_declared_locked(unplaced, count, tensor.bytes) == 1)
             ms_shard_name_locked(block->allocation_id, block->begin, block->end, tensor.name,
-                                 &tensor);
+                                 &tensor, true);
         else if (blocks > 0)
             ms_shard.ambiguous[ms_shard.ambiguous_count++] = unplaced[i];
     }

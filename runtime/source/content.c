@@ -279,5 +279,8 @@ struct ms_source *ms_source_from_content(const void *address, size_t bytes, uint
 {
     if (!atomic_load(&last_visit.found_any) && !is_visit_due())
         return NULL;
-    return ms_source_find(find_content, address, bytes, offset_out);
+    struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
+    struct ms_source *file = ms_source_find(find_content, &wanted);
+    *offset_out = wanted.offset;
+    return file;
 }

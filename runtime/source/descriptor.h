@@ -12,17 +12,29 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static inline int ms_file_open(const char *path, int flags)
-{
-    return (int)syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0);
-}
+int ms_file_open(const char *path, int flags);
+
+/* True if since the last call a file was not opened because there was no free descriptor. */
+bool ms_file_was_short(void);
+
+/* True if the number is within so many quarters of the process's limit. */
+bool ms_file_leaves_room(int descriptor, unsigned of_four);
+
+/*
+ * Asks the file system, also where the kernel keeps attributes of files that another machine may
+ * change (AT_STATX_FORCE_SYNC). Where the call does not exist, or a sandbox denies it, gets what
+ * the kernel keeps; ms_file_stat_asks is false from then on.
+ */
+bool ms_file_stat(int descriptor, struct stat *stat_out);
+bool ms_file_stat_asks(void);
 
 static inline void ms_file_close(int descriptor)
 {
     syscall(SYS_close, descriptor);
 }
 
-static inline bool ms_file_stat(int descriptor, struct stat *stat_out)
+/* What the kernel keeps. */
+static inline bool ms_file_stat_cached(int descriptor, struct stat *stat_out)
 {
     return syscall(SYS_fstat, descriptor, stat_out) == 0;
 }

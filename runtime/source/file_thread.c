@@ -156,9 +156,7 @@ MS_HOLDS(server.lock) static bool start_locked(void)
     return server.is_running;
 }
 
-/* In a forked child the lock may stay locked for ever. The shim is inert there, but the program's
- * exit handlers may get here. */
-static bool is_of_parent(void)
+bool ms_file_thread_is_of_parent(void)
 {
     const pid_t process = atomic_load_explicit(&server.process, memory_order_relaxed);
     return process != 0 && process != getpid();
@@ -172,7 +170,9 @@ bool ms_file_thread_call(ms_file_call *call, void *argument)
         call(argument);
         return true;
     }
-    if (is_of_parent())
+    /* In a forked child the lock may stay locked for ever. The shim is inert there, but the
+     * program's exit handlers may get here. */
+    if (ms_file_thread_is_of_parent())
         return false;
     /* The request is on this stack. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancellable);

@@ -34,5 +34,8 @@ bool ms_file_thread_call(ms_file_call *call, void *argument);
 /* Like ms_thread_create; the thread shares the file thread's table. */
 int ms_file_thread_create(pthread_t *thread_out, void *(*run)(void *), void *argument);
 
+/* True in a child, also one that shares the memory (vfork), if the thread runs in the parent. */
+bool ms_file_thread_is_of_parent(void);
+
 /* For the file thread only. */
 bool ms_file_thread_has_own_table(void);

@@ -20,11 +20,40 @@ static struct {
     struct ms_lock lock; /* guards what follows; a leaf */
     pthread_cond_t more;
     uint32_t count;
+    bool is_woken;
 } leases = {.lock = MS_LOCK_INIT(leases), .more = PTHREAD_COND_INITIALIZER};
 
 void ms_lease_allow(void)
 {
     are_allowed = true;
+}
+
+/* Never taken out: bytes of such a file are copied at once. With more, so are those of all. */
+enum { MOST_OF_PROGRAM = 16 };
+static struct {
+    _Atomic uint64_t device, inode;
+} of_program[MOST_OF_PROGRAM];
+static _Atomic uint32_t of_program_count;
+
+bool ms_lease_is_of_program(dev_t device, ino_t inode)
+{
+    const uint32_t count = atomic_load(&of_program_count);
+    bool is_found = count > MOST_OF_PROGRAM;
+    for (uint32_t i = 0; i < count && i < MOST_OF_PROGRAM; i++)
+        is_found |= atomic_load(&of_program[i].device) == device &&
+                    atomic_load(&of_program[i].inode) == inode;
+    return is_found;
+}
+
+void ms_lease_note_of_program(dev_t device, ino_t inode)
+{
+    if (ms_lease_is_of_program(device, inode))
+        return;
+    const uint32_t place = atomic_fetch_add(&of_program_count, 1);
+    if (place >= MOST_OF_PROGRAM)
+        return;
+    atomic_store(&of_program[place].device, device);
+    atomic_store(&of_program[place].inode, inode);
 }
 
 static uint64_t read_break_ns(void)
@@ -98,10 +127,19 @@ bool ms_lease_any(void)
     return any;
 }
 
+void ms_lease_wake(void)
+{
+    ms_lock_take(&leases.lock);
+    leases.is_woken = true;
+    pthread_cond_signal(&leases.more);
+    ms_lock_drop(&leases.lock);
+}
+
 void ms_lease_wait(void)
 {
     ms_lock_take(&leases.lock);
-    while (leases.count == 0)
+    while (leases.count == 0 && !leases.is_woken)
         pthread_cond_wait(&leases.more, &leases.lock.mutex);
+    leases.is_woken = false;
     ms_lock_drop(&leases.lock);
 }

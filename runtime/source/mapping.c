@@ -15,6 +15,7 @@
 
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/lease.h"
 #include "runtime/source/trust.h"
 
 /* pagemap entry bits, Documentation/admin-guide/mm/pagemap.rst of the Linux kernel. A page that the
@@ -283,7 +284,7 @@ static bool find(uintptr_t begin, uintptr_t end, struct ms_mapping *mapping_out)
 }
 
 /* NO: a page is not a file's: of no file, or private and written, or swapped out. */
-static enum answer ask_for_pages(uintptr_t begin, uintptr_t end)
+static enum answer ask_for_pages(uintptr_t begin, uintptr_t end, bool *are_present_out)
 {
     const uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     const int descriptor = ms_file_open("/proc/self/pagemap", O_RDONLY);
@@ -291,6 +292,7 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end)
         return UNKNOWN;
 
     enum answer answer = YES;
+    bool are_present = true;
     uint64_t entries[512];
     const uintptr_t last = (end - 1) / page_bytes;
     for (uintptr_t page = begin / page_bytes; answer == YES && page <= last;) {
@@ -308,10 +310,12 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end)
             const bool is_there = (entries[i] & (PAGE_PRESENT | PAGE_SWAPPED)) != 0;
             if (is_there && (entries[i] & PAGE_OF_FILE) == 0)
                 answer = NO;
+            are_present &= (entries[i] & PAGE_PRESENT) != 0;
         }
         page += count;
     }
     ms_file_close(descriptor);
+    *are_present_out = are_present && answer == YES;
     return answer;
 }
 
@@ -320,11 +324,13 @@ static enum answer ask_for_pages(uintptr_t begin, uintptr_t end)
 bool ms_mapping_find(const void *address, size_t bytes, struct ms_mapping *mapping_out)
 {
     const uintptr_t begin = (uintptr_t)address, end = begin + bytes;
-    enum answer pages = must_read ? ask_for_pages(begin, end) : UNKNOWN;
+    bool are_present = false;
+    enum answer pages = must_read ? ask_for_pages(begin, end, &are_present) : UNKNOWN;
     if (pages == NO || !find(begin, end, mapping_out))
         return false;
     if (pages == UNKNOWN && !mapping_out->shared)
-        pages = ask_for_pages(begin, end);
+        pages = ask_for_pages(begin, end, &are_present);
+    mapping_out->is_present = are_present;
     return mapping_out->shared || pages == YES;
 }
 
@@ -365,6 +371,26 @@ bool ms_mapping_peek(const void *address, void *buffer, size_t bytes)
     return got == (long)bytes;
 }
 
+/* Linux 5.14 has a call for that. */
+bool ms_mapping_touch(const void *address, size_t bytes)
+{
+    enum { POPULATE_READ = 22 };
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)address + bytes;
+    uintptr_t at = (uintptr_t)address & ~(page - 1);
+    char byte;
+    const struct iovec to = {&byte, 1};
+    if (syscall(SYS_madvise, at, end - at, POPULATE_READ) == 0)
+        return true;
+    for (bool is_there = errno == EINVAL; at < end; at += page) {
+        const struct iovec from = {(void *)at, 1};
+        is_there =
+            is_there && syscall(SYS_process_vm_readv, getpid(), &to, 1UL, &from, 1UL, 0UL) == 1;
+        if (!is_there)
+            return false;
+    }
+    return true;
+}
+
 /* For the program's table. A locked file stays open where it is, and is not opened again. */
 static int move_up(int descriptor, const struct stat *stat)
 {
@@ -384,6 +410,8 @@ static int move_up(int descriptor, const struct stat *stat)
 static bool may_be_opened(const struct stat *stat)
 {
     size_t i = 0;
+    if (ms_lease_is_of_program(stat->st_dev, stat->st_ino))
+        return false;
     while (i < held_count && (held[i].device != stat->st_dev || held[i].inode != stat->st_ino))
         i++;
     return i == held_count && held_count < MAX_KEPT;
@@ -397,7 +425,8 @@ static int open_regular(const char *path, struct stat *stat_out)
     const int found = ms_file_open(path, O_PATH);
     if (found < 0)
         return -1;
-    if (ms_file_stat(found, stat_out) && S_ISREG(stat_out->st_mode) && may_be_opened(stat_out)) {
+    if (ms_file_stat_cached(found, stat_out) && S_ISREG(stat_out->st_mode) &&
+        may_be_opened(stat_out)) {
         snprintf(link, sizeof(link), "/proc/thread-self/fd/%d", found);
         descriptor = ms_file_open(link, O_RDONLY | O_NONBLOCK);
         if (descriptor >= 0 && !ms_file_thread_has_own_table())
@@ -417,6 +446,17 @@ static int open_verified(const char *path, const struct ms_mapping *mapping)
         maps_like(descriptor, mapping))
         return descriptor;
     ms_trust_close(descriptor);
+    return -1;
+}
+
+int ms_mapping_open_again(const char *path, const struct stat *wanted, struct stat *stat_out)
+{
+    const int descriptor = open_regular(path, stat_out);
+    if (descriptor < 0 ||
+        (stat_out->st_ino == wanted->st_ino && stat_out->st_dev == wanted->st_dev))
+        return descriptor;
+    ms_trust_close(descriptor);
+    errno = 0;
     return -1;
 }
 

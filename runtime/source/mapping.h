@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "runtime/config/config.h"
@@ -21,6 +22,7 @@ struct ms_mapping {
     dev_t device;
     ino_t inode;
     bool shared;
+    bool is_present;          /* if private: all pages of the range are there */
     char path[MS_PATH_BYTES]; /* from the kernel; may end in " (deleted)" */
 };
 
@@ -50,5 +52,13 @@ bool ms_mapping_is_stored_to(dev_t device, ino_t inode, bool *lasts_out);
  * false without a signal. Does not read memory of devices. */
 bool ms_mapping_peek(const void *address, void *buffer, size_t bytes);
 
+/* Reads a byte of each page, as whoever copies from there would: a handler of the program may
+ * answer (userfaultfd(2)). For the thread that copies. Returns false if that cannot be done. */
+bool ms_mapping_touch(const void *address, size_t bytes);
+
 /* Returns a read-only descriptor of the mapped file, verified by device and inode, or -1. */
 int ms_mapping_open(const struct ms_mapping *mapping);
+
+/* Opens a file again, by its path. Returns -1 if it cannot be opened, or is another one by now:
+ * then stat_out is that of the other one, and errno 0. */
+int ms_mapping_open_again(const char *path, const struct stat *wanted, struct stat *stat_out);

@@ -18,6 +18,7 @@
 #include "runtime/base/lock.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
+#include "runtime/source/source_internal.h"
 #include "runtime/state/counters.h"
 
 enum {
@@ -178,7 +179,8 @@ static int open_direct(const struct ms_source *source)
         return REFUSED;
     snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", ms_source_descriptor(source));
     const int descriptor = ms_file_open(path, O_RDONLY | O_DIRECT);
-    if (descriptor >= 0 && fits_alignment(descriptor))
+    /* The last quarter of the limit is for what the file thread needs. */
+    if (descriptor >= 0 && ms_file_leaves_room(descriptor, 3) && fits_alignment(descriptor))
         return descriptor;
     if (descriptor >= 0)
         ms_file_close(descriptor);
@@ -218,7 +220,8 @@ static uint64_t read_direct(struct direct_file *file, uint64_t begin, uint64_t e
     to -= begin - block_down(begin);
     uint64_t at = block_down(begin);
     while (descriptor >= 0 && at < end) {
-        const ssize_t got = ms_file_read(descriptor, to, (size_t)(stop - at), at);
+        const ssize_t got =
+            ms_source_read_by(file->source, descriptor, to, (size_t)(stop - at), at);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -285,6 +288,19 @@ static bool check(const struct ms_source *source, struct ms_source_failure *fail
     return ms_source_check(source, failure_out) || ms_source_check(source, failure_out);
 }
 
+static bool read_range(struct ms_reader *reader, const struct ms_file_range *range,
+                       unsigned char *to, struct ms_source_failure *failure_out)
+{
+    if (!ms_source_begin_use(range->source, failure_out))
+        return false;
+    const bool is_read =
+        range->bytes < LARGE_BYTES
+            ? ms_source_read_now(range->source, range->offset, to, range->bytes, failure_out)
+            : read_large(reader, range, to, failure_out);
+    ms_source_end_use(range->source);
+    return is_read;
+}
+
 static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
                            struct ms_source_failure *failure_out)
 {
@@ -296,10 +312,7 @@ static CUresult read_batch(struct ms_reader *reader, size_t number, size_t slot,
     for (size_t i = 0; i < batch->count && is_read; i++, range++) {
         if (atomic_load_explicit(reader->what.cancelled, memory_order_relaxed))
             return CUDA_ERROR_DEINITIALIZED;
-        is_read = range->bytes < LARGE_BYTES
-                      ? ms_source_read_now(range->source, range->offset, memory + range->place,
-                                           range->bytes, failure_out)
-                      : read_large(reader, range, memory + range->place, failure_out);
+        is_read = read_range(reader, range, memory + range->place, failure_out);
         /* Checked after the read: a write before it shows in the times. */
         const bool is_last = i + 1 == batch->count || range[1].source != range->source;
         if (is_read && is_last)

@@ -10,6 +10,7 @@
 
 #include "runtime/base/heap.h"
 #include "runtime/driver/flags.h"
+#include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/lease.h"
 #include "runtime/source/mapping.h"
@@ -35,6 +36,23 @@ static _Atomic uint32_t *count_of(dev_t device, ino_t inode)
 static _Atomic uint64_t snapshot_bytes;
 static _Atomic uint64_t snapshot_limit = UINT64_MAX;
 
+bool ms_snapshot_take(size_t bytes)
+{
+    const bool is_allowed =
+        atomic_fetch_add(&snapshot_bytes, bytes) + bytes <= atomic_load(&snapshot_limit);
+    if (is_allowed)
+        ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
+    else
+        atomic_fetch_sub(&snapshot_bytes, bytes);
+    return is_allowed;
+}
+
+void ms_snapshot_return(size_t bytes)
+{
+    atomic_fetch_sub(&snapshot_bytes, bytes);
+    ms_gauge_add(MS_GAUGE_SNAPSHOT, -(int64_t)bytes);
+}
+
 MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct ms_source *file)
 {
     const struct ms_source *other = ms_files.first;
@@ -43,15 +61,35 @@ MS_HOLDS(ms_files.lock) static bool is_watched_for_another_locked(const struct m
     return other != NULL;
 }
 
+/* The file system may take long to free the bytes of a deleted file: no lock is held meanwhile. */
+void ms_source_let_go(struct ms_source *file)
+{
+    ms_lock_take(&ms_files.lock);
+    const bool is_done = file->is_let_go;
+    if (!is_done && file->watch >= 0 && !is_watched_for_another_locked(file))
+        ms_writers_unwatch(file->watch);
+    ms_lock_drop(&ms_files.lock);
+    if (is_done)
+        return;
+    if (file->stays_open) { /* else ms_source_end_use closes it */
+        ms_lease_drop(&file->lease, file->descriptor);
+        ms_trust_close(file->descriptor);
+    }
+    ms_lock_take(&ms_files.lock);
+    file->is_let_go = true;
+    file->watch = -1;
+    atomic_fetch_sub(&ms_hot.files, 1);
+    ms_lock_drop(&ms_files.lock);
+}
+
 static void close_file(void *argument)
 {
     struct ms_source *file = argument;
-    ms_lock_take(&ms_files.lock);
-    if (file->watch >= 0 && !is_watched_for_another_locked(file))
-        ms_writers_unwatch(file->watch);
-    ms_lock_drop(&ms_files.lock);
-    ms_lease_drop(&file->lease, file->descriptor);
-    ms_trust_close(file->descriptor);
+    ms_source_let_go(file);
+    if (atomic_load(&file->copy) >= 0) {
+        ms_file_close(atomic_load(&file->copy));
+        ms_snapshot_return((size_t)file->recorded.st_size);
+    }
 }
 
 static void destroy_file(struct ms_counted *counted)
@@ -63,10 +101,22 @@ static void destroy_file(struct ms_counted *counted)
         link = &(*link)->next;
     *link = file->next;
     atomic_fetch_sub(count_of(file->recorded.st_dev, file->recorded.st_ino), 1);
-    atomic_fetch_sub(&ms_hot.files, 1);
     ms_lock_drop(&ms_files.lock);
     ms_file_thread_call(close_file, file);
     ms_heap_free(file);
+}
+
+/* Half of the limit is for what is open for a short time. A file that cannot be opened again, by
+ * its path, is kept all the same. */
+static bool stays_open(int descriptor, const char *path, const struct stat *stat)
+{
+    struct stat now;
+    if (!ms_file_thread_has_own_table() || ms_file_leaves_room(descriptor, 2))
+        return true;
+    const int again = ms_mapping_open_again(path, stat, &now);
+    if (again >= 0)
+        ms_file_close(again);
+    return again < 0;
 }
 
 struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
@@ -78,9 +128,13 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
     ms_counted_init(&file->counted, destroy_file);
     file->is_file = true;
     file->descriptor = descriptor;
+    file->copy = -1;
+    file->stays_open = stays_open(descriptor, mapping->path, stat);
+    file->users = 1;
     file->recorded = *stat;
     file->own_last = *stat;
     file->last = &file->own_last;
+    file->is_in_memory = ms_trust_is_in_memory(descriptor);
     file->hides_stores = ms_trust_hides_stores(descriptor);
     file->mapped_device = mapping->device;
     file->mapped_inode = mapping->inode;
@@ -98,8 +152,7 @@ struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
 static void destroy_snapshot(struct ms_counted *counted)
 {
     struct ms_source *snapshot = (struct ms_source *)counted;
-    atomic_fetch_sub(&snapshot_bytes, snapshot->bytes);
-    ms_gauge_add(MS_GAUGE_SNAPSHOT, -(int64_t)snapshot->bytes);
+    ms_snapshot_return(snapshot->bytes);
     ms_heap_free(snapshot);
 }
 
@@ -119,23 +172,32 @@ static void use_huge_pages(const struct ms_source *snapshot)
         madvise((void *)first, last - first, MADV_HUGEPAGE);
 }
 
-struct ms_source *ms_source_create_snapshot(size_t bytes)
+/* The bytes are taken from what snapshots may have. */
+static struct ms_source *create_snapshot(size_t bytes)
 {
     const size_t head = offsetof(struct ms_source, descriptor);
-    const uint64_t before = atomic_fetch_add(&snapshot_bytes, bytes);
-    struct ms_source *snapshot = NULL;
-    if (before + bytes <= atomic_load(&snapshot_limit))
-        snapshot = ms_heap_alloc(head + bytes);
+    struct ms_source *snapshot = ms_heap_alloc(head + bytes);
     if (snapshot == NULL) {
-        atomic_fetch_sub(&snapshot_bytes, bytes);
+        ms_snapshot_return(bytes);
         return NULL;
     }
     memset(snapshot, 0, head);
     ms_counted_init(&snapshot->counted, destroy_snapshot);
     snapshot->bytes = bytes;
     use_huge_pages(snapshot);
-    ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
     return snapshot;
+}
+
+struct ms_source *ms_source_create_snapshot(size_t bytes)
+{
+    return ms_snapshot_take(bytes) ? create_snapshot(bytes) : NULL;
+}
+
+struct ms_source *ms_source_create_only_copy(size_t bytes)
+{
+    atomic_fetch_add(&snapshot_bytes, bytes);
+    ms_gauge_add(MS_GAUGE_SNAPSHOT, (int64_t)bytes);
+    return create_snapshot(bytes);
 }
 
 void *ms_source_data(struct ms_source *snapshot)
@@ -188,7 +250,8 @@ bool ms_source_may_be_of(dev_t device, ino_t inode)
         return false;
     ms_lock_take(&ms_files.lock);
     const struct ms_source *file = ms_files.first;
-    while (file != NULL && (file->recorded.st_dev != device || file->recorded.st_ino != inode))
+    while (file != NULL &&
+           (file->recorded.st_dev != device || file->recorded.st_ino != inode || file->is_let_go))
         file = file->next;
     ms_lock_drop(&ms_files.lock);
     return file != NULL;

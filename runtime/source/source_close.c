@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that this process, or another one that waits for a lease, is about to change. */
+/* Files that this process, or another one that waits for a lease, is about to change, and files
+ * that were deleted. */
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 
+#include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/source_internal.h"
 
@@ -78,6 +82,153 @@ void ms_source_drop_leases(void)
     ms_file_thread_call(drop_leases, &leases);
 }
 
+/* --- deleted files, and those that nothing needs any more */
+
+struct wanted {
+    dev_t device;
+    ino_t inode;
+    bool is_found; /* or is done */
+};
+
+/* Files without a lease may be on another machine: they are not asked again and again. */
+MS_HOLDS(ms_files.lock) static bool is_deleted_locked(const struct ms_source *file)
+{
+    struct stat now;
+    if (file->is_answered || atomic_load(&file->state) != MS_SOURCE_IS_OPEN)
+        return false;
+    return atomic_load(&file->is_deleted) ||
+           (atomic_load(&file->lease.is_taken) && ms_file_stat(file->descriptor, &now) &&
+            ms_source_has_lost_links(file, &now));
+}
+
+static void find_deleted(void *argument)
+{
+    struct wanted *wanted = argument;
+    ms_lock_take(&ms_files.lock);
+    const struct ms_source *file = ms_files.first;
+    while (file != NULL && !is_deleted_locked(file))
+        file = file->next;
+    wanted->is_found = file != NULL;
+    if (file != NULL) {
+        wanted->device = file->recorded.st_dev;
+        wanted->inode = file->recorded.st_ino;
+    }
+    ms_lock_drop(&ms_files.lock);
+}
+
+bool ms_source_find_deleted(dev_t *device_out, ino_t *inode_out)
+{
+    struct wanted wanted = {.is_found = false};
+    ms_file_thread_call(find_deleted, &wanted);
+    *device_out = wanted.device;
+    *inode_out = wanted.inode;
+    return wanted.is_found;
+}
+
+/* --- a copy of a whole file, made in the file thread */
+
+enum { COPIED_AT_ONCE = 64 << 10 };
+
+static bool copy_bytes(const struct ms_source *file, int copy)
+{
+    static unsigned char buffer[COPIED_AT_ONCE]; /* for the file thread */
+    const uint64_t end = (uint64_t)file->recorded.st_size;
+    struct ms_source_failure failure;
+    for (uint64_t at = 0; at < end;) {
+        const size_t bytes = end - at < COPIED_AT_ONCE ? (size_t)(end - at) : COPIED_AT_ONCE;
+        if (!ms_source_read_now(file, at, buffer, bytes, &failure) ||
+            syscall(SYS_pwrite64, copy, buffer, bytes, at) != (ssize_t)bytes)
+            return false;
+        at += bytes;
+    }
+    return ms_source_check(file, &failure) && ms_source_check_mappings(file, &failure);
+}
+
+static int make_copy(const struct ms_source *file)
+{
+    const size_t bytes = (size_t)file->recorded.st_size;
+    /* In the program's table it could be closed, or be another file. */
+    if (!ms_file_thread_has_own_table() || !ms_snapshot_take(bytes))
+        return -1;
+    const int copy = (int)syscall(SYS_memfd_create, "metashard", (unsigned)MFD_CLOEXEC);
+    if (copy >= 0 && copy_bytes(file, copy))
+        return copy;
+    if (copy >= 0)
+        ms_file_close(copy);
+    ms_snapshot_return(bytes);
+    return -1;
+}
+
+/* Once it returns true, nobody reads the file itself any more: then it may change. */
+static bool keep(struct ms_source *file)
+{
+    const int copy = make_copy(file);
+    if (copy < 0)
+        return false;
+    atomic_store(&file->copy, copy);
+    while (atomic_load(&file->under_read) > 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL);
+    ms_lock_take(&ms_files.lock);
+    atomic_store(&file->state, MS_SOURCE_IS_KEPT);
+    ms_lock_drop(&ms_files.lock);
+    return true;
+}
+
+/* A reference to a source of the file that `is` holds for, or NULL. */
+static struct ms_source *take_one(const struct wanted *wanted,
+                                  bool (*is)(const struct ms_source *file))
+{
+    ms_lock_take(&ms_files.lock);
+    struct ms_source *file = ms_files.first;
+    while (file != NULL &&
+           (file->recorded.st_dev != wanted->device || file->recorded.st_ino != wanted->inode ||
+            !is(file) || !ms_counted_try_take(&file->counted)))
+        file = file->next;
+    ms_lock_drop(&ms_files.lock);
+    return file;
+}
+
+static bool is_closed(const struct ms_source *file)
+{
+    return atomic_load(&file->state) == MS_SOURCE_IS_CLOSED;
+}
+
+static void keep_all(void *argument)
+{
+    struct wanted *wanted = argument;
+    struct ms_source *file;
+    wanted->is_found = true;
+    while (wanted->is_found && (file = take_one(wanted, is_closed)) != NULL) {
+        wanted->is_found = keep(file);
+        ms_source_drop(file);
+    }
+}
+
+bool ms_source_keep(dev_t device, ino_t inode)
+{
+    struct wanted wanted = {.device = device, .inode = inode};
+    ms_file_thread_call(keep_all, &wanted);
+    return wanted.is_found;
+}
+
+/* --- closing */
+
+/* Nobody reads the file itself any more. */
+static bool is_useless(const struct ms_source *file)
+{
+    const int state = atomic_load(&file->state);
+    return (state == MS_SOURCE_IS_LOST || state == MS_SOURCE_IS_KEPT) && !file->is_let_go;
+}
+
+static void let_go_of_useless(void *argument)
+{
+    struct ms_source *file;
+    while ((file = take_one(argument, is_useless)) != NULL) {
+        ms_source_let_go(file);
+        ms_source_drop(file);
+    }
+}
+
 bool ms_source_close(dev_t device, ino_t inode, char *path_out)
 {
     return change_state(device, inode, MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED, path_out);
@@ -88,10 +239,63 @@ bool ms_source_is_closed(const struct ms_source *source)
     return atomic_load_explicit(&source->state, memory_order_relaxed) == MS_SOURCE_IS_CLOSED;
 }
 
+bool ms_source_is_open(const struct ms_source *source)
+{
+    return atomic_load(&source->state) == MS_SOURCE_IS_OPEN;
+}
+
+/* Once a file is gone, its inode may be that of a new one, which is a source, too. */
+static bool is_gone(struct ms_source *file)
+{
+    struct ms_source_failure failure;
+    struct stat now;
+    if (!ms_source_begin_use(file, &failure))
+        return true;
+    const bool is_gone =
+        ms_file_stat(file->descriptor, &now) && ms_source_has_lost_links(file, &now);
+    ms_source_end_use(file);
+    return is_gone;
+}
+
+static bool is_unanswered(const struct ms_source *file)
+{
+    return is_closed(file) && !file->is_answered;
+}
+
+/* A file system may take long to answer: no lock is held meanwhile. */
+static void reopen_others(void *argument)
+{
+    struct wanted *wanted = argument;
+    struct ms_source *file;
+    while ((file = take_one(wanted, is_unanswered)) != NULL) {
+        const bool is_done = is_gone(file);
+        ms_lock_take(&ms_files.lock);
+        file->is_answered = is_done;
+        if (!is_done)
+            atomic_store(&file->state, MS_SOURCE_IS_OPEN);
+        ms_lock_drop(&ms_files.lock);
+        ms_source_drop(file);
+    }
+    file = take_one(wanted, is_closed);
+    wanted->is_found = file != NULL;
+    if (file != NULL)
+        ms_source_drop(file);
+}
+
+bool ms_source_close_deleted(dev_t device, ino_t inode, char *path_out)
+{
+    struct wanted wanted = {.device = device, .inode = inode};
+    if (!ms_source_close(device, inode, path_out))
+        return false;
+    ms_file_thread_call(reopen_others, &wanted);
+    return wanted.is_found;
+}
+
 void ms_source_end_close(dev_t device, ino_t inode, bool is_lost)
 {
     change_state(device, inode, MS_SOURCE_IS_CLOSED,
                  is_lost ? MS_SOURCE_IS_LOST : MS_SOURCE_IS_OPEN, NULL);
+    struct wanted wanted = {.device = device, .inode = inode};
     if (is_lost)
-        ms_source_drop_leases_of(device, inode);
+        ms_file_thread_call(let_go_of_useless, &wanted);
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the file that is mapped at an address, and deciding whether to trust it. */
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/heap.h"
+#include "runtime/base/log.h"
 #include "runtime/source/descriptor.h"
 #include "runtime/source/file_thread.h"
 #include "runtime/source/mapping.h"
@@ -42,7 +45,7 @@ static struct ms_source *find_file(const struct stat *stat)
  * (ms_source_check_mappings). A mapping that is made in between changes the file's times when it is
  * first stored to; where it might not, every copy looks.
  */
-bool ms_source_may_be_stored_to(struct ms_source *file, bool is_new)
+static bool may_be_stored_to(struct ms_source *file, bool is_new)
 {
     const bool is_leased = ms_lease_is_intact(&file->lease, file->descriptor);
     const bool is_overlay = ms_trust_is_overlay(file->descriptor);
@@ -62,30 +65,43 @@ bool ms_source_may_be_stored_to(struct ms_source *file, bool is_new)
     return false;
 }
 
+bool ms_source_may_be_stored_to(struct ms_source *file, bool is_new)
+{
+    struct ms_source_failure failure;
+    if (!ms_source_begin_use(file, &failure))
+        return true;
+    const bool may_be = may_be_stored_to(file, is_new);
+    ms_source_end_use(file);
+    return may_be;
+}
+
 /* Takes the descriptor, also if it fails. Only this thread adds files. */
 static struct ms_source *take_file(int descriptor, const struct ms_mapping *mapping, uint64_t end)
 {
     struct stat stat;
     struct ms_source *file = NULL;
-    bool known = false;
-    if (ms_file_stat(descriptor, &stat) && (uint64_t)stat.st_size >= end &&
+    bool known = false, is_new = false;
+    if (ms_trust_look(descriptor, &stat) && (uint64_t)stat.st_size >= end &&
         ms_trust_wait(descriptor, &stat)) {
         file = find_file(&stat);
         known = file != NULL;
         if (!known && !ms_trust_is_in_use(descriptor, &stat))
             file = ms_source_create_file(descriptor, &stat, mapping);
+        is_new = file != NULL && !known;
     }
     if (known || file == NULL)
         ms_trust_close(descriptor);
-    else if (ms_trust_is_local(descriptor))
+    else if (file->stays_open && ms_trust_is_local(descriptor))
         ms_lease_take(&file->lease, descriptor);
     /* This also finds writers that could store before the file was watched. */
-    if (file != NULL && (((known || file->hides_stores) && !ms_source_is_current(file)) ||
-                         ms_source_may_be_stored_to(file, !known))) {
+    const bool is_bad =
+        file != NULL && (((known || file->hides_stores) && !ms_source_is_current(file)) ||
+                         ms_source_may_be_stored_to(file, is_new));
+    if (is_new)
+        ms_source_end_use(file);
+    if (is_bad)
         ms_source_drop(file);
-        file = NULL;
-    }
-    return file;
+    return is_bad ? NULL : file;
 }
 
 struct wanted_file {
@@ -107,6 +123,45 @@ struct ms_source *ms_source_from_file(const struct ms_mapping *mapping, uint64_t
     struct wanted_file wanted = {.mapping = mapping, .end = end};
     ms_file_thread_call(find_by_mapping, &wanted);
     return wanted.found;
+}
+
+/* As the kernel lists its mappings. */
+struct ms_source_name {
+    dev_t device;
+    ino_t inode;
+    char path[];
+};
+
+struct ms_source_name *ms_source_make_name(const struct ms_source *file)
+{
+    const size_t length = strlen(file->path);
+    struct ms_source_name *name = ms_heap_alloc(sizeof(*name) + length + 1);
+    if (name == NULL)
+        return NULL;
+    name->device = file->mapped_device;
+    name->inode = file->mapped_inode;
+    memcpy(name->path, file->path, length + 1);
+    return name;
+}
+
+struct ms_source_name *ms_source_copy_name(const struct ms_source_name *name)
+{
+    const size_t bytes = sizeof(*name) + strlen(name->path) + 1;
+    struct ms_source_name *copy = ms_heap_alloc(bytes);
+    return copy != NULL ? memcpy(copy, name, bytes) : NULL;
+}
+
+bool ms_source_has_name(const struct ms_source *file, const struct ms_source_name *name)
+{
+    return file->mapped_inode == name->inode && file->mapped_device == name->device &&
+           strcmp(file->path, name->path) == 0;
+}
+
+struct ms_source *ms_source_by_name(const struct ms_source_name *name)
+{
+    struct ms_mapping mapping = {.device = name->device, .inode = name->inode};
+    memcpy(mapping.path, name->path, strlen(name->path) + 1);
+    return ms_source_unless_written(ms_source_from_file(&mapping, 0));
 }
 
 enum { COMPARED_BYTES = 64 << 10 };
@@ -131,7 +186,13 @@ static bool has_same_bytes(const struct ms_source *file, const struct ms_wanted_
 /* True if the descriptor reads what lies at the mapped address. */
 static bool is_mapped(const struct ms_source *file, const struct ms_wanted_source *wanted)
 {
-    return !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
+    struct ms_source_failure failure;
+    if (!ms_source_begin_use(file, &failure))
+        return false;
+    const bool is_same =
+        !ms_trust_may_be_copy(file->descriptor, &file->recorded) || has_same_bytes(file, wanted);
+    ms_source_end_use(file);
+    return is_same;
 }
 
 /*
@@ -207,7 +268,8 @@ static void find_by_range(void *argument)
     wanted->found = ms_source_from_file(&mapping, mapping.file_offset + wanted->bytes);
     if (wanted->found == NULL)
         return;
-    if (is_mapped(wanted->found, wanted)) {
+    wanted->is_absent = wanted->found->is_in_memory && !mapping.shared && !mapping.is_present;
+    if (!wanted->is_absent && is_mapped(wanted->found, wanted)) {
         if (lines > 0)
             add_place(&mapping, (uintptr_t)wanted->address, lines, wanted->found);
         return;
@@ -232,7 +294,8 @@ static void look_for_writers(void *argument)
 /* Looks only now, since later opens for writing are intercepted (calls/file_writes.h). */
 struct ms_source *ms_source_unless_written(struct ms_source *file)
 {
-    ms_lease_serve();
+    if (file != NULL || ms_lease_any())
+        ms_lease_serve();
     if (file == NULL || atomic_load(&file->is_unwritten) || atomic_load(&file->lease.is_taken))
         return file;
     struct writers writers = {.thread = (pid_t)syscall(SYS_gettid),
@@ -247,16 +310,63 @@ struct ms_source *ms_source_unless_written(struct ms_source *file)
     return NULL;
 }
 
-struct ms_source *ms_source_find(void (*find)(void *wanted), const void *address, size_t bytes,
-                                 uint64_t *offset_out)
+struct search {
+    void (*find)(void *wanted);
+    struct ms_wanted_source *wanted;
+};
+
+static void search(void *argument)
 {
-    struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
-    ms_file_thread_call(find, &wanted);
-    *offset_out = wanted.offset;
-    return ms_source_unless_written(wanted.found);
+    const struct search *search = argument;
+    ms_file_was_short();
+    search->find(search->wanted);
+    search->wanted->was_short = ms_file_was_short();
+}
+
+/* Once, since all later copies have the same cause. */
+static void log_shortage(size_t bytes)
+{
+    static _Atomic bool is_logged;
+    if (!atomic_exchange(&is_logged, true))
+        ms_log(
+            MS_WARN,
+            "no descriptor is free to look whether a copy of %zu bytes is of a file (limit of open "
+            "files): this copy, and others like it, are kept in host memory; raise the limit "
+            "(ulimit -n)",
+            bytes);
+}
+
+/* A file system of other machines cannot be asked. Once. */
+static void log_old_attributes(void)
+{
+    static _Atomic bool is_logged;
+    if (!atomic_exchange(&is_logged, true))
+        ms_log(
+            MS_WARN,
+            "statx is not there, or a sandbox denies it, so changes of files on network file "
+            "systems and FUSE would not be seen: copies from such files are kept in host memory; "
+            "allow statx, or copy the checkpoint to a local disk");
+}
+
+struct ms_source *ms_source_find(void (*find)(void *wanted), struct ms_wanted_source *wanted)
+{
+    struct search there = {find, wanted};
+    ms_file_thread_call(search, &there);
+    if (wanted->found == NULL && wanted->was_short)
+        log_shortage(wanted->bytes);
+    if (wanted->found == NULL && ms_trust_was_not_asked())
+        log_old_attributes();
+    return ms_source_unless_written(wanted->found);
 }
 
 struct ms_source *ms_source_from_mapping(const void *address, size_t bytes, uint64_t *offset_out)
 {
-    return ms_source_find(find_by_range, address, bytes, offset_out);
+    struct ms_wanted_source wanted = {.address = address, .bytes = bytes};
+    struct ms_source *file = ms_source_find(find_by_range, &wanted);
+    if (wanted.is_absent && ms_mapping_touch(address, bytes)) {
+        wanted.is_absent = false;
+        file = ms_source_find(find_by_range, &wanted);
+    }
+    *offset_out = wanted.offset;
+    return file;
 }

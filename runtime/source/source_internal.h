@@ -18,7 +18,12 @@
 #include "runtime/source/source.h"
 
 /* A file that this process changes: before, while its bytes are materialised, and after. */
-enum ms_source_state { MS_SOURCE_IS_OPEN, MS_SOURCE_IS_CLOSED, MS_SOURCE_IS_LOST };
+enum ms_source_state {
+    MS_SOURCE_IS_OPEN,
+    MS_SOURCE_IS_CLOSED,
+    MS_SOURCE_IS_LOST,
+    MS_SOURCE_IS_KEPT /* all its bytes are in a copy */
+};
 
 struct ms_source {
     struct ms_counted counted; /* first: lineage.h */
@@ -28,10 +33,18 @@ struct ms_source {
     size_t bytes; /* of a snapshot; its bytes have the place of all that follows */
 
     /* file */
-    int descriptor;
-    bool hides_stores; /* ms_trust_hides_stores; then it is watched for closed writers */
-    int watch;         /* -1: it cannot be watched */
+    _Atomic int descriptor; /* -1: ms_source_begin_use opens it */
+    bool stays_open;  /* else it is closed after each use; immutable once the file can be found */
+    uint32_t users;   /* of one that does not; guarded by ms_files.lock */
+    _Atomic int copy; /* a descriptor of the shim's copy of all bytes; -1: none */
+    _Atomic unsigned under_read; /* reads of the file itself in progress */
+    bool is_in_memory;           /* ms_trust_is_in_memory */
+    bool hides_stores;           /* ms_trust_hides_stores; then it is watched for closed writers */
+    int watch;                   /* -1: it cannot be watched */
     bool was_writable; /* somebody could write since it was recorded; guarded by ms_files.lock */
+    _Atomic bool is_deleted; /* a check has found that no link is left */
+    bool is_answered;        /* ms_source_close_deleted; guarded by ms_files.lock */
+    bool is_let_go;          /* its descriptor is closed; guarded by ms_files.lock */
     struct ms_lease lease;
     /* Since it can be found by its inode, this process has not had it open for writing unseen. */
     _Atomic bool is_unwritten;
@@ -56,10 +69,29 @@ extern struct ms_files {
     struct ms_source *first;
 } ms_files;
 
-/* Adds a file to the list. Takes the descriptor. Returns NULL if out of memory. */
+/* Takes bytes from what snapshots may have. ms_snapshot_return gives them back. */
+bool ms_snapshot_take(size_t bytes);
+void ms_snapshot_return(size_t bytes);
+
+/* Adds a file to the list, in use. Takes the descriptor. Returns NULL if out of memory. */
 struct ms_mapping;
 struct ms_source *ms_source_create_file(int descriptor, const struct stat *stat,
                                         const struct ms_mapping *mapping);
+
+/* Closes its descriptor and gives back its lease, once. In the file thread. A thread that still
+ * reads it may read another file: ms_source_check tells. */
+void ms_source_let_go(struct ms_source *file);
+
+/* True if some link was left when it became a source, and none is now. In the file thread. */
+bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *now);
+
+/*
+ * A bracket around all that needs the descriptor: in the file thread, and in those that it starts.
+ * Opens the file by its path if it is not open and there is no copy. False: *failure_out says why
+ * it cannot be.
+ */
+bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out);
+void ms_source_end_use(const struct ms_source *file);
 
 /* True if somebody may store to the file through a mapping, and no check of the file would show it.
  * For a copy from it; source_find.c says what is asked. In the file thread. */
@@ -71,8 +103,9 @@ struct ms_wanted_source {
     size_t bytes;
     uint64_t offset;
     struct ms_source *found;
+    bool is_absent; /* pages are not there, and only reading them tells what they are */
+    bool was_short; /* of descriptors */
 };
 
-/* Calls `find` there for bytes of memory. Returns the source unless the program writes its file. */
-struct ms_source *ms_source_find(void (*find)(void *wanted), const void *address, size_t bytes,
-                                 uint64_t *offset_out);
+/* Calls `find` there for what is wanted. Returns the source unless the program writes its file. */
+struct ms_source *ms_source_find(void (*find)(void *wanted), struct ms_wanted_source *wanted);

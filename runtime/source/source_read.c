@@ -13,6 +13,65 @@
 #include "runtime/source/writers.h"
 #include "runtime/state/counters.h"
 
+/* --- descriptors that are not kept */
+
+/* Returns false if another thread has opened it meanwhile. */
+static bool publish(struct ms_source *file, int descriptor)
+{
+    ms_lock_take(&ms_files.lock);
+    const bool is_first = file->descriptor < 0;
+    if (is_first)
+        file->descriptor = descriptor;
+    ms_lock_drop(&ms_files.lock);
+    return is_first;
+}
+
+static bool open_again(struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    struct stat now;
+    const int descriptor = ms_mapping_open_again(file->path, &file->recorded, &now);
+    if (descriptor >= 0) {
+        if (!publish(file, descriptor))
+            ms_file_close(descriptor);
+        return true;
+    }
+    *failure_out =
+        (struct ms_source_failure){.file = file,
+                                   .kind = errno != 0 ? MS_SOURCE_LOST : MS_SOURCE_CHANGED,
+                                   .error = errno,
+                                   .now = now};
+    return false;
+}
+
+bool ms_source_begin_use(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    struct ms_source *used = (struct ms_source *)file; /* no source is really const */
+    if (file->stays_open)
+        return true;
+    ms_lock_take(&ms_files.lock);
+    used->users++;
+    const bool is_open = file->descriptor >= 0 || atomic_load(&file->copy) >= 0;
+    ms_lock_drop(&ms_files.lock);
+    if (is_open || open_again(used, failure_out))
+        return true;
+    ms_source_end_use(file);
+    return false;
+}
+
+void ms_source_end_use(const struct ms_source *file)
+{
+    struct ms_source *used = (struct ms_source *)file;
+    if (file->stays_open)
+        return;
+    ms_lock_take(&ms_files.lock);
+    const int descriptor = --used->users == 0 ? atomic_exchange(&used->descriptor, -1) : -1;
+    ms_lock_drop(&ms_files.lock);
+    if (descriptor >= 0)
+        ms_file_close(descriptor);
+}
+
+/* --- */
+
 /* A new link count explains one new change time; the next one needs its own reason. */
 static bool is_unchanged(const struct ms_source *file, const struct stat *now)
 {
@@ -49,28 +108,41 @@ static void set_last(const struct ms_source *file, const struct stat *now)
     ms_lock_drop(&ms_files.lock);
 }
 
-/* While the lease was held nobody changed a byte. New times are recorded for the next check. */
+/* While the lease was held nobody changed a byte. New times are recorded for the next check. A
+ * lease of an overlay does not keep another machine from changing the file of a layer. */
 static bool is_held(const struct ms_source *file, const struct stat *now)
 {
     /* No source is really const, and checking its lease changes nothing that others see. */
     if (!ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor))
         return false;
+    if (ms_trust_is_overlay(file->descriptor) && !ms_trust_is_unwritten(&file->recorded, now))
+        return false;
     set_last(file, now);
     return true;
 }
 
-/* Called after a read: a write before it shows in the times. */
-bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out)
+bool ms_source_has_lost_links(const struct ms_source *file, const struct stat *now)
+{
+    return now->st_nlink == 0 && file->recorded.st_nlink > 0;
+}
+
+/* Only notes it: who brings the bytes in calls the driver, and waits for claims. */
+static void note_deletion(struct ms_source *file, const struct stat *now)
+{
+    if (ms_source_has_lost_links(file, now) && !atomic_exchange(&file->is_deleted, true))
+        ms_lease_wake();
+}
+
+static bool check(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
     *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_LOST};
+    if (atomic_load(&file->copy) >= 0)
+        return true; /* no read of the file itself has gone on since it was checked last */
     if (!ms_file_stat(file->descriptor, &failure_out->now)) {
         failure_out->error = errno;
         return false;
     }
-    if (atomic_load(&file->state) == MS_SOURCE_IS_LOST) {
-        failure_out->kind = MS_SOURCE_GIVEN_UP;
-        return false;
-    }
+    note_deletion((struct ms_source *)file, &failure_out->now);
     failure_out->kind = MS_SOURCE_CHANGED;
     if (is_held(file, &failure_out->now))
         return true;
@@ -80,28 +152,64 @@ bool ms_source_check(const struct ms_source *file, struct ms_source_failure *fai
     return !file->hides_stores || !could_be_stored_to(file);
 }
 
+/* Called after a read: a write before it shows in the times. Asks for the state first: once the
+ * file is given up, its descriptor's number may be another file's. */
+bool ms_source_check(const struct ms_source *file, struct ms_source_failure *failure_out)
+{
+    *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_GIVEN_UP};
+    if (atomic_load(&file->state) == MS_SOURCE_IS_LOST)
+        return false;
+    if (!ms_source_begin_use(file, failure_out))
+        return false;
+    const bool is_same = check(file, failure_out);
+    ms_source_end_use(file);
+    return is_same;
+}
+
 /* Who is asked for stores: ms_source_may_be_stored_to. */
 bool ms_source_check_mappings(const struct ms_source *file, struct ms_source_failure *failure_out)
 {
     bool lasts;
+    if (atomic_load(&file->copy) >= 0)
+        return true;
+    if (!ms_source_begin_use(file, failure_out))
+        return false;
     const bool is_known = ms_lease_is_intact((struct ms_lease *)&file->lease, file->descriptor)
                               ? !file->looks_again
                               : ms_trust_ask_for_writers(file->descriptor) != MS_WRITERS_UNKNOWN;
+    ms_source_end_use(file);
     *failure_out = (struct ms_source_failure){.file = file, .kind = MS_SOURCE_STORED_TO};
     return is_known || !ms_mapping_is_stored_to(file->mapped_device, file->mapped_inode, &lasts);
 }
 
-bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
-                        struct ms_source_failure *failure_out)
+/* No source is really const: nobody sees how many reads there are, but for ms_source_keep. */
+ssize_t ms_source_read_by(const struct ms_source *file, int descriptor, void *buffer, size_t bytes,
+                          uint64_t offset)
+{
+    _Atomic unsigned *under_read = &((struct ms_source *)file)->under_read;
+    atomic_fetch_add(under_read, 1);
+    const int copy = atomic_load(&file->copy);
+    const ssize_t got = ms_file_read(copy >= 0 ? copy : descriptor, buffer, bytes, offset);
+    const int error = errno;
+    atomic_fetch_sub(under_read, 1);
+    errno = error;
+    return got;
+}
+
+static bool read_open(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+                      struct ms_source_failure *failure_out)
 {
     for (size_t done = 0; done < bytes;) {
-        const ssize_t got = ms_file_read(file->descriptor, (unsigned char *)buffer + done,
-                                         bytes - done, offset + done);
+        const ssize_t got =
+            ms_source_read_by(file, file->descriptor, (unsigned char *)buffer + done, bytes - done,
+                              offset + done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
+            const bool is_lost = atomic_load(&file->state) == MS_SOURCE_IS_LOST;
             *failure_out = (struct ms_source_failure){.file = file,
-                                                      .kind = MS_SOURCE_UNREADABLE,
+                                                      .kind = is_lost ? MS_SOURCE_GIVEN_UP
+                                                                      : MS_SOURCE_UNREADABLE,
                                                       .offset = offset + done,
                                                       .bytes = bytes - done,
                                                       .error = got < 0 ? errno : 0};
@@ -110,6 +218,16 @@ bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buf
         done += (size_t)got;
     }
     return true;
+}
+
+bool ms_source_read_now(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes,
+                        struct ms_source_failure *failure_out)
+{
+    if (!ms_source_begin_use(file, failure_out))
+        return false;
+    const bool is_read = read_open(file, offset, buffer, bytes, failure_out);
+    ms_source_end_use(file);
+    return is_read;
 }
 
 static int format_time(char *text, size_t bytes, const char *what, struct timespec now,
@@ -145,19 +263,47 @@ static void log_change(const struct ms_source *file, const struct stat *now)
            file->path, text[0] != '\0' ? text + 2 : "another file");
 }
 
+static void log_loss(const struct ms_source *file, int error)
+{
+    if (error == EBADF)
+        ms_log(MS_ERROR, "%s: the shim's descriptor of it is gone (%s), but its bytes are needed",
+               file->path, strerror(error));
+    else if (!file->stays_open)
+        ms_log(MS_ERROR,
+               "%s: cannot be opened again (%s), but its bytes are needed; the limit of open files "
+               "leaves no descriptor to keep it open: raise the limit (ulimit -n), or let the file "
+               "be until metashard_materialise() was called",
+               file->path, strerror(error));
+    else
+        ms_log(MS_ERROR,
+               "%s: its file system does not have it any more (%s), but its bytes are needed; the "
+               "copied bytes are lost: let the file be where it comes from, or call "
+               "metashard_materialise() before it is deleted there",
+               file->path, strerror(error));
+}
+
+static void log_unreadable(const struct ms_source_failure *failure)
+{
+    const bool is_deleted = failure->error == ESTALE || failure->error == ENOENT;
+    ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s%s", failure->file->path, failure->bytes,
+           (unsigned long long)failure->offset,
+           failure->error != 0 ? strerror(failure->error) : "the file ends before them",
+           is_deleted ? "; it was deleted where it comes from, and the copied bytes are lost" : "");
+}
+
 void ms_source_log_failure(const struct ms_source_failure *failure)
 {
     const struct ms_source *file = failure->file;
     switch (failure->kind) {
     case MS_SOURCE_GIVEN_UP:
         ms_log(MS_ERROR,
-               "%s: it was opened for writing after the program copied it to the device; bytes "
-               "that got no memory then, because the plan gives them to other ranks, are lost",
+               "%s: it was opened for writing, or deleted, after the program copied it to the "
+               "device; bytes that got no memory then, because the plan gives them to other ranks, "
+               "are lost",
                file->path);
         return;
     case MS_SOURCE_LOST:
-        ms_log(MS_ERROR, "%s: the shim's descriptor of it is gone (%s), but its bytes are needed",
-               file->path, strerror(failure->error));
+        log_loss(file, failure->error);
         return;
     case MS_SOURCE_CHANGED:
         log_change(file, &failure->now);
@@ -178,9 +324,7 @@ void ms_source_log_failure(const struct ms_source_failure *failure)
                file->path);
         return;
     case MS_SOURCE_UNREADABLE:
-        ms_log(MS_ERROR, "%s: cannot read %zu bytes at %llu: %s", file->path, failure->bytes,
-               (unsigned long long)failure->offset,
-               failure->error != 0 ? strerror(failure->error) : "the file ends before them");
+        log_unreadable(failure);
         return;
     }
 }
@@ -197,11 +341,14 @@ struct wanted_bytes {
 static void read_bytes(void *argument)
 {
     struct wanted_bytes *wanted = argument;
+    if (!ms_source_begin_use(wanted->file, &wanted->failure))
+        return;
     wanted->is_read =
         ms_source_read_now(wanted->file, wanted->offset, wanted->buffer, wanted->bytes,
                            &wanted->failure) &&
         ms_source_check(wanted->file, &wanted->failure) &&
         (wanted->bytes == 0 || ms_source_check_mappings(wanted->file, &wanted->failure));
+    ms_source_end_use(wanted->file);
 }
 
 static CUresult read_file(const struct ms_source *file, uint64_t offset, void *buffer, size_t bytes)

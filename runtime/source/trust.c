@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <linux/magic.h>
+#include <stdatomic.h>
 #include <sys/statfs.h>
 
 #include "runtime/source/descriptor.h"
@@ -35,12 +36,17 @@ static int64_t age_ns(const struct timespec *now, struct timespec then)
     return (now->tv_sec - then.tv_sec) * SECOND_NS + (now->tv_nsec - then.tv_nsec);
 }
 
+bool ms_trust_is_unwritten(const struct stat *then, const struct stat *now)
+{
+    return then->st_size == now->st_size && same_time(then->st_mtim, now->st_mtim);
+}
+
 /* The change time shows a modification time that was set back. Another link count (unlink) is the
  * one innocent reason for a new change time. */
 bool ms_trust_is_unchanged(const struct stat *then, const struct stat *now)
 {
     return then->st_dev == now->st_dev && then->st_ino == now->st_ino &&
-           then->st_size == now->st_size && same_time(then->st_mtim, now->st_mtim) &&
+           ms_trust_is_unwritten(then, now) &&
            (same_time(then->st_ctim, now->st_ctim) || then->st_nlink != now->st_nlink);
 }
 
@@ -159,31 +165,57 @@ enum ms_writers ms_trust_ask_for_writers(int descriptor)
     return ms_trust_is_overlay(descriptor) ? MS_WRITERS_UNKNOWN : MS_NO_WRITER;
 }
 
-/* On a file system in memory. */
-static bool is_in_memory(int descriptor)
+bool ms_trust_is_in_memory(int descriptor)
 {
     const uint32_t type = type_of(descriptor);
     return type == TMPFS_MAGIC || type == HUGETLBFS_MAGIC;
 }
 
+static _Atomic bool was_not_asked;
+
+static bool has_times(const struct stat *stat)
+{
+    return stat->st_mtim.tv_sec != 0 || stat->st_ctim.tv_sec != 0;
+}
+
+bool ms_trust_look(int descriptor, struct stat *stat_out)
+{
+    struct stat kept;
+    if (!ms_file_stat_cached(descriptor, &kept) || !ms_file_stat(descriptor, stat_out))
+        return false;
+    const bool is_overlay = ms_trust_is_overlay(descriptor);
+    if (ms_trust_is_local(descriptor) && !is_overlay)
+        return true;
+    if (!ms_file_stat_asks() && !is_overlay) {
+        atomic_store(&was_not_asked, true);
+        return false;
+    }
+    return has_times(stat_out) && ms_trust_is_unchanged(&kept, stat_out);
+}
+
+bool ms_trust_was_not_asked(void)
+{
+    return atomic_exchange(&was_not_asked, false);
+}
+
 bool ms_trust_hides_stores(int descriptor)
 {
-    if (!is_in_memory(descriptor))
+    if (!ms_trust_is_in_memory(descriptor))
         return false;
     const long seals = syscall(SYS_fcntl, descriptor, F_GET_SEALS);
     return seals < 0 || (seals & F_SEAL_WRITE) == 0;
 }
 
-/* The kernel does not count writers of a memfd: a file without a name there may have some. */
+/* Who has deleted a file wants its space as soon as the program has it neither open nor mapped. And
+ * the kernel does not count writers of a memfd: a file without a name in memory may have some. */
 bool ms_trust_is_in_use(int descriptor, const struct stat *stat)
 {
     if (ask_for_locks(descriptor) == YES)
         return true;
     const bool hides_stores = ms_trust_hides_stores(descriptor);
-    if (!hides_stores && is_in_memory(descriptor))
+    if (!hides_stores && ms_trust_is_in_memory(descriptor))
         return false; /* sealed */
-    return (hides_stores && stat->st_nlink == 0) ||
-           ms_trust_ask_for_writers(descriptor) == MS_WRITER;
+    return stat->st_nlink == 0 || ms_trust_ask_for_writers(descriptor) == MS_WRITER;
 }
 
 /* The upper file's change time is not before the copy-up. */

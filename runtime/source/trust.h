@@ -19,6 +19,9 @@
 /* True if the content is the same by size and times. */
 bool ms_trust_is_unchanged(const struct stat *then, const struct stat *now);
 
+/* True if the content is the same by size and modification time. */
+bool ms_trust_is_unwritten(const struct stat *then, const struct stat *now);
+
 /*
  * True if a write after `now` must change a time: both are older than a tick of their clock, which
  * is taken as 20 ms, or 2 s if neither has a fraction of a second (vfat, ext3, Lustre, HFS+).
@@ -37,7 +40,8 @@ bool ms_trust_is_local_type(uint32_t type);
 
 /*
  * True if somebody may be using the file: it has a POSIX or OFD lock, also of this process (as of a
- * database), or a writer, which the kernel reports for local files of this user (F_SETLEASE).
+ * database), or a writer, which the kernel reports for local files of this user (F_SETLEASE); or no
+ * name, and is not sealed.
  */
 bool ms_trust_is_in_use(int descriptor, const struct stat *stat);
 
@@ -63,6 +67,21 @@ enum ms_writers { MS_NO_WRITER, MS_WRITER, MS_WRITERS_UNKNOWN };
 enum ms_writers ms_trust_ask_for_writers(int descriptor);
 
 bool ms_trust_is_overlay(int descriptor);
+
+/* True on tmpfs and hugetlbfs. Only there a handler of the program (userfaultfd) may give a mapping
+ * pages that are not the file's. */
+bool ms_trust_is_in_memory(int descriptor);
+
+/*
+ * Gets what the file system says of the file. False if a change would not show: on a file system
+ * of other machines, which may be below an overlay, the file must have times, and they must be what
+ * the kernel keeps: if not, it has changed behind the kernel, whose pages of it may be older. Where
+ * nobody can be asked, false there, but not for overlays.
+ */
+bool ms_trust_look(int descriptor, struct stat *stat_out);
+
+/* True if since the last call a file was refused because nobody can be asked. For any thread. */
+bool ms_trust_was_not_asked(void);
 
 /* True on an overlay, if a copy-up may have happened since the process began: then a mapping may be
  * of another file than the descriptor. */

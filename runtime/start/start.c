@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/log.h"
@@ -16,7 +17,6 @@
 #include "runtime/control/control.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
-#include "runtime/hashes/hashes.h"
 #include "runtime/kernel/rules.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
@@ -42,13 +42,10 @@ static void start(void)
     /* If the kernel cannot wipe the page (before Linux 4.14), fork() at least is covered. */
     if (madvise(&ms_hot, sizeof(ms_hot), MADV_WIPEONFORK) != 0)
         pthread_atfork(NULL, NULL, become_inert);
-    ms_hashes_start();
-    if (ms_hashes_is_reference)
-        return;
     ms_state_prepare(&ms_config);
     ms_publish_set_namer(ms_shard_name_of);
     ms_source_start();
-    ms_lease_start(ms_config.leases ? ms_answer_file_write : NULL);
+    ms_lease_start(ms_config.leases, ms_answer_file_write, ms_answer_file_deletion);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
     if (ms_config.kernel_rules[0] != '\0')
         ms_rules_read(ms_config.kernel_rules);
@@ -137,8 +134,14 @@ static void log_plan(void)
 static void write_dump(const char *path)
 {
     size_t bytes;
+    struct stat stat_;
     const void *page = ms_state_page(&bytes);
-    const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (stat(path, &stat_) == 0 && S_ISFIFO(stat_.st_mode)) {
+        ms_log(MS_WARN, "METASHARD_DUMP: %s is a pipe: expected a regular file", path);
+        return;
+    }
+    /* O_NONBLOCK: if it has become a pipe */
+    const int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0600);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
     int error = file == NULL ? errno : page == NULL ? ENOMEM : 0;
     struct ms_quiet quiet;

@@ -15,3 +15,7 @@ extern _Thread_local const char *ms_caller_kernel __attribute__((tls_model("init
 /* Why bytes are materialised on this thread now (enum ms_reason of state/format.h); 0: because the
  * call needs them. A function that sets it restores the old value. */
 extern _Thread_local uint32_t ms_caller_reason __attribute__((tls_model("initial-exec")));
+
+/* How many calls of the shim this thread is in. In a signal handler: those that it interrupted,
+ * whose locks and claims nobody gives up before the handler ends. */
+extern _Thread_local uint32_t ms_calls_inside __attribute__((tls_model("initial-exec")));

@@ -126,6 +126,11 @@ static const struct {
          "weights are sharded, or give it device memory."},
     [MS_REASON_UNMATCHED] = {"no tensor of the program matches this entry", NULL},
     [MS_REASON_AMBIGUOUS] = {"more than one block matches this entry", NULL},
+    [MS_REASON_UNEXAMINED] =
+        {"work that was queued before",
+         "%c got memory at once, because work was queued that the shim had not examined, and that "
+         "may find the new address before it ends. With a cuCtxSynchronize before loading, it can "
+         "be deferred."},
 };
 
 const char *ms_reason_text(uint32_t reason)

@@ -208,6 +208,7 @@ enum ms_reason {
     MS_REASON_PAGEABLE_REACH,
     MS_REASON_UNMATCHED, /* an entry of a plan */
     MS_REASON_AMBIGUOUS,
+    MS_REASON_UNEXAMINED,
     MS_REASON_COUNT
 };
 

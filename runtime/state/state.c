@@ -24,6 +24,7 @@
 _Thread_local const char *ms_caller = NULL;
 _Thread_local const char *ms_caller_kernel = NULL;
 _Thread_local uint32_t ms_caller_reason = 0;
+_Thread_local uint32_t ms_calls_inside = 0;
 
 /* Records of any type are copied by these. */
 typedef uint64_t __attribute__((may_alias)) word;

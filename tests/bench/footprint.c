@@ -20,7 +20,7 @@
 
 #include "runtime/calls/calls.h"
 #include "runtime/kernel/call.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/start/start.h"
 #include "runtime/state/counters.h"
 
@@ -80,6 +80,12 @@ static CUresult record_event(CUevent event, CUstream stream)
     return CUDA_SUCCESS;
 }
 
+static CUresult record_context(CUcontext context, CUevent event)
+{
+    (void)context, (void)event;
+    return CUDA_SUCCESS;
+}
+
 static CUresult query_event(CUevent event)
 {
     (void)event;
@@ -118,6 +124,8 @@ static void use_counted_driver(void)
 {
     ms_driver.event_create = create_event;
     ms_driver.event_record = record_event;
+    ms_driver.ctx_record_event = record_context;
+    ms_driver.event_synchronize = query_event;
     ms_driver.event_query = query_event;
     ms_driver.event_destroy = query_event;
     ms_driver.mem_address_reserve = reserve;
@@ -385,7 +393,13 @@ static void weigh_allocations(void)
     free(addresses);
 }
 
-/* A file that the program maps and copies from; it has no name any more. */
+static void remove_file(__attribute__((unused)) int status, void *path)
+{
+    unlink(path);
+    free(path);
+}
+
+/* A file that the program maps and copies from; it goes when the program ends. */
 static const unsigned char *map_file(const char *folder)
 {
     unsigned char bytes[TENSOR_BYTES];
@@ -399,8 +413,8 @@ static const unsigned char *map_file(const char *folder)
     void *mapped = mmap(NULL, sizeof(bytes), PROT_READ, MAP_PRIVATE, file, 0);
     must(mapped != MAP_FAILED, "mmap");
     close(file);
-    unlink(path);
-    usleep(50000); /* a file that was changed just now is not trusted yet */
+    on_exit(remove_file, strdup(path)); /* what has no name is copied at once */
+    usleep(50000);                      /* a file that was changed just now is not trusted yet */
     return mapped;
 }
 

@@ -27,7 +27,7 @@
 #include "runtime/calls/calls.h"
 #include "runtime/fill/evict.h"
 #include "runtime/kernel/call.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "runtime/plan/plan.h"
 #include "runtime/start/start.h"
 #include "runtime/state/counters.h"
@@ -96,6 +96,12 @@ static CUresult record_event(CUevent event, CUstream stream)
     return CUDA_SUCCESS;
 }
 
+static CUresult record_context(CUcontext context, CUevent event)
+{
+    (void)context, (void)event;
+    return CUDA_SUCCESS;
+}
+
 static CUresult query_event(CUevent event)
 {
     (void)event;
@@ -106,6 +112,8 @@ static void use_idle_streams(bool idle)
 {
     ms_driver.event_create = idle ? create_event : cuEventCreate;
     ms_driver.event_record = idle ? record_event : cuEventRecord;
+    ms_driver.ctx_record_event = idle ? record_context : cuCtxRecordEvent;
+    ms_driver.event_synchronize = idle ? query_event : cuEventSynchronize;
     ms_driver.event_query = idle ? query_event : cuEventQuery;
     ms_driver.event_destroy = idle ? query_event : cuEventDestroy_v2;
 }
@@ -454,7 +462,13 @@ done:
 #define FILE_TENSORS ((size_t)8192)
 static const char *folder;
 
-/* A file with `bytes` of data, mapped as a loader does; it has no name any more. */
+static void remove_file(__attribute__((unused)) int status, void *path)
+{
+    unlink(path);
+    free(path);
+}
+
+/* A file with `bytes` of data, mapped as a loader does; it goes when the program ends. */
 static const unsigned char *map_file(size_t bytes)
 {
     static uint32_t words[1 << 18];
@@ -472,8 +486,8 @@ static const unsigned char *map_file(size_t bytes)
     void *mapped = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
     must(mapped != MAP_FAILED, "mmap");
     close(file);
-    unlink(path);
-    usleep(50000); /* a file that was changed just now is not trusted yet */
+    on_exit(remove_file, strdup(path)); /* what has no name is copied at once */
+    usleep(50000);                      /* a file that was changed just now is not trusted yet */
     return mapped;
 }
 

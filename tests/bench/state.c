@@ -143,6 +143,12 @@ static void measure(const struct way *way, double scale)
     fflush(stdout);
 }
 
+static void remove_file(__attribute__((unused)) int status, void *path)
+{
+    unlink(path);
+    free(path);
+}
+
 static void make_file(const char *folder)
 {
     char path[400];
@@ -155,8 +161,8 @@ static void make_file(const char *folder)
     must(fsync(file) == 0, "fsync");
     mapped = mmap(NULL, FILE_MIB * MIB, PROT_READ, MAP_PRIVATE, file, 0);
     must(mapped != MAP_FAILED, "mmap");
-    unlink(path);
-    usleep(50000); /* a file that was changed just now is not trusted yet */
+    on_exit(remove_file, strdup(path)); /* what has no name is copied at once */
+    usleep(50000);                      /* a file that was changed just now is not trusted yet */
 }
 
 int main(int argc, char **argv)

@@ -82,15 +82,14 @@ def over_shard(figures):
 
 
 def nccl_in_mib(text):
-    lines = [line[2:] for line in text.splitlines() if line.startswith("# ")]
-    heads = [line for line in lines if line.startswith("flow ")]
-    for line in lines:
-        words = re.split(r"\s{2,}", line.strip())
-        if not heads or len(words) != len(re.split(r"\s{2,}", heads[0].strip())) or words[0] == "flow":
+    lines = [re.split(r"\s{2,}", line[2:].strip()) for line in text.splitlines() if line.startswith("# ")]
+    heads = [words for words in lines if words[0] == "flow"]
+    for words in lines:
+        if not heads or len(words) != len(heads[0]) or words[0] == "flow":
             continue
         # Figures with slashes between them, or one that is that of all ways.
-        for at, what in ((3, "peak memory of a rank but 0"), (8, "bytes received by one")):
-            figures = words[at].split(" / ")
+        for column, what in (("peak of others", "peak memory of a rank but 0"), ("into one", "bytes received by one")):
+            figures = words[heads[0].index(column)].split(" / ")
             yield f"{words[0]}: {what}", words[1], words[2], figures * len(WAYS) if len(figures) == 1 else figures
 
 
@@ -254,8 +253,7 @@ PAGE = """# Benchmarks, simulated driver
 Made by `ninja -C build benchmark-results` (`meson test --benchmark`, then `tests/bench/table.py --write`) on {date}:
 {machine}. {settings}The simulated driver and the simulated NCCL are both of this repository; no figure here is one of a GPU, and
 every one is a ratio. Where times or rates are compared, the machine did other work as well: on average {load:.0f} threads
-wanted its cores. What uses several threads, as filling memory does, then looks worse than it is;
-[plans-simulated.md](plans-simulated.md) has that of a machine that did nothing else.
+wanted its cores. What uses several threads, as filling memory does, then looks worse than it is.
 
 ## Against the ideal
 

@@ -51,7 +51,7 @@ def parse():
     for name in ("programs", "kernels", "plan", "preload", "driver", "nccl"):
         parser.add_argument("--" + name, required=True)
     options = parser.parse_args()
-    options.granule, options.bucket, options.shim = 64 << 10, 1 << 20, {}
+    options.granule, options.bucket, options.shim, options.users = 64 << 10, 1 << 20, {}, False
     return options
 
 

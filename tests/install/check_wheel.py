@@ -66,7 +66,6 @@ with warnings.catch_warnings(record=True) as caught:
     metashard.plan(PLAN)
     must(cuda.cuMemsetD8_v2(memory, 1, ctypes.c_size_t(BYTES)))
     metashard.materialise()
-    metashard.mark("here")
     status = metashard.status()
     metashard.unname(Tensor())
 errors = [error_of(metashard.name, Tensor(4096), "far"), error_of(metashard.name, Tensor(is_contiguous=False), "rows"),
@@ -165,7 +164,7 @@ def check_paths(there):
     check("each tool is run", [there.run(tool, "--help").stdout.split("\n")[0].split()[:2] for tool in ("plan", "dump", "verify")],
           [["usage:", "metashard-plan"], ["usage:", "metashard-dump"], ["usage:", "metashard-verify"]])
     done = run([there.program("metashard-verify"), "--", "true"], PATH=os.path.dirname(there.program("x")) + ":" + os.environ["PATH"])
-    check("metashard-verify finds the library", ("libmetashard.so" in done.stderr, "runs under" in done.stderr), (False, True))
+    check("metashard-verify finds the library", ("libmetashard.so" in done.stderr, "nothing was compared" in done.stderr), (False, True))
     return library
 
 

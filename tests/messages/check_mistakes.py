@@ -46,6 +46,9 @@ def make_place(folder, job, kernels, preload, tools):
     write(folder + "/negative.json", plan(tensors=[{"name": "*", "placements": {"dp": {"shard": -1}}}]))
     write(folder + "/other.json", plan(tensors=[{"name": "third.weight", "placements": {"dp": {"shard": 0}}}]))
     write(folder + "/rules.txt", "write-only\tfill32\nwrite-mostly\tfill64\n")
+    os.mkfifo(folder + "/pipe")
+    with open(write(folder + "/long.txt", "run\tfill32\n"), "ab") as file:
+        file.truncate(1 << 40)
     write(folder + "/notes.txt", "no checkpoint\n")
     write(folder + "/old.state", b"nonsense")
     os.makedirs(folder + "/empty")

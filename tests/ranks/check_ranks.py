@@ -93,11 +93,12 @@ def plan_file(folder):
 
 
 def check_waits(folder, preload, start):
-    """Before and behind what is loaded: the communicator tells the rank, and the rank's rows are there."""
+    """Before and behind what is loaded: the communicator tells the rank, and the rank's rows are there when they are
+    asked for."""
     for number, before in enumerate((True, False)):
         def steps(rank, identity):
             made, load = ["communicator", WORLD, rank, identity], ["load", start, start + SIZE]
-            return [made, load] if before else [load, made]
+            return [*([made, load] if before else [load, made]), ["materialise"]]
         for rank, (results, dump, lines) in enumerate(run(folder, f"waits{number}", steps, preload, plan_file(folder))):
             expect(all(result == [0, None] for result in results), f"rank {rank}: {results}")
             seen = dump.get("plan", {})

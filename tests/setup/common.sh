@@ -55,6 +55,9 @@ clang-format-14 command -v clang-format-14
 clang-tidy     command -v clang-tidy
 cppcheck       command -v cppcheck
 valgrind       command -v valgrind
+libfuse3-dev   pkg-config --exists fuse3
+fuse3          command -v fusermount3
+bindfs         command -v bindfs
 strace         command -v strace
 gdb            command -v gdb
 gcc-aarch64-linux-gnu command -v aarch64-linux-gnu-gcc

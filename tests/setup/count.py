@@ -2,31 +2,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """count.py NAME=LOG...: counts the test cases in meson's JSON logs.
 
-A test that speaks TAP counts with its cases, any other as one. Failed cases are named. The last line
-is "N passed, N failed", or "N passed, N failed, N skipped". Exit status 1 when a case failed, or
-when nothing ran.
+A test that speaks TAP counts with its cases, any other as one. Failed cases are named, with what they
+said, after what was skipped and the counts of each build. The last line is "N passed, N failed", or
+"N passed, N failed, N skipped". Exit status 1 when a case failed, or when nothing ran.
 """
+import itertools
 import json
 import re
 import sys
 
 CASE = re.compile(r"^(not )?ok\b\s*(\d*)\s*([^#]*)(#\s*SKIP.*)?", re.I)
+SAID = 12  # lines of what a failed case said
+
+
+def last_words(test, *streams):
+    return "".join(test.get(stream, "") for stream in streams).splitlines()[-SAID:]
 
 
 def cases_of(test):
-    """(name, outcome) for each case; outcome is passed, failed or skipped."""
+    """(name, outcome, what it said) for each case; outcome is passed, failed or skipped."""
     cases = []
-    for line in test.get("stdout", "").splitlines():
+    lines = test.get("stdout", "").splitlines()
+    for i, line in enumerate(lines):
         match = CASE.match(line)
         if match:
             outcome = "failed" if match[1] else "skipped" if match[4] else "passed"
-            cases.append((match[3].strip(), outcome))
+            said = itertools.takewhile(lambda line: line.startswith("#"), lines[i + 1:])
+            cases.append((match[3].strip(), outcome, list(said)[:SAID] or last_words(test, "stderr")))
     result = test["result"]
     good = result in ("OK", "EXPECTEDFAIL", "SKIP")
     if not cases:
-        cases = [("", "skipped" if result == "SKIP" else "passed" if good else "failed")]
-    elif not good and all(outcome != "failed" for _, outcome in cases):
-        cases.append((f"ended with {result}", "failed"))
+        cases = [("", "skipped" if result == "SKIP" else "passed" if good else "failed", last_words(test, "stdout", "stderr"))]
+    elif not good and all(outcome != "failed" for _, outcome, _ in cases):
+        cases.append((f"ended with {result}", "failed", last_words(test, "stdout", "stderr")))
     return cases
 
 
@@ -41,20 +49,23 @@ def tests_of(path):
 
 def main():
     totals = {"passed": 0, "failed": 0, "skipped": 0}
+    failures = []
     for argument in sys.argv[1:]:
         build, path = argument.split("=", 1)
         counts = dict.fromkeys(totals, 0)
         for test in tests_of(path):
-            for name, outcome in cases_of(test):
+            for name, outcome, said in cases_of(test):
                 counts[outcome] += 1
                 if outcome == "failed":
-                    print(f"FAILED {build}: {test['name']}: {name}")
+                    failures += [f"FAILED {build}: {test['name']}: {name}", *("    " + line for line in said)]
                 if outcome == "skipped":
                     print(f"skipped {build}: {test['name']}: {name}")
         print(f"{build}: {counts['passed']} passed, {counts['failed']} failed, "
               f"{counts['skipped']} skipped")
         for outcome, count in counts.items():
             totals[outcome] += count
+    for line in failures:
+        print(line)
     skipped = f", {totals['skipped']} skipped" if totals["skipped"] else ""
     print(f"{totals['passed']} passed, {totals['failed']} failed{skipped}")
     return totals["failed"] > 0 or totals["passed"] == 0

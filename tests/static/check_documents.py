@@ -82,7 +82,52 @@ def check_variables(page, text, known):
         faults.append(f"{os.path.relpath(page, SOURCE)}: no variable in runtime/config/options.def: {name}")
 
 
+# The contract, wherever it stands, and the table of its exceptions.
+CONTRACT = re.compile(r"(?:every|no)\s+byte\s+(?:that\s+)?(?:a|the)\s+program\s+can\s+observe|ever\s+silently\s+different", re.I)
+EXCEPTIONS = "Where it can be silently different"
+ANCHOR = "#where-it-can-be-silently-different"
+SHOWN_BY = re.compile(r"\[[^\]]*\]\((\S+)\): `([^`]+)`")
+
+
+def check_contract(page, text):
+    """Whoever promises that nothing is different names the table of exceptions."""
+    where = os.path.relpath(page, SOURCE)
+    if CONTRACT.search(text) and ANCHOR not in text and EXCEPTIONS not in text:
+        faults.append(f"{where}: promises what the program can observe, and does not name '{EXCEPTIONS}' of docs/limits.md")
+    return CONTRACT.search(text) is not None
+
+
+def check_exceptions():
+    """What is silent stands in that table of docs/limits.md alone; each row names a test that is there."""
+    page = os.path.join(SOURCE, "docs", "limits.md")
+    head, table, rest = re.fullmatch(rf"(.*?\n)(## {EXCEPTIONS}\n.*?)(\n## .*)", read(page), re.S).groups()
+    for line in (head + rest).replace(ANCHOR, "").splitlines():
+        if "silent" in line.lower():
+            faults.append(f"docs/limits.md: silent, and not in the table: {line}")
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    for row in rows:
+        shown = SHOWN_BY.search(row.split(" | ")[-1])
+        path = os.path.normpath(os.path.join(os.path.dirname(page), shown[1])) if shown else ""
+        if not os.path.isfile(path) or shown[2] not in read(path):
+            faults.append(f"docs/limits.md: a row of the table names no test that is there: {row[:60]}...")
+    return len(rows)
+
+
+# Pages that compare memory or bytes without and with the preload.
+COMPARED = ("allocators-simulated", "flows-simulated", "nccl-simulated", "scale-simulated", "serving-simulated", "systems-default-simulated",
+            "systems-large-simulated", "systems-simulated", "training")
+
+
+def check_settings():
+    """A figure that nobody can place is none: each page says at which settings it was made."""
+    for page in COMPARED:
+        if not re.search(r"Settings of the\s+preload: (every variable has its default|METASHARD_\w+=)",
+                         read(os.path.join(SOURCE, "docs", "results", page + ".md"))):
+            faults.append(f"docs/results/{page}.md: expected \"Settings of the preload: ...\", from the run's own record")
+
+
 def main():
+    check_settings()
     table = read(os.path.join(SOURCE, "runtime", "config", "options.def"))
     variables = set(re.findall(r"^MS_OPTION\(\w+, \w+, (METASHARD\w*),", table, re.M))
     known = messages()
@@ -90,7 +135,10 @@ def main():
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "*.md"))),
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md")))]
     manuals = sorted(glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]")))
-    links = quoted = 0
+    links = quoted = promises = 0
+    for page in documents + manuals:
+        promises += check_contract(page, read(page))
+    rows = check_exceptions()
     for page in documents:
         text = read(page)
         links += check_links(page, text)
@@ -99,8 +147,8 @@ def main():
         # What a message says of a variable that is none is no claim that there is one.
         check_variables(page, re.sub(r"^.* is not a variable of MetaShard.*$", "", read(page), flags=re.M),
                         variables)
-    if links == 0 or quoted == 0 or not known or not variables:
-        faults.append(f"looked at {links} links, {quoted} messages of {len(known)}, {len(variables)} variables")
+    if links == 0 or quoted == 0 or not known or not variables or promises < 4 or rows == 0:
+        faults.append(f"looked at {promises} promises, {rows} exceptions, {links} links, {quoted} messages of {len(known)}, {len(variables)} variables")
     print("\n".join(faults) or f"{links} links, {quoted} messages and the variables of {len(documents)} documents and "
           f"{len(manuals)} manual pages are there")
     return len(faults) > 0

@@ -4,7 +4,9 @@
 
 Every function that cuda.h declares, and every symbol that the toolkit's stub of libcuda exports
 where it is given, must have a row in shim/entries.def, and every row must stand for one of them: a
-new CUDA cannot slip by. The committed list of CUDA 13.0's exports must be covered exactly. And every
+new CUDA cannot slip by. The committed lists of CUDA 13.0's exports, and of what cuda.h of 13.1 to 13.5
+added, must be covered exactly. No row is newer than the table says it is. The spare thunks are enough
+for all that libraries look up, even if a driver were so new that the table knew none of it. And every
 row must give a reason that says something: that a call is passed on is a claim, not a default.
 """
 import os
@@ -20,6 +22,9 @@ ROW = (r"MS_ENTRY\((?P<class_>OWN|OBSERVE|SEAL|FORWARD), (?P<symbol>\w+), (?P<ba
        r"(?P<version>\d+), (?P<per_thread>[01])(?:,\s+(?P<reason>\w+|\"[^\"\n]*\"))?\)$")
 TWINS = re.compile(r'^MS_ENTRY_TWINS\((\w+), (\w+), (\w+), (\d+), (\w+), (\d+),\s+(\w+|"[^"\n]*")\)$', re.M)
 SHORTEST_REASON = 20
+DATA = os.path.join(SOURCE, "tests", "simcuda", "data")
+# What libcudart 13.5.37, cuda-bindings 13.5.0 and NCCL 2.30.7 look up: the names in their files (strings).
+LOOKED_UP = ("libcudart-13.5-names.txt", "cuda-bindings-13.5-names.txt", "nccl-2.30.7-names.txt")
 
 
 class Row:
@@ -78,6 +83,29 @@ def simulated():
         return re.findall(r"^SIM_FUNCTION\((\w+), (\w+), (\d+), ([01])\)$", file.read(), re.M)
 
 
+def read_names(file):
+    with open(os.path.join(DATA, file)) as names:
+        return set(names.read().split())
+
+
+def constant(file, pattern):
+    with open(os.path.join(SOURCE, "shim", file)) as source:
+        return int(re.search(pattern, source.read(), re.M)[1])
+
+
+def check_spare_thunks(rows):
+    """Each name, and its per-thread twin where it has one, may need a thunk."""
+    names = set().union(*map(read_names, LOOKED_UP))
+    needed = len(names) + sum(row.per_thread == "1" and row.base in names for row in rows)
+    count = constant("entries.h", r"MS_SPARE_COUNT = (\d+)")
+    print(f"{len(names)} names are looked up, {needed} functions, {count} spare thunks; the table does not know "
+          f"{len(names - {row.base for row in rows} - {row.symbol for row in rows})}")
+    faults = [f"{count} spare thunks, {needed} are needed"] if count < needed else []
+    if constant("trampoline.S", r"^#define SPARE_COUNT (\d+)$") != count:
+        faults.append("SPARE_COUNT of shim/trampoline.S is not MS_SPARE_COUNT of shim/entries.h")
+    return faults
+
+
 def main():
     rows = read_rows()
     symbols = [row.symbol for row in rows]
@@ -86,10 +114,15 @@ def main():
                f'"{row.reason}"' for row in rows if len(row.reason) < SHORTEST_REASON]
     faults += [f"{row.symbol} does not begin with its base {row.base}, as shim/entries.h has it"
                for row in rows if not row.symbol.startswith(row.base)]
-    with open(os.path.join(SOURCE, "tests", "simcuda", "data", "cuda13-stub-exports.txt")) as file:
-        listed = set(file.read().split())
+    listed, added = read_names("cuda13-stub-exports.txt"), read_names("cuda-13.5-added.txt")
     faults += [f"{name} is exported by CUDA 13.0 and has no row" for name in listed - set(symbols)]
-    faults += [f"{name} has a row but is no export of CUDA 13.0" for name in set(symbols) - listed]
+    faults += [f"{name} is in cuda.h of CUDA 13.5 and has no row" for name in added - set(symbols)]
+    faults += [f"{name} has a row but is no export of CUDA 13.0, and not in cuda.h of 13.5"
+               for name in set(symbols) - listed - added]
+    newest = constant("entries.h", r"MS_TABLE_VERSION = (\d+)")
+    faults += [f"{row.symbol} is of {row.version}, MS_TABLE_VERSION of shim/entries.h is {newest}"
+               for row in rows if int(row.version) > newest]
+    faults += check_spare_thunks(rows)
     header = declared(sys.argv[1])
     if len(header) < 500:
         faults.append(f"{sys.argv[1]}: only {len(header)} declarations found, that cannot be right")

@@ -30,7 +30,7 @@ EXCEPTIONS = {
 }
 
 # From above to below. Folders of one floor know nothing of each other.
-FLOORS = [["shim"], ["runtime/start"], ["runtime/control"], ["runtime/collective"], ["runtime/calls"], ["runtime/hashes"], ["runtime/selfcheck"], ["runtime/fill"],
+FLOORS = [["shim"], ["runtime/start"], ["runtime/control"], ["runtime/collective"], ["runtime/calls"], ["runtime/selfcheck"], ["runtime/fill"],
           ["runtime/shard"], ["runtime/memory"], ["runtime/plan", "runtime/source"],
           ["runtime/checkpoint", "runtime/state", "runtime/kernel"],
           ["runtime/document", "runtime/config", "runtime/driver"], ["runtime/base"]]

@@ -19,8 +19,12 @@ CLASSES = {
 }
 HEAD = """# Entry points
 
-Every symbol that `libcuda.so.1` of CUDA 13.0 exports has one class and a reason for it. A function
-that is not listed here is sealed when a program looks it up. `tests/static/entries_page.py --write`
+Every symbol that `libcuda.so.1` of CUDA 13.0 exports, and every function that `cuda.h` of 13.1 to
+13.5 added, has one class and a reason for it. A function that is not listed here is sealed when a
+program looks it up, and so is a newer ABI of a name that is. If a driver returns an address that it
+does not export under any listed name, the function of the newest listed ABI that the version allows
+stands in for it where no other can be meant: the version is older than 13.5 (of 13.5 itself, a later
+`cuda.h` may know more), and the driver exports that function. `tests/static/entries_page.py --write`
 makes this page from `shim/entries.def`, the table that also makes the shim's entry points. Symbols
 that differ only in their suffix and are treated alike share a row: the first in full, the others by
 their suffix. *Allocation* here means one that the shim defers. A kernel that is given *tracked*

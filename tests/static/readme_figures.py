@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""readme_figures.py [--write]: the figures of README.md, from docs/results/benchmarks-simulated.md.
+"""readme_figures.py [--write]: the figures of README.md, from docs/results.
 
 The README's tables stand between marks and are made here, whole. Figures in its sentences are those of SENTENCES. Any other
 number in its text must be one of OTHER_NUMBERS, so that no figure stands there that nothing recorded.
@@ -15,6 +15,7 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 README = "README.md"
 RESULTS = os.path.join("docs", "results", "benchmarks-simulated.md")
 SCALE = os.path.join("docs", "results", "scale-simulated.md")
+WIRE = os.path.join("docs", "results", "nccl-simulated.md")
 FLOWS = os.path.join("docs", "results", "flows-simulated.md")
 BEGIN, END = "<!-- Made by tests/static/readme_figures.py --write: {} -->\n", "<!-- until here -->\n"
 RANKS = "8"  # of the tables
@@ -29,13 +30,10 @@ TORCH = (
     ("tensor parallel with uneven shards, loaded by DCP", ["tensor parallel, uneven, loaded by DCP"]),
     ("model built on the host", ["model on the host, then fully_shard"]),
 )
-NCCL = (
-    ("FSDP1, `sync_module_states`, coalesced", "FSDP1, coalesced"),
-    ("`set_model_state_dict(broadcast_from_rank0)`", "broadcast_from_rank0"),
-    ("the same, tensor parallel: cut by columns", "broadcast_from_rank0, by columns"),
-    ("accelerate, FSDP2", "accelerate, FSDP2"),
-    ("DeepSpeed, `zero.Init`", "zero.Init"),
-)
+# Flows of the page over NCCL that the README shows, by their names there.
+NCCL = ("FSDP1, `sync_module_states`, unit by unit", "`set_model_state_dict(broadcast_from_rank0)`",
+        "the same, tensor parallel: cut by columns", "accelerate, FSDP2", "DeepSpeed, `zero.Init`",
+        "broadcast of each tensor, used in place")
 # The README's word for a case of tests/frameworks/scale, its name there, and its row.
 LARGE = (
     ("Llama 70B, loaded from safetensors", "70B-load", "70B, safetensors, from the mapping"),
@@ -44,7 +42,7 @@ LARGE = (
     ("Llama 405B, initialised on the device", "405B-scratch", "405B, from scratch on the device, then `fully_shard`"),
 )
 NUMBER = re.compile(r"(?<![\w.-])\d[\d.,]*")
-OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 and 13.0", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "from rank 0 (FSDP", "PyTorch 2.15 on it", "device of 80 GiB",
+OTHER_NUMBERS = ("Debian 12 or 13, or Ubuntu 24.04", "C compiler and Python 3;", "imitates 12.9 to 13.5", "meson 1.0", "CUDA\n13, or of 12.4", "Where rank 0 sends", "from rank 0 (FSDP", "receive the model from rank 0,", "Rank 0 takes", "less than 2 MiB, the least", "PyTorch 2.15 on it", "device of 80 GiB",
                  "the worst rank but 0", "Apache License 2.0")
 WORDS = {"4": "four", "8": "Eight"}
 
@@ -96,24 +94,37 @@ def torch_table(results):
          results.largest(flows, peak, "shard")] for name, flows in TORCH])
 
 
+def records_of(path, columns):
+    """The rows of a page's first table, by the words of these columns."""
+    found = [[word.strip() for word in line.strip("|").split("|")] for line in read(path).splitlines() if line.startswith("|")]
+    records = [dict(zip(found[0], line)) for line in found[2:] if len(line) == len(found[0])]
+    return {tuple(record[column] for column in columns): record for record in records}
+
+
+def three(figures):
+    """Without the preload, with it, and with a plan: one figure is all of them."""
+    words = figures.split(" / ")
+    return words if len(words) == 3 else 3 * words[:1]
+
+
 def nccl_table(results):
-    rows = []
-    for name, flow in NCCL:
-        peak, received = f"{flow}: peak memory of a rank but 0", f"{flow}: bytes received by one"
-        rows.append([name, results.figure(peak, "without"), results.figure(peak, "with a plan"),
-                     results.figure(received, "with a plan")])
-    return markdown(["", "peak without", "peak with a plan", "received"], rows)
+    del results
+    records, rows = records_of(WIRE, ("flow", "ranks")), []
+    for flow in NCCL:
+        if (flow, RANKS) not in records:
+            sys.exit(f"{WIRE} has no row {flow} with {RANKS} ranks")
+        record = records[flow, RANKS]
+        rows.append([flow, *three(record["peak of others"]), three(record["into one"])[2]])
+    return markdown(["", "peak without", "with the preload", "with a plan", "received"], rows)
 
 
 def scale_table(results):
     del results
-    found = [[word.strip() for word in line.strip("|").split("|")] for line in read(SCALE).splitlines() if line.startswith("|")]
-    records = {line[0]: dict(zip(found[0], line)) for line in found[2:]}
-    rows = []
+    records, rows = records_of(SCALE, ("model",)), []
     for name, case, words in LARGE:
-        if words not in records:
+        if (words,) not in records:
             sys.exit(f"{SCALE} has no row {words}")
-        record = records[words]
+        record = records[words,]
         shard = float(record["shard MiB"]) / 1024
         rows.append([name, record["ranks"], f"{float(record['GB'].replace(',', '')) * 1e9 / 2 ** 30:.0f}", f"{shard:.2f}",
                      f"{shard * float(record['peak / shard']):.2f}", f"`tests/frameworks/scale/run --only {case}`"])
@@ -136,7 +147,8 @@ def sentences(results):
     scratch = f"PyTorch, {TORCH[0][1][0]}: peak memory"
     counts = sorted((int(ranks) for what, ranks in results.rows if what == scratch))
     size = results.figure(scratch, "shard", "1")
-    wire = "broadcast_from_rank0: bytes received by one"
+    wire = re.search(r"^## ([\d.]+) MiB in \d+ tensors", read(WIRE), re.M)
+    part = records_of(WIRE, ("flow", "ranks"))[NCCL[1], RANKS]["shard"]
     return (
         (r"checkpoint on disk<br>(\d+) MiB", [checkpoint]),
         (r"this rank's rows<br>(\d+) MiB", [shard]),
@@ -145,8 +157,8 @@ def sentences(results):
         (r"Llama's shape with (\d+) MiB in bfloat16, (\d+) ranks", [whole(size), RANKS]),
         (r"are the\nsame for (\d[\d, ]* and \d+) ranks", [f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"]),
         (r"(\w+) ranks that do on the wire", [WORDS[RANKS]]),
-        (r"(\d+) MiB of Llama's shape, on the simulated driver and", [whole(results.figure(wire, "without"))]),
-        (r"in MiB \(its shard: ([\d.]+)\)", [results.figure(wire, "shard")]),
+        (r"(\d+) MiB of Llama's shape, on the simulated driver and", [whole(wire[1])]),
+        (r"in MiB \(its shard: ([\d.]+)\)", [part]),
     )
 
 
@@ -194,12 +206,12 @@ def main():
         with open(os.path.join(SOURCE, README), "w") as file:
             file.write(wanted)
     else:
-        faults += [f"{README} says\n    {said}\nand {RESULTS}\n    {has}" if said and has else
+        faults += [f"{README} says\n    {said}\nand docs/results\n    {has}" if said and has else
                    f"{README}: missing or too much: {said or has}"
                    for said, has in differences(text, wanted)]
     if faults and "--write" not in sys.argv:
         faults.append("tests/static/readme_figures.py --write puts in what the results have")
-    print("\n".join(faults) or f"the figures of {README} are those of {RESULTS}")
+    print("\n".join(faults) or f"the figures of {README} are those of docs/results")
     return len(faults) > 0
 
 

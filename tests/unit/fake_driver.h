@@ -11,7 +11,7 @@
 #pragma once
 
 #include "runtime/driver/driver.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 
 enum { FAKE_GRANULE = 64 << 10, FAKE_WORK = 1024 };
 #define FAKE_CONTEXT ((CUcontext)1) /* of device 0; current from the start */

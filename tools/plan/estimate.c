@@ -8,6 +8,7 @@
 #include "runtime/plan/census.h"
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
+#include "tools/plan/in_place.h"
 
 static const char *size_text(char text[32], uint64_t bytes)
 {
@@ -28,7 +29,8 @@ static void print_row(const char *what, uint64_t without, uint64_t with)
            size_text(texts[1], with), saved);
 }
 
-static void print_estimate(const struct ms_checkpoint *checkpoint, const struct ms_census *census)
+static void print_estimate(const struct ms_checkpoint *checkpoint, const struct ms_census *census,
+                           uint64_t whole_in_place, const struct in_place_needs *in_place)
 {
     const size_t count = ms_checkpoint_count(checkpoint);
     uint64_t whole = 0, shard = 0;
@@ -57,9 +59,16 @@ static void print_estimate(const struct ms_checkpoint *checkpoint, const struct 
     print_row("built or loaded whole, then sharded", whole, kept);
     print_row("loaded tensor by tensor, each then sharded", kept + one_more, kept);
     print_row("only the rank's own rows are loaded", kept, kept);
+    print_row("whole tensors, used in place", whole, whole_in_place);
+    print_row("the same, with a plan that is enforced", whole, in_place->bytes);
     puts("copied to the device by a rank");
-    print_row("whole tensors, from files", whole, kept);
+    print_row("whole tensors from files, then sharded", whole, kept);
+    print_row("whole tensors from files, used in place", whole, whole_in_place);
+    print_row("the same, with a plan that is enforced", whole, in_place->bytes);
     puts(
+        "\nIn place means that kernels are given pointers into the whole tensors; a plan is "
+        "enforced\n"
+        "with METASHARD_PLAN_MODE=enforce, and takes granules of 2 MiB.\n"
         "\nNot counted, because a checkpoint does not show it: gradients, the optimizer's states,\n"
         "activations, buffers of frameworks and of NCCL, and other copies of the weights. A "
         "tensor\n"
@@ -72,6 +81,8 @@ int run_estimate(const struct options *options)
     struct ms_plan *plan = NULL;
     struct ms_layout *layout = NULL;
     struct ms_census census;
+    struct in_place_needs in_place;
+    uint64_t whole_in_place;
     struct ms_fault fault;
     int status;
     if (options->world == NULL)
@@ -83,10 +94,12 @@ int run_estimate(const struct options *options)
     if (!ms_plan_parse(text, strlen(text), "plan", &plan, &fault) ||
         !ms_layout_create(plan, checkpoint, &layout, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
-    } else if (!ms_census_init(&census, layout)) {
+    } else if (!in_place_measure(layout, 0, &in_place) ||
+               !in_place_whole_bytes(layout, ms_plan_mesh(plan)->world, &whole_in_place) ||
+               !ms_census_init(&census, layout)) {
         fputs("metashard-plan: out of memory\n", stderr);
     } else {
-        print_estimate(checkpoint, &census);
+        print_estimate(checkpoint, &census, whole_in_place, &in_place);
         ms_census_cleanup(&census);
         status = GOOD;
     }

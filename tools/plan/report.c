@@ -11,6 +11,7 @@
 #include "runtime/plan/placement.h"
 #include "tools/json_writer.h"
 #include "tools/plan/commands.h"
+#include "tools/plan/in_place.h"
 
 /* A plan and its layout, with or without a checkpoint. */
 struct opened {
@@ -122,9 +123,24 @@ static void report_census(const struct ms_layout *layout, const struct ms_census
            whole > 0 ? 100.0 * (1.0 - (double)found.most / (double)whole) : 0.0);
 }
 
-static size_t report_text(const struct ms_layout *layout, const struct ms_census *census)
+static void report_in_place(const struct ms_layout *layout, const struct in_place_needs *in_place)
+{
+    printf("in place, enforced: %" PRIu64 " bytes, in granules of 2 MiB\n", in_place->bytes);
+    printf("in place, advised: %" PRIu64 " bytes: a kernel gets whole tensors\n",
+           ms_layout_bytes(layout));
+    if (in_place->columns == 0)
+        return;
+    printf("whole in place: %zu (", in_place->columns);
+    put_escaped(stdout, ms_layout_tensor(layout, in_place->a_column).name, "\\");
+    puts(in_place->columns > 1 ? " and others): their parts lie in all granules; copy them out"
+                               : "): its part lies in all granules; copy it out");
+}
+
+static size_t report_text(const struct ms_layout *layout, const struct ms_census *census,
+                          const struct in_place_needs *in_place)
 {
     report_census(layout, census);
+    report_in_place(layout, in_place);
     const size_t unplaced = report_unplaced(layout);
     printf("%zu tensors are not placed\n", unplaced);
     return unplaced;
@@ -148,7 +164,7 @@ static void put_extreme(struct writer *object, const char *key, uint32_t rank, u
 }
 
 static size_t report_json(const struct ms_layout *layout, const struct ms_census *census,
-                          bool has_ranks)
+                          const struct in_place_needs *in_place, bool has_ranks)
 {
     const struct extremes found = extremes_of(census);
     size_t unplaced = 0;
@@ -159,6 +175,8 @@ static size_t report_json(const struct ms_layout *layout, const struct ms_census
     put_extreme(&object, "most", found.most_rank, found.most);
     put_extreme(&object, "least", found.least_rank, found.least);
     put_number(&object, "padding", found.padding);
+    put_number(&object, "in_place", in_place->bytes);
+    put_number(&object, "in_place_whole", in_place->columns);
     struct writer list = json_begin(&object, "not_placed", '[', true);
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         if (ms_layout_is_placed(layout, i))
@@ -179,6 +197,7 @@ int run_check(const struct options *options)
 {
     struct opened opened;
     struct ms_census census;
+    struct in_place_needs in_place;
     if (options->ranks != NULL && options->json == NULL) {
         fputs("--ranks: expected --json beside it\n", stderr);
         return USAGE;
@@ -186,14 +205,18 @@ int run_check(const struct options *options)
     if (!opened_open(&opened, options->words.files[0], options->words.files[1]))
         return BAD;
     int status = BAD;
-    if (ms_census_init(&census, opened.layout)) {
-        const size_t unplaced = options->json != NULL
-                                    ? report_json(opened.layout, &census, options->ranks != NULL)
-                                    : report_text(opened.layout, &census);
+    if (!ms_census_init(&census, opened.layout)) {
+        fputs("metashard-plan: out of memory\n", stderr);
+    } else if (!in_place_measure(opened.layout, extremes_of(&census).most_rank, &in_place)) {
+        ms_census_cleanup(&census);
+        fputs("metashard-plan: out of memory\n", stderr);
+    } else {
+        const size_t unplaced =
+            options->json != NULL
+                ? report_json(opened.layout, &census, &in_place, options->ranks != NULL)
+                : report_text(opened.layout, &census, &in_place);
         ms_census_cleanup(&census);
         status = unplaced == 0 ? GOOD : BAD;
-    } else {
-        fputs("metashard-plan: out of memory\n", stderr);
     }
     opened_close(&opened);
     return status;
@@ -239,6 +262,7 @@ static void print_json(const struct ms_layout *layout, const struct ms_placement
         put_string(&row, "name", tensor.name);
         put_string(&row, "dtype", ms_dtype_names[tensor.dtype]);
         put_shape(&row, &tensor);
+        put_number(&row, "in_place", in_place_bytes(placement, i, tensor.bytes));
         put_ranges(&row, placement, i);
         json_end(&row, '}');
     }
@@ -249,11 +273,14 @@ static void print_json(const struct ms_layout *layout, const struct ms_placement
 static void print_text(const struct ms_layout *layout, const struct ms_placement *placement,
                        uint32_t rank)
 {
-    printf("rank %" PRIu32 " keeps %" PRIu64 " of %" PRIu64 " bytes\n", rank,
-           ms_placement_total(placement), ms_layout_bytes(layout));
+    printf("rank %" PRIu32 " keeps %" PRIu64 " of %" PRIu64
+           " bytes; in place counts granules of 2 MiB\n",
+           rank, ms_placement_total(placement), ms_layout_bytes(layout));
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         const struct ms_tensor tensor = ms_layout_tensor(layout, i);
-        printf("%12" PRIu64 " of %12" PRIu64 "  ", ms_placement_bytes(placement, i), tensor.bytes);
+        printf("%12" PRIu64 " of %12" PRIu64 ", in place %12" PRIu64 "  ",
+               ms_placement_bytes(placement, i), tensor.bytes,
+               in_place_bytes(placement, i, tensor.bytes));
         put_escaped(stdout, tensor.name, "\\");
         printf(" %s ", ms_dtype_names[tensor.dtype]);
         print_shape(&tensor);
@@ -330,12 +357,25 @@ static bool fits(const struct opened *opened, uint32_t size, uint64_t memory, ui
     return *most_out <= memory;
 }
 
+/* Of rank 0, at the size that the plan has now. */
+static bool measure_in_place(const struct opened *opened, struct in_place_needs *found_out)
+{
+    struct ms_layout *layout;
+    struct ms_fault fault;
+    if (!ms_layout_create(opened->plan, opened->checkpoint, &layout, &fault))
+        return false;
+    const bool is_measured = in_place_measure(layout, 0, found_out);
+    ms_layout_destroy(layout);
+    return is_measured;
+}
+
 /* `file` is the plan, for faults. */
 static int fit(const struct opened *opened, uint64_t memory, const char *file)
 {
     const struct ms_mesh *mesh = ms_plan_mesh(opened->plan);
     uint32_t low = 0, high = 1;
     uint64_t most = UINT64_MAX;
+    struct in_place_needs in_place;
     const uint32_t limit = MS_WORLD_MAX / mesh->stride[0];
     if (!ms_plan_resize(opened->plan, 0, 1)) {
         fprintf(stderr, "%s: tensors: expected no ranges, which are for one world only\n", file);
@@ -354,8 +394,14 @@ static int fit(const struct opened *opened, uint64_t memory, const char *file)
                ms_plan_mesh(opened->plan)->world);
         return BAD;
     }
-    printf("world: %" PRIu32 "\nmost: %" PRIu64 " bytes\n", ms_plan_mesh(opened->plan)->world,
-           most);
+    if (!measure_in_place(opened, &in_place)) {
+        fputs("metashard-plan: out of memory\n", stderr);
+        return BAD;
+    }
+    printf("world: %" PRIu32 "\nmost: %" PRIu64 " bytes, for a program that copies its part out\n",
+           ms_plan_mesh(opened->plan)->world, most);
+    printf("in place, enforced: %" PRIu64 " bytes, in granules of 2 MiB%s\n", in_place.bytes,
+           in_place.bytes > memory ? ": that does not fit" : "");
     return GOOD;
 }
 

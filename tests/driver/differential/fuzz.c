@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz SEED FIRST LAST FOLDER KERNELS TORCH-KERNELS [--keep LIST] [--more OPERATION] [--first ACT]
- * [--last ACT] [--print] */
+/* fuzz SEED FIRST LAST FOLDER KERNELS TORCH-KERNELS [--keep LIST] [--more OPERATION]
+ * [--without OPERATION,...] [--first ACT] [--last ACT] [--print] */
 #include "tests/driver/differential/fuzz.h"
 
 #include <dlfcn.h>
@@ -128,6 +128,12 @@ bool fuzz_driver_has(const char *setting)
     return getenv(setting) != NULL || (whole_run != NULL && strstr(whole_run, setting) != NULL);
 }
 
+bool fuzz_device_has_threads(void)
+{
+    const char *eager = getenv("SIMCUDA_EAGER");
+    return eager != NULL && strcmp(eager, "0") == 0;
+}
+
 /* Whether the log has a line about it. What is said again and again is not always said again. */
 static bool is_told(const char *what)
 {
@@ -151,15 +157,24 @@ void fuzz_loud(CUresult result, const char *what)
 
 /* --- operations */
 
-static const struct fuzz_operation *const chapters[] = {fuzz_basics,   fuzz_copies,   fuzz_shapes,
-                                                        fuzz_launches, fuzz_hidden,   fuzz_streams,
-                                                        fuzz_memory,   fuzz_mappings, fuzz_contexts,
-                                                        fuzz_plans,    fuzz_refused,  fuzz_pools,
-                                                        fuzz_many};
+static const struct fuzz_operation *const chapters[] = {
+    fuzz_basics, fuzz_copies,   fuzz_shapes,   fuzz_launches, fuzz_hidden,  fuzz_streams,
+    fuzz_memory, fuzz_mappings, fuzz_contexts, fuzz_plans,    fuzz_refused, fuzz_pools,
+    fuzz_many,   fuzz_files,    fuzz_newer,    fuzz_bounds,   fuzz_tensors};
 enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]), OPERATIONS_MOST = 128, PROGRAM = 400 };
 
 static const struct fuzz_operation *operations[OPERATIONS_MOST];
 static unsigned weights[OPERATIONS_MOST], operation_count, total_weight;
+static bool left_out[OPERATIONS_MOST];
+
+/* Plans come more often, and tensors at all, where plans are drawn. */
+static unsigned weight_of(const struct fuzz_operation *const chapter, unsigned weight)
+{
+    enum { OFTEN = 5 };
+    if (chapter == fuzz_tensors && !fuzz_draws_plans())
+        return 0;
+    return chapter == fuzz_plans && fuzz_draws_plans() ? OFTEN * weight : weight;
+}
 
 static void collect(void)
 {
@@ -168,8 +183,8 @@ static void collect(void)
             if (operation_count == OPERATIONS_MOST)
                 abort();
             operations[operation_count] = each;
-            weights[operation_count++] = each->weight;
-            total_weight += each->weight;
+            weights[operation_count] = weight_of(chapters[i], each->weight);
+            total_weight += weights[operation_count++];
         }
     }
 }
@@ -195,6 +210,20 @@ static unsigned find_operation(const char *name)
     exit(2);
 }
 
+/* What is left out is drawn and not run, so that the others stay as they are. */
+static void leave_out(const char *names)
+{
+    while (names != NULL && *names != '\0') {
+        left_out[find_operation(names)] = true;
+        names = strchr(names, ',') != NULL ? strchr(names, ',') + 1 : NULL;
+    }
+}
+
+bool fuzz_is_left_out(const char *name)
+{
+    return left_out[find_operation(name)];
+}
+
 /* What all operations so far have shown would hide which one did: each has a number of its own. */
 static void run_one(uint64_t number, const char *name, uint64_t *record)
 {
@@ -206,6 +235,9 @@ static void run_one(uint64_t number, const char *name, uint64_t *record)
     else
         while (left >= weights[i])
             left -= weights[i++];
+    *record = seen;
+    if (left_out[i])
+        return;
     fuzz_say("%llu: %s\n", (unsigned long long)number, operations[i]->name);
     kinds_seen[i]++;
     operations[i]->run();
@@ -290,6 +322,7 @@ static void start(char **arguments)
 {
     CUdevice device;
     fuzz_entries_init();
+    fuzz_plans_begin();
     if (CALL(cuInit)(0) != CUDA_SUCCESS || CALL(cuDeviceGet)(&device, 0) != CUDA_SUCCESS ||
         CALL(cuDevicePrimaryCtxRetain)(&fuzz_context, device) != CUDA_SUCCESS ||
         CALL(cuCtxSetCurrent)(fuzz_context) != CUDA_SUCCESS) {
@@ -332,7 +365,8 @@ int main(int count, char **arguments)
     if (count < 7) {
         fprintf(stderr,
                 "usage: %s SEED FIRST LAST FOLDER KERNELS TORCH-KERNELS [--keep LIST] "
-                "[--more OPERATION] [--first ACT] [--last ACT] [--print]\n",
+                "[--more OPERATION] [--without OPERATION,...] [--first ACT] [--last ACT] "
+                "[--print]\n",
                 arguments[0]);
         return 2;
     }
@@ -345,6 +379,7 @@ int main(int count, char **arguments)
     const char *more = option(count, arguments, "--more");
     if (more != NULL)
         draw_more(more);
+    leave_out(option(count, arguments, "--without"));
     const char *first_act = option(count, arguments, "--first");
     const char *last_act = option(count, arguments, "--last");
     /* An act before, one record for each operation and each end of a program, and an act behind. */

@@ -12,7 +12,8 @@
  * Files: fuzz.c (the loop and its records), fuzz_entries.c (functions), fuzz_blocks.c (device
  * memory, host memory, streams), and the operations by chapter: fuzz_copies.c, fuzz_shapes.c,
  * fuzz_launches.c, fuzz_hidden.c, fuzz_streams.c, fuzz_memory.c, fuzz_mappings.c, fuzz_contexts.c,
- * fuzz_many.c, fuzz_plans.c, fuzz_pools.c, fuzz_refused.c.
+ * fuzz_many.c, fuzz_plans.c, fuzz_pools.c, fuzz_refused.c, fuzz_files.c, fuzz_newer.c,
+ * fuzz_bounds.c.
  */
 #pragma once
 
@@ -22,6 +23,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "tests/simcuda/driver/newer.h"
 
 /* --- functions of the driver */
 
@@ -34,6 +37,9 @@ enum fuzz_entry {
 void fuzz_entries_init(void);
 void *fuzz_entry(enum fuzz_entry entry);
 const char *fuzz_entry_name(enum fuzz_entry entry);
+bool fuzz_driver_lacks(enum fuzz_entry entry);
+/* True one time in two, if the driver has the function: what is called may be the newer of two. */
+bool fuzz_is_newer(enum fuzz_entry entry);
 extern uint32_t *fuzz_hits; /* by entry */
 
 #define CALL(symbol) ((__typeof__(&symbol))fuzz_entry(FUZZ_##symbol))
@@ -69,6 +75,8 @@ bool fuzz_has_shim(void);
 /* This setting of the simulated driver is in force: in the environment, or for a whole run of
  * tests. */
 bool fuzz_driver_has(const char *setting);
+/* The device runs what is queued in threads of its own, so that work can wait for the program. */
+bool fuzz_device_has_threads(void);
 /* True where what is recorded stays out of memory until it is needed (FUZZ_DEFERS=1). */
 bool fuzz_defers(void);
 
@@ -81,8 +89,8 @@ struct fuzz_block {
     size_t bytes;
     bool is_part;   /* of the arena, as of a caching allocator */
     bool is_mapped; /* by the program, in addresses that it has reserved */
-    CUdeviceptr reserved_at;
-    size_t reserved_bytes;
+    CUdeviceptr reserved_at, mapped_at;
+    size_t reserved_bytes, mapped_bytes;
 };
 struct fuzz_range {
     struct fuzz_block *block;
@@ -104,6 +112,9 @@ struct fuzz_range fuzz_fresh_range(size_t most, size_t align);
 bool fuzz_two_ranges(struct fuzz_range *from, struct fuzz_range *to, size_t most, size_t align);
 /* Reads and observes. */
 void fuzz_read(CUdeviceptr at, size_t bytes);
+/* What slots hold, or would. */
+void fuzz_block_sizes(size_t sizes[FUZZ_SLOTS]);
+void fuzz_free_all(void);
 /* The end of a program: everything is read and freed. */
 void fuzz_end_program(void);
 /* Writes every byte, by calls that may be recorded. */
@@ -112,14 +123,14 @@ void fuzz_define(CUdeviceptr at, size_t bytes);
 /* --- host memory */
 
 enum fuzz_buffer { FUZZ_FILE, FUZZ_WRITTEN, FUZZ_PINNED, FUZZ_PLAIN, FUZZ_BUFFERS };
-enum { FUZZ_BUFFER_BYTES = 1 << 20 };
+enum { FUZZ_BUFFER_BYTES = 1 << 20, FUZZ_SCRATCH_BYTES = 8 << 20 };
 extern unsigned char *fuzz_buffers[FUZZ_BUFFERS];
-extern unsigned char *fuzz_scratch; /* of FUZZ_BUFFER_BYTES, pageable, for what is read */
-extern unsigned char *fuzz_landing; /* the same, pinned */
+extern unsigned char *fuzz_scratch; /* of FUZZ_SCRATCH_BYTES, pageable, for what is read */
+extern unsigned char *fuzz_landing; /* of FUZZ_BUFFER_BYTES, pinned */
 /* So many bytes of some buffer. */
 const unsigned char *fuzz_source(size_t bytes);
 
-/* The driver's, at most FUZZ_BUFFER_BYTES (fuzz_memory.c). */
+/* The driver's, at most 2 MiB (fuzz_memory.c). */
 size_t fuzz_granule(void);
 
 /* Another mapping of the file; munmap, FUZZ_BUFFER_BYTES. */
@@ -152,6 +163,11 @@ struct fuzz_witness {
 };
 struct fuzz_witness fuzz_witness_begin(void);
 void fuzz_witness_end(struct fuzz_witness witness);
+/* A device with threads may be busy for longer than the shim waits: then it brings into memory what
+ * it would have recorded, or what a copy might point to, or leaves an allocation to the driver.
+ * Where other programs use the device, there may be too little memory to promise any. */
+bool fuzz_may_be_in_memory(void);
+
 /* Observes as 0 that what was recorded there is not in memory. */
 void fuzz_see_deferred(CUdeviceptr at);
 /* The same, where a kernel was launched between: not observed where any launch may need all
@@ -160,6 +176,9 @@ void fuzz_witness_end_launch(struct fuzz_witness witness);
 extern bool fuzz_launches_need_all;
 
 /* --- operations */
+
+/* --without has this operation: nothing is drawn of its kind. */
+bool fuzz_is_left_out(const char *name);
 
 struct fuzz_operation {
     const char *name;
@@ -171,11 +190,18 @@ void fuzz_read_from(CUcontext reader, CUdeviceptr at);
 /* By chapter; each ends with a row without a name. */
 extern const struct fuzz_operation fuzz_basics[], fuzz_copies[], fuzz_shapes[], fuzz_launches[],
     fuzz_hidden[], fuzz_streams[], fuzz_memory[], fuzz_mappings[], fuzz_contexts[], fuzz_plans[],
-    fuzz_refused[], fuzz_pools[], fuzz_many[];
+    fuzz_refused[], fuzz_pools[], fuzz_many[], fuzz_files[], fuzz_newer[], fuzz_bounds[],
+    fuzz_tensors[];
 /* First and last acts of a process: what changes the shim for good, and what the process does not
  * survive. */
 extern const struct fuzz_operation fuzz_first_acts[], fuzz_last_acts[];
 
 void fuzz_blocks_init(void);
 void fuzz_launches_init(const char *kernels, const char *torch_kernels);
+/* Before the driver is initialised. */
+void fuzz_plans_begin(void);
 void fuzz_plans_init(void);
+/* FUZZ_PLANS: there are many plans, and tensors of several granules. */
+bool fuzz_draws_plans(void);
+/* False: files have no headers, so that no tensor is known by a name. */
+bool fuzz_has_names(void);

@@ -27,13 +27,13 @@ static const char header[] =
 
 static void write_file(const char *path)
 {
-    const uint64_t length = sizeof(header) - 1;
+    const uint64_t length = sizeof(header) - 1, none = 0;
     unsigned char *bytes = malloc(FUZZ_BUFFER_BYTES);
     for (size_t i = 0; i < FUZZ_BUFFER_BYTES; i += 8) {
         const uint64_t word = fuzz_random();
         memcpy(bytes + i, &word, sizeof(word));
     }
-    memcpy(bytes, &length, sizeof(length));
+    memcpy(bytes, fuzz_has_names() ? &length : &none, sizeof(length));
     memcpy(bytes + 8, header, length);
     const size_t size = 8 + (size_t)length + 991336;
     memset(bytes + size, 3, FUZZ_BUFFER_BYTES - size);
@@ -175,6 +175,8 @@ static size_t draw_bytes(size_t most)
 
 void fuzz_define(CUdeviceptr at, size_t bytes)
 {
+    for (; bytes > FUZZ_BUFFER_BYTES; at += FUZZ_BUFFER_BYTES, bytes -= FUZZ_BUFFER_BYTES)
+        fuzz_define(at, FUZZ_BUFFER_BYTES);
     const size_t words = bytes / 4;
     const bool twin = fuzz_one_in(2);
     switch (fuzz_below(3)) {
@@ -195,7 +197,14 @@ void fuzz_define(CUdeviceptr at, size_t bytes)
     }
 }
 
-/* Over the border of two mappings. */
+/* By its size, as whether it is mapped: nothing is drawn, so that kept programs stay what they are.
+ */
+static bool has_gaps(const struct fuzz_block *block)
+{
+    return block->bytes % 8 == 5 && !fuzz_is_left_out("a reservation with gaps");
+}
+
+/* Over the border of two mappings; of some, what is reserved before and behind stays unmapped. */
 static void map_block(struct fuzz_block *block)
 {
     const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -205,21 +214,24 @@ static void map_block(struct fuzz_block *block)
     size_t granule = 2 << 20; /* where a call fails after an illegal access */
     CALL(cuMemGetAllocationGranularity)(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     const size_t each = ((block->bytes / 2 + 512) / granule + 1) * granule;
-    SEE(CALL(cuMemAddressReserve)(&block->reserved_at, 2 * each, 0, 0, 0));
-    block->reserved_bytes = 2 * each;
-    for (CUdeviceptr at = block->reserved_at; at < block->reserved_at + 2 * each; at += each) {
+    const size_t gap = has_gaps(block) ? each : 0;
+    block->reserved_bytes = 2 * each + 2 * gap;
+    SEE(CALL(cuMemAddressReserve)(&block->reserved_at, block->reserved_bytes, 0, 0, 0));
+    block->mapped_at = block->reserved_at + gap;
+    block->mapped_bytes = 2 * each;
+    for (CUdeviceptr at = block->mapped_at; at < block->mapped_at + 2 * each; at += each) {
         CUmemGenericAllocationHandle handle = 0;
         SEE(CALL(cuMemCreate)(&handle, each, &prop, 0));
         SEE(CALL(cuMemMap)(at, each, 0, handle, 0));
         SEE(CALL(cuMemRelease)(handle));
     }
-    SEE(CALL(cuMemSetAccess)(block->reserved_at, 2 * each, &desc, 1));
-    block->at = block->reserved_at + each - block->bytes / 2 / 512 * 512;
+    SEE(CALL(cuMemSetAccess)(block->mapped_at, 2 * each, &desc, 1));
+    block->at = block->mapped_at + each - block->bytes / 2 / 512 * 512;
 }
 
 static void unmap_block(const struct fuzz_block *block)
 {
-    SEE(CALL(cuMemUnmap)(block->reserved_at, block->reserved_bytes));
+    SEE(CALL(cuMemUnmap)(block->mapped_at, block->mapped_bytes));
     SEE(CALL(cuMemAddressFree)(block->reserved_at, block->reserved_bytes));
 }
 
@@ -332,6 +344,21 @@ void fuzz_read(CUdeviceptr at, size_t bytes)
     fuzz_see_bytes(fuzz_scratch, bytes);
 }
 
+void fuzz_block_sizes(size_t sizes[FUZZ_SLOTS])
+{
+    for (int i = 0; i < FUZZ_SLOTS; i++)
+        sizes[i] = blocks[i].at != 0 ? blocks[i].bytes : FUZZ_BLOCK_LEAST;
+}
+
+void fuzz_free_all(void)
+{
+    for (int i = 0; i < FUZZ_SLOTS; i++)
+        fuzz_free_block(&blocks[i]);
+    if (arena != 0)
+        SEE(CALL(cuMemFree_v2)(arena));
+    arena = 0;
+}
+
 void fuzz_end_program(void)
 {
     fuzz_wait();
@@ -339,11 +366,7 @@ void fuzz_end_program(void)
         if (blocks[i].at != 0)
             fuzz_read(blocks[i].at, blocks[i].bytes);
     }
-    for (int i = 0; i < FUZZ_SLOTS; i++)
-        fuzz_free_block(&blocks[i]);
-    if (arena != 0)
-        SEE(CALL(cuMemFree_v2)(arena));
-    arena = 0;
+    fuzz_free_all();
     fuzz_wait();
     reset_buffers();
 }
@@ -373,24 +396,20 @@ struct fuzz_witness fuzz_witness_begin(void)
 
 bool fuzz_launches_need_all;
 
-/* A device with threads may be busy for longer than the shim waits: then it brings into memory what
- * it would have recorded, or what a copy might point to. Where other programs use the device, there
- * may be too little memory to promise any. */
-static bool may_be_in_memory(void)
+bool fuzz_may_be_in_memory(void)
 {
-    const char *eager = getenv("SIMCUDA_EAGER");
-    return (eager != NULL && strcmp(eager, "0") == 0) || fuzz_driver_has("SIMCUDA_OTHERS");
+    return fuzz_device_has_threads() || fuzz_driver_has("SIMCUDA_OTHERS");
 }
 
 void fuzz_see_deferred(CUdeviceptr at)
 {
-    fuzz_see(!may_be_in_memory() && fuzz_has_shim() && fuzz_defers() && is_in_memory(at));
+    fuzz_see(!fuzz_may_be_in_memory() && fuzz_has_shim() && fuzz_defers() && is_in_memory(at));
 }
 
 static void end_witness(struct fuzz_witness witness, bool counts)
 {
     const bool is_here = is_in_memory(witness.block.at);
-    fuzz_see(counts && !may_be_in_memory() && fuzz_has_shim() && fuzz_defers() && is_here);
+    fuzz_see(counts && !fuzz_may_be_in_memory() && fuzz_has_shim() && fuzz_defers() && is_here);
     fuzz_say("  a deferred block %s\n", is_here ? "is in memory" : "is not in memory");
     fuzz_wait();
     free_memory(&witness.block);
@@ -444,10 +463,30 @@ static void operate_witness(void)
     fuzz_witness_end(fuzz_witness_begin());
 }
 
+/*
+ * The block is of use to all operations; a part that is read is in memory. An access to what is not
+ * mapped would end the simulated device.
+ */
+static void operate_gaps(void)
+{
+    struct fuzz_block *block = &blocks[fuzz_below(FUZZ_SLOTS)];
+    fuzz_free_block(block);
+    block->bytes = 64 + 8 * fuzz_below(12 << 10) + 5;
+    block->is_mapped = true;
+    map_block(block);
+    fuzz_define(block->at, block->bytes);
+    if (fuzz_one_in(2))
+        fuzz_read(block->at, 1 + fuzz_below(block->bytes));
+}
+
 const struct fuzz_operation fuzz_basics[] = {
-    {"free", operate_free, 40},      {"free in a stream", operate_free_async, 4},
-    {"allocate", operate_new, 60},   {"change host memory", operate_change_buffer, 10},
-    {"witness", operate_witness, 4}, {NULL, NULL, 0},
+    {"free", operate_free, 40},
+    {"free in a stream", operate_free_async, 4},
+    {"allocate", operate_new, 60},
+    {"change host memory", operate_change_buffer, 10},
+    {"witness", operate_witness, 4},
+    {"a reservation with gaps", operate_gaps, 4},
+    {NULL, NULL, 0},
 };
 
 void fuzz_blocks_init(void)
@@ -460,7 +499,7 @@ void fuzz_blocks_init(void)
     fuzz_buffers[FUZZ_PINNED] = pinned();
     fuzz_buffers[FUZZ_PLAIN] = malloc(FUZZ_BUFFER_BYTES);
     fuzz_landing = pinned();
-    fuzz_scratch = malloc(FUZZ_BUFFER_BYTES);
+    fuzz_scratch = malloc(FUZZ_SCRATCH_BYTES);
     reset_buffers();
     change_buffer(FUZZ_WRITTEN);
     streams[0] = NULL;

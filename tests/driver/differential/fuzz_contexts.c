@@ -2,8 +2,10 @@
 /* Contexts that end, other devices, and the last acts of a process. */
 #include "tests/driver/differential/fuzz.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BYTES = 64 << 10 };
 
@@ -88,6 +90,69 @@ static void green(void)
     SEE(CALL(cuMemFree_v2)(at));
 }
 
+/* --- calls while another context is current than the memory's and the stream's */
+
+static atomic_bool may_go;
+static bool was_late;
+
+static void CUDA_CB wait_for_program(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 50000 && !atomic_load(&may_go); i++)
+        usleep(100);
+    was_late = !atomic_load(&may_go);
+}
+
+/* Returns at once, whatever waits in the stream. */
+static void free_elsewhere(CUdeviceptr at, CUstream stream, CUcontext other)
+{
+    SEE(CALL(cuCtxSetCurrent)(fuzz_context));
+    atomic_store(&may_go, !fuzz_device_has_threads());
+    SEE(CALL(cuLaunchHostFunc)(stream, wait_for_program, NULL));
+    SEE(CALL(cuCtxSetCurrent)(other));
+    SEE(CALL(cuMemFreeAsync)(at, stream));
+    atomic_store(&may_go, true);
+    SEE(CALL(cuStreamSynchronize)(stream));
+    fuzz_see(was_late);
+}
+
+/* `at` is of BYTES bytes. */
+static void copy_elsewhere(CUdeviceptr block, CUdeviceptr at, CUstream stream)
+{
+    SEE(CALL(cuMemsetD8Async)(block + fuzz_below(1024), 5, 1 + fuzz_below(1024), stream));
+    SEE(CALL(cuMemcpyHtoDAsync_v2)(block + fuzz_below(2048), fuzz_buffers[FUZZ_PINNED],
+                                   1 + fuzz_below(2048), stream));
+    SEE(CALL(cuMemcpyDtoDAsync_v2)(at + fuzz_below(1024), block, 4096, stream));
+    SEE(CALL(cuMemcpyDtoHAsync_v2)(fuzz_landing, at, BYTES, stream));
+    SEE(CALL(cuStreamSynchronize)(stream));
+    fuzz_see_bytes(fuzz_landing, BYTES);
+}
+
+static void call_elsewhere(void)
+{
+    static CUstream stream;
+    CUcontext other = NULL;
+    CUdeviceptr at = 0;
+    const CUdevice device = (CUdevice)fuzz_below(2);
+    fuzz_wait();
+    if (stream == NULL)
+        SEE(CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    const struct fuzz_block *block = fuzz_new_block(4096);
+    SEE(CALL(cuMemAllocAsync)(&at, BYTES, stream));
+    SEE(CALL(cuMemsetD8Async)(at, 3, BYTES, stream));
+    fuzz_wait();
+    SEE(CALL(cuCtxSynchronize)());
+    SEE(CALL(cuCtxCreate_v2)(&other, 0, device));
+    if (device == 0) /* the other device has no access */
+        copy_elsewhere(block->at, at, stream);
+    ask_about(at);
+    free_elsewhere(at, stream, other);
+    ask_about(at);
+    SEE(CALL(cuCtxDestroy_v2)(other));
+    SEE(CALL(cuCtxSetCurrent)(fuzz_context));
+    fuzz_read(block->at, block->bytes);
+}
+
 /* --- a kernel of another device reads a block */
 
 void fuzz_read_from(CUcontext reader, CUdeviceptr at)
@@ -132,6 +197,7 @@ const struct fuzz_operation fuzz_contexts[] = {
     {"end a primary context", end_primary, 3},
     {"a green context", green, 2},
     {"read by a peer", read_by_peer, 3},
+    {"another current context", call_elsewhere, 3},
     {NULL, NULL, 0},
 };
 

@@ -54,6 +54,19 @@ static void set(void)
     ways[way](range, twin, fuzz_one_in(2));
 }
 
+/* Of either kind; order: in which the source is read. */
+static void copy_async(bool twin, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream,
+                       CUmemcpySrcAccessOrder order)
+{
+    CUmemcpyAttributes attributes = {.srcAccessOrder = order};
+    const bool is_legacy = stream == CU_STREAM_LEGACY || (stream == NULL && !twin);
+    if (!is_legacy && bytes > 0 && fuzz_is_newer(FUZZ_cuMemcpyWithAttributesAsync))
+        SEE(TWIN(twin, cuMemcpyWithAttributesAsync,
+                 cuMemcpyWithAttributesAsync_ptsz)(to, from, bytes, &attributes, stream));
+    else
+        SEE(TWIN(twin, cuMemcpyAsync, cuMemcpyAsync_ptsz)(to, from, bytes, stream));
+}
+
 static void from_host(void)
 {
     const struct fuzz_range range = fuzz_fresh_range(FUZZ_BLOCK_MOST, 1);
@@ -77,7 +90,8 @@ static void from_host(void)
         break;
     default:
         stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyAsync, cuMemcpyAsync_ptsz)(range.at, host, range.bytes, stream));
+        copy_async(twin, range.at, host, range.bytes, stream,
+                   CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
     }
 }
 
@@ -98,7 +112,8 @@ static void from_passing_memory(void)
         SEE(TWIN(twin, cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds)(range.at, host, range.bytes));
     } else {
         const CUstream stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyAsync, cuMemcpyAsync_ptsz)(range.at, at, range.bytes, stream));
+        copy_async(twin, range.at, at, range.bytes, stream,
+                   CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
     }
     if (fuzz_driver_has("SIMCUDA_LATE"))
         /* there the driver may not have read it yet, and no program may rely on that */
@@ -133,7 +148,7 @@ static void on_device(void)
         break;
     default:
         stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyAsync, cuMemcpyAsync_ptsz)(to.at, from.at, to.bytes, stream));
+        copy_async(twin, to.at, from.at, to.bytes, stream, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
     }
 }
 
@@ -161,7 +176,7 @@ static void to_host(void)
         break;
     default:
         stream = fuzz_stream(twin);
-        SEE(TWIN(twin, cuMemcpyAsync, cuMemcpyAsync_ptsz)(place, range.at, range.bytes, stream));
+        copy_async(twin, place, range.at, range.bytes, stream, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
     }
     fuzz_wait();
     fuzz_see_bytes(host, range.bytes);

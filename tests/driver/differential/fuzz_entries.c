@@ -89,6 +89,16 @@ void *fuzz_entry(enum fuzz_entry entry)
     return ways[fuzz_way(WAYS)][entry];
 }
 
+bool fuzz_driver_lacks(enum fuzz_entry entry)
+{
+    return ways[0][entry] == (void *)absent;
+}
+
+bool fuzz_is_newer(enum fuzz_entry entry)
+{
+    return !fuzz_driver_lacks(entry) && fuzz_one_in(2);
+}
+
 const char *fuzz_entry_name(enum fuzz_entry entry)
 {
     return facts[entry].symbol;

@@ -2,6 +2,7 @@
 /* Addresses that no launch shows: in tables that were copied, set, or written by the host. */
 #include "tests/driver/differential/fuzz.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -139,6 +140,76 @@ static void written_late(void)
     SEE(CALL(cuMemcpyHtoDAsync_v2)(table, pinned, TABLE_BYTES, stream));
     fuzz_gather(table, COUNT);
     free_table(table);
+}
+
+/* What is queued waits, where the device has threads, for what the program does meanwhile. */
+static atomic_bool may_go;
+
+static void CUDA_CB wait_for_program(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 50000 && !atomic_load(&may_go); i++)
+        usleep(100);
+}
+
+/* A copy of pinned memory and a kernel, which are observed as one. */
+static CUresult queue_gather(CUdeviceptr *table, const CUdeviceptr *pinned, CUdeviceptr *out)
+{
+    static CUstream stream;
+    uint64_t count = COUNT;
+    void *params[] = {out, table, &count};
+    if (stream == NULL)
+        CALL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
+    const CUfunction kernel = fuzz_kernel("gather32");
+    CUresult result = CALL(cuLaunchHostFunc)(stream, wait_for_program, NULL);
+    if (result == CUDA_SUCCESS)
+        result = CALL(cuMemcpyHtoDAsync_v2)(*table, pinned, TABLE_BYTES, stream);
+    if (result == CUDA_SUCCESS)
+        result = CALL(cuLaunchKernel)(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
+    if (result == CUDA_SUCCESS && !fuzz_device_has_threads())
+        result = CALL(cuStreamSynchronize)(stream);
+    return result;
+}
+
+/*
+ * While nothing is deferred, work is queued that reads addresses from pinned memory when its turn
+ * comes; the memory that they are of is allocated in the meantime. Where the device has no threads,
+ * the work comes last.
+ */
+static void queued_before(void)
+{
+    static CUdeviceptr *pinned;
+    CUdeviceptr out = make_table(), table = make_table(), host[COUNT];
+    const bool is_part = fuzz_one_in(2);
+    CUresult queued = CUDA_SUCCESS;
+    if (pinned == NULL)
+        CALL(cuMemHostAlloc)((void **)&pinned, TABLE_BYTES, 0);
+    fuzz_free_all();
+    SEE(CALL(cuMemsetD8_v2)(out, 0, TABLE_BYTES));
+    SEE(CALL(cuMemsetD8_v2)(table, 0, TABLE_BYTES));
+    fuzz_read(out, TABLE_BYTES);
+    fuzz_read(table, TABLE_BYTES);
+    memset(pinned, 0, TABLE_BYTES);
+    atomic_store(&may_go, !fuzz_device_has_threads());
+    if (fuzz_device_has_threads())
+        queued = queue_gather(&table, pinned, &out);
+    const struct fuzz_block *block = fuzz_new_block(64 << 10);
+    for (int i = 0; i < COUNT; i++)
+        host[i] = block->at + fuzz_below(block->bytes / 4) * 4;
+    if (is_part)
+        fuzz_read(block->at, 64);
+    /* The kernel's stream waits for no other: what the block was set to must be there. */
+    SEE(CALL(cuStreamSynchronize)(CU_STREAM_LEGACY));
+    SEE(CALL(cuStreamSynchronize)(CU_STREAM_PER_THREAD));
+    memcpy(pinned, host, TABLE_BYTES);
+    atomic_store(&may_go, true);
+    if (!fuzz_device_has_threads())
+        queued = queue_gather(&table, pinned, &out);
+    fuzz_see((uint64_t)queued);
+    SEE(CALL(cuCtxSynchronize)());
+    fuzz_read(out, COUNT * 4);
+    free_table(table);
+    free_table(out);
 }
 
 /* Two halves make an address. */
@@ -478,6 +549,7 @@ const struct fuzz_operation fuzz_hidden[] = {
     {"a table copied in rows", copied_in_rows, 3},
     {"a table written late", written_late, 3},
     {"a table set in halves", set_in_halves, 2},
+    {"queued before the allocation", queued_before, 3},
     {"a table through an array", through_array, 6},
     {"a table in pinned memory", in_pinned, 5},
     {"a table in registered memory", in_registered, 4},

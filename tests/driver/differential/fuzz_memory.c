@@ -182,6 +182,22 @@ static void misuse_mapping(void)
 
 /* --- memory that a switch writes to (on a driver with SIMCUDA_MULTICAST) */
 
+static void bind_handle(CUmemGenericAllocationHandle object, CUdevice device,
+                        CUmemGenericAllocationHandle handle, size_t bytes)
+{
+    if (fuzz_is_newer(FUZZ_cuMulticastBindMem_v2))
+        SEE(CALL(cuMulticastBindMem_v2)(object, device, 0, handle, 0, bytes, 0));
+    else
+        SEE(CALL(cuMulticastBindMem)(object, 0, handle, 0, bytes, 0));
+}
+
+static CUresult bind_address(CUmemGenericAllocationHandle object, CUdeviceptr at, size_t bytes)
+{
+    return fuzz_is_newer(FUZZ_cuMulticastBindAddr_v2)
+               ? CALL(cuMulticastBindAddr_v2)(object, 0, 0, at, bytes, 0)
+               : CALL(cuMulticastBindAddr)(object, 0, at, bytes, 0);
+}
+
 /* Both devices' memory, of which the second one's is not looked at. */
 static CUmemGenericAllocationHandle make_object(size_t bytes)
 {
@@ -194,7 +210,7 @@ static CUmemGenericAllocationHandle make_object(size_t bytes)
     SEE(CALL(cuMulticastAddDevice)(object, 0));
     SEE(CALL(cuMulticastAddDevice)(object, 1));
     SEE(CALL(cuMemCreate)(&other, bytes, &on_second, 0));
-    SEE(CALL(cuMulticastBindMem)(object, 0, other, 0, bytes, 0));
+    bind_handle(object, 1, other, bytes);
     SEE(CALL(cuMemRelease)(other));
     return object;
 }
@@ -217,7 +233,7 @@ static void bind_pooled(void)
     fuzz_define(at, bytes);
     fuzz_wait();
     const CUmemGenericAllocationHandle object = make_object(bytes);
-    SEE(CALL(cuMulticastBindAddr)(object, 0, at, bytes, 0));
+    SEE(bind_address(object, at, bytes));
     store(object, 100);
     fuzz_read(at, bytes);
     SEE(CALL(cuMulticastUnbind)(object, 0, 0, bytes));
@@ -226,7 +242,24 @@ static void bind_pooled(void)
     SEE(CALL(cuCtxSynchronize)());
 }
 
-/* Memory that the program maps. */
+/* Memory that the program maps: to a switch, or to an endpoint. */
+static void bind_mapped_to(CUmemGenericAllocationHandle object, CUdeviceptr at, size_t bytes,
+                           CUmemGenericAllocationHandle handle)
+{
+    switch (fuzz_below(4)) {
+    case 0:
+        return bind_handle(object, 0, handle, bytes);
+    case 1:
+        SEE(bind_address(object, at, bytes));
+        break;
+    case 2:
+        SEE(CALL(cuLogicalEndpointBindMem)(1, 0, 0, handle, 0, bytes, 0));
+        break;
+    default:
+        SEE(CALL(cuLogicalEndpointBindAddr)(1, 0, 0, (void *)(uintptr_t)at, bytes, 0));
+    }
+}
+
 static void bind_mapped(void)
 {
     const size_t bytes = fuzz_granule();
@@ -242,10 +275,7 @@ static void bind_mapped(void)
     fuzz_define(at, bytes);
     fuzz_wait();
     const CUmemGenericAllocationHandle object = make_object(bytes);
-    if (fuzz_one_in(2))
-        SEE(CALL(cuMulticastBindMem)(object, 0, handle, 0, bytes, 0));
-    else
-        SEE(CALL(cuMulticastBindAddr)(object, 0, at, bytes, 0));
+    bind_mapped_to(object, at, bytes, handle);
     store(object, 100);
     fuzz_read(at, bytes);
     SEE(CALL(cuMulticastUnbind)(object, 0, 0, bytes));
@@ -268,8 +298,9 @@ static void bind(void)
     const size_t where = fuzz_below(bytes - sizeof(stored));
     memset(stored, (int)fuzz_below(256), sizeof(stored));
     const CUmemGenericAllocationHandle object = make_object(bytes);
-    const CUresult result = CALL(cuMulticastBindAddr)(object, 0, at, bytes, 0);
-    fuzz_see(fuzz_has_shim() && fuzz_defers() && result != CUDA_SUCCESS);
+    const CUresult result = bind_address(object, at, bytes);
+    fuzz_see(!fuzz_may_be_in_memory() && fuzz_has_shim() && fuzz_defers() &&
+             result != CUDA_SUCCESS);
     fuzz_default_stream(false);
     SEE(CALL(cuMemsetD8_v2)(at, (unsigned char)fuzz_random(), bytes / 2));
     fuzz_wait();
@@ -363,7 +394,7 @@ const struct fuzz_operation fuzz_memory[] = {
     {"pin by a range", pin_by_range, 2},
     {"bind to a switch", bind, 2},
     {"bind a pool's memory to a switch", bind_pooled, 1},
-    {"bind mapped memory to a switch", bind_mapped, 1},
+    {"bind mapped memory to a switch", bind_mapped, 2},
     {"misuse a mapping", misuse_mapping, 8},
     {"need room", need_room, 1},
     {NULL, NULL, 0},

@@ -113,7 +113,7 @@ static void kept(void)
     free_in_stream(third);
     see_used(pool);
     SEE(CALL(cuMemPoolTrimTo)(pool, 0));
-    see_all(pool);
+    see_used(pool);
     SEE(CALL(cuMemPoolDestroy)(pool));
 }
 

@@ -136,7 +136,10 @@ static void copy_batch_of_boxes(void)
                                    .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
     const bool twin = fuzz_one_in(2);
     const CUstream stream = made_stream();
-    if (fuzz_one_in(2))
+    if (fuzz_is_newer(FUZZ_cuMemcpy3DWithAttributesAsync))
+        SEE(TWIN(twin, cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz)(&copy, 0,
+                                                                                          stream));
+    else if (fuzz_one_in(2))
         SEE(TWIN(twin, cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz)(1, &copy, 0, stream));
     else
         SEE(TWIN(twin, cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz)(1, &copy, &failed, 0,

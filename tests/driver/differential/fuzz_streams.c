@@ -60,14 +60,22 @@ static void make_late(void)
     atomic_store(&late.is_queued, false);
 }
 
+/* NEW_FUNCTION: by the ABI of 13.1. */
+enum before { CALLBACK, FUNCTION, NEW_FUNCTION };
+
 /* The block is made before: making it may wait for the device. */
-static void behind(bool is_callback, bool twin)
+static void behind(enum before before, bool twin)
 {
     const CUstream stream = side_stream(0);
     const struct fuzz_block *block = fuzz_new_block(LATE_BYTES);
     make_late();
-    if (is_callback)
+    if (before == CALLBACK)
         SEE(TWIN(twin, cuStreamAddCallback, cuStreamAddCallback_ptsz)(stream, callback, NULL, 0));
+    else if (before == NEW_FUNCTION && fuzz_driver_lacks(FUZZ_cuLaunchHostFunc_v2))
+        return;
+    else if (before == NEW_FUNCTION)
+        SEE(TWIN(twin, cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz)(stream, host_function, NULL,
+                                                                      1));
     else
         SEE(TWIN(twin, cuLaunchHostFunc, cuLaunchHostFunc_ptsz)(stream, host_function, NULL));
     SEE(CALL(cuMemcpyHtoDAsync_v2)(block->at, late.bytes, LATE_BYTES, stream));
@@ -78,28 +86,38 @@ static void behind(bool is_callback, bool twin)
 
 static void behind_any(void)
 {
-    const bool is_callback = fuzz_one_in(2);
-    behind(is_callback, fuzz_one_in(2));
+    const enum before before = (enum before)fuzz_below(NEW_FUNCTION + 1);
+    behind(before, fuzz_one_in(2));
 }
 
 static void behind_host_function(void)
 {
-    behind(false, false);
+    behind(FUNCTION, false);
 }
 
 static void behind_host_function_twin(void)
 {
-    behind(false, true);
+    behind(FUNCTION, true);
+}
+
+static void behind_new_host_function(void)
+{
+    behind(NEW_FUNCTION, false);
+}
+
+static void behind_new_host_function_twin(void)
+{
+    behind(NEW_FUNCTION, true);
 }
 
 static void behind_callback(void)
 {
-    behind(true, false);
+    behind(CALLBACK, false);
 }
 
 static void behind_callback_twin(void)
 {
-    behind(true, true);
+    behind(CALLBACK, true);
 }
 
 /* --- the same, behind another API or another process, which this program plays or starts */
@@ -172,6 +190,11 @@ static void behind_process(void)
 
 /* --- captures */
 
+static CUresult accept_mismatch(void)
+{
+    return CUDA_SUCCESS;
+}
+
 static CUresult begin_capture(CUstream stream, CUgraph *graph_out)
 {
     const bool twin = fuzz_one_in(2);
@@ -184,6 +207,11 @@ static CUresult begin_capture(CUstream stream, CUgraph *graph_out)
                         cuStreamBeginCapture_v2_ptsz)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     default:
         SEE(CALL(cuGraphCreate)(graph_out, 0));
+        if (fuzz_is_newer(FUZZ_cuStreamBeginRecaptureToGraph))
+            return SEE(
+                TWIN(twin, cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz)(
+                    stream, CU_STREAM_CAPTURE_MODE_RELAXED, *graph_out,
+                    (CUgraphRecaptureCallback)accept_mismatch, NULL));
         return SEE(TWIN(twin, cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz)(
             stream, *graph_out, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
     }
@@ -452,6 +480,8 @@ static void in_managed_of_library(void)
 const struct fuzz_operation fuzz_first_acts[] = {
     {"host-function", behind_host_function, 0},
     {"host-function-twin", behind_host_function_twin, 0},
+    {"new-host-function", behind_new_host_function, 0},
+    {"new-host-function-twin", behind_new_host_function_twin, 0},
     {"callback", behind_callback, 0},
     {"callback-twin", behind_callback_twin, 0},
     {"semaphore", behind_semaphore_one, 0},

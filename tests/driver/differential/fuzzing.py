@@ -24,6 +24,7 @@ SETTINGS = {
     "no snapshots": (dict(EVERYTHING, METASHARD_SNAPSHOT_BYTES="0", SIMCUDA_POISON="2"), 1),
     "large blocks deferred, settling": ({"METASHARD_MIN_BYTES": "16K", "METASHARD_SETTLE_MS": "1"}, 1),
     "a device with threads": (dict(EVERYTHING, SIMCUDA_EAGER="0"), 0.2),
+    "large blocks deferred, threads": ({"METASHARD_MIN_BYTES": "16K", "METASHARD_SETTLE_MS": "1", "SIMCUDA_EAGER": "0"}, 0.2),
     "a slow device": (dict(EVERYTHING, SIMCUDA_EAGER="0", SIMCUDA_DELAY_US="30", SIMCUDA_POISON="2"), 0.05),
 }
 # What the driver is like, alone and under the shim: of each row one value is drawn for each batch, from its seed. Rows
@@ -36,16 +37,22 @@ WORLDS = {
     "pageable sources": ({}, {"SIMCUDA_LATE": "1"}),
     "order": ({}, {"SIMCUDA_JITTER_US": "60"}),
     "other programs": ({}, {"SIMCUDA_OTHERS": "24"}),
-    "granules": ({}, {"SIMCUDA_GRANULE_KIB": "256"}, {"SIMCUDA_GRANULE_KIB": "1024"}),
+    "granules": ({}, {"SIMCUDA_GRANULE_KIB": "256"}, {"SIMCUDA_GRANULE_KIB": "1024"}, {"SIMCUDA_GRANULE_KIB": "2048"}),
     "freeing": ({}, {"SIMCUDA_FREE_ANYWHERE": "1"}),
-    "version": ({}, {"SIMCUDA_PROFILE": "12.4"}, {"SIMCUDA_PROFILE": "12.9"}, {"SIMCUDA_PROFILE": "13.1"}),
+    "version": ({}, {"SIMCUDA_PROFILE": "12.4"}, {"SIMCUDA_PROFILE": "12.9"}, {"SIMCUDA_PROFILE": "13.1"},
+                {"SIMCUDA_PROFILE": "13.0"}, {"SIMCUDA_PROFILE": "13.2"}, {"SIMCUDA_PROFILE": "13.4"}),
+    # Of the program, not of the driver (fuzz_plans.c).
+    "plans": ({}, {"FUZZ_PLANS": "late"}, {"FUZZ_PLANS": "first"}, {"FUZZ_PLANS": "sizes"}, {"FUZZ_PLANS": "none"}),
+    "mode of plans": ({}, {"METASHARD_PLAN_MODE": "enforce"}),
 }
-# Drivers that lack exports are libraries of their own, in these folders of tests/simcuda.
-OLDER_DRIVERS = {"12.4": "profile12.4", "12.9": "profile12"}
+PLANS = "a plan by a call,a plan by a file,a plan by the socket"
+# Drivers with other exports than 13.0 are libraries of their own, in these folders of tests/simcuda. The newest is the default.
+NEWEST = "profile13.5"
+OTHER_DRIVERS = {"12.4": "profile12.4", "12.9": "profile12", "13.0": "", "13.1": NEWEST, "13.2": NEWEST, "13.4": NEWEST}
 # What may stand in the log: what the shim refuses, and plans that are not valid.
 EXPECTED_LINES = re.compile(
     r"cuIpcGetMemHandle: the allocation|cuPointerSetAttribute: |cuMemGetHandleForAddressRange: |"
-    r"expected mesh or world_size|match no tensor of the program|another plan: |no plan was read from")
+    r"expected mesh or world_size|match no tensor of the program|the plan: |no plan was read from|it was deleted \(")
 # What METASHARD=verify says at the end of a process.
 VERIFIED = re.compile(r"verify: (\d+) ranges, (\d+) bytes compared, (\d+) differ")
 # Acts after which calls fail, and the driver says why on stderr.
@@ -145,6 +152,9 @@ class Fuzzer:
         self.alone = {}  # by what a batch is: with `remembers`, what it left without the shim
         self.remembers = False
         self.draws = False  # worlds
+        self.fixed = {}  # of worlds, what is not drawn
+        self.plans = False  # in every world
+        self.without = ""  # operations that are drawn and not run, by name
         self.compared = Counter()  # by METASHARD=verify: ranges, bytes, differ
 
     def verify(self):
@@ -158,13 +168,23 @@ class Fuzzer:
         kept.setdefault("LD_LIBRARY_PATH", os.path.join(self.build, "tests", "simcuda"))
         return kept
 
+    def left_out(self, batch):
+        """What is a limit (docs/limits.md): where the shim may keep no host copy, a file cannot be saved in a host function;
+        an old driver cannot tell whether what was queued before an allocation is done, and the access fails."""
+        plans = batch.world.get("FUZZ_PLANS")
+        names = [self.without, PLANS * (plans == "none"), "name a block" * (plans == "sizes"),
+                 "a host function opens a source" * (batch.setting == "no snapshots"),
+                 "queued before the allocation" * (batch.world.get("SIMCUDA_PROFILE") == "12.4")]
+        return ["--without", ",".join(filter(None, names))] * any(names)
+
     def side(self, batch, folder, with_shim, prints=False):
         os.makedirs(folder, exist_ok=True)
         environment = in_granules(self.base() | ALONE | batch.world, batch.world)
-        older = OLDER_DRIVERS.get(environment.get("SIMCUDA_PROFILE"))
-        if older is not None:
-            environment["LD_LIBRARY_PATH"] = ":".join([os.path.join(self.build, "tests", "simcuda", older),
-                                                       environment["LD_LIBRARY_PATH"]])
+        default = os.path.join(self.build, "tests", "simcuda")
+        is_default = os.path.realpath(environment["LD_LIBRARY_PATH"]) == os.path.realpath(default)
+        other = OTHER_DRIVERS.get(environment.get("SIMCUDA_PROFILE"), NEWEST if is_default else None)
+        if other is not None:
+            environment["LD_LIBRARY_PATH"] = ":".join([os.path.join(default, other), environment["LD_LIBRARY_PATH"]])
         log = os.path.join(folder, "log")
         if with_shim:
             rules = os.path.join(folder, "rules")
@@ -174,7 +194,8 @@ class Fuzzer:
                                METASHARD_LOG="warn:" + log, METASHARD_STATE_DIR="", LD_PRELOAD=self.preload,
                                METASHARD_PLAN=os.path.join(folder, "plan.json"),
                                METASHARD_CONTROL=os.path.join(folder, "control"), **self.environment)
-        command = [self.program, *batch.arguments(folder, self.kernels), *(["--print"] if prints else [])]
+        command = [self.program, *batch.arguments(folder, self.kernels), *self.left_out(batch),
+                   *(["--print"] if prints else [])]
         try:
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
                                   text=True, errors="replace", timeout=TIMEOUT)
@@ -296,6 +317,11 @@ def draw_world(seed):
     return world
 
 
+def draw_plans(seed):
+    """Of the values with which plans are drawn."""
+    return random.Random(f"{seed} kind of plans").choice(WORLDS["plans"][1:-1])
+
+
 def words(output):
     """What was printed, as one would write it."""
     output = re.sub(r"\(?[\w()]+\), (\w+),\s*(\w+)\)\(", r"\1 or its twin(", output)
@@ -345,7 +371,8 @@ def batches(fuzzer, seed, operations, size):
         setting = names[(number % len(firsts) + number // len(firsts)) % len(names)]
         count = min(operations, max(PROGRAM_OPERATIONS, int(size * SETTINGS[setting][1])))
         last = lasts[number // 3 % len(lasts)]
-        world = draw_world(seed + number) if fuzzer.draws else {}
+        world = (draw_world(seed + number) if fuzzer.draws else {}) | (draw_plans(seed + number) if fuzzer.plans else {})
+        world |= fuzzer.fixed
         # There is nothing that a kernel may not read: it would end the simulated device. And the shadow memory of a sanitizer
         # is terabytes that can be read, so that most pairs of integers are a host address.
         if last == "read-illegally" or "san.so" in (fuzzer.preload or ""):

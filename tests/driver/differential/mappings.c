@@ -771,6 +771,170 @@ MS_TEST(the_driver_fails_while_parts_are_joined)
         CHECK_EQ(count_faults(functions[i], CUDA_ERROR_OPERATING_SYSTEM, true, 4), 3);
 }
 
+/* Memory runs out while parts are joined, for one call after another: it is refused, and nothing is
+ * lost. */
+MS_TEST(memory_runs_out_while_parts_are_joined)
+{
+    enum { FIRST = 3, MOST = 3 }; /* behind the two parts and the gap between them */
+    if (!device_has_shim())
+        ms_test_skip("without the shim each handle is the driver's from the start");
+    int told = 0;
+    for (int count = 1; count <= MOST; count++) {
+        int status, used = 0;
+        char setting[200] = "";
+        const pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            for (int i = 0; i < count; i++)
+                used += snprintf(setting + used, sizeof(setting) - (size_t)used,
+                                 "%scuMemCreate:%d=2", i > 0 ? "," : "", FIRST + 1 + i);
+            setenv("SIMCUDA_FAULTS", setting, 1);
+            setenv("METASHARD_SELFCHECK", "off", 1); /* its calls would count */
+            make_real_with_fault(true);
+        }
+        CHECK_EQ(waitpid(child, &status, 0), child);
+        if (!WIFEXITED(status) || (WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 3))
+            ms_test_fail(__FILE__, __LINE__, "%d calls fail: status %d", count, status);
+        told += WEXITSTATUS(status) == 3;
+    }
+    CHECK(told > 0 && told < MOST);
+}
+
+/* --- content that a handle keeps in pieces */
+
+/* Mapped memory of one word, of which the first and the last granule came into memory. */
+static CUmemGenericAllocationHandle map_in_pieces(CUdeviceptr address, uint32_t word)
+{
+    uint32_t seen;
+    const CUmemGenericAllocationHandle handle = create_shareable(8 * MIB);
+    map(address, 8 * MIB, handle);
+    OK(cuMemsetD32(address, word, 2 * MIB));
+    OK(cuMemcpyDtoH(&seen, address, 4));
+    OK(cuMemcpyDtoH(&seen, address + 6 * MIB, 4));
+    check_deferred(address + 4 * MIB);
+    OK(cuCtxSynchronize());
+    return handle;
+}
+
+MS_TEST(content_in_pieces_moves_with_its_handle)
+{
+    start();
+    const size_t before = free_bytes();
+    const CUdeviceptr first = reserve(8 * MIB), second = reserve(24 * MIB);
+    const CUmemGenericAllocationHandle handle = map_in_pieces(first, 31);
+    for (int turn = 0; turn < 3; turn++) {
+        OK(cuMemUnmap(first, 8 * MIB));
+        CHECK_EQ(before - free_bytes(), 8 * MIB);
+        OK(cuMemMap(second + 8 * MIB, 8 * MIB, 0, handle, 0));
+        OK(cuMemUnmap(second + 8 * MIB, 8 * MIB)); /* without access in between */
+        map(second + 8 * MIB, 8 * MIB, handle);
+        CHECK_EQ(before - free_bytes(), 8 * MIB);
+        check_same(second + 8 * MIB, 8 * MIB, 31 + (uint32_t)turn);
+        OK(cuMemsetD32(second + 8 * MIB, 32 + (uint32_t)turn, 2 * MIB));
+        OK(cuCtxSynchronize());
+        OK(cuMemUnmap(second + 8 * MIB, 8 * MIB));
+        map(first, 8 * MIB, handle);
+        check_same(first, 8 * MIB, 32 + (uint32_t)turn);
+    }
+    OK(cuCtxSynchronize());
+    OK(cuMemUnmap(first, 8 * MIB));
+    OK(cuMemRelease(handle));
+    CHECK_EQ(free_bytes(), before);
+    OK(cuMemAddressFree(first, 8 * MIB));
+    OK(cuMemAddressFree(second, 24 * MIB));
+}
+
+/* Exported, mapped in two places or for another size: it must be one memory then. */
+MS_TEST(content_in_pieces_becomes_one_memory_when_others_need_it)
+{
+    start();
+    const size_t before = free_bytes();
+    const CUdeviceptr first = reserve(8 * MIB), second = reserve(8 * MIB);
+    for (int how = 0; how < 4; how++) {
+        const CUmemGenericAllocationHandle handle = map_in_pieces(first, 50 + (uint32_t)how);
+        if (how != 3) /* while it is mapped */
+            OK(cuMemUnmap(first, 8 * MIB));
+        if (how == 1) /* mapped, and not to be used yet */
+            OK(cuMemMap(first, 8 * MIB, 0, handle, 0));
+        if (how != 2)
+            close(export_handle(handle));
+        if (how == 0)
+            map(first, 8 * MIB, handle);
+        if (how == 1)
+            OK(set_access(first, 8 * MIB, 0, READWRITE));
+        if (how == 2)
+            map(first, 4 * MIB, handle);
+        map(second, 8 * MIB, handle);
+        check_same(second, 8 * MIB, 50 + (uint32_t)how);
+        OK(cuMemsetD32(second, 9, MIB));
+        check_same(first, 4 * MIB, 9);
+        CHECK_EQ(before - free_bytes(), 8 * MIB);
+        OK(cuCtxSynchronize());
+        OK(cuMemUnmap(first, how == 2 ? 4 * MIB : 8 * MIB));
+        unmap(second, 8 * MIB, handle);
+        CHECK_EQ(free_bytes(), before);
+    }
+    OK(cuMemAddressFree(first, 8 * MIB));
+    OK(cuMemAddressFree(second, 8 * MIB));
+}
+
+/* --- what is told of it */
+
+static void check_access(CUdeviceptr address, uint64_t wanted)
+{
+    uint64_t flags = 99, all[2] = {99, 99};
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_ACCESS_FLAGS,
+                                        CU_POINTER_ATTRIBUTE_MAPPING_SIZE};
+    void *data[] = {&all[0], &all[1]};
+    OK(cuPointerGetAttribute(&flags, attributes[0], address));
+    CHECK_EQ(flags, wanted);
+    OK(cuPointerGetAttributes(2, attributes, data, address));
+    CHECK_EQ(all[0], wanted);
+    CHECK_EQ(all[1], 4 * MIB);
+}
+
+MS_TEST(access_is_told_with_and_without_a_current_context)
+{
+    unsigned long long flags = 99;
+    const CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    const CUcontext context = start();
+    const CUdeviceptr address = reserve(16 * MIB);
+    map_new(address, 4 * MIB);
+    OK(cuMemMap(address + 8 * MIB, 4 * MIB, 0, create(4 * MIB), 0));
+    check_access(address + MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    check_deferred(address + 2 * MIB);
+    for (int i = 0; i < 2; i++) {
+        OK(cuCtxSetCurrent(i == 0 ? NULL : context));
+        check_access(address + MIB, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        check_access(address + 8 * MIB, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+        OK(cuMemGetAccess(&flags, &location, address + MIB));
+        CHECK_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        OK(cuMemGetAccess(&flags, &location, address + 8 * MIB));
+        CHECK_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    }
+}
+
+/* The program has given it back, while its memory is mapped. */
+MS_TEST(a_released_handle_has_no_properties)
+{
+    int file;
+    uint64_t types = 99;
+    CUmemAllocationProp prop;
+    start();
+    const CUdeviceptr address = reserve(4 * MIB), other = reserve(4 * MIB);
+    const CUmemGenericAllocationHandle handle = create_shareable(4 * MIB);
+    map(address, 4 * MIB, handle);
+    OK(cuMemGetAllocationPropertiesFromHandle(&prop, handle));
+    OK(cuMemRelease(handle));
+    FAILS(cuMemGetAllocationPropertiesFromHandle(&prop, handle), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemMap(other, 4 * MIB, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          CUDA_ERROR_INVALID_VALUE);
+    OK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, address));
+    CHECK_EQ(types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
 /* --- threads */
 
 static struct {
@@ -853,6 +1017,103 @@ MS_TEST(memory_is_unmapped_and_its_handle_kept_while_another_thread_captures)
     check_same(address, 8 * MIB, 21);
     unmap(address, 8 * MIB, handle);
     OK(cuMemAddressFree(address, 8 * MIB));
+}
+
+/* It becomes one memory when the capture has ended. */
+MS_TEST(memory_in_pieces_is_exported_while_another_thread_captures)
+{
+    pthread_t capturer;
+    threads.context = start();
+    const CUdeviceptr address = reserve(8 * MIB);
+    const CUmemGenericAllocationHandle handle = map_in_pieces(address, 21);
+    CHECK_EQ(pthread_create(&capturer, NULL, capture_for_a_while, NULL), 0);
+    while (!captures)
+        usleep(100);
+    close(export_handle(handle));
+    CHECK_EQ(pthread_join(capturer, NULL), 0);
+    check_same(address, 8 * MIB, 21);
+    OK(cuCtxSynchronize());
+    unmap(address, 8 * MIB, handle);
+}
+
+static _Atomic bool is_unmapped;
+
+/* A capture that goes on until the other thread's call has returned, and maps memory meanwhile. */
+static void *capture_and_map(void *unused)
+{
+    CUstream stream;
+    CUgraph graph;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    (void)unused;
+    OK(cuCtxSetCurrent(threads.context));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    captures = true;
+    OK(cuThreadExchangeStreamCaptureMode(&mode));
+    const CUdeviceptr own = reserve(8 * MIB);
+    const CUmemGenericAllocationHandle handle = map_new(own, 8 * MIB);
+    while (!is_unmapped)
+        usleep(100);
+    OK(cuThreadExchangeStreamCaptureMode(&mode));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    captures = false;
+    unmap(own, 8 * MIB, handle);
+    return NULL;
+}
+
+MS_TEST(memory_in_pieces_is_unmapped_and_mapped_while_a_capture_goes_on)
+{
+    pthread_t capturer;
+    threads.context = start();
+    const CUdeviceptr address = reserve(8 * MIB), other = reserve(8 * MIB);
+    const CUmemGenericAllocationHandle handle = map_in_pieces(address, 21);
+    CHECK_EQ(pthread_create(&capturer, NULL, capture_and_map, NULL), 0);
+    while (!captures)
+        usleep(100);
+    const CUresult unmapped = cuMemUnmap(address, 8 * MIB);
+    const CUresult mapped = cuMemMap(other, 8 * MIB, 0, handle, 0);
+    const CUresult accessible = set_access(other, 8 * MIB, 0, READWRITE);
+    is_unmapped = true;
+    CHECK_EQ(pthread_join(capturer, NULL), 0);
+    OK(unmapped);
+    OK(mapped);
+    OK(accessible);
+    check_same(other, 8 * MIB, 21);
+    OK(cuCtxSynchronize());
+    unmap(other, 8 * MIB, handle);
+}
+
+/* A handle in pieces is exported behind work that waits for what another thread does later: no lock
+ * is held meanwhile. */
+static void *map_and_open(void *gate)
+{
+    OK(cuCtxSetCurrent(threads.context));
+    usleep(20000); /* so that the other thread mostly waits by then */
+    const CUdeviceptr own = reserve(8 * MIB);
+    const CUmemGenericAllocationHandle handle = map_new(own, 8 * MIB);
+    OK(cuMemUnmap(own, 8 * MIB));
+    OK(cuMemRelease(handle));
+    open_gate(gate);
+    return NULL;
+}
+
+MS_TEST(others_map_while_an_export_waits_for_the_device)
+{
+    pthread_t opener;
+    CUstream stream;
+    struct gate gate;
+    threads.context = start();
+    const CUdeviceptr address = reserve(8 * MIB);
+    const CUmemGenericAllocationHandle handle = map_in_pieces(address, 21);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    close_gate(&gate, stream);
+    CHECK_EQ(pthread_create(&opener, NULL, map_and_open, &gate), 0);
+    close(export_handle(handle));
+    CHECK_EQ(pthread_join(opener, NULL), 0);
+    check_same(address, 8 * MIB, 21);
+    OK(cuCtxSynchronize());
+    unmap(address, 8 * MIB, handle);
 }
 
 MS_TEST(two_threads_map_while_a_third_copies)

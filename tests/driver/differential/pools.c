@@ -487,7 +487,102 @@ static void threads(void)
     print_used();
 }
 
+/* Which context is current while a call is made in the order of a stream. */
+enum { OF_THE_MEMORY, ANOTHER, NONE, CURRENTS };
+
+static void make_current(CUcontext memory, CUcontext another, int current)
+{
+    OK(cuCtxSetCurrent(current == OF_THE_MEMORY ? memory : current == ANOTHER ? another : NULL));
+}
+
+/* Memory of a pool (or not) of this context, which a stream has written to. */
+static CUdeviceptr written(bool is_pooled, CUstream stream)
+{
+    const CUdeviceptr at = is_pooled ? in_stream(4 * MIB, stream) : allocate(4 * MIB);
+    OK(cuMemsetD8Async(at, 3, 4 * MIB, stream));
+    OK(cuStreamSynchronize(stream));
+    return at;
+}
+
+/* Frees in a stream that stands still until all is freed; the next one of them frees again. */
+static void free_elsewhere(CUcontext memory, CUcontext another, CUstream stream, int current,
+                           bool is_far)
+{
+    struct gate gate;
+    CUdeviceptr freed[2], made = 0;
+    make_current(memory, another, OF_THE_MEMORY);
+    for (int i = 0; i < 2; i++)
+        freed[i] = written(i == 0, CU_STREAM_PER_THREAD);
+    make_current(memory, another, current);
+    close_gate(&gate, stream);
+    for (int i = 0; i < 2; i++) {
+        printf("%d", (int)cuMemFreeAsync(freed[i], stream));
+        printf(" %d\n", (int)cuMemFreeAsync(freed[i], stream));
+        printf("written then: %d\n", (int)cuMemsetD8(freed[i], 1, 16));
+    }
+    printf("allocated: %d\n", (int)cuMemAllocAsync(&made, 4 * MIB, stream));
+    if (!is_far)
+        printf("set: %d\n", (int)cuMemsetD8Async(made, 9, 4 * MIB, stream));
+    printf("freed: %d\n", (int)cuMemFreeAsync(made, stream));
+    open_gate(&gate);
+    OK(cuStreamSynchronize(stream));
+}
+
+/* No call in the order of a stream waits for it, whatever context is current: the memory's, that of
+ * another one, of this device or of the second, or none. */
+static void elsewhere(CUdevice device)
+{
+    CUcontext memory, another;
+    CUstream streams[2];
+    OK(cuCtxGetCurrent(&memory));
+    streams[0] = make_stream();
+    OK(cuCtxCreate(&another, NULL, 0, device));
+    streams[1] = make_stream();
+    for (int current = 0; current < CURRENTS; current++)
+        for (int i = 0; i < 2; i++)
+            free_elsewhere(memory, another, streams[i], current, device != 0);
+    for (int current = OF_THE_MEMORY; current <= ANOTHER; current++) {
+        free_elsewhere(memory, another, CU_STREAM_PER_THREAD, current, device != 0);
+        free_elsewhere(memory, another, CU_STREAM_LEGACY, current, device != 0);
+    }
+    make_current(memory, another, OF_THE_MEMORY);
+    print_used();
+}
+
+static void in_another_context(void)
+{
+    elsewhere(0);
+}
+
+static void on_another_device(void)
+{
+    elsewhere(1);
+}
+
+/* Its stream goes with its context, and the event of the free with both. */
+static void freed_in_what_ends(void)
+{
+    CUcontext memory, another;
+    OK(cuCtxGetCurrent(&memory));
+    const size_t before = free_bytes();
+    const CUdeviceptr pooled = written(true, CU_STREAM_PER_THREAD);
+    const CUdeviceptr plain_memory = written(false, CU_STREAM_PER_THREAD);
+    OK(cuCtxCreate(&another, NULL, 0, 0));
+    const CUstream stream = make_stream();
+    OK(cuMemFreeAsync(pooled, stream));
+    OK(cuMemFreeAsync(plain_memory, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuCtxDestroy(another));
+    OK(cuCtxSetCurrent(memory));
+    print_used();
+    printf("%d\n", free_bytes() == before);
+    print_bytes("what comes then", load_file(4 * MIB), 4 * MIB);
+}
+
 const struct scenario scenarios[] = {
+    {"in_another_context", in_another_context},
+    {"on_another_device", on_another_device},
+    {"freed_in_what_ends", freed_in_what_ends},
     {"sliced", sliced},
     {"stands_still", stands_still},
     {"handed_on", handed_on},

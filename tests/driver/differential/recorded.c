@@ -61,7 +61,6 @@ static void columns(void)
     const CUdeviceptr part = allocate((size_t)WIDTH * ROWS);
     OK(cuMemsetD32(whole + 7 * MIB, 0x01020304, MIB / 4));
     OK(copy_columns(part, whole, PITCH, 3 * WIDTH, WIDTH, ROWS));
-    printf("a pitch below the width: %d\n", (int)copy_columns(part, whole, 1000, 0, 2000, 2));
     OK(cuMemFree(whole));
     print_bytes("columns of a freed tensor", part + MIB, MIB);
     fill(part + 2 * MIB, 9, 1000);
@@ -81,6 +80,7 @@ static void other_columns(void)
     OK(cuMemsetD8(whole + MIB, 0x33, MIB));
     OK(copy_columns(part + MIB, whole, PITCH, 2 * WIDTH, WIDTH, ROWS));
     print_bytes("columns of what was read", part, 4 * MIB);
+    printf("a pitch below the width: %d\n", (int)copy_columns(part, whole, 1000, 0, 2000, 2));
     const CUdeviceptr one = load_file(4 * MIB);
     OK(copy_columns(one + MIB + 100, one, PITCH, 0, WIDTH, 512));
     print_bytes("columns of itself", one, 4 * MIB);
@@ -337,7 +337,105 @@ static void lost_file_under_pressure(void)
     print_bytes("read again", block, 24 * MIB);
 }
 
+/* --- in addresses of which the program has mapped a part: pieces with gaps around them */
+
+enum { PIECE = 4 << 20, PIECES = 7 };
+
+static const CUmemAllocationProp mapped_prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+
+static CUmemGenericAllocationHandle map_piece(CUdeviceptr at, CUmemAccess_flags flags)
+{
+    CUmemGenericAllocationHandle handle;
+    const CUmemAccessDesc access = {.location = mapped_prop.location, .flags = flags};
+    OK(cuMemCreate(&handle, PIECE, &mapped_prop, 0));
+    OK(cuMemMap(at, PIECE, 0, handle, 0));
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+        OK(cuMemSetAccess(at, PIECE, &access, 1));
+    return handle;
+}
+
+/* Pieces 1 and 2 side by side, and 4; 6 is mapped, but not accessible. */
+static CUdeviceptr reserve_pieces(CUmemGenericAllocationHandle handles[PIECES])
+{
+    CUdeviceptr base;
+    OK(cuMemAddressReserve(&base, (size_t)PIECES * PIECE, 0, 0, 0));
+    for (size_t i = 0; i < PIECES; i++) {
+        if (i == 1 || i == 2 || i == 4)
+            handles[i] = map_piece(base + i * PIECE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    }
+    handles[6] = map_piece(base + (size_t)6 * PIECE, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    OK(cuMemsetD32(base + PIECE, 11, 2 * PIECE / 4));
+    OK(cuMemsetD32(base + (size_t)4 * PIECE, 44, PIECE / 4));
+    return base;
+}
+
+static void print_pieces(const char *name, CUdeviceptr base)
+{
+    print_bytes(name, base + PIECE, (size_t)2 * PIECE);
+    print_bytes(name, base + (size_t)4 * PIECE, PIECE);
+}
+
+static void beside_gaps(void)
+{
+    CUmemGenericAllocationHandle handles[PIECES];
+    const CUdeviceptr base = reserve_pieces(handles), other = load_file(PIECE);
+    uniform(base + PIECE + 4096, (2 * PIECE - 8192) / 4, 1); /* over the border of two pieces */
+    fill(base + (size_t)4 * PIECE + 64, 7, 5000);
+    print_bytes("a part", base + 2 * PIECE - 512, 1024);
+    print_pieces("recorded", base);
+    uniform(base + 2 * PIECE, PIECE / 4, 2);
+    OK(cuMemcpyDtoD(base + PIECE + 100, other + 100, PIECE / 2));
+    copy_columns(base + (size_t)4 * PIECE, base + PIECE, 4096, 512, 1024, 1024);
+    print_pieces("and copied", base);
+    printf("copied into the gap in front: %d\n", (int)cuMemcpyDtoD(base, other, PIECE));
+}
+
+/* A kernel without a rule reads what was recorded on both sides of a gap. */
+static void beside_gaps_read(void)
+{
+    CUmemGenericAllocationHandle handles[PIECES];
+    const CUdeviceptr base = reserve_pieces(handles), out = allocate(PIECE);
+    uniform(base + PIECE, PIECE / 4, 3);
+    fill(base + (size_t)4 * PIECE, 5, PIECE / 8);
+    CUdeviceptr from = base + (size_t)4 * PIECE;
+    uint64_t count = PIECE / 4;
+    void *params[] = {(void *)&out, &from, &count};
+    OK(cuLaunchKernel(function("copy32"), 1, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+    print_bytes("copied by a kernel", out, PIECE);
+    print_pieces("read", base);
+    printf("copied over the gap: %d\n", (int)cuMemcpyDtoD(base + (size_t)3 * PIECE - 64, out, 128));
+}
+
+/* A part of what a launch has written is unmapped, and other memory comes there. */
+static void unmapped_after(void)
+{
+    CUmemGenericAllocationHandle handles[PIECES];
+    const CUdeviceptr base = reserve_pieces(handles);
+    uniform(base + PIECE, 2 * PIECE / 4, 4);
+    OK(cuCtxSynchronize());
+    OK(cuMemUnmap(base + 2 * PIECE, PIECE));
+    OK(cuMemRelease(handles[2]));
+    print_bytes("the rest", base + PIECE + 2048, PIECE / 2);
+    handles[2] = map_piece(base + 2 * PIECE, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    print_bytes("the rest beside what is not accessible", base + PIECE + PIECE / 2, PIECE / 2);
+    OK(cuMemUnmap(base + 2 * PIECE, PIECE));
+    OK(cuMemRelease(handles[2]));
+    handles[2] = map_piece(base + 2 * PIECE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    OK(cuMemsetD32(base + 2 * PIECE, 22, PIECE / 4));
+    print_pieces("mapped again", base);
+    uniform(base + PIECE, 2 * PIECE / 4, 5);
+    OK(cuCtxSynchronize());
+    OK(cuMemUnmap(base + PIECE, PIECE));
+    OK(cuMemRelease(handles[1]));
+    print_bytes("behind", base + 2 * PIECE, PIECE);
+    printf("set where it was: %d\n", (int)cuMemsetD8(base + PIECE, 1, 64));
+}
+
 const struct scenario scenarios[] = {
+    {"beside_gaps", beside_gaps},
+    {"beside_gaps_read", beside_gaps_read},
+    {"unmapped_after", unmapped_after},
     {"chain", chain},
     {"moved", moved},
     {"columns", columns},

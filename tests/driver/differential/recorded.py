@@ -37,6 +37,12 @@ def recorded(test):
     test.both("behind_a_host_function")
     test.both("beside_resident")
     test.both("copy_of_read")
+    for settings in ({}, SLOW, {"METASHARD_MIN_BYTES": "1"}):
+        _, dump = test.both("beside_gaps", settings)
+        test.check("launches beside gaps were recorded", dump["recorded_launches"] == 2, dump)
+        test.both("beside_gaps_read", settings)
+        _, dump = test.both("unmapped_after", settings)
+        test.check("and so were those of which a part was unmapped", dump["recorded_launches"] >= 1, dump)
     for settings in ({}, SLOW):
         test.both("read_while_written", settings)
     for scenario in ("chain", "moved", "moved_twice", "has_an_input"):

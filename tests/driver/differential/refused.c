@@ -205,8 +205,8 @@ static void far_set_by_peer(void)
 /* --- ranges that are not all in an allocation */
 
 static unsigned char *host;
-static CUdeviceptr other; /* as big as what is asked for */
-static CUarray array;
+static CUdeviceptr other;    /* as big as what is asked for */
+static CUarray array, words; /* of bytes, and of 4 bytes */
 static CUstream stream;
 static CUcontext context;
 
@@ -373,6 +373,275 @@ static CUresult batch_box(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 SHAPE(batch_box_into, batch_box(at, other, bytes))
 SHAPE(batch_box_out_of, batch_box(other, at, bytes))
 
+/* The second of the two boxes is an array, so lengths count elements of 4 bytes. */
+static CUresult batch_elements(CUdeviceptr at, size_t bytes, bool is_read)
+{
+    const size_t count = (bytes + 2) / 4;
+    const CUmemcpy3DOperand pointer = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER,
+                                       .op.ptr = {.ptr = at & ~(CUdeviceptr)3}};
+    const CUmemcpy3DOperand words_array = {.type = CU_MEMCPY_OPERAND_TYPE_ARRAY,
+                                           .op.array = {.array = words}};
+    CUDA_MEMCPY3D_BATCH_OP operation = {.src = is_read ? pointer : words_array,
+                                        .dst = is_read ? words_array : pointer,
+                                        .extent = {count, 1, 1},
+                                        .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    return cuMemcpy3DBatchAsync(1, &operation, 0, stream);
+}
+SHAPE(batch_elements_into, batch_elements(at, bytes, false))
+SHAPE(batch_elements_out_of, batch_elements(at, bytes, true))
+
+/* --- memory operations: the last word of the range, with the byte behind it */
+
+#define LAST_32(at, bytes) (((at) + (bytes)-2) & ~(CUdeviceptr)3)
+#define LAST_64(at, bytes) (((at) + (bytes)-6) & ~(CUdeviceptr)7)
+SHAPE(write_32, cuStreamWriteValue32(stream, LAST_32(at, bytes), 7, 0))
+SHAPE(write_64, cuStreamWriteValue64(stream, LAST_64(at, bytes), 7, 0))
+SHAPE(wait_32, cuStreamWaitValue32(stream, LAST_32(at, bytes), 0, CU_STREAM_WAIT_VALUE_NOR))
+SHAPE(wait_64, cuStreamWaitValue64(stream, LAST_64(at, bytes), 0, CU_STREAM_WAIT_VALUE_NOR))
+
+/* The second of two operations. The program's own array is as it was. */
+struct operations {
+    CUstreamBatchMemOpParams all[2];
+};
+
+static struct operations operations_at(CUdeviceptr at, size_t bytes)
+{
+    struct operations operations = {0};
+    operations.all[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    operations.all[0].writeValue.address = other;
+    operations.all[1].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    operations.all[1].writeValue.address = LAST_64(at, bytes);
+    operations.all[1].writeValue.value64 = 9;
+    return operations;
+}
+
+static CUresult values(CUdeviceptr at, size_t bytes)
+{
+    struct operations operations = operations_at(at, bytes);
+    const CUresult result = cuStreamBatchMemOp(stream, 2, operations.all, 0);
+    if (operations.all[1].writeValue.address != LAST_64(at, bytes))
+        printf("the operations were changed ");
+    return result;
+}
+
+/* --- nodes of graphs. Each is made, or changed in a graph or in an executable one; and it runs. */
+
+enum way { ADDED, SET, SET_IN_EXECUTABLE, WAYS };
+
+/* What all ways of one kind of node have in common. */
+struct node_kind {
+    CUresult (*add)(CUgraphNode *node_out, CUgraph graph, const void *params);
+    CUresult (*set)(CUgraphNode node, const void *params);
+    CUresult (*set_in_executable)(CUgraphExec executable, CUgraphNode node, const void *params);
+};
+
+static CUresult run_graph(CUgraphExec executable)
+{
+    const CUresult result = cuGraphLaunch(executable, stream);
+    return result != CUDA_SUCCESS ? result : cuStreamSynchronize(stream);
+}
+
+/* A node of bytes that are there (fine), and of those that are asked for. */
+static CUresult try_node(const struct node_kind *kind, enum way way, const void *fine,
+                         const void *asked)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec executable = NULL;
+    OK(cuGraphCreate(&graph, 0));
+    CUresult result = kind->add(&node, graph, way == ADDED ? asked : fine);
+    if (result == CUDA_SUCCESS && way == SET)
+        result = kind->set(node, asked);
+    if (result == CUDA_SUCCESS)
+        result = cuGraphInstantiate(&executable, graph, 0);
+    if (result == CUDA_SUCCESS && way == SET_IN_EXECUTABLE)
+        result = kind->set_in_executable(executable, node, asked);
+    if (result == CUDA_SUCCESS)
+        result = run_graph(executable);
+    if (executable != NULL)
+        OK(cuGraphExecDestroy(executable));
+    OK(cuGraphDestroy(graph));
+    return result;
+}
+
+static CUresult add_copy(CUgraphNode *node_out, CUgraph graph, const void *params)
+{
+    return cuGraphAddMemcpyNode(node_out, graph, NULL, 0, params, context);
+}
+
+static CUresult set_copy(CUgraphNode node, const void *params)
+{
+    return cuGraphMemcpyNodeSetParams(node, params);
+}
+
+static CUresult set_copy_in_executable(CUgraphExec executable, CUgraphNode node, const void *params)
+{
+    return cuGraphExecMemcpyNodeSetParams(executable, node, params, context);
+}
+
+static CUresult add_set(CUgraphNode *node_out, CUgraph graph, const void *params)
+{
+    return cuGraphAddMemsetNode(node_out, graph, NULL, 0, params, context);
+}
+
+static CUresult set_set(CUgraphNode node, const void *params)
+{
+    return cuGraphMemsetNodeSetParams(node, params);
+}
+
+static CUresult set_set_in_executable(CUgraphExec executable, CUgraphNode node, const void *params)
+{
+    return cuGraphExecMemsetNodeSetParams(executable, node, params, context);
+}
+
+static CUresult add_values(CUgraphNode *node_out, CUgraph graph, const void *params)
+{
+    return cuGraphAddBatchMemOpNode(node_out, graph, NULL, 0, params);
+}
+
+static CUresult set_values(CUgraphNode node, const void *params)
+{
+    return cuGraphBatchMemOpNodeSetParams(node, params);
+}
+
+static CUresult set_values_in_executable(CUgraphExec executable, CUgraphNode node,
+                                         const void *params)
+{
+    return cuGraphExecBatchMemOpNodeSetParams(executable, node, params);
+}
+
+/* The program's own struct is as it was. */
+static CUresult add_any(CUgraphNode *node_out, CUgraph graph, const void *params)
+{
+    CUgraphNodeParams given = *(const CUgraphNodeParams *)params;
+    const CUresult result = cuGraphAddNode(node_out, graph, NULL, NULL, 0, &given);
+    if (memcmp(&given, params, sizeof(given)) != 0)
+        printf("the node was changed ");
+    return result;
+}
+
+static CUresult set_any(CUgraphNode node, const void *params)
+{
+    CUgraphNodeParams given = *(const CUgraphNodeParams *)params;
+    return cuGraphNodeSetParams(node, &given);
+}
+
+static CUresult set_any_in_executable(CUgraphExec executable, CUgraphNode node, const void *params)
+{
+    CUgraphNodeParams given = *(const CUgraphNodeParams *)params;
+    return cuGraphExecNodeSetParams(executable, node, &given);
+}
+
+static const struct node_kind copies = {add_copy, set_copy, set_copy_in_executable};
+static const struct node_kind sets = {add_set, set_set, set_set_in_executable};
+static const struct node_kind value_nodes = {add_values, set_values, set_values_in_executable};
+static const struct node_kind any_kind = {add_any, set_any, set_any_in_executable};
+
+/* One row, as all changes of executable graphs must be. */
+static CUDA_MEMCPY3D line(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .srcDevice = from,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = to,
+                           .WidthInBytes = bytes,
+                           .Height = 1,
+                           .Depth = 1};
+}
+
+static CUresult copy_node(CUdeviceptr to, CUdeviceptr from, size_t bytes, enum way way)
+{
+    const CUDA_MEMCPY3D fine = line(other, other + 4 * MIB, 64), asked = line(to, from, bytes);
+    return try_node(&copies, way, &fine, &asked);
+}
+SHAPE(node_copy_into, copy_node(at, other, bytes, ADDED))
+SHAPE(node_copy_out_of, copy_node(other, at, bytes, ADDED))
+SHAPE(node_copy_into_set, copy_node(at, other, bytes, SET))
+SHAPE(node_copy_out_of_executable, copy_node(other, at, bytes, SET_IN_EXECUTABLE))
+
+static CUresult node_box_into(CUdeviceptr at, size_t bytes)
+{
+    const CUDA_MEMCPY3D asked = box(at, other, bytes);
+    return try_node(&copies, ADDED, NULL, &asked);
+}
+
+static CUDA_MEMSET_NODE_PARAMS row(CUdeviceptr at, size_t bytes, unsigned width)
+{
+    return (CUDA_MEMSET_NODE_PARAMS){.dst = at & ~(CUdeviceptr)(width - 1),
+                                     .value = 3,
+                                     .elementSize = width,
+                                     .width = (bytes + width / 2) / width,
+                                     .height = 1};
+}
+
+static CUresult set_node(CUdeviceptr at, size_t bytes, unsigned width, enum way way)
+{
+    const CUDA_MEMSET_NODE_PARAMS fine = row(other, 64, width), asked = row(at, bytes, width);
+    return try_node(&sets, way, &fine, &asked);
+}
+SHAPE(node_set_8, set_node(at, bytes, 1, ADDED))
+SHAPE(node_set_32, set_node(at, bytes, 4, ADDED))
+SHAPE(node_set_8_set, set_node(at, bytes, 1, SET))
+SHAPE(node_set_8_executable, set_node(at, bytes, 1, SET_IN_EXECUTABLE))
+
+static CUresult node_rows_8(CUdeviceptr at, size_t bytes)
+{
+    const CUDA_MEMSET_NODE_PARAMS asked = {.dst = at,
+                                           .pitch = MIB,
+                                           .value = 3,
+                                           .elementSize = 1,
+                                           .width = bytes - 2 * MIB,
+                                           .height = 3};
+    return try_node(&sets, ADDED, NULL, &asked);
+}
+
+static CUresult values_node(CUdeviceptr at, size_t bytes, enum way way)
+{
+    struct operations there = operations_at(other + MIB, 64), wanted = operations_at(at, bytes);
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS fine = {.ctx = context,
+                                                .count = 2,
+                                                .paramArray = there.all};
+    const CUDA_BATCH_MEM_OP_NODE_PARAMS asked = {.ctx = context,
+                                                 .count = 2,
+                                                 .paramArray = wanted.all};
+    return try_node(&value_nodes, way, &fine, &asked);
+}
+SHAPE(node_values, values_node(at, bytes, ADDED))
+SHAPE(node_values_set, values_node(at, bytes, SET))
+SHAPE(node_values_executable, values_node(at, bytes, SET_IN_EXECUTABLE))
+
+static CUresult any_node(CUgraphNodeType type, CUdeviceptr at, size_t bytes, enum way way)
+{
+    struct operations there = operations_at(other + MIB, 64), wanted = operations_at(at, bytes);
+    CUgraphNodeParams fine = {.type = type}, asked = {.type = type};
+    if (type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+        fine.memcpy.copyParams = line(other, other + 4 * MIB, 64);
+        asked.memcpy.copyParams = line(at, other, bytes);
+    } else if (type == CU_GRAPH_NODE_TYPE_MEMSET) {
+        fine.memset = (CUDA_MEMSET_NODE_PARAMS_v2){
+            .dst = other, .value = 3, .elementSize = 1, .width = 64, .height = 1};
+        asked.memset = fine.memset;
+        asked.memset.dst = at;
+        asked.memset.width = bytes;
+    } else {
+        fine.memOp =
+            (CUDA_BATCH_MEM_OP_NODE_PARAMS_v2){.ctx = context, .count = 2, .paramArray = there.all};
+        asked.memOp = fine.memOp;
+        asked.memOp.paramArray = wanted.all;
+    }
+    return try_node(&any_kind, way, &fine, &asked);
+}
+SHAPE(any_copy, any_node(CU_GRAPH_NODE_TYPE_MEMCPY, at, bytes, ADDED))
+SHAPE(any_copy_set, any_node(CU_GRAPH_NODE_TYPE_MEMCPY, at, bytes, SET))
+SHAPE(any_copy_executable, any_node(CU_GRAPH_NODE_TYPE_MEMCPY, at, bytes, SET_IN_EXECUTABLE))
+SHAPE(any_set, any_node(CU_GRAPH_NODE_TYPE_MEMSET, at, bytes, ADDED))
+SHAPE(any_set_set, any_node(CU_GRAPH_NODE_TYPE_MEMSET, at, bytes, SET))
+SHAPE(any_set_executable, any_node(CU_GRAPH_NODE_TYPE_MEMSET, at, bytes, SET_IN_EXECUTABLE))
+SHAPE(any_values, any_node(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, at, bytes, ADDED))
+SHAPE(any_values_set, any_node(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, at, bytes, SET))
+SHAPE(any_values_executable,
+      any_node(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, at, bytes, SET_IN_EXECUTABLE))
+
 #define ROW(name)          \
     {                      \
 #name, name, false \
@@ -422,6 +691,35 @@ static const struct shape shapes[] = {
     UNIFIED(batch_out_of),
     UNIFIED(batch_box_into),
     UNIFIED(batch_box_out_of),
+    UNIFIED(batch_elements_into),
+    UNIFIED(batch_elements_out_of),
+    ROW(write_32),
+    ROW(write_64),
+    ROW(wait_32),
+    ROW(wait_64),
+    ROW(values),
+    ROW(node_copy_into),
+    ROW(node_copy_out_of),
+    ROW(node_copy_into_set),
+    ROW(node_copy_out_of_executable),
+    ROW(node_box_into),
+    ROW(node_set_8),
+    ROW(node_set_32),
+    ROW(node_set_8_set),
+    ROW(node_set_8_executable),
+    ROW(node_rows_8),
+    ROW(node_values),
+    ROW(node_values_set),
+    ROW(node_values_executable),
+    ROW(any_copy),
+    ROW(any_copy_set),
+    ROW(any_copy_executable),
+    ROW(any_set),
+    ROW(any_set_set),
+    ROW(any_set_executable),
+    ROW(any_values),
+    ROW(any_values_set),
+    ROW(any_values_executable),
 };
 
 /* All of the block, and one byte more at either end; and beside it. */
@@ -448,17 +746,25 @@ static void try_shape(const struct shape *shape, bool resident)
     OK(cuMemFree(block));
 }
 
-static void overruns(bool resident)
+static void make_others(void)
 {
-    const CUDA_ARRAY_DESCRIPTOR descriptor = {
+    const CUDA_ARRAY_DESCRIPTOR bytes = {
         .Width = 4 * MIB, .Height = 0, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1};
+    const CUDA_ARRAY_DESCRIPTOR elements = {
+        .Width = MIB, .Height = 0, .Format = CU_AD_FORMAT_HALF, .NumChannels = 2};
     OK(cuCtxGetCurrent(&context));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuArrayCreate(&array, &descriptor));
+    OK(cuArrayCreate(&array, &bytes));
+    OK(cuArrayCreate(&words, &elements));
     host = calloc(1, 8 * MIB);
     other = allocate(8 * MIB);
     OK(cuMemsetD8(other, 4, 8 * MIB));
     OK(cuCtxSynchronize());
+}
+
+static void overruns(bool resident)
+{
+    make_others();
     if (resident)
         make_resident(other, 8 * MIB);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
@@ -473,6 +779,46 @@ static void overruns_deferred(void)
 static void overruns_resident(void)
 {
     overruns(true);
+}
+
+/* --- memory that is freed, and not gone yet */
+
+static void try_all(CUdeviceptr freed)
+{
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        if (!shapes[i].is_unified)
+            printf("%s: %d\n", shapes[i].name, (int)shapes[i].call(freed, block_bytes));
+    }
+    OK(cuStreamSynchronize(stream));
+}
+
+/* In the order of a stream. */
+static void freed_in_stream(void)
+{
+    CUdeviceptr pooled;
+    CUstream own;
+    make_others();
+    OK(cuStreamCreate(&own, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAllocAsync(&pooled, block_bytes, own));
+    OK(cuMemsetD8Async(pooled, 1, block_bytes, own));
+    OK(cuMemFreeAsync(pooled, own));
+    try_all(pooled);
+}
+
+/* Freed by one thread while another one captures. */
+static void free_and_try(CUdeviceptr block)
+{
+    OK(cuMemFree(block));
+    try_all(block);
+}
+
+static void freed_beside_capture(void)
+{
+    make_others();
+    const CUdeviceptr block = allocate(block_bytes);
+    OK(cuMemsetD8(block, 1, block_bytes));
+    OK(cuCtxSynchronize());
+    beside_capture(free_and_try, block);
 }
 
 /* The other side is the driver's own memory, whose bounds the shim does not know. */
@@ -537,6 +883,37 @@ static void retained(void)
     SEE(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(block + 4096)));
 }
 
+/* What a batch does not touch stays as it is. */
+static void batches(void)
+{
+    const CUdeviceptr to = allocate(8 * MIB), from = allocate(8 * MIB), rest = allocate(8 * MIB);
+    unsigned char seen[2] = {0};
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemsetD8(to, 1, 8 * MIB));
+    OK(cuMemsetD8(from, 2, 8 * MIB));
+    OK(cuMemsetD8(rest, 3, 8 * MIB));
+    OK(cuCtxSynchronize());
+    CUdeviceptr tos[] = {to, to + 2 * MIB}, froms[] = {from, from + MIB};
+    size_t sizes[] = {64, MIB}, starts[] = {0};
+    CUmemcpyAttributes attributes[] = {{.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM}};
+    SEE(cuMemcpyBatchAsync(tos, froms, sizes, 2, attributes, starts, 1, stream));
+    CUDA_MEMCPY3D_BATCH_OP box = {
+        .src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = from},
+        .dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = to + 4 * MIB},
+        .extent = {MIB, 1, 1},
+        .srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+    SEE(cuMemcpy3DBatchAsync(1, &box, 0, stream));
+    OK(cuStreamSynchronize(stream));
+    for (size_t at = 0; at < 8 * MIB; at += MIB / 2) {
+        OK(cuMemcpyDtoH(seen, to + at, 2));
+        printf("%d %d\n", seen[0], seen[1]);
+    }
+    OK(cuStreamDestroy(stream));
+    OK(cuMemFree(to));
+    OK(cuMemFree(from));
+    OK(cuMemFree(rest));
+}
+
 const struct scenario scenarios[] = {
     {"no_context", no_context},
     {"no_context_resident", no_context_resident},
@@ -549,7 +926,10 @@ const struct scenario scenarios[] = {
     {"overruns", overruns_deferred},
     {"overruns_resident", overruns_resident},
     {"overruns_small", overruns_small},
+    {"freed_in_stream", freed_in_stream},
+    {"freed_beside_capture", freed_beside_capture},
     {"beside", beside},
     {"retained", retained},
+    {"batches", batches},
     {NULL, NULL},
 };

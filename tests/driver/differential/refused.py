@@ -17,8 +17,13 @@ def refused(test):
     _, dump = test.both("overruns_resident")
     test.check("and no more was brought into memory than there is", dump["seals"] == 0, dump)
     test.both("overruns_small")
+    test.both("freed_in_stream")
+    test.both("freed_beside_capture")
     test.both("beside")
     test.both("retained")
+    _, dump = test.both("batches")
+    test.check("what a batch does not touch stays deferred", 0 < dump["backed_bytes_peak"] <= 16 << 20 and
+               dump["live_bytes_peak"] == 24 << 20, dump)
 
 
 main(refused)

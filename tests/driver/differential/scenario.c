@@ -2,6 +2,7 @@
 #include "tests/driver/differential/scenario.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +79,40 @@ void uniform(CUdeviceptr address, uint64_t count, uint64_t seed)
     uint64_t offset = 5;
     void *params[] = {&address, &count, &seed, &offset};
     OK(cuLaunchKernel(function("uniform32"), 16, 1, 1, 64, 1, 1, 0, NULL, params, NULL));
+}
+
+struct capture {
+    CUcontext context;
+    pthread_barrier_t begun, done;
+};
+
+static void *capture(void *argument)
+{
+    struct capture *beside = argument;
+    CUstream stream;
+    CUgraph graph;
+    OK(cuCtxSetCurrent(beside->context));
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    pthread_barrier_wait(&beside->begun);
+    pthread_barrier_wait(&beside->done);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    return NULL;
+}
+
+void beside_capture(void (*then)(CUdeviceptr), CUdeviceptr block)
+{
+    struct capture beside;
+    pthread_t thread;
+    OK(cuCtxGetCurrent(&beside.context));
+    pthread_barrier_init(&beside.begun, NULL, 2);
+    pthread_barrier_init(&beside.done, NULL, 2);
+    pthread_create(&thread, NULL, capture, &beside);
+    pthread_barrier_wait(&beside.begun);
+    then(block);
+    pthread_barrier_wait(&beside.done);
+    pthread_join(thread, NULL);
 }
 
 /* A file of distinct bytes, mapped. */

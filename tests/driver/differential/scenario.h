@@ -32,6 +32,9 @@ void unload_kernels(void);
 void fill(CUdeviceptr address, uint32_t value, uint64_t count);
 void uniform(CUdeviceptr address, uint64_t count, uint64_t seed);
 
+/* Calls `then` while another thread captures a stream, in a mode that leaves this thread alone. */
+void beside_capture(void (*then)(CUdeviceptr), CUdeviceptr block);
+
 /* A file of distinct bytes, mapped. Each call makes it anew. */
 void *map_file(size_t bytes);
 

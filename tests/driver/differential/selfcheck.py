@@ -134,12 +134,12 @@ def check_moments(test):
 
 
 def check_failing_calls(test):
-    """Calls of a check that fail once. It makes more than a hundred, from the ninth one of the shim on."""
+    """Calls of a check that fail once. It makes more than a hundred, from the tenth one of the shim on."""
     place = Place(test, "failing")
     wanted, _ = test.run("mapped", with_shim=False)
     wrong = []
     for code in (1, 2, 999):
-        for number in range(random.randrange(9, 13), 100, 4):
+        for number in range(random.randrange(10, 14), 100, 4):
             done, dump = test.run("mapped", place.settings(
                 METASHARD_SELFCHECK="fresh", METASHARD_LOG="warn", SIMCUDA_FAULT_CALLER="libmetashard",
                 SIMCUDA_FAULTS=f"*:{number}={code}"))

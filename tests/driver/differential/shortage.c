@@ -311,7 +311,27 @@ static void after_a_launch(void)
     give_all(&blocks);
 }
 
+/* A capture begins again and again while there is not enough memory for what is deferred. */
+static void captured_short(void)
+{
+    CUstream stream;
+    CUgraph graph;
+    struct blocks parts = {.count = 0};
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (uint32_t i = 0; i < 20; i++) {
+        OK(take(&parts, 8 * MIB));
+        fill(parts.all[i], i, 2 * MIB);
+    }
+    for (int i = 0; i < 200; i++) {
+        OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        OK(cuStreamEndCapture(stream, &graph));
+        OK(cuGraphDestroy(graph));
+    }
+    give_all(&parts);
+}
+
 const struct scenario scenarios[] = {
+    {"captured_short", captured_short},
     {"batch_search", batch_search},
     {"model_in_search", model_in_search},
     {"optimizer_state", optimizer_state},

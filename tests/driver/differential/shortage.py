@@ -26,6 +26,8 @@ def all_scenarios(test):
         seen, dump = test.both(scenario, SMALL)
         test.check(f"{scenario}: nothing fails but allocations", "fails" not in seen.stderr, seen.stderr)
         test.check(f"{scenario}: something was deferred", dump["recorded_launches"] > 0, dump)
+    seen, _ = test.both("captured_short", SMALL, alone=LARGE)
+    test.check("captured_short: what 200 captures lack is said once", seen.stderr.count("there is no memory") == 1, seen.stderr)
     test.both("after_a_launch", SMALL)
     test.both("rounded", {"SIMCUDA_MEMORY_MIB": "65"})
     for scenario in "larger_model", "larger_model_with_helpers", "next_model":

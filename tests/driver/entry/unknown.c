@@ -8,11 +8,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "tests/driver/entry/newer.h"
 #include "tests/simcuda/harness/test.h"
-
-typedef CUresult read_function(unsigned char *byte, CUdeviceptr address, long a, double b, int c,
-                               float d, long e, double f, int g, long h, double i, float j,
-                               long *sum);
 
 static _Thread_local volatile int takes; /* of locks, by this thread; dlsym may change it */
 

@@ -362,6 +362,32 @@ static void batch_2(void)
     print_device("to", of.to[0] - MIB, BLOCK_BYTES);
 }
 
+/* The source may be written again when the call has returned. */
+static void with_attributes_from_host(void)
+{
+    unsigned char *bytes = make_bytes(3 * MIB, 9);
+    const CUdeviceptr block = make_block(1), host = (CUdeviceptr)(uintptr_t)bytes;
+    const CUstream stream = make_stream();
+    CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL};
+    SEEN(TESTED(cuMemcpyWithAttributesAsync)(block + MIB + 5, host, 3 * MIB, &attributes, stream));
+    memset(bytes, 0, 3 * MIB);
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_INVALID;
+    SEEN(TESTED(cuMemcpyWithAttributesAsync)(block, host, MIB, &attributes, stream));
+    SEEN(TESTED(cuMemcpyWithAttributesAsync)(block, host, MIB, NULL, stream));
+    MUST(cuStreamSynchronize(stream));
+    print_device("block", block, BLOCK_BYTES);
+}
+
+static void with_attributes(void)
+{
+    struct batch of = make_batch();
+    const CUstream stream = make_stream();
+    for (int i = 0; i < 2; i++, of.sizes[1]++)
+        SEEN(TESTED(cuMemcpyWithAttributesAsync)(of.to[1], of.from[1], of.sizes[1], of.attributes,
+                                                 stream));
+    print_device("to", of.to[0] - MIB, BLOCK_BYTES);
+}
+
 /* The same of boxes. */
 struct boxes {
     CUDA_MEMCPY3D_BATCH_OP all[2];
@@ -405,6 +431,15 @@ static void batch_of_boxes_2(void)
     const CUstream stream = make_stream();
     for (int i = 0; i < 2; i++, of.all[1].extent.width++)
         SEEN(TESTED(cuMemcpy3DBatchAsync_v2)(2, of.all, 0, stream));
+    print_device("to", of.to, BLOCK_BYTES);
+}
+
+static void box_with_attributes(void)
+{
+    struct boxes of = make_boxes();
+    const CUstream stream = make_stream();
+    for (int i = 0; i < 2; i++, of.all[1].extent.width++)
+        SEEN(TESTED(cuMemcpy3DWithAttributesAsync)(&of.all[1], 0, stream));
     print_device("to", of.to, BLOCK_BYTES);
 }
 
@@ -475,6 +510,12 @@ const struct scenario copy_scenarios[] = {
     {"cuMemcpyBatchAsync_ptsz", batch, NULL},
     {"cuMemcpyBatchAsync_v2", batch_2, NULL},
     {"cuMemcpyBatchAsync_v2_ptsz", batch_2, NULL},
+    {"cuMemcpyWithAttributesAsync", with_attributes, NULL},
+    {"cuMemcpyWithAttributesAsync_ptsz", with_attributes, NULL},
+    {"cuMemcpyWithAttributesAsync:host", with_attributes_from_host, NULL},
+    {"cuMemcpyWithAttributesAsync_ptsz:host", with_attributes_from_host, NULL},
+    {"cuMemcpy3DWithAttributesAsync", box_with_attributes, NULL},
+    {"cuMemcpy3DWithAttributesAsync_ptsz", box_with_attributes, NULL},
     {"cuMemcpy3DBatchAsync", batch_of_boxes, NULL},
     {"cuMemcpy3DBatchAsync_ptsz", batch_of_boxes, NULL},
     {"cuMemcpy3DBatchAsync_v2", batch_of_boxes_2, NULL},

@@ -207,7 +207,85 @@ static void streams(void)
     print_device("other", other, BLOCK_BYTES);
 }
 
+static _Atomic int may_go;
+
+static void CUDA_CB wait_until_it_may_go(void *unused)
+{
+    (void)unused;
+    while (!may_go)
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+/* Work waits in one context, and is given the address of a block that is allocated in another. */
+static void print_gathered_late(CUcontext waiting, CUcontext allocating)
+{
+    CUmodule module;
+    CUfunction kernel;
+    CUstream stream;
+    CUdeviceptr table, out;
+    uint64_t *pinned, count = 1;
+    uint32_t word = 0;
+    MUST(cuCtxSetCurrent(waiting));
+    MUST(cuModuleLoad(&module, getenv("GROUPS_KERNELS")));
+    MUST(cuModuleGetFunction(&kernel, module, "gather32"));
+    MUST(cuMemAllocManaged(&out, 4, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemAllocManaged(&table, 8, CU_MEM_ATTACH_GLOBAL));
+    MUST(cuMemHostAlloc((void **)&pinned, 8, 0));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    void *params[] = {&out, &table, &count};
+    MUST(cuLaunchHostFunc(stream, wait_until_it_may_go, NULL));
+    MUST(cuMemcpyHtoDAsync_v2(table, pinned, 8, stream));
+    MUST(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    MUST(cuCtxSetCurrent(allocating));
+    pinned[0] = make_block(1);
+    MUST(cuCtxSetCurrent(waiting));
+    may_go = 1;
+    seen("synchronised", cuStreamSynchronize(stream));
+    if (cuMemcpyDtoH_v2(&word, out, 4) == CUDA_SUCCESS)
+        printf("gathered %08x\n", word);
+}
+
+/* The harness has the primary context of the first device. */
+static void print_late_of(CUresult result, const CUcontext *created)
+{
+    CUcontext primary;
+    seen("created", result);
+    MUST(cuDevicePrimaryCtxRetain(&primary, 0));
+    print_gathered_late(*created, primary);
+}
+
+static void context_created(void)
+{
+    CUcontext context;
+    print_late_of(TESTED(cuCtxCreate_v2)(&context, 0, 0), &context);
+}
+
+static void context_created_v3(void)
+{
+    CUcontext context;
+    print_late_of(TESTED(cuCtxCreate_v3)(&context, NULL, 0, 0, 0), &context);
+}
+
+static void context_created_v4(void)
+{
+    CUcontext context;
+    print_late_of(TESTED(cuCtxCreate_v4)(&context, NULL, 0, 0), &context);
+}
+
+static void primary_retained(void)
+{
+    CUcontext context, own;
+    SEEN(TESTED(cuDevicePrimaryCtxRetain)(&context, 1));
+    MUST(cuCtxCreate_v2(&own, 0, 1));
+    print_gathered_late(context, own);
+}
+
 const struct scenario device_scenarios[] = {
+    {"cuCtxCreate", context_created, NULL},
+    {"cuCtxCreate_v2", context_created, NULL},
+    {"cuCtxCreate_v3", context_created_v3, NULL},
+    {"cuCtxCreate_v4", context_created_v4, NULL},
+    {"cuDevicePrimaryCtxRetain", primary_retained, NULL},
     {"cuCtxDestroy", destroyed, NULL},
     {"cuCtxDestroy_v2", destroyed, NULL},
     {"cuCtxDetach", detached, NULL},

@@ -84,10 +84,10 @@ void print_gathered(CUdeviceptr table, uint64_t count)
         printf("gathered %08x\n", words[i]);
 }
 
-static const struct scenario *const chapters[] = {memory_scenarios, copy_scenarios,
-                                                  launch_scenarios, stream_scenarios,
-                                                  hidden_scenarios, device_scenarios,
-                                                  mapping_scenarios};
+static const struct scenario *const chapters[] = {memory_scenarios,  copy_scenarios,
+                                                  launch_scenarios,  stream_scenarios,
+                                                  hidden_scenarios,  device_scenarios,
+                                                  mapping_scenarios, bounds_scenarios};
 enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]) };
 
 static const struct scenario *find(const char *symbol)

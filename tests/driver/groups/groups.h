@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/simcuda/driver/newer.h"
+
 #define MIB ((size_t)1 << 20)
 
 /* The entry under test, as a function of the type of `symbol`. */
@@ -53,4 +55,5 @@ struct scenario {
 
 /* By chapter; each ends with a row without a symbol. */
 extern const struct scenario memory_scenarios[], copy_scenarios[], launch_scenarios[],
-    stream_scenarios[], hidden_scenarios[], device_scenarios[], mapping_scenarios[];
+    stream_scenarios[], hidden_scenarios[], device_scenarios[], mapping_scenarios[],
+    bounds_scenarios[];

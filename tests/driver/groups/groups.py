@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 MIB = 1 << 20
 
 # What the shim answers otherwise, on purpose (docs/design.md): memory behind a block is mapped memory.
-OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr"}
+OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr",
+             "cuMulticastBindAddr_v2", "cuLogicalEndpointBindAddr"}
 
 # Without the hook more memory is needed, and nothing else is different.
 SAVES = {"cuMemAlloc_v2", "cuMemAddressReserve", "cuInit", "cuMemPoolCreate", "cuStreamEndCapture",
@@ -30,12 +31,17 @@ SAVES = {"cuMemAlloc_v2", "cuMemAddressReserve", "cuInit", "cuMemPoolCreate", "c
 SMALL = {"cuMemAllocPitch_v2", "cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync",
          "cuMemAllocFromPoolAsync_ptsz", "cuMemCreate"}
 
+# What its own wrapper seals: a scenario proves its bounds, and a proof as for a row that is SEAL that it seals.
+SEALS_TOO = re.compile(r"cuStream(BatchMemOp|WaitValue|WriteValue)|cuGraph\w*Node(_v2|SetParams)?$")
+
 # Exit statuses where an older driver lacks the function, or another one of the scenario (by the dynamic linker).
 LACKING = (4, 127)
 
 EXCEPTIONS = {
     "cuPointerSetAttribute": "the driver gives the same answer for mapped memory",
     "cuIpcGetMemHandle": "the driver refuses mapped memory too; the shim says why",
+    "cuStreamBeginCaptureToCig": "no graphics API is simulated: it is refused",
+    "cuStreamBeginCaptureToCig_ptsz": "no graphics API is simulated: it is refused",
 }
 
 
@@ -67,6 +73,8 @@ class Groups:
             environment = dict(os.environ, SIMCUDA_STATS=stats, SIMCUDA_DEVICES="2",
                                SIMCUDA_POISON="1", SIMCUDA_MULTICAST="1", GROUPS_KERNELS=self.kernels,
                                METASHARD_KERNEL_RULES=self.rules, METASHARD_LOG="error")
+            if not is_other_driver():  # before what meson adds to the path
+                environment["LD_LIBRARY_PATH"] = ":".join(filter(None, map(os.environ.get, ("GROUPS_DRIVER", "LD_LIBRARY_PATH"))))
             if preload is not None:
                 environment["LD_PRELOAD"] = preload
             environment.update(settings)
@@ -152,7 +160,8 @@ def main():
         # A device that reads pageable memory, for one, reaches everything by any address of it, hooked or not.
         if "--compare" not in sys.argv and not is_other_driver():
             proofs = dict(zip(groups.scenarios, pool.map(groups.needs_hook, groups.scenarios)))
-            sealed = [symbol for symbol, class_ in groups.classes.items() if class_ == "SEAL"]
+            sealed = [symbol for symbol, class_ in groups.classes.items()
+                      if class_ == "SEAL" or (class_ == "OBSERVE" and SEALS_TOO.match(symbol))]
             proofs.update(zip((f"{symbol}:seal" for symbol in sealed), pool.map(groups.seals, sealed)))
             proved = {name.split(":")[0] for name, good in proofs.items() if good}
             for symbol, class_ in groups.classes.items():

@@ -63,13 +63,30 @@ static void described(void)
     printf("%d %d %d\n", (int)prop.type, (int)prop.requestedHandleTypes, (int)prop.location.type);
 }
 
-static void bound_to_a_switch(void)
+static CUmemGenericAllocationHandle make_multicast(void)
 {
     CUmemGenericAllocationHandle object;
     const CUmulticastObjectProp prop = {.numDevices = 1, .size = 2 * MIB};
     MUST(cuMulticastCreate(&object, &prop));
     MUST(cuMulticastAddDevice(object, 0));
+    return object;
+}
+
+static void bound_to_a_switch(void)
+{
+    const CUmemGenericAllocationHandle object = make_multicast();
     SEEN(TESTED(cuMulticastBindMem)(object, 0, create(2 * MIB), 0, 2 * MIB, 0));
+}
+
+static void bound_to_a_switch_2(void)
+{
+    const CUmemGenericAllocationHandle object = make_multicast();
+    SEEN(TESTED(cuMulticastBindMem_v2)(object, 0, 0, create(2 * MIB), 0, 2 * MIB, 0));
+}
+
+static void bound_to_an_endpoint(void)
+{
+    SEEN(TESTED(cuLogicalEndpointBindMem)(1, 0, 0, create(2 * MIB), 0, 2 * MIB, 0));
 }
 
 const struct scenario mapping_scenarios[] = {
@@ -79,5 +96,7 @@ const struct scenario mapping_scenarios[] = {
     {"cuMemExportToShareableHandle", exported, NULL},
     {"cuMemGetAllocationPropertiesFromHandle", described, NULL},
     {"cuMulticastBindMem", bound_to_a_switch, NULL},
+    {"cuMulticastBindMem_v2", bound_to_a_switch_2, NULL},
+    {"cuLogicalEndpointBindMem", bound_to_an_endpoint, NULL},
     {NULL, NULL, NULL},
 };

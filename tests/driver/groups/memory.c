@@ -271,6 +271,25 @@ static void bound_to_a_switch(void)
     print_device("block", block, BLOCK_BYTES);
 }
 
+static void bound_to_a_switch_2(void)
+{
+    CUmemGenericAllocationHandle object;
+    const unsigned stored = 0x01020304;
+    const CUmulticastObjectProp prop = {.numDevices = 1, .size = 2 * MIB};
+    const CUdeviceptr block = make_block(1);
+    MUST(cuMulticastCreate(&object, &prop));
+    MUST(cuMulticastAddDevice(object, 0));
+    SEEN(TESTED(cuMulticastBindAddr_v2)(object, 0, 0, block, 2 * MIB, 0));
+    SEEN(simcuda_multicast_store(object, MIB, &stored, sizeof(stored)));
+    print_device("block", block, BLOCK_BYTES);
+}
+
+static void bound_to_an_endpoint(void)
+{
+    void *block = (void *)(uintptr_t)make_block(1);
+    SEEN(TESTED(cuLogicalEndpointBindAddr)(1, 0, 0, block, 2 * MIB, 0));
+}
+
 /* What cuMemAlloc gave is no reservation of the program's. */
 static void mapped(void)
 {
@@ -366,6 +385,8 @@ const struct scenario memory_scenarios[] = {
     {"cuMemRetainAllocationHandle", retained, NULL},
     {"cuMemGetHandleForAddressRange", shared_by_range, NULL},
     {"cuMulticastBindAddr", bound_to_a_switch, NULL},
+    {"cuMulticastBindAddr_v2", bound_to_a_switch_2, NULL},
+    {"cuLogicalEndpointBindAddr", bound_to_an_endpoint, NULL},
     {"cuMemMap", mapped, NULL},
     {"cuMemUnmap", unmapped, NULL},
     {"cuMemSetAccess", access_set, NULL},

@@ -7,7 +7,8 @@
 #include "tests/driver/groups/groups.h"
 #include "tests/simcuda/tests/peer.h"
 
-static unsigned char *late; /* pinned memory that a host function writes */
+static unsigned char *late;     /* pinned memory that a host function writes */
+static CUdeviceptr copied_late; /* of memory that was allocated before something was queued */
 
 static void write_late(void)
 {
@@ -32,11 +33,9 @@ static void CUDA_CB callback(CUstream stream, CUresult status, void *unused)
 /* The bytes of a copy are written by work before it in the stream. */
 static void copy_late(CUstream stream)
 {
-    CUdeviceptr block;
-    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
-    MUST(cuMemcpyHtoDAsync_v2(block, late, MIB, stream));
+    MUST(cuMemcpyHtoDAsync_v2(copied_late, late, MIB, stream));
     MUST(cuStreamSynchronize(stream));
-    print_device("block", block, MIB);
+    print_device("block", copied_late, MIB);
 }
 
 static CUstream make_late(void)
@@ -45,6 +44,7 @@ static CUstream make_late(void)
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuMemAllocHost_v2((void **)&late, MIB));
     memset(late, 0x11, MIB);
+    MUST(cuMemAlloc_v2(&copied_late, BLOCK_BYTES));
     return stream;
 }
 
@@ -52,6 +52,13 @@ static void behind_host_function(void)
 {
     const CUstream stream = make_late();
     SEEN(TESTED(cuLaunchHostFunc)(stream, host_function, NULL));
+    copy_late(stream);
+}
+
+static void behind_host_function_2(void)
+{
+    const CUstream stream = make_late();
+    SEEN(TESTED(cuLaunchHostFunc_v2)(stream, host_function, NULL, 1));
     copy_late(stream);
 }
 
@@ -63,13 +70,10 @@ static void behind_callback(void)
 }
 
 /* The same bytes are written when the copy is queued, and before the device may go on. */
-static CUdeviceptr copy_before_writing(CUstream stream)
+static void copy_before_writing(CUstream stream)
 {
-    CUdeviceptr block;
-    MUST(cuMemAlloc_v2(&block, BLOCK_BYTES));
-    MUST(cuMemcpyHtoDAsync_v2(block, late, MIB, stream));
+    MUST(cuMemcpyHtoDAsync_v2(copied_late, late, MIB, stream));
     memset(late, 0x99, MIB);
-    return block;
 }
 
 static void behind_semaphore(void)
@@ -83,11 +87,11 @@ static void behind_semaphore(void)
     const CUstream stream = make_late();
     MUST(cuImportExternalSemaphore(&semaphore, &import));
     SEEN(TESTED(cuWaitExternalSemaphoresAsync)(&semaphore, &wait, 1, stream));
-    const CUdeviceptr block = copy_before_writing(stream);
+    copy_before_writing(stream);
     if (write(file, &one, sizeof(one)) != sizeof(one))
         exit(2);
     MUST(cuStreamSynchronize(stream));
-    print_device("block", block, MIB);
+    print_device("block", copied_late, MIB);
 }
 
 static void behind_process(void)
@@ -98,10 +102,10 @@ static void behind_process(void)
     const CUipcEventHandle handle = sim_peer_record(peer);
     SEEN(TESTED(cuIpcOpenEventHandle)(&event, handle));
     MUST(cuStreamWaitEvent(stream, event, 0));
-    const CUdeviceptr block = copy_before_writing(stream);
+    copy_before_writing(stream);
     sim_peer_go(peer);
     MUST(cuStreamSynchronize(stream));
-    print_device("block", block, MIB);
+    print_device("block", copied_late, MIB);
 }
 
 /* What is captured happens when the graph is launched, and not before. */
@@ -154,6 +158,22 @@ static void captured_to_graph(void)
     finish_capture(stream, block);
 }
 
+static CUresult accept_mismatch(void)
+{
+    return CUDA_SUCCESS;
+}
+
+static void captured_again(void)
+{
+    CUgraph graph;
+    const CUstream stream = make_stream();
+    const CUdeviceptr block = make_block(1);
+    MUST(cuGraphCreate(&graph, 0));
+    SEEN(TESTED(cuStreamBeginRecaptureToGraph)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, graph,
+                                               (CUgraphRecaptureCallback)accept_mismatch, NULL));
+    finish_capture(stream, block);
+}
+
 /* After a capture has ended allocations are deferred again: groups.py looks at the device's
  * memory. */
 static void capture_ended(void)
@@ -189,6 +209,8 @@ static void capture_failed(void)
 const struct scenario stream_scenarios[] = {
     {"cuLaunchHostFunc", behind_host_function, NULL},
     {"cuLaunchHostFunc_ptsz", behind_host_function, NULL},
+    {"cuLaunchHostFunc_v2", behind_host_function_2, NULL},
+    {"cuLaunchHostFunc_v2_ptsz", behind_host_function_2, NULL},
     {"cuStreamAddCallback", behind_callback, NULL},
     {"cuStreamAddCallback_ptsz", behind_callback, NULL},
     {"cuWaitExternalSemaphoresAsync", behind_semaphore, NULL},
@@ -200,6 +222,8 @@ const struct scenario stream_scenarios[] = {
     {"cuStreamBeginCapture_v2_ptsz", captured_2, NULL},
     {"cuStreamBeginCaptureToGraph", captured_to_graph, NULL},
     {"cuStreamBeginCaptureToGraph_ptsz", captured_to_graph, NULL},
+    {"cuStreamBeginRecaptureToGraph", captured_again, NULL},
+    {"cuStreamBeginRecaptureToGraph_ptsz", captured_again, NULL},
     {"cuStreamEndCapture", capture_ended, NULL},
     {"cuStreamEndCapture_ptsz", capture_ended, NULL},
     {"cuStreamEndCapture:unjoined", capture_failed, NULL},

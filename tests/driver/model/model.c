@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* model --seed S [--ops N] [--seconds T] [--threads N] [--print] FOLDER KERNELS TORCH-KERNELS */
+/* model --seed S [--ops N] [--seconds T] [--threads N] [--without OPERATION,...] [--print]
+ * FOLDER KERNELS TORCH-KERNELS */
 #include "tests/driver/model/model.h"
 
 #include <stdarg.h>
@@ -10,10 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
-CUcontext model_context, model_peer_context;
+CUcontext model_context, model_peer_context, model_other_context;
 const char *model_folder;
 bool model_prints;
-bool model_reads_late;
+bool model_reads_late, model_device_has_threads;
 _Thread_local unsigned model_thread;
 
 static uint64_t seed = 1, operations = 1000;
@@ -72,9 +73,22 @@ void model_check(CUresult result, const char *what)
 
 /* --- operations */
 
-static const struct model_operation *const chapters[] = {model_memory, model_copies,
-                                                         model_launches};
+static const struct model_operation *const chapters[] = {model_memory, model_copies, model_launches,
+                                                         model_files, model_plans};
 enum { CHAPTERS = sizeof(chapters) / sizeof(chapters[0]) };
+
+static const char *without = "";
+
+bool model_is_left_out(const char *operation)
+{
+    const size_t length = strlen(operation);
+    for (const char *each = without; *each != '\0'; each += strcspn(each, ",")) {
+        each += *each == ',';
+        if (strcspn(each, ",") == length && strncmp(each, operation, length) == 0)
+            return true;
+    }
+    return false;
+}
 
 static const struct model_operation *draw_operation(void)
 {
@@ -111,6 +125,8 @@ static void *run_thread(void *argument)
     for (number = 0; number < operations && !atomic_load(&is_over); number++) {
         draws = mix(mix(seed + mix(model_thread + 1)) + number);
         const struct model_operation *operation = draw_operation();
+        if (model_is_left_out(operation->name))
+            continue;
         name = operation->name;
         if (model_prints) {
             printf("thread %u, %llu: %s\n", model_thread, (unsigned long long)number, name);
@@ -139,14 +155,18 @@ static void read_options(int count, char **arguments)
             seconds = strtod(value, NULL);
         else if (strcmp(arguments[i], "--threads") == 0)
             threads = (unsigned)strtoul(value, NULL, 10);
+        else if (strcmp(arguments[i], "--without") == 0)
+            without = value;
         else if (strcmp(arguments[i], "--print") == 0)
             model_prints = true;
     }
+    const char *eager = getenv("SIMCUDA_EAGER");
+    model_device_has_threads = eager != NULL && strcmp(eager, "0") == 0;
     const char *late = getenv("SIMCUDA_LATE");
     model_reads_late = late != NULL && strcmp(late, "1") == 0;
     if (count < 4 || threads == 0 || threads > MODEL_THREADS_MOST) {
-        fprintf(stderr, "usage: model --seed S [--ops N] [--seconds T] [--threads N] [--print] "
-                        "FOLDER KERNELS TORCH-KERNELS\n");
+        fprintf(stderr, "usage: model --seed S [--ops N] [--seconds T] [--threads N] "
+                        "[--without OPERATION,...] [--print] FOLDER KERNELS TORCH-KERNELS\n");
         exit(2);
     }
 }
@@ -156,12 +176,16 @@ int main(int count, char **arguments)
     pthread_t running[MODEL_THREADS_MOST];
     read_options(count, arguments);
     model_folder = arguments[count - 3];
+    draws = mix(seed);
+    model_plans_begin();
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&model_peer_context, 1));
     OK(cuDevicePrimaryCtxRetain(&model_context, 0));
+    OK(cuCtxCreate(&model_other_context, NULL, 0, 0));
     OK(cuCtxSetCurrent(model_context));
     model_launches_init(arguments[count - 2], arguments[count - 1]);
     model_blocks_init();
+    model_functions_init();
     const double end = now() + seconds;
     for (unsigned i = 0; i < threads; i++)
         pthread_create(&running[i], NULL, run_thread, (void *)(uintptr_t)i);

@@ -15,12 +15,14 @@
  * model_done.
  *
  * Files: model.c (threads, the loop), model_blocks.c (blocks, order, comparisons), model_host.c
- * (host memory, files), model_copies.c, model_launches.c (operations).
+ * (host memory), model_files.c (files), model_functions.c (host functions), model_copies.c,
+ * model_launches.c, model_plans.c (operations).
  */
 #pragma once
 
 #include <cuda.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,10 +45,15 @@ __attribute__((noreturn, format(printf, 1, 2))) void model_fail(const char *form
 void model_check(CUresult result, const char *what);
 #define OK(call) model_check(call, #call)
 
-extern CUcontext model_context, model_peer_context;
+/* Of the same device, of another, and another one of the same. */
+extern CUcontext model_context, model_peer_context, model_other_context;
 extern const char *model_folder;
 extern bool model_prints;     /* each operation, and each range that it changes */
 extern bool model_reads_late; /* the driver reads pageable memory late (SIMCUDA_LATE) */
+extern bool
+    model_device_has_threads; /* what is queued can wait for the program (SIMCUDA_EAGER=0) */
+/* --without has it: nothing is drawn of its kind. */
+bool model_is_left_out(const char *operation);
 extern _Thread_local unsigned model_thread;
 
 /* --- device memory */
@@ -70,7 +77,8 @@ struct model_block {
     bool is_shared;
     int index;
     CUmemGenericAllocationHandle handles[2];
-    CUdeviceptr reserved;
+    CUdeviceptr reserved, mapped;
+    size_t gap;  /* reserved before and behind what is mapped */
     size_t part; /* bytes of each handle */
 };
 struct model_range {
@@ -85,12 +93,18 @@ struct model_range model_range(size_t most, size_t align);
 bool model_ranges(struct model_range *from, struct model_range *to, size_t most, size_t align);
 /* A range of an own block, which nobody holds. */
 struct model_range model_own_range(size_t most, size_t align);
+/* All of a new own block of so many bytes, in the place of another. */
+struct model_range model_new_range(size_t bytes);
+/* Of own blocks, or what they would at least have. */
+void model_block_sizes(size_t sizes[MODEL_OWN]);
 CUdeviceptr model_address(struct model_range range);
 /* Orders a stream behind what was done to the block; after the call, model_done. */
 void model_order(struct model_range range, CUstream stream);
 void model_done(struct model_range range, CUstream stream);
 /* A stream of this thread, or one of the default streams. */
 CUstream model_stream(void);
+/* Frees what this thread has. */
+void model_free_all(void);
 /* One in which nothing waits for the legacy stream: for captures, and host functions. */
 CUstream model_own_stream(void);
 
@@ -107,7 +121,6 @@ void model_wait(void);
 /* Before each operation: the same when there is no room for more comparisons or pinned memory. */
 void model_breathe(void);
 void model_read_all(void);
-void model_free_all(void);
 void model_blocks_init(void);  /* once */
 void model_blocks_begin(void); /* in each thread */
 
@@ -127,9 +140,31 @@ struct model_source {
 };
 struct model_source model_source(size_t bytes, bool is_async);
 void model_source_used(struct model_source source, size_t bytes);
-/* The program rewrites the file that it copies from. */
-void model_change_file(void);
+/* One byte again and again, or random words. */
+void model_draw_content(unsigned char *bytes, size_t count);
+/* So many bytes of the thread's file (model_files.c). */
+const unsigned char *model_in_file(size_t bytes);
+void model_files_begin(void);
 void model_host_begin(void);
+
+/* --- host functions in streams */
+
+/* cuLaunchHostFunc, or what drivers of 13.1 and later have of that name. */
+void model_launch_host_function(CUstream stream, CUhostFn function, void *data);
+void model_functions_init(void);
+/* Waits until it is told on, but not for ever: was_late says that. */
+struct model_gate {
+    atomic_bool is_open, was_late;
+};
+void model_queue_gate(struct model_gate *gate, CUstream stream);
+void model_open_gate(struct model_gate *gate);
+
+/* --- plans (model_plans.c) */
+
+/* Before the driver is initialised. */
+void model_plans_begin(void);
+/* False: files have no headers, so that no tensor is known by a name. */
+bool model_has_names(void);
 
 /* --- operations */
 
@@ -138,5 +173,6 @@ struct model_operation {
     void (*run)(void);
     unsigned weight;
 };
-extern const struct model_operation model_memory[], model_copies[], model_launches[];
+extern const struct model_operation model_memory[], model_copies[], model_launches[], model_files[],
+    model_plans[];
 void model_launches_init(const char *kernels, const char *torch_kernels);

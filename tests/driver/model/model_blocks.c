@@ -8,7 +8,7 @@
 
 #include "tests/driver/differential/c10.h"
 
-enum { ARENA_PART = 48 << 10, CHECKS = 64 };
+enum { ARENA_PART = 48 << 10, CHECKS = 64, LEAST = 64 };
 
 static struct model_block shared[MODEL_SHARED];
 static _Thread_local struct model_block own[MODEL_OWN];
@@ -49,9 +49,13 @@ static void map_block(struct model_block *block)
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
     const CUmemAccessDesc access = {.location = prop.location,
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    OK(cuMemAddressReserve(&block->reserved, 2 * block->part, 0, 0, 0));
+    block->gap = model_one_in(3) && !model_is_left_out("reservations with gaps")
+                     ? (1 + model_below(2)) * block->part
+                     : 0;
+    OK(cuMemAddressReserve(&block->reserved, 2 * (block->part + block->gap), 0, 0, 0));
+    block->mapped = block->reserved + block->gap;
     for (int i = 0; i < 2; i++) {
-        const CUdeviceptr at = block->reserved + (CUdeviceptr)i * block->part;
+        const CUdeviceptr at = block->mapped + (CUdeviceptr)i * block->part;
         if (block->handles[i] == 0)
             OK(cuMemCreate(&block->handles[i], block->part, &prop, 0));
         OK(cuMemMap(at, block->part, 0, block->handles[i], 0));
@@ -59,15 +63,15 @@ static void map_block(struct model_block *block)
             OK(cuMemSetAccess(at, block->part, &access, 1));
     }
     if (block->bytes % 2 != 0)
-        OK(cuMemSetAccess(block->reserved, 2 * block->part, &access, 1));
+        OK(cuMemSetAccess(block->mapped, 2 * block->part, &access, 1));
     /* over the border between the two */
-    block->at = block->reserved + block->part - block->bytes / 2 / 8 * 8;
+    block->at = block->mapped + block->part - block->bytes / 2 / 8 * 8;
 }
 
 static void unmap_block(struct model_block *block)
 {
-    OK(cuMemUnmap(block->reserved, 2 * block->part));
-    OK(cuMemAddressFree(block->reserved, 2 * block->part));
+    OK(cuMemUnmap(block->mapped, 2 * block->part));
+    OK(cuMemAddressFree(block->reserved, 2 * (block->part + block->gap)));
 }
 
 static void make_memory(struct model_block *block)
@@ -107,12 +111,10 @@ static size_t draw_bytes(size_t most)
     return bytes < most ? bytes : most;
 }
 
-static void make_block(struct model_block *block)
+static void make_block_of(struct model_block *block, enum model_kind kind, size_t bytes)
 {
-    block->kind = (enum model_kind)model_below(block->is_shared ? MODEL_REPORTED : MODEL_KINDS);
-    block->bytes = draw_bytes(block->kind == MODEL_REPORTED ? ARENA_PART : MODEL_MOST);
-    if (block->bytes < 64)
-        block->bytes = 64;
+    block->kind = kind;
+    block->bytes = bytes < LEAST ? LEAST : bytes;
     block->last_stream = model_own_stream();
     /* A part of the arena may be in use still. */
     OK(cuStreamWaitEvent(block->last_stream, block->last, 0));
@@ -127,6 +129,22 @@ static void make_block(struct model_block *block)
         OK(cuEventRecord(block->last, block->last_stream));
         model_fill(whole, &value, 1);
     }
+}
+
+static void make_block(struct model_block *block)
+{
+    const enum model_kind kind =
+        (enum model_kind)model_below(block->is_shared ? MODEL_REPORTED : MODEL_KINDS);
+    make_block_of(block, kind, draw_bytes(kind == MODEL_REPORTED ? ARENA_PART : MODEL_MOST));
+}
+
+static void forget_block(struct model_block *block)
+{
+    free(block->content);
+    free(block->known);
+    block->at = 0;
+    block->content = block->known = NULL;
+    block->handles[0] = block->handles[1] = 0;
 }
 
 static void free_block(struct model_block *block)
@@ -157,11 +175,7 @@ static void free_block(struct model_block *block)
     default:
         OK(cuMemFree(block->at)); /* waits */
     }
-    free(block->content);
-    free(block->known);
-    block->at = 0;
-    block->content = block->known = NULL;
-    block->handles[0] = block->handles[1] = 0;
+    forget_block(block);
 }
 
 void model_blocks_init(void)
@@ -213,6 +227,21 @@ static struct model_range draw_range(struct model_block *block, size_t most, siz
 struct model_range model_own_range(size_t most, size_t align)
 {
     return draw_range(&own[model_below(MODEL_OWN)], most, align);
+}
+
+struct model_range model_new_range(size_t bytes)
+{
+    struct model_block *block = &own[model_below(MODEL_OWN)];
+    if (block->at != 0)
+        free_block(block);
+    make_block_of(block, (enum model_kind)model_below(MODEL_REPORTED), bytes);
+    return (struct model_range){block, 0, block->bytes};
+}
+
+void model_block_sizes(size_t sizes[MODEL_OWN])
+{
+    for (int i = 0; i < MODEL_OWN; i++)
+        sizes[i] = own[i].at != 0 ? own[i].bytes : LEAST;
 }
 
 struct model_range model_range(size_t most, size_t align)
@@ -386,6 +415,7 @@ void model_free_all(void)
     }
     if (arena != 0)
         OK(cuMemFree(arena));
+    arena = 0;
 }
 
 /* --- operations on blocks */
@@ -435,6 +465,30 @@ static void operate_free_arena(void)
     arena = 0;
 }
 
+/* --- calls while another context is current than the memory's and the stream's */
+
+/* The call returns at once, whatever waits in the stream. */
+static void free_elsewhere(void)
+{
+    struct model_gate gate = {0};
+    struct model_block *block = &own[model_below(MODEL_OWN)];
+    const CUstream stream = model_own_stream();
+    CUcontext popped;
+    if (block->at == 0 || block->kind != MODEL_POOLED)
+        return;
+    OK(cuStreamWaitEvent(stream, block->last, 0));
+    if (model_device_has_threads)
+        model_queue_gate(&gate, stream);
+    OK(cuCtxPushCurrent(model_one_in(2) ? model_other_context : model_peer_context));
+    OK(cuMemFreeAsync(block->at, stream));
+    OK(cuCtxPopCurrent(&popped));
+    model_open_gate(&gate);
+    OK(cuStreamSynchronize(stream));
+    if (atomic_load(&gate.was_late))
+        model_fail("cuMemFreeAsync has waited for the stream");
+    forget_block(block);
+}
+
 const struct model_operation model_memory[] = {
     {"free", operate_free, 40},
     {"new block", operate_new, 40},
@@ -442,5 +496,7 @@ const struct model_operation model_memory[] = {
     {"free the arena", operate_free_arena, 3},
     {"wait", model_wait, 20},
     {"read everything", model_read_all, 3},
+    {"free in another current context", free_elsewhere, 20},
+    {"reservations with gaps", operate_remap, 4},
     {NULL, NULL, 0},
 };

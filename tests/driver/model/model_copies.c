@@ -318,6 +318,42 @@ static void between_peers(void)
     OK(cuCtxPopCurrent(&popped));
 }
 
+/* The same with another context current than that of the memory and the stream. */
+static void elsewhere(void)
+{
+    struct model_range from, to;
+    CUcontext popped;
+    const CUstream stream = model_own_stream();
+    const unsigned char value = (unsigned char)model_random();
+    if (!model_ranges(&from, &to, MODEL_MOST, 1))
+        return;
+    unsigned char *host = model_pinned(to.bytes);
+    memset(host, value, to.bytes);
+    model_order(from, stream);
+    model_order(to, stream);
+    OK(cuCtxPushCurrent(model_other_context));
+    switch (model_below(4)) {
+    case 0:
+        OK(cuMemsetD8Async(model_address(to), value, to.bytes, stream));
+        model_fill(to, &value, 1);
+        break;
+    case 1:
+        OK(cuMemcpyHtoDAsync(model_address(to), host, to.bytes, stream));
+        model_fill(to, &value, 1);
+        break;
+    case 2:
+        OK(cuMemcpyDtoDAsync(model_address(to), model_address(from), to.bytes, stream));
+        model_move(to, from);
+        break;
+    default:
+        OK(cuMemcpyDtoHAsync(host, model_address(from), from.bytes, stream));
+        model_compare_later(from, host);
+    }
+    OK(cuCtxPopCurrent(&popped));
+    model_done(to, stream);
+    model_done(from, stream);
+}
+
 const struct model_operation model_copies[] = {
     {"set", set, 60},
     {"set rows", set_rows, 20},
@@ -330,6 +366,6 @@ const struct model_operation model_copies[] = {
     {"copy a box from the host", box_from_host, 15},
     {"copy a box to the host", box_to_host, 15},
     {"copy between peers", between_peers, 15},
-    {"change the file", model_change_file, 3},
+    {"copy in another current context", elsewhere, 15},
     {NULL, NULL, 0},
 };

@@ -8,7 +8,7 @@
 
 #include "tests/simcuda/kernels/torch_kernels.h"
 
-enum { MOST = 64 << 10, LATE_BYTES = 2048 };
+enum { MOST = 64 << 10, LATE_BYTES = 2048, GATHERED = 16 };
 
 static CUmodule kernels, torch;
 
@@ -343,7 +343,7 @@ static void copy_late(void)
                           (unsigned char)model_random()};
     memset(late->bytes, 0x11, LATE_BYTES);
     model_order(whole, stream);
-    OK(cuLaunchHostFunc(stream, write_late, late));
+    model_launch_host_function(stream, write_late, late);
     OK(cuMemcpyHtoDAsync(model_address(whole), late->bytes, whole.bytes, stream));
     model_fill(whole, &late->value, 1);
     model_done(whole, stream);
@@ -357,7 +357,7 @@ static void hold(void)
     const struct model_range range = model_range(MOST, 1);
     const CUstream stream = model_own_stream();
     model_order(range, stream);
-    OK(cuLaunchHostFunc(stream, write_late, late));
+    model_launch_host_function(stream, write_late, late);
     model_done(range, stream);
 }
 
@@ -518,6 +518,83 @@ static void graph(void)
     OK(cuGraphDestroy(graph));
 }
 
+/* --- work that is queued before there is what it reads */
+
+/* Words of a block, by addresses that a kernel finds in memory. */
+static void queue_gather(CUdeviceptr table, CUdeviceptr *pinned, CUdeviceptr out, CUstream stream)
+{
+    uint64_t count = GATHERED;
+    OK(cuMemcpyHtoDAsync(table, pinned, GATHERED * sizeof(*pinned), stream));
+    launch((struct launch){kernels, "gather32", 1, 3, {&out, &table, &count}}, stream);
+}
+
+static void make_in_memory(CUdeviceptr *at)
+{
+    unsigned char seen[GATHERED * sizeof(CUdeviceptr)];
+    OK(cuMemAlloc(at, sizeof(seen)));
+    OK(cuMemsetD8(*at, 0, sizeof(seen)));
+    OK(cuMemcpyDtoH(seen, *at, sizeof(seen)));
+}
+
+/* Written in the default stream, which is done then; some of it may be in memory. */
+static struct model_range make_late_block(void)
+{
+    const struct model_range range = model_own_range(MODEL_MOST, 64);
+    unsigned char *bytes = model_pinned(range.bytes), seen[64];
+    model_draw_content(bytes, range.bytes);
+    model_order(range, CU_STREAM_LEGACY);
+    OK(cuMemcpyHtoD(model_address(range), bytes, range.bytes));
+    model_write(range, bytes);
+    model_done(range, CU_STREAM_LEGACY);
+    if (model_one_in(2)) {
+        OK(cuMemcpyDtoH(seen, model_address(range), sizeof(seen)));
+        model_compare((struct model_range){range.block, range.at, sizeof(seen)}, seen);
+    }
+    OK(cuStreamSynchronize(CU_STREAM_LEGACY));
+    return range;
+}
+
+/*
+ * A copy of pinned memory and a kernel are queued, where nothing is deferred that the thread has;
+ * then a block is made, and its addresses are put into the pinned memory. Where the device has no
+ * threads, the work comes last.
+ */
+static void queued_before(void)
+{
+    static _Thread_local CUstream held; /* no block is made in it */
+    CUdeviceptr out, table;
+    struct model_gate gate = {0};
+    uint32_t seen[GATHERED];
+    size_t words[GATHERED];
+    model_wait();
+    model_free_all();
+    if (held == NULL)
+        OK(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING));
+    CUdeviceptr *pinned = (CUdeviceptr *)model_pinned(GATHERED * sizeof(*pinned));
+    memset(pinned, 0, GATHERED * sizeof(*pinned));
+    make_in_memory(&out);
+    make_in_memory(&table);
+    if (model_device_has_threads) {
+        model_queue_gate(&gate, held);
+        queue_gather(table, pinned, out, held);
+    }
+    const struct model_range range = make_late_block();
+    for (int i = 0; i < GATHERED; i++) {
+        words[i] = model_below(range.bytes / 4);
+        pinned[i] = model_address(range) + 4 * words[i];
+    }
+    model_open_gate(&gate);
+    if (!model_device_has_threads)
+        queue_gather(table, pinned, out, held);
+    OK(cuStreamSynchronize(held));
+    OK(cuMemcpyDtoH(seen, out, sizeof(seen)));
+    for (int i = 0; i < GATHERED; i++)
+        model_compare((struct model_range){range.block, range.at + 4 * words[i], 4},
+                      (unsigned char *)&seen[i]);
+    OK(cuMemFree(table));
+    OK(cuMemFree(out));
+}
+
 const struct model_operation model_launches[] = {
     {"initialise", initialise, 60},
     {"change in place", change_in_place, 25},
@@ -529,5 +606,6 @@ const struct model_operation model_launches[] = {
     {"copy late", copy_late, 6},
     {"hold a stream", hold, 6},
     {"graph", graph, 3},
+    {"queued before the allocation", queued_before, 4},
     {NULL, NULL, 0},
 };

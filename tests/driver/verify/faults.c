@@ -203,6 +203,12 @@ static void several(void)
         print_bytes("block", blocks[i], BYTES);
 }
 
+static void killed(void)
+{
+    several();
+    _exit(0);
+}
+
 const struct scenario scenarios[] = {{"neighbours", neighbours},
                                      {"drift", drift},
                                      {"file", file},
@@ -216,4 +222,5 @@ const struct scenario scenarios[] = {{"neighbours", neighbours},
                                      {"stray_overwritten", stray_overwritten},
                                      {"stray_under_pressure", stray_under_pressure},
                                      {"several", several},
+                                     {"killed", killed},
                                      {NULL, NULL}};

@@ -18,10 +18,7 @@ FIGURES = (Figure("peak_bytes", "memory", 2 * GRANULE), Figure("h2d_bytes", "byt
 # row, world: as the program that runs it names them. way, base: which run has more than which. ranks: "0", "others".
 # scales: of the model, at which it is known.
 Known = namedtuple("Known", "row world way base ranks figure scales reason")
-KNOWN = [
-    Known("accelerate-fsdp1-rank0", 2, "plan", "with", "others", "h2d_bytes", (0.4,),
-          "all ranks copy their own part from the file, and the plan's prefetch reads it; nothing says that rank 0 then sends it"),
-]
+KNOWN = []
 
 
 def bases(way):

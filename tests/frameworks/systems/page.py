@@ -154,9 +154,9 @@ def listed(result, bound):
         or "none"
 
 
-SETTINGS = {"default": "The shim's settings are the defaults.",
-            "patient": "`METASHARD_SETTLE_MS=0` and `METASHARD_IDLE_MS=5000`, so that peaks do not depend on how fast this "
-                       "machine is;\n`run --settings default` has no settings."}
+SETTINGS = {"default": "Settings of the preload: every variable has its default.",
+            "patient": "Settings of the preload: METASHARD_SETTLE_MS=0 and METASHARD_IDLE_MS=5000, so that peaks do not depend on "
+                       "how fast\nthis machine is; `run --settings default` has none."}
 
 
 def slack_shares(result, ran):

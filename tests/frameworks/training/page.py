@@ -21,8 +21,8 @@ PyTorch's kernels. Made by `tests/frameworks/training/run --write`, each row on 
 one of a GPU.
 
 `tests/frameworks/training/train.py` loads a checkpoint and trains for {steps} steps, in eager mode, with attention by PyTorch's
-own operations, gradient clipping and AdamW; once without and once with the shim, with the settings of a user who sets
-nothing. Transformers' models are trained by `pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two figures are
+own operations, gradient clipping and AdamW; once without and once with the shim. Settings of the
+preload: every variable has its default. Transformers' models are trained by `pretrained.py` beside it. *Same*: every loss of every rank is the same, bit for bit, and so are all parameters in the end. Two figures are
 those without and with the shim. Memory is that of the rank with the most. Times are of rank 0, to the end of the device's work:
 of several steps the one in the middle. Step 1 brings into memory what was loaded. The kernels run on the processor, which
 other ranks and programs use too, so later steps differ by chance.

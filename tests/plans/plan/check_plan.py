@@ -16,7 +16,7 @@ import tempfile
 
 import bad_inputs
 import checkpoint as files
-from oracle import Tensor, coordinates_of, declared_name, entry_of, is_exact, list_of_tensors, mesh_of, \
+from oracle import Tensor, coordinates_of, declared_name, entry_of, in_place, is_exact, list_of_tensors, mesh_of, \
     placements_of, resolve
 from random_plan import random_placements, random_plan, random_ranges, random_tensors, selectors
 
@@ -75,7 +75,8 @@ class Plans:
 def expected(plan, tensors, rank):
     ranges, _ = resolve(plan, tensors, rank)
     return {"rank": rank, "world_size": math.prod(mesh_of(plan).values()), "tensors": [
-        {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "ranges": kept}
+        {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "in_place": in_place([tensor], [kept])[0],
+         "ranges": kept}
         for tensor, kept in zip(tensors, ranges)]}
 
 
@@ -124,15 +125,17 @@ def check_coverage(plan, tensors):
 
 def figures(plan, tensors, unplaced):
     """What `check --json --ranks` prints."""
-    kept, padding = [], []
+    kept, padding, places = [], [], []
     for rank in range(math.prod(mesh_of(plan).values())):
         ranges, of_rank = resolve(plan, tensors, rank)
         kept.append(sum(end - begin for tensor in ranges for begin, end in tensor))
+        places.append(in_place(tensors, ranges))
         padding.append(of_rank)
+    total, whole = places[kept.index(max(kept))]
     return {"tensors": len(tensors), "bytes": sum(tensor.bytes() for tensor in tensors), "world_size": len(kept),
             "most": {"rank": kept.index(max(kept)), "bytes": max(kept)},
             "least": {"rank": kept.index(min(kept)), "bytes": min(kept)},
-            "padding": sum(padding), "not_placed": unplaced, "bytes_by_rank": kept, "padding_by_rank": padding}
+            "padding": sum(padding), "in_place": total, "in_place_whole": whole, "not_placed": unplaced, "bytes_by_rank": kept, "padding_by_rank": padding}
 
 
 def check_figures(out, plan, tensors):
@@ -142,7 +145,9 @@ def check_figures(out, plan, tensors):
     for line in (f"tensors: {wanted['tensors']}, {wanted['bytes']} bytes",
                  f"most: {most['bytes']} bytes (rank {most['rank']})",
                  f"least: {least['bytes']} bytes (rank {least['rank']})",
-                 f"padding: {wanted['padding']} bytes in all ranks"):
+                 f"padding: {wanted['padding']} bytes in all ranks",
+                 f"in place, enforced: {wanted['in_place']} bytes, in granules of 2 MiB",
+                 f"in place, advised: {wanted['bytes']} bytes: a kernel gets whole tensors"):
         expect(line in out.splitlines(), f"check: expected {line}\n{out}plan {json.dumps(plan)}")
 
 
@@ -405,7 +410,7 @@ def check_control_characters(plans):
     plan = plans.write("control.json", {"format": "metashard-plan/1", "world_size": 1, "tensors": []})
     shown = "a\\u000ab\\u001b[2J\\u007f\\u0085\\u2028\u00e9\\\\"
     out = plans.good("explain", plan, path, "--rank", 0)
-    expect(out.splitlines()[1].endswith(f" {shown} U8 [3]") and out.count("\n") == 2, out)
+    expect(out.splitlines()[1] == f"{3:12} of {3:12}, in place {3:12}  {shown} U8 [3]" and out.count("\n") == 2, out)
     _, out, _ = plans.run("check", plan, path)
     expect(f"not placed: {shown}" in out.splitlines(), out)
     _, out, _ = plans.run("check", plan, path, "--json")
@@ -462,12 +467,38 @@ def check_fit_plans(plans):
     expect(status == 2, f"a strategy beside a plan: {status} {error}")
 
 
+def check_in_place(plans):
+    """Tensors of many granules: rows, columns, parts of parts, and what is replicated."""
+    mesh = {"dp": 3, "tp": 4}
+    kinds = [{"dp": "replicate", "tp": {"shard": 0}}, {"dp": "replicate", "tp": {"shard": 1}},
+             {"dp": {"shard": 0}, "tp": {"shard": 0}},
+             {"dp": {"shard": 0}, "tp": {"shard": 1}}, {"dp": "replicate", "tp": "replicate"}]
+    declared = [{"name": f"t{i}", "dtype": "F32", "shape": [1000 + 500 * i, 2048], "placements": kind}
+                for i, kind in enumerate(kinds)]
+    plan = {"format": "metashard-plan/1", "mesh": mesh, "tensors": declared}
+    tensors = [Tensor(entry["name"], "F32", tuple(entry["shape"])) for entry in declared]
+    written = plans.write("in-place.json", plan)
+    out = plans.good("check", written)
+    check_figures(out, plan, tensors)
+    expect("whole in place: 1 (t1)" in out, f"columns: {out}")
+    for rank in (0, 5, 11):
+        expect(plans.explain(written, rank) == expected(plan, tensors, rank), f"rank {rank}")
+    out = plans.good("fit", written, "--memory", "1GiB")
+    kept, _ = resolve({**plan, "mesh": {"dp": 1, "tp": 4}}, tensors, 0)
+    seen = f"in place, enforced: {in_place(tensors, kept)[0]} bytes, in granules of 2 MiB\n"
+    expect("world: 4\n" in out and seen in out, f"{seen}: {out}")
+    most = sum(end - begin for ranges in kept for begin, end in ranges)
+    out = plans.good("fit", written, "--memory", f"{most}B")
+    expect("world: 4\n" in out and "that does not fit" in out, out)
+
+
 def check_estimate(plans):
     path = plans.path("estimate.safetensors")
     files.write_file(path, [Tensor("a", "U8", (200,)), Tensor("b", "U8", (50, 4)), Tensor("c", "U8", (100,))])
     for strategy, kept, rows in (
-            ("fsdp2", "127 B", ["500 B 127 B 75 %", "327 B 127 B 61 %", "127 B 127 B 0 %", "500 B 127 B 75 %"]),
-            ("replicate", "500 B", ["500 B 500 B 0 %"] * 4)):
+            ("fsdp2", "127 B", ["500 B 127 B 75 %", "327 B 127 B 61 %", "127 B 127 B 0 %", "500 B 500 B 0 %", "500 B 500 B 0 %",
+                                "500 B 127 B 75 %", "500 B 500 B 0 %", "500 B 500 B 0 %"]),
+            ("replicate", "500 B", ["500 B 500 B 0 %"] * 8)):
         out = plans.good("estimate", path, "--world", 4, "--strategy", strategy)
         seen = [" ".join(row.split()) for row in re.findall(r"^  .*?(\d+ B .*)$", out, re.M)]
         expect(seen == rows and f"each of 4 ranks keeps at most {kept} of them" in out and
@@ -571,6 +602,7 @@ def main():
                  ("a checkpoint without tensors", lambda: check_no_tensors(plans)),
                  ("the smallest world that fits", lambda: check_fit(plans)),
                  ("what is saved", lambda: check_estimate(plans)),
+                 ("what it takes in place", lambda: check_in_place(plans)),
                  ("usage", lambda: check_usage(plans))]
         for strategy in ("fsdp2", "tp", "fsdp1", "zero3", "replicate"):
             for mesh in (None, {"dp": 2, "tp": 2}, {"pp": 2, "tp": 2, "dp": 3}):

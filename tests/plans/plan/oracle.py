@@ -9,6 +9,7 @@ import math
 import re
 from dataclasses import dataclass
 
+GRANULE = 2 << 20  # of device memory
 BITS = {8: "BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ", 16: "I16 U16 F16 BF16",
         32: "I32 U32 F32", 64: "I64 U64 F64 C64", 4: "F4", 6: "F6_E2M3 F6_E3M2"}
 BITS_OF = {dtype: bits for bits, dtypes in BITS.items() for dtype in dtypes.split()}
@@ -182,3 +183,15 @@ def resolve(plan, tensors, rank):
         for order, _ in pieces:
             result[order] = merged([element for owner, element in mine if owner == order], size)
     return result, padding
+
+
+def in_place(tensors, ranges):
+    """(bytes in granules that have something of the rank's, tensors of which it keeps a part that lies in all)"""
+    total, whole = 0, 0
+    for tensor, listed in zip(tensors, ranges):
+        size = tensor.bytes()
+        granules = {at for begin, end in listed for at in range(begin // GRANULE, (end - 1) // GRANULE + 1)}
+        touched = sum(min(size, (at + 1) * GRANULE) - at * GRANULE for at in granules)
+        total += touched
+        whole += touched == size > GRANULE and sum(end - begin for begin, end in listed) <= size // 2
+    return total, whole

@@ -20,7 +20,7 @@ import time
 from workplace import (GRANULE, MIN_BYTES, PAGE, TENSORS, Checkpoint, Control, Place, Run, Wrong,
                        at_most_in_block, check_memory, check_plan_report, expect, is_ok, make_checkpoints,
                        ranges_of, read_dump, tensors_in, touched, wait_until_quiet)
-from oracle import Tensor, entry_of, mesh_of, placements_of  # noqa: E402  (workplace knows where that is)
+from oracle import Tensor, entry_of, in_place, mesh_of, placements_of  # noqa: E402  (workplace knows where that is)
 import late_checks
 import no_files_checks
 import script_checks
@@ -41,12 +41,13 @@ def with_rank(made, rank):
 
 def check_rank(place, checkpoint, made, rank, mode="advise", options=(), reads=True, granule=GRANULE,
                min_bytes=MIN_BYTES, but=None):
-    """With and without: the same values; with: nothing in memory but the rank's ranges."""
+    """With and without: the same values; with, once the program has asked for its part: nothing in memory but the
+    rank's ranges."""
     world = math.prod(mesh_of(made).values())
     ranges = ranges_of(made, checkpoint, rank)
     listed = ["--ranges", place.write_ranges(ranges)] if reads else []
     settings = {"SIMCUDA_GRANULE_KIB": granule >> 10, "METASHARD_MIN_BYTES": min_bytes}
-    run = place.run(checkpoint, rank, world, [*listed, *options], METASHARD_PLAN=place.write(made),
+    run = place.run(checkpoint, rank, world, [*listed, *options, "--materialise"], METASHARD_PLAN=place.write(made),
                     METASHARD_PLAN_MODE=mode, **settings)
     values = run.values()
     if reads:
@@ -70,10 +71,43 @@ def check_kind(place, checkpoints, number, made):
 
 
 def check_without_reading(place, checkpoints):
-    """The ranges are there when the last tensor is copied, before anything is read."""
+    """The ranges are there when the program has asked for them, before anything is read."""
     for checkpoint in checkpoints.values():
         for options in ([], ["--carve"], ["--pieces", 3]):
             check_rank(place, checkpoint, SHARD0, 1, options=options, reads=False)
+
+
+def check_nothing_fetched(place, checkpoints):
+    """A plan fetches nothing by itself, of any kind, however often everything is loaded: the program may still cut its
+    tensors down, or never use them."""
+    for mode, (_, made) in zip(["advise", "enforce"] * len(KINDS), KINDS):
+        for options in ([], ["--carve"], ["--pieces", 3], ["--reload"], ["--twice"]):
+            run = place.run(checkpoints["three files"], 0, math.prod(mesh_of(made).values()), options,
+                            METASHARD_PLAN=place.write(made), METASHARD_PLAN_MODE=mode)
+            expect(run.dump["plan"]["tensors"] > 0, f"no tensor was found\n{run.said}")
+            seen = [block["backed_bytes"] for block in run.dump["blocks"]]
+            expect(set(seen) == {0} and run.dump["h2d_bytes"] == 0,
+                   f"in memory: {seen}, expected nothing\n{run.said}")
+
+
+def check_never_more(place, checkpoints):
+    """A plan never costs: neither memory nor bytes over the bus, whatever the program does with its tensors."""
+    kernel, settle = ["--kernel", place.kernels], ["--settle", place.kernels]
+    row = ["--slice", "embed.weight", 0, 65536]
+    ways = [kernel, row, settle, [*row, *settle], ["--carve", *kernel], ["--twice", *kernel], ["--reload", *settle],
+            ["--materialise"]]
+    for number, (name, made) in enumerate(KINDS):
+        world = math.prod(mesh_of(made).values())
+        rank, checkpoint = number % world, checkpoints["three files"]
+        ranges = ["--ranges", place.write_ranges(ranges_of(made, checkpoint, rank))]
+        for options in (ways[number % len(ways)], ways[(number + 3) % len(ways)]):
+            reads = ranges if "--kernel" in options else []
+            runs = [place.run(checkpoint, rank, world, [*reads, *options], METASHARD_SETTLE_MS=20, METASHARD_PLAN=plan)
+                    for plan in (None, place.write(made))]
+            expect(runs[0].values() == runs[1].values(), f"{name}: other values than without the plan")
+            for figure in ("physical_bytes_peak", "h2d_bytes"):
+                without, with_ = (run.stats[figure] for run in runs)
+                expect(with_ <= without, f"{name}, {options}: {figure} is {with_}, without the plan {without}")
 
 
 def check_everything_deferred(place, checkpoints):
@@ -115,8 +149,12 @@ def check_big_granules(place):
     checkpoint = Checkpoint(place.path("big"), {"model.safetensors": tensors}, False, 3)
     made = plan({"dp": 3}, ("a.*", [{"shard": 0}]), ("b.*", [{"shard": 1}]))
     check_rank(place, checkpoint, made, 1, granule=granule, min_bytes=granule)
-    check_rank(place, checkpoint, made, 2, mode="enforce", options=["--kernel", place.kernels], granule=granule,
-               min_bytes=granule)
+    run = check_rank(place, checkpoint, made, 2, mode="enforce", options=["--kernel", place.kernels], granule=granule,
+                     min_bytes=granule)
+    promised, _ = in_place(tensors, [ranges_of(made, checkpoint, 2)[tensor.name] for tensor in tensors])
+    backed = sum(block["backed_bytes"] for block in run.dump["blocks"] if tensors_in(block, run.out))
+    expect(promised <= backed <= 1.05 * promised + granule,
+           f"{backed} bytes are in memory, metashard-plan check says {promised}")
 
 
 def check_small_device(place, checkpoints):
@@ -192,7 +230,8 @@ def check_plan_comes(place, checkpoints, how):
 
 
 def check_replaced(place, checkpoints, how):
-    """A second plan, for another rank: its ranges are there, the memory of the first ones is not."""
+    """Two plans that come when everything is loaded, for one rank and another: the ranges of the second are there,
+    the memory of the first ones is not."""
     checkpoint = checkpoints["one file"]
     wanted = plan({"dp": 4}, ("*.weight", [{"shard": 0}]), ("*", [{"shard": 0}]))
     wanted["tensors"].insert(0, {"name": "scalar"})
@@ -200,11 +239,12 @@ def check_replaced(place, checkpoints, how):
     path, log = place.path(f"replaced-{how}.json"), place.path(f"replaced-{how}.log")
     control = place.path(f"replaced-{how}.socket")
     for options in ([], ["--ranges", place.write_ranges(new)]):
-        if os.path.exists(log):
-            os.unlink(log)
-        place.write(with_rank(wanted, 0), path)
-        run = Run(place, checkpoint, 3, 4, ["--wait", *options], METASHARD_PLAN=path, METASHARD_CONTROL=control,
-                   SIMCUDA_LOG=log).until_ready()
+        for name in (path, log):
+            if os.path.exists(name):
+                os.unlink(name)
+        first = ["--api", place.write(with_rank(wanted, 0))]
+        run = Run(place, checkpoint, 3, 4, [*first, "--wait", *options], METASHARD_PLAN=path if how == "file" else None,
+                  METASHARD_CONTROL=control, SIMCUDA_LOG=log).until_ready()
         if how == "file":
             begin = os.path.getsize(log)
             place.write(with_rank(wanted, 2), path)
@@ -558,7 +598,8 @@ def check_unmatched(place, checkpoints):
                                    "placements": [{"shard": 0}]}, *SHARD0["tensors"]]}
     checkpoint = checkpoints["three files"]
     ranges = ranges_of(SHARD0, checkpoint, 3)
-    run = place.run(checkpoint, 3, 4, ["--ranges", place.write_ranges(ranges)], METASHARD_PLAN=place.write(made))
+    run = place.run(checkpoint, 3, 4, ["--ranges", place.write_ranges(ranges), "--materialise"],
+                    METASHARD_PLAN=place.write(made))
     run.values()
     check_memory(run, ranges)
     seen = run.dump["plan"]["unmatched"]
@@ -646,6 +687,8 @@ def tests_of(place, checkpoints, arguments):
         tests.append((f"every rank: {name}",
                       lambda number=number, made=made: check_kind(place, checkpoints, number, made)))
     tests += [("the ranges are there before anything is read", lambda: check_without_reading(place, checkpoints)),
+              ("a plan fetches nothing by itself", lambda: check_nothing_fetched(place, checkpoints)),
+              ("never more than without a plan", lambda: check_never_more(place, checkpoints)),
               ("tensors of any size", lambda: check_everything_deferred(place, checkpoints)),
               ("copies with short ends", lambda: check_short_ends(place, checkpoints)),
               ("files without an index", lambda: check_no_index(place)),

@@ -10,9 +10,11 @@
  *   --staged              copies through a buffer of its own: the driver does not see the mapped file
  *   --skip NAME           does not load this tensor
  *   --ranges FILE         reads back what the lines of FILE say: NAME BEGIN END, bytes of the tensor
+ *   --sliced              copies these out first, side by side into one allocation, and frees the tensors
  *   --kernel LIBRARY      reads through a kernel, and not with cuMemcpyDtoH
  *   --api FILE            hands FILE to metashard_plan_file, once everything is loaded
  *   --text FILE           hands what is in FILE to metashard_plan_text
+ *   --materialise         asks for the rank's part (metashard_materialise), whenever everything is loaded
  *   --fork                has a child that ends, once everything is loaded
  *   --open FILE           opens FILE for writing, once everything is loaded, and writes nothing
  *   --wait                prints "ready" once everything is loaded, and goes on when standard input ends
@@ -54,7 +56,7 @@ struct range {
 };
 
 static struct {
-    bool carve, staged, fork, wait, twice, reload, copy_outside;
+    bool carve, staged, sliced, materialise, fork, wait, twice, reload, copy_outside;
     uint64_t pieces, chunk, more;
     const char *skip, *ranges, *kernel, *settle, *api, *text, *free, *open;
     struct range scribble, slice, outside[MAX_OUTSIDE];
@@ -78,6 +80,7 @@ static const struct {
     {"--kernel", TEXT, &options.kernel},
     {"--api", TEXT, &options.api},
     {"--text", TEXT, &options.text},
+    {"--materialise", FLAG, &options.materialise},
     {"--fork", FLAG, &options.fork},
     {"--wait", FLAG, &options.wait},
     {"--settle", TEXT, &options.settle},
@@ -88,6 +91,7 @@ static const struct {
     {"--reload", FLAG, &options.reload},
     {"--more", NUMBER, &options.more},
     {"--free", TEXT, &options.free},
+    {"--sliced", FLAG, &options.sliced},
     {"--outside", RANGES, &options.outside},
     {"--copy-outside", FLAG, &options.copy_outside},
 };
@@ -238,12 +242,12 @@ static size_t tensor_named(const struct range *range)
     usage("no such tensor", range->name);
 }
 
-static void read_range(const struct set *set, const struct range *range, json_t *out)
+/* The range, which lies at from. */
+static void read_range(CUdeviceptr from, const struct range *range, json_t *out)
 {
     const size_t tensor = tensor_named(range);
     const uint64_t bytes = range->end - range->begin;
     unsigned char *seen = malloc(bytes + 1);
-    const CUdeviceptr from = set->addresses[tensor] + range->begin;
     const CUresult result = options.kernel != NULL ? device_read_by_kernel(seen, from, bytes)
                                                    : device_read(seen, from, bytes);
     const bool is_read = result == CUDA_SUCCESS;
@@ -271,20 +275,64 @@ static struct range parse_range(char *line)
     return (struct range){line, number(begin + 1), number(end + 1)};
 }
 
-static void read_ranges(const struct set *set)
+/* What the lines of the file say; the caller frees it. The lines themselves stay. */
+static struct range *list_ranges(size_t *count_out)
 {
+    struct range *list = NULL;
+    size_t count = 0, space = 0;
     char *line = NULL;
-    size_t space = 0;
     FILE *file = options.ranges != NULL ? fopen(options.ranges, "r") : NULL;
     if (options.ranges != NULL && file == NULL)
         usage("cannot be read", options.ranges);
     while (file != NULL && getline(&line, &space, file) > 0) {
-        const struct range range = parse_range(line);
-        read_range(set, &range, ranges_out);
+        list = realloc(list, (count + 1) * sizeof(*list));
+        list[count++] = parse_range(strdup(line));
     }
     if (file != NULL)
         fclose(file);
     free(line);
+    *count_out = count;
+    return list;
+}
+
+static void free_set(const struct set *set)
+{
+    for (size_t i = 0; i < checkpoint.count; i++) {
+        if (set->addresses[i] != 0)
+            must(device.free(set->addresses[i]), "cuMemFree of a tensor");
+    }
+}
+
+/* Copies the ranges out; afterwards each lies at its address, and the whole tensors are gone. */
+static CUdeviceptr *slice_ranges(const struct set *set, const struct range *list, size_t count)
+{
+    CUdeviceptr *addresses = calloc(count, sizeof(*addresses)), at;
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++)
+        total += list[i].end - list[i].begin;
+    must(device.allocate(&at, total), "cuMemAlloc of slices");
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t bytes = list[i].end - list[i].begin;
+        addresses[i] = at;
+        must(device.on_device(at, set->addresses[tensor_named(&list[i])] + list[i].begin, bytes),
+             "cuMemcpyDtoD of a slice");
+        at += bytes;
+    }
+    free_set(set);
+    return addresses;
+}
+
+static void read_ranges(const struct set *set)
+{
+    size_t count;
+    struct range *list = list_ranges(&count);
+    CUdeviceptr *slices = options.sliced && count > 0 ? slice_ranges(set, list, count) : NULL;
+    for (size_t i = 0; i < count; i++)
+        read_range(slices != NULL ? slices[i]
+                                  : set->addresses[tensor_named(&list[i])] + list[i].begin,
+                   &list[i], ranges_out);
+    free(slices);
+    free(list);
 }
 
 /* --- what may happen between loading and reading */
@@ -338,6 +386,15 @@ static json_t *tell_plan(void)
     return json_pack("{s:i, s:s}", "result", result, "error", said != NULL ? said : "");
 }
 
+static void load_set(const struct set *set)
+{
+    copy_set(set);
+    int (*materialise)(void) =
+        (__typeof__(materialise))dlsym(RTLD_DEFAULT, "metashard_materialise");
+    if (options.materialise && materialise != NULL && materialise() != 0)
+        usage("metashard_materialise failed", NULL);
+}
+
 static void have_child(void)
 {
     const pid_t child = fork();
@@ -369,14 +426,11 @@ static void launch_for_a_while(void)
 static void read_slice(const struct set *set, const struct range *range)
 {
     const size_t tensor = tensor_named(range);
-    struct set copy = {calloc(checkpoint.count, sizeof(*copy.addresses))};
     CUdeviceptr slice;
     must(device.allocate(&slice, range->end - range->begin), "cuMemAlloc of a slice");
     must(device.on_device(slice, set->addresses[tensor] + range->begin, range->end - range->begin),
          "cuMemcpyDtoD");
-    copy.addresses[tensor] = slice - range->begin;
-    read_range(&copy, range, ranges_out);
-    free(copy.addresses);
+    read_range(slice, range, ranges_out);
 }
 
 static json_t *between(const struct set *set)
@@ -402,18 +456,18 @@ static void run(void)
 {
     struct set second = {NULL};
     const struct set set = allocate_set();
-    copy_set(&set);
+    load_set(&set);
     json_t *said = between(&set);
     read_ranges(&set);
     if (options.slice.name != NULL)
         read_slice(&set, &options.slice);
     if (options.twice) {
         second = allocate_set();
-        copy_set(&second);
+        load_set(&second);
         read_ranges(&second);
     }
     if (options.reload) {
-        copy_set(&set);
+        load_set(&set);
         read_ranges(&set);
     }
     if (options.free != NULL) {
@@ -423,7 +477,8 @@ static void run(void)
     if (options.copy_outside)
         options.kernel = NULL;
     for (size_t i = 0; i < options.outside_count; i++)
-        read_range(&set, &options.outside[i], outside_out);
+        read_range(set.addresses[tensor_named(&options.outside[i])] + options.outside[i].begin,
+                   &options.outside[i], outside_out);
     CUdeviceptr more;
     const CUresult result = options.more > 0 ? device.allocate(&more, options.more) : CUDA_SUCCESS;
     free(set.addresses);

@@ -134,5 +134,15 @@ def check_by_order(place):
     expect(dump["plan"]["tensors"] == 3, f"plan.tensors is {dump['plan']['tensors']}, expected 3")
 
 
+def check_narrow_columns(place):
+    """What is cut into a very large number of pieces in one granule takes time with their number, not with its square."""
+    plan = plan_of({"name": "a", "placements": SHARD1})
+    blocks = [{"bytes": 256 * KIB, "name": "a", "dtype": "U8", "shape": [16 * KIB, 16]}]
+    out, _, lines = run(place, plan, {"blocks": blocks, "reads": [[0, 4, 8], [0, 16, 64 * KIB]]},
+                        SIMCUDA_GRANULE_KIB="2048")
+    expect(out["names"] == [[0, ""]] and out["materialise"] == 0 and lines == [], f"{out}, {lines}: expected no fault")
+
+
 TESTS = [("named by the program", check_named), ("a named part, enforced", check_named_enforced), ("without a name again", check_unnamed),
-         ("wrong names", check_wrong_names), ("by size", check_by_size), ("by order", check_by_order)]
+         ("wrong names", check_wrong_names), ("by size", check_by_size), ("by order", check_by_order),
+         ("narrow columns", check_narrow_columns)]

@@ -55,19 +55,71 @@ def own(begin=RANK * OWN):
 
 
 def check_midway(place):
-    """The plan comes when one of two tensors is loaded: with the second, the ranges of both are there."""
+    """The plan comes when one of two tensors is loaded: its range comes at once, that of the second when it is asked
+    for."""
     _, (a, b) = make(place)
-    steps = [["load", *a], ["plan"], ["load", *b]]
+    _, _, dump, _ = run(place, [["load", *a], ["plan"], ["load", *b]], [{"shard": 0}], late=True)
+    seen = [block["backed_bytes"] for block in dump["blocks"]]
+    expect(seen == [OWN, 0], f"in memory: {seen}, expected {OWN} of the first")
+    steps = [["load", *a], ["plan"], ["load", *b], ["materialise"]]
     with_, without, dump, _ = run(place, steps, [{"shard": 0}], late=True)
     expect(with_ == without, f"{with_}, expected {without}")
     seen = [block["backed_bytes"] for block in dump["blocks"]]
     expect(seen == [OWN, OWN], f"in memory: {seen}, expected {OWN} of each")
 
 
+def check_late(place):
+    """A plan that comes when everything was read: what other ranks keep goes, this rank's range stays, and all of it can
+    be read again. What the program may have written stays, and a line says so."""
+    _, (a, b) = make(place)
+    load = [["load", *a], ["load", *b]]
+    reads = [["read", 0, 0, SIZE], ["read", 1, 0, SIZE]]
+    for placement, kept in (({"shard": 0}, OWN), ({"shard": 1}, SIZE)):
+        with_, without, dump, lines = run(place, [*load, *reads, ["plan"]], [placement], late=True)
+        seen = [block["backed_bytes"] for block in dump["blocks"]]
+        expect(with_ == without and seen == [kept, kept] and lines == [],
+               f"{placement}: in memory: {seen}, expected {kept} of each; {lines}")
+        with_, without, dump, _ = run(place, [*load, *reads, ["plan"], *reads], [placement], late=True)
+        expect(with_ == without, f"{placement}: {with_}, expected {without}")
+    written = [*load, *reads, ["fill", 0, 0, PAGE, 7], ["fill", 1, SIZE - 1, 1, 7], ["plan"]]
+    with_, without, dump, lines = run(place, [*written, *reads], [{"shard": 0}], late=True)
+    seen = [block["backed_bytes"] for block in dump["blocks"]]
+    expect(with_ == without and seen == [SIZE, SIZE], f"{with_}, expected {without}; in memory: {seen}")
+    expect(len(lines) == 1 and f"0 bytes of memory were given back, {2 * SIZE} stay" in lines[0], f"{lines}")
+
+
+def check_late_and_resident(place):
+    """A plan that comes when the program has settled: in mode enforce what other ranks keep goes where it is equal to its
+    file; in mode advise a line says that it stays."""
+    _, (a, b) = make(place)
+    load = [["load", *a], ["load", *b], ["materialise"]]
+    reads = [["read", 0, *own()], ["read", 1, *own()]]
+    for placement, kept in (({"shard": 0}, OWN), ({"shard": 1}, SIZE)):
+        with_, without, dump, lines = run(place, [*load, ["plan"], *reads], [placement], "enforce", late=True)
+        seen = [block["backed_bytes"] for block in dump["blocks"]]
+        expect(with_ == without and seen == [kept, kept],
+               f"{placement}: in memory: {seen}, expected {kept} of each; {with_}, expected {without}; {lines}")
+        expect(dump["plan_freed_bytes"] == (2 * SIZE if kept < SIZE else 0), f"freed: {dump['plan_freed_bytes']}")
+    again = [["plan"], ["read", 0, 0, PAGE]]
+    with_, without, _, lines = run(place, [*load, *again], [{"shard": 0}], "enforce", late=True)
+    expect(with_[-1][0] != 0 and any("other ranks" in line for line in lines), f"{with_}, {lines}")
+    changes = [["fill", 0, OWN - 1, 1, 7], ["fill", 1, 0, PAGE, 7]]
+    with_, without, dump, lines = run(place, [*load, *changes, ["plan"], *reads], [{"shard": 0}], "enforce", late=True)
+    seen = [block["backed_bytes"] for block in dump["blocks"]]
+    expect(with_ == without and seen == [SIZE, SIZE],
+           f"{with_}, expected {without}; in memory: {seen}, expected {SIZE} of each; {lines}")
+    expect(len(lines) == 1 and f"{2 * SIZE} stay" in lines[0], f"{lines}")
+    with_, without, dump, lines = run(place, [*load, ["plan"], *reads], [{"shard": 0}], late=True)
+    seen = [block["backed_bytes"] for block in dump["blocks"]]
+    expect(with_ == without and seen == [SIZE, SIZE], f"{with_}, expected {without}; in memory: {seen}")
+    expect(len(lines) == 1 and f"0 bytes of memory were given back, {2 * SIZE} stay" in lines[0] and
+           "METASHARD_PLAN_MODE=enforce" in lines[0], f"{lines}")
+
+
 def check_again(place):
     """A program that loads everything a second time, to other memory: its ranges are there as well."""
     _, (a, b) = make(place)
-    steps = [["load", *a], ["load", *b], ["load", *a], ["load", *b]]
+    steps = [["load", *a], ["load", *b], ["materialise"], ["load", *a], ["load", *b], ["materialise"]]
     with_, without, dump, _ = run(place, steps, [{"shard": 0}])
     expect(with_ == without, f"{with_}, expected {without}")
     seen = [block["backed_bytes"] for block in dump["blocks"]]
@@ -102,14 +154,14 @@ def check_handles(place):
     """Granules that touch get one handle: a column shard, of which all granules are needed, one for each tensor."""
     _, (a, b) = make(place)
     log = place.path("script.log")
-    run(place, [["load", *a], ["load", *b]], [{"shard": 1}], SIMCUDA_LOG=log, METASHARD_SELFCHECK="off")
+    run(place, [["load", *a], ["load", *b], ["materialise"]], [{"shard": 1}], SIMCUDA_LOG=log, METASHARD_SELFCHECK="off")
     with open(log) as file:
         made = [line for line in file if "cuMemCreate" in line]
     expect(len(made) == 2, f"expected two calls of cuMemCreate, found {made}")
 
 
 def check_copies_out(place):
-    """A program that copies its rows out, after the pass: the file is read once."""
+    """A program that copies its rows out: they take memory once, and the file is read once."""
     _, (a, b) = make(place)
     begin, end = own()
     steps = [["load", *a], ["load", *b], ["new", OWN, 0], ["new", OWN, 0], ["copy", 2, 0, 0, begin, end],
@@ -118,6 +170,8 @@ def check_copies_out(place):
     expect(with_ == without, f"{with_}, expected {without}")
     expect(2 * OWN <= dump["file_read_bytes"] <= 2 * OWN + 4 * PAGE,
            f"file_read_bytes is {dump['file_read_bytes']}, expected {2 * OWN}")
+    peak = dump["backed_bytes_peak"]
+    expect(peak == 2 * OWN, f"{peak} bytes were in memory at most, expected {2 * OWN}")
 
 
 def check_copies_refused(place):
@@ -174,7 +228,9 @@ def check_names_go(place):
     expect(with_ == without, f"{with_}, expected {without}; {lines}")
 
 
-TESTS = [("a plan in the middle of loading", check_midway), ("loading again", check_again),
+TESTS = [("a plan in the middle of loading", check_midway), ("a plan when everything was read", check_late),
+         ("a plan when everything is resident", check_late_and_resident),
+         ("loading again", check_again),
          ("a second checkpoint", check_second_file), ("a second device", check_second_device), ("handles", check_handles), ("rows copied out", check_copies_out),
          ("copies refused", check_copies_refused), ("copies counted", check_copies_counted),
          ("columns by rows", check_rows),

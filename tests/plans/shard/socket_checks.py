@@ -266,7 +266,9 @@ def check_while_loading(place, checkpoint, made):
         time.sleep(number * 0.005)
         answer = Control(path, ANSWER_S).plan(made)
         expect(is_ok(answer), f"expected 'ok ...', found {answer!r}")
-        run.until_ready().finish().values()
+        run.until_ready()
+        expect(is_ok(Control(path, ANSWER_S).plan(made)), "the same plan again, for what was loaded behind it")
+        run.finish().values()
         check_memory(run, ranges)
 
 

@@ -6,12 +6,13 @@ rank a process of its own, without the preload, with it, and with a plan as well
 Every byte that a rank reads must be that of the file; and memory is held to the bounds of FLOWS. A table shows what
 each took (tables.py).
 
-    --large            a model of 660 MiB, and granules of 2 MiB
-    --slack-mib N      what a rank may have besides its shard and one tensor's; default 4, and 64 for --large
+    --users            what users run: every setting at its default, granules of 2 MiB, PyTorch's allocator, programs that tell
+                       no names, larger models (USERS; by default one of 330 MiB)
+    --slack-mib N      what a rank may have besides its shard and one tensor's; default 4
     --only NAME        one flow, or all of one program; --ranks N,N... and --models NAME,... choose as well. By default
                        a flow of four numbers of ranks is run with most and, in turn, with one of the others
     --shim NAME=VALUE  for the environment of runs with the preload
-    --write PAGE       writes a page with the tables, of both sizes and all numbers of ranks
+    --write PAGE       the same with a model of 1.1 GiB and all numbers of ranks, and a page with the table
     --folder DIR       where files are for the time being
 """
 import argparse
@@ -31,7 +32,11 @@ WITHOUT, WITH, PLAN = Way("without", False, False, {}), Way("with", True, False,
 #   plan     with a plan no rank but 0 takes more than 1.05 x its shard, one tensor's shard, and the slack
 #   known    with a plan, where tensors stay in place, every rank has found some of the plan's
 #   bus      without a plan no more is copied to the devices than without the preload
-BOUNDS = ("same", "plan", "known", "bus")
+# And of what users run:
+#   never    neither without nor with a plan does any rank take more memory than without the preload
+#   goal     with a plan no rank of 8 but 0 takes more than 1.25 x its shard and one bucket, of the largest model
+#   bus      neither without nor with a plan is more copied to the devices than without the preload
+BOUNDS = ("same", "plan", "known", "bus", "never", "goal")
 
 
 def flow(name, program, arguments, parts, strategy, bounds=("same",), ranks=(1, 2, 4, 8), shapes=("llama", "odd")):
@@ -88,7 +93,7 @@ FLOWS = [
     flow("broadcast_from_rank0", "state_dict", [], by_rows, ROWS, HELD),
     flow("broadcast_from_rank0, by columns", "state_dict", ["--columns"], by_columns, COLUMNS, HELD, ranks=(2, 8)),
     flow("broadcast_from_rank0, by columns, kernels", "state_dict", ["--columns", "KERNELS"], by_columns, COLUMNS,
-         HELD, ranks=(8,)),
+         HELD_ONCE, ranks=(8,)),
     flow("broadcast_from_rank0, in place", "state_dict", ["--keep"], by_rows, ROWS, HELD_IN_PLACE),
     flow("broadcast_from_rank0, in place, by columns", "state_dict", ["--keep", "--columns"], by_columns, COLUMNS,
          ranks=(8,)),
@@ -111,6 +116,26 @@ FLOWS = [
     flow("loop, replicas x shards, in place, by columns", "hsdp", ["--keep", "--columns"],
          lambda model, rank, ranks: models.sharded(model, rank % (ranks // 2), ranks // 2, by_columns=True), COLUMNS,
          ranks=(4, 8), shapes=("llama",)),
+]
+
+NEVER, GOAL, GOAL_ONCE = ("never",), ("never", "goal"), ("never", "goal", "bus")
+USERS = [
+    flow("FSDP1, `sync_module_states`", "fsdp1", ["BUCKETS", "CAT"], models.flat_units, ["fsdp1"], GOAL, (2, 8), ("users",)),
+    flow("FSDP1, `sync_module_states`, unit by unit", "fsdp1", ["BUCKETS", "CAT", "--per-unit"], models.flat_units,
+         ["fsdp1"], GOAL, (2, 8), ("users",)),
+    flow("`set_model_state_dict(broadcast_from_rank0)`", "state_dict", ["KERNELS"], by_rows, ROWS, GOAL_ONCE, (2, 8),
+         ("users",)),
+    flow("the same, tensor parallel: cut by columns", "state_dict", ["--columns", "KERNELS"], by_columns, COLUMNS,
+         GOAL_ONCE, (2, 8), ("users",)),
+    flow("accelerate, FSDP2", "accelerate", ["KERNELS"], by_rows, ROWS, GOAL_ONCE, (2, 8), ("users",)),
+    flow("DTensor, `distribute_tensor`", "dtensor", ["KERNELS"], by_rows, ROWS, GOAL_ONCE, (2, 8), ("users",)),
+    flow("DeepSpeed, `zero.Init`", "deepspeed", ["KERNELS"], models.flattened, ["zero3"], GOAL_ONCE, (2, 8), ("users",)),
+    flow("broadcast of each tensor, used in place", "state_dict", ["--keep", "KERNELS"], by_rows, ROWS, GOAL_ONCE, (2, 8),
+         ("users",)),
+    flow("FSDP, replicas x shards", "hsdp", [], on_mesh, ROWS, NEVER, (8,), ("users",)),
+    # The parts that it copies, padded, get memory that is too small to be deferred.
+    flow("accelerate, FSDP2, memory from the driver", "accelerate", ["KERNELS", "UNCACHED"], by_rows, ROWS, NEVER, (8,),
+         ("llama",)),
 ]
 
 Case = namedtuple("Case", "flow model ranks runs")  # runs: {way's name: Run}
@@ -167,15 +192,44 @@ def check_followed(report, name, planned, all_known):
                  f"{name}: every rank follows the plan", *seen)
 
 
+def check_never(report, name, runs):
+    above = [f"rank {rank}, {way}: {runs[way].peaks[rank] / MIB:.2f} MiB, {alone / MIB:.2f} without"
+             for way in ("with", "plan") for rank, alone in enumerate(runs["without"].peaks) if runs[way].peaks[rank] > alone]
+    report.check(not above and 0 not in runs["without"].peaks, f"{name}: never more memory than without", *above)
+
+
+def check_goal(report, name, after, bucket):
+    above = [f"rank {rank}: {after.peaks[rank] / MIB:.2f} MiB, at most {tables.goal(after, rank, bucket) / MIB:.2f}"
+             for rank in range(1, len(after.peaks)) if after.peaks[rank] > tables.goal(after, rank, bucket)]
+    report.check(not above, f"{name}: 1.25 x shard + a bucket of {bucket / MIB:.0f} MiB", *above)
+
+
+def bucket_of(options, given, model):
+    """A tensor that is larger than a bucket is one by itself."""
+    return max(options.bucket, model.largest) if given.program == "fsdp1" else options.bucket
+
+
+def check_users(report, options, name, case):
+    given, model, ranks, runs = case
+    if "never" in given.bounds:
+        check_never(report, name, runs)
+    if "bus" in given.bounds:
+        for way in ("with", "plan"):
+            check_bus(report, f"{name}, {way}", runs["without"], runs[way])
+    if "goal" in given.bounds and model.name == "users" and ranks == 8:
+        check_goal(report, name, runs["plan"], bucket_of(options, given, model))
+
+
 def check_case(report, options, given, model, ranks):
     name, bounds = f"{given.name}, {model.name}, {ranks} ranks", given.bounds if model.name != "odd" else ()
-    if "--keep" in given.arguments and options.large:  # every tensor's part is less than the granules it lies in
-        bounds = tuple(bound for bound in bounds if bound != "plan")
     runs = {way.name: run(options, given, model, ranks, way) for way in (WITHOUT, WITH, PLAN)}
     before = runs["without"]
     report.check(not before.error and not before.said, f"{name}, without", before.error, before.said)
     for way in list(runs)[1:]:
         check_values(report, f"{name}, {way}", before, runs[way])
+    if options.users:
+        check_users(report, options, name, Case(given, model, ranks, runs))
+        return Case(given, model, ranks, runs)
     if "--keep" in given.arguments:
         check_followed(report, name, runs["plan"], "known" in bounds and ranks > 1)
     if "same" in bounds:
@@ -192,18 +246,23 @@ def ranks_of(options, given, shapes, turn):
         return options.ranks
     if shapes == "odd":  # values alone, and some ranks have nothing
         return (3, 8)[-len(given.ranks):]
+    if options.users and not options.write:
+        return given.ranks[-1:] if given.models == ("llama",) else [4]
     if options.write or len(given.ranks) < 4:
         return given.ranks
     return [given.ranks[turn % 3], given.ranks[3]]
 
 
+def shapes_of(options, given):
+    return given.models if options.users and given.models != ("users",) else options.models or given.models
+
+
 def check_all(report, options):
     made, cases = {}, []
-    # The large model is for the flows themselves, not for their variants.
-    for turn, given in enumerate(given for given in FLOWS if not options.large or len(given.ranks) > 1):
+    for turn, given in enumerate(USERS if options.users else FLOWS):
         if options.only is not None and options.only not in (given.name, given.program):
             continue
-        for shapes in options.models or given.models:
+        for shapes in shapes_of(options, given):
             if shapes not in made:
                 made[shapes] = models.Model(options.folder, shapes)
             for ranks in ranks_of(options, given, shapes, turn):
@@ -225,7 +284,7 @@ def parse():
     parser.add_argument("--only")
     parser.add_argument("--ranks", type=numbers)
     parser.add_argument("--models", type=lambda text: text.split(","))
-    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--users", action="store_true")
     parser.add_argument("--slack-mib", type=float)
     parser.add_argument("--shim", type=lambda text: tuple(text.split("=", 1)), action="append", default=[])
     parser.add_argument("--write")
@@ -237,29 +296,25 @@ def parse():
     return options
 
 
-def run_size(report, options, large):
-    """All cases of one size; its files go at once."""
-    default = 64 if large else 4
-    options.slack = MIB * (default if options.slack_mib is None else options.slack_mib)
-    options.granule = 2 * MIB if large else 64 << 10
-    options.bucket = (64 if large else 1) * MIB  # several buckets, and some of one tensor
-    options.large = large
-    if large:
-        options.models, options.ranks = ["large"], options.ranks or [8]
-    with tempfile.TemporaryDirectory(prefix="metashard-flows-", dir=options.base) as folder:
+def run_all(report, options):
+    """All cases; their files go at once."""
+    options.users |= options.write is not None
+    options.slack = MIB * (4 if options.slack_mib is None else options.slack_mib)
+    options.granule = 2 * MIB if options.users else 64 << 10
+    options.bucket = (64 if options.users else 1) * MIB  # several buckets, and some of one tensor
+    if options.users:
+        options.models = options.models or ["users" if options.write else "middle"]
+    with tempfile.TemporaryDirectory(prefix="metashard-flows-", dir=options.folder) as folder:
         options.folder = folder
-        cases = check_all(report, options)
-    rows = [tables.row(case, options.slack) for case in cases]
-    print("\n".join("# " + line for line in tables.text(rows)))
-    return cases, options.slack
+        return check_all(report, options)
 
 
 def main():
     options, report = parse(), Report()
-    options.base = options.folder
-    sizes = [run_size(report, options, large) for large in ([False, True] if options.write else [options.large])]
+    cases = run_all(report, options)
+    print("\n".join("# " + line for line in tables.text(cases)))
     if options.write:
-        tables.write_page(options.write, sizes, report)
+        tables.write_page(options, [case for case in cases if case.model.name == "users"], report)
     print(f"1..{report.number}")
     return report.failed > 0
 

@@ -15,15 +15,15 @@ from state_page import read_facts  # noqa: E402
 MIB = 1 << 20
 DEADLINE_S = 300
 
-# name: as in FLOWS; program: flow_<program>; arguments: its, where KERNELS, CAT, BUCKETS and CACHED stand for options with
+# name: as in FLOWS and USERS; program: flow_<program>; arguments: its, where KERNELS, CAT, BUCKETS and CACHED stand for options with
 # a value, and BY_SIZE for a plan without names; parts: (model, rank, ranks) -> [(name, bytes)] that the rank must read;
 # strategy: of metashard-plan make, and rules; bounds: what is held of memory and bytes; ranks; models
 Flow = namedtuple("Flow", "name program arguments parts strategy bounds ranks models")
 # How a flow is run: with the preload, with a plan, and more environment.
 Way = namedtuple("Way", "name preload planned environment")
 # By rank: parts (bytes read), largest, peaks, sent (to the device), into (from other ranks), dumps, lines of output.
-# links: {(from, to): bytes}; said: all that was written to standard error; error: what is wrong, or "".
-Run = namedtuple("Run", "error said seconds lines parts largest peaks sent into dumps links")
+# links: {(from, to): bytes}; settings: the preload's variables; said: all that was written to standard error; error: what is wrong, or "".
+Run = namedtuple("Run", "error said seconds lines parts largest peaks sent into dumps links settings")
 
 
 def replicas(case, ranks):
@@ -31,6 +31,15 @@ def replicas(case, ranks):
 
 
 # --- processes
+
+
+def small_settings(options, model):
+    """For granules smaller than a user's, and figures that do not depend on how busy this machine is, as settling and
+    streams that take long to be idle do. The self-check copies, which would be counted. What a caching allocator's blocks
+    may leave behind is 8 granules by default, if they have 2 MiB."""
+    least = 1 if model.name == "odd" else options.granule
+    return {"METASHARD_SETTLE_MS": "0", "METASHARD_IDLE_MS": "5000", "METASHARD_MIN_BYTES": str(least),
+            "METASHARD_LEFTOVER_BYTES": str(8 * options.granule), "METASHARD_SELFCHECK": "off"}
 
 
 def environment_of(options, folder, rank, ranks, model, way, plan):
@@ -43,13 +52,9 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
     if model.name == "odd":  # whoever does not wait is seen
         environment.update(SIMCUDA_DELAY_US="50", SIMNCCL_DELAY_US="300")
     if way.preload:
-        least = 1 if model.name == "odd" else options.granule
-        # Settling, and streams that take long to be idle, would make figures depend on how busy this machine is.
-        # What a caching allocator's blocks may leave behind is 8 granules by default, if they have 2 MiB.
-        environment.update(LD_PRELOAD=options.preload, METASHARD_SETTLE_MS="0", METASHARD_IDLE_MS="5000",
-                           METASHARD_MIN_BYTES=str(least), METASHARD_LEFTOVER_BYTES=str(8 * options.granule),
-                           METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"),
-                           METASHARD_SELFCHECK="off")  # what the drivers copy is counted, and it copies too
+        environment.update(LD_PRELOAD=options.preload, METASHARD_DUMP=os.path.join(folder, f"dump-{rank}"))
+        if not options.users:
+            environment.update(small_settings(options, model))
         environment.update(options.shim)
         environment.update(way.environment)
     if plan is not None:
@@ -58,12 +63,13 @@ def environment_of(options, folder, rank, ranks, model, way, plan):
 
 
 def arguments_of(options, case, ranks, way):
-    meant = {"KERNELS": ["--kernels", options.kernels], "CAT": ["--cat", options.cat], "BY_SIZE": [], "UNNAMED": [],
+    meant = {"UNCACHED": [], "KERNELS": ["--kernels", options.kernels], "CAT": ["--cat", options.cat], "BY_SIZE": [], "UNNAMED": [],
              "BUCKETS": ["--bucket-bytes", str(options.bucket)], "CACHED": ["--cached", str(options.granule)]}
     out = ["--replicas", str(replicas(case, ranks))]
-    for argument in case.arguments:
+    for argument in dict.fromkeys([*case.arguments, *["CACHED"] * (options.users and "UNCACHED" not in case.arguments)]):
         out += meant.get(argument, [argument])
-    return out + (["--names"] if way.planned and not {"BY_SIZE", "UNNAMED"} & set(case.arguments) else [])
+    named = way.planned and not options.users and not {"BY_SIZE", "UNNAMED"} & set(case.arguments)
+    return out + ["--names"] * named
 
 
 def start(options, folder, case, rank, ranks, model, way, plan):
@@ -169,7 +175,7 @@ def compare(folder, rank, seen, wanted):
     return ""
 
 
-def collect(folder, case, model, ranks, out, error, seconds):
+def collect(folder, case, model, ranks, out, error, seconds, settings):
     parts = [parts_of(text) for text, _ in out]
     stats = [read_json(os.path.join(folder, f"stats-{rank}")) for rank in range(ranks)]
     for rank, facts in enumerate(stats):
@@ -184,7 +190,7 @@ def collect(folder, case, model, ranks, out, error, seconds):
         [sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("largest")) for text, _ in out],
         [facts.get("physical_bytes_peak", 0) for facts in stats], [facts.get("h2d_bytes", 0) for facts in stats],
         [sum(size for (_, to), size in links.items() if to == rank) for rank in range(ranks)],
-        [read_json(os.path.join(folder, f"dump-{rank}")) for rank in range(ranks)], links)
+        [read_json(os.path.join(folder, f"dump-{rank}")) for rank in range(ranks)], links, settings)
 
 
 def run(options, case, model, ranks, way):
@@ -192,4 +198,6 @@ def run(options, case, model, ranks, way):
         plan = make_plan(options, folder, case, model, ranks) if way.planned else None
         began = time.monotonic()
         out, error = finish([start(options, folder, case, rank, ranks, model, way, plan) for rank in range(ranks)])
-        return collect(folder, case, model, ranks, out, error, time.monotonic() - began)
+        settings = {name: value for name, value in environment_of(options, folder, 0, ranks, model, way, plan).items()
+                    if name.startswith("METASHARD")}
+        return collect(folder, case, model, ranks, out, error, time.monotonic() - began, settings)

@@ -11,6 +11,10 @@ def bound(run, rank, slack):
     return 1.05 * run.parts[rank] + run.largest[rank] + slack
 
 
+def goal(run, rank, bucket):
+    return 1.25 * run.parts[rank] + bucket
+
+
 def mib(size):
     return f"{size / MIB:.1f}"
 
@@ -21,33 +25,23 @@ def ways(case, figure):
     return figures[0] if len(set(figures)) == 1 else " / ".join(figures)
 
 
-def ratio(case, slack):
-    """The worst rank but 0, with a plan, to its bound."""
-    run = case.runs["plan"]
-    return max(run.peaks[rank] / bound(run, rank, slack) for rank in range(1, case.ranks))
-
-
 COLUMNS = (
-    ("flow", lambda case, slack: case.flow.name),
-    ("ranks", lambda case, slack: str(case.ranks)),
-    ("shard", lambda case, slack: mib(max(case.runs["without"].parts))),
-    ("peak of others", lambda case, slack: ways(case, lambda run: mib(max(run.peaks[1:])) if case.ranks > 1 else "")),
-    ("plan to bound", lambda case, slack: f"{ratio(case, slack):.2f}" if case.ranks > 1 else ""),
-    ("peak of rank 0", lambda case, slack: ways(case, lambda run: mib(run.peaks[0]))),
-    ("to the device", lambda case, slack: ways(case, lambda run: mib(sum(run.sent)))),
-    ("between ranks", lambda case, slack: ways(case, lambda run: mib(sum(run.links.values())))),
-    ("into one", lambda case, slack: ways(case, lambda run: mib(max(run.into[1:], default=0)))),
-    ("busiest link", lambda case, slack: ways(case, lambda run: mib(max(run.links.values(), default=0)))),
-    ("seconds", lambda case, slack: ways(case, lambda run: f"{run.seconds:.1f}")),
+    ("flow", lambda case: case.flow.name),
+    ("ranks", lambda case: str(case.ranks)),
+    ("shard", lambda case: mib(max(case.runs["without"].parts))),
+    ("peak of others", lambda case: ways(case, lambda run: mib(max(run.peaks[1:])) if case.ranks > 1 else "")),
+    ("peak of rank 0", lambda case: ways(case, lambda run: mib(run.peaks[0]))),
+    ("to the device", lambda case: ways(case, lambda run: mib(sum(run.sent)))),
+    ("between ranks", lambda case: ways(case, lambda run: mib(sum(run.links.values())))),
+    ("into one", lambda case: ways(case, lambda run: mib(max(run.into[1:], default=0)))),
+    ("busiest link", lambda case: ways(case, lambda run: mib(max(run.links.values(), default=0)))),
 )
+# Of a program that pads, or sends twice, the wire has more than the model.
+ON_PAGE = ("flow", "ranks", "shard", "peak of others", "peak of rank 0", "to the device", "into one")
 
 
-def row(case, slack):
-    return [figure(case, slack) for _, figure in COLUMNS]
-
-
-def text(rows):
-    rows = [[name for name, _ in COLUMNS], *rows]
+def text(cases):
+    rows = [[name for name, _ in COLUMNS], *([figure(case) for _, figure in COLUMNS] for case in cases)]
     widths = [max(len(line[column]) for line in rows) for column in range(len(COLUMNS))]
     return ["  ".join(word.ljust(width) for word, width in zip(line, widths)).rstrip() for line in rows]
 
@@ -56,47 +50,36 @@ def markdown(head, rows):
     return "\n".join("| " + " | ".join(words) + " |" for words in [head, ["---"] * len(head), *rows]) + "\n"
 
 
-def links_of(run):
-    return ", ".join(f"{begin}→{end} {mib(size)}" for (begin, end), size in run.links.items())
-
-
-def links_table(cases):
-    rows = []
-    for case in cases:
-        for way, run in case.runs.items():
-            if case.ranks == 4 and (way == "without" or links_of(run) != links_of(case.runs["without"])):
-                rows.append([case.flow.name, way, links_of(run)])
-    return markdown(["flow", "", "bytes from rank to rank, MiB"], rows)
-
-
 PAGE = """# Flows over NCCL, simulated driver and NCCL
 
 {date}: {cores} cores, {memory} GiB of memory, no GPU, Python {python}; the simulated driver and the simulated NCCL,
 both of this repository. Made by `ninja -C build nccl-results` (`tests/ranks/flows/check_flows.py --write`): {passed}
 checks passed, {failed} failed.
 
+Settings of the preload: {settings}. Granules have {granule}. Programs allocate as
+PyTorch's caching allocator does, and tell no names of tensors; FSDP1's buckets have {bucket}.
+
 Each program of `tests/ranks/flows` does on the wire what a framework does to bring a model from rank 0 to all ranks,
 each rank a process of its own with a simulated device of its own. Each ran without the preload, with it, and with it
-and a plan, for which all ranks but 0 tell the names of their whole tensors. Three figures are these three; one is all
-of them. Granules have 64 KiB and FSDP1's buckets 1 MiB, with the larger model 2 MiB and 64 MiB. Every byte that a
-rank read in the end is that of the file in every run, also with uneven shapes (3 and 8 ranks, some of which have
-nothing of a tensor). No figure here is one of a GPU.
+and a plan. Three figures are these three; one is all of them. Every byte that a rank read in the end is that of the file in
+every run. No figure here is one of a GPU.
 
 Figures in MiB are of the worst rank. *Shard* is what a rank reads in the end; *peak of others* the device memory of
-the ranks but 0; *plan to bound* that peak with a plan, divided by 1.05 x shard + one tensor's shard + {slacks};
-*to the device* what all ranks copied there; *between ranks* what went over all links together, *into one* what a rank
-but 0 received, *busiest link* from one rank to another.
+the ranks but 0; *to the device* what all ranks copied there; *into one* what a rank but 0 received.
 
-A flow that frees whole tensors copies its parts out of them first. One *in place* leaves them where they are and reads
-its part there: only the plan tells what is needed. A flow is at its bound where *plan to bound* is at most 1.
-"""
+## {size} MiB in {count} tensors, the largest {largest} MiB
 
-EXPLAINED = """
-`same`: without a plan no rank takes more memory than without the preload. `plan`: *plan to bound* is at most 1.
-`known`: where tensors stay in place, every rank finds some of the plan's.
-`bus`: without a plan no more is copied to all devices together than without the preload.
-In place, `plan` is held of the smaller model alone: with granules of 2 MiB many parts of the larger one are less
-than a granule.
+{table}
+## What the run holds
+
+{held}
+`never`: neither without nor with a plan does any rank take more memory than without the preload.
+`goal`: with a plan no rank of 8 but 0 takes more than 1.25 x its shard and a bucket, which has {bucket}, or is one larger
+tensor.
+`bus`: neither without nor with a plan is more copied to all devices together than without the preload.
+
+Where a model is sharded on some ranks and repeated on others, a rank receives its part from two communicators, neither of
+which has all ranks, and a plan changes nothing yet. Rank 0 has the whole model in turn, with a plan too.
 """
 
 
@@ -109,19 +92,23 @@ def held(cases):
                      for bounds, flows in rows.items()) + "\n"
 
 
-def write_page(path, sizes, report):
+def settings(options, cases):
+    """What the environment of the runs has of the preload's variables, but for those that say where a file is."""
+    paths = ("METASHARD_DUMP", "METASHARD_PLAN")
+    found = {name: value for case in cases for run in case.runs.values() for name, value in run.settings.items()
+             if name not in paths}
+    return ", ".join(f"{name}={value}" for name, value in sorted(found.items())) or "every variable has its default"
+
+
+def write_page(options, cases, report):
     with open("/proc/meminfo") as file:
         memory = round(int(file.readline().split()[1]) / (1 << 20))
-    now = datetime.date.today()
+    now, model, chosen = datetime.date.today(), cases[0].model, [row for row in COLUMNS if row[0] in ON_PAGE]
     page = PAGE.format(date=f"{now.day} {now:%B %Y}", cores=os.cpu_count(), memory=memory,
                        python=platform.python_version().rpartition(".")[0], passed=report.number - report.failed,
-                       failed=report.failed or "none",
-                       slacks=" and ".join(f"{slack // MIB:g} MiB" for _, slack in sizes))
-    for cases, slack in sizes:
-        model = cases[0].model
-        page += f"\n## {mib(model.bytes)} MiB in {len(model.tensors)} tensors, the largest {mib(model.largest)} MiB\n\n"
-        page += markdown([name for name, _ in COLUMNS[:-1]], [row(case, slack)[:-1] for case in cases])
-    page += "\n## Links, of the smaller model, with 4 ranks\n\n" + links_table(sizes[0][0])
-    page += "\n## What the test holds\n\n" + held(sizes[0][0]) + EXPLAINED
-    with open(path, "w") as file:
+                       failed=report.failed or "none", settings=settings(options, cases),
+                       granule=f"{options.granule / MIB:g} MiB", bucket=f"{options.bucket / MIB:g} MiB",
+                       size=mib(model.bytes), count=len(model.tensors), largest=mib(model.largest), held=held(cases),
+                       table=markdown([name for name, _ in chosen], [[figure(case) for _, figure in chosen] for case in cases]))
+    with open(options.write, "w") as file:
         file.write(page)

@@ -460,7 +460,7 @@ class Nccl(Flow):
                                        ("norm", [65])]
             Nccl.model = models.Model(folder, "faults")
         self.options = types.SimpleNamespace(programs=programs, kernels=self.place.program("simcuda", "torch_kernels.so"),
-                                             plan=self.place.plan_tool, granule=64 * KIB, bucket=8 * KIB, shim={},
+                                             plan=self.place.plan_tool, granule=64 * KIB, bucket=8 * KIB, shim={}, users=False,
                                              preload="", cat=os.path.join(programs, "flow_kernels.so"))
         return super().prepare()
 

@@ -60,13 +60,15 @@ static enum ms_rule class_of_line(char *line, const char *name, bool *counts_out
     return MS_RULE_COUNT;
 }
 
-/* Of the first line that matches. A line ends at its end or at a zero byte. *full_out: there may be
- * no room for the rules that come behind. */
+/* Of the first line that matches. What has a zero byte is no text, and has no rules. *full_out:
+ * there may be no room for the rules that come behind. */
 static enum ms_rule class_of_text(const uint8_t *data, size_t size, const char *name,
                                   bool *full_out)
 {
     int count = 0;
     enum ms_rule class_ = MS_RULE_COUNT;
+    if (memchr(data, '\0', size) != NULL)
+        size = 0;
     for (size_t at = 0; at < size && class_ == MS_RULE_COUNT && count < USERS_MOST;) {
         const uint8_t *end = memchr(data + at, '\n', size - at);
         const size_t length = end != NULL ? (size_t)(end - data) - at : size - at;

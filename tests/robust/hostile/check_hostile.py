@@ -139,6 +139,11 @@ def check_libraries(place):
     place.check("libcuda.so.1 is opened and closed again", "reload")
     place.check("a plugin is opened and closed again", "unload", plugin, jobs=3)
     place.check("a namespace of its own", "dlmopen", plugin, jobs=2)
+    # All preloaded libraries then share 1664 bytes of thread-local data (tests/static/check_binary.py).
+    auditors = [place.built("robust", "hostile", name + ".so") for name in ("audit", "second-audit")]
+    place.check("an auditor of the dynamic linker", "job", LD_AUDIT=auditors[0])
+    place.check("two of them", "job", LD_AUDIT=":".join(auditors))
+    place.check("an auditor, and a child that executes a program", "vfork", jobs=2, LD_AUDIT=auditors[0])
     case = Case(place, "deepbind", plugin)
     if "refused" in case.out:  # the simulated driver says which access was illegal
         wrong = "" if case.status == 0 and case.out[0] == "right" else f"{case.status} {case.out} {case.error}"
@@ -149,18 +154,24 @@ def check_libraries(place):
     check_interposers(place)
 
 
+def seen_by(case):
+    return [open(os.path.join(case.folder, name)).read().split() for name in ("front", "behind")]
+
+
 def check_interposers(place):
     """Two others, one before and one behind: the one before sees each call of the program that it sees without the shim, once,
-    and none of the shim's own. The shim calls the driver itself, so the one behind sees nothing."""
+    and none of the shim's own. The shim calls the driver itself, so the one behind sees nothing, and a line names it. With the
+    shim switched off both see what they see without it."""
     libraries = place.preload.split(":")
     for kind, what in (("other", "replace functions"), ("hooks", "replace functions, and answer dlsym")):
         front, behind = (place.built("robust", "hostile", f"{kind}-{where}.so") for where in ("front", "behind"))
+        told = rf"warn: \S*/{kind}-behind\.so replaces functions of the driver \(cuMemAlloc_v2\) .*it sees no call"
         for mode in ("job", "looked-up"):
             reports = {"FRONT_REPORT": "FOLDER/front", "BEHIND_REPORT": "FOLDER/behind"}
             alone = Case(place, mode, preload=":".join([*libraries[:-1], front, behind]), deferred=None, **reports)
-            case = Case(place, mode, preload=":".join([*libraries[:-1], front, libraries[-1], behind]), **reports)
-            seen, wanted = ([open(os.path.join(one.folder, name)).read().split() for name in ("front", "behind")]
-                            for one in (alone, case))
+            three = ":".join([*libraries[:-1], front, libraries[-1], behind])
+            case = Case(place, mode, preload=three, said=told, **reports)
+            seen, wanted = seen_by(alone), seen_by(case)
             silent = [word if word.startswith("cu") else "0" for word in seen[1]]
             wrong = alone.wrong() or case.wrong()
             if not wrong and (wanted[0] != seen[0] or seen[0] == silent):
@@ -168,6 +179,24 @@ def check_interposers(place):
             if not wrong and wanted[1] != silent:
                 wrong = f"the one behind saw {wanted[1]}"
             report(f"two others that {what}, one before and one behind: {mode}", wrong)
+            off = Case(place, mode, preload=three, deferred=False, METASHARD="off", **reports)
+            report(f"the same with the shim switched off: {mode}", off.wrong() or
+                   ("" if seen_by(off) == seen and seen[1] != silent else f"they saw {seen_by(off)}, without the shim {seen}"))
+            place.check(f"one before alone is no reason for a line: {mode}", mode, preload=":".join([*libraries[:-1], front, libraries[-1]]))
+    check_system_interposer(place, place.built("robust", "hostile", "hooks-behind.so"), told)
+
+
+def check_system_interposer(place, other, told):
+    """By /etc/ld.so.preload a library is always behind LD_PRELOAD."""
+    if not can_unshare():
+        skip("another by /etc/ld.so.preload", "needs a mount namespace")
+        return
+    etc = os.path.join(tempfile.mkdtemp(dir=place.folder), "etc")
+    shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
+    with open(os.path.join(etc, "ld.so.preload"), "w") as file:
+        file.write(other + "\n")
+    place.check("another by /etc/ld.so.preload is behind the shim, and a line names it", "looked-up", said=told,
+                prefix=f"unshare && mount --bind {etc} /etc")
 
 
 def planned(place, limits):

@@ -567,10 +567,11 @@ MS_TEST(calls_that_change_no_file)
     close(open(folder, O_TMPFILE | O_RDWR, 0600));
     fclose(fopen(path, "rb"));
     fclose(freopen(path, "r", fopen(other, "a")));
-    CHECK_EQ(rename(other, path), 0);
+    CHECK_EQ(backed_bytes(), 0);
+    CHECK_EQ(rename(other, path), 0); /* deletes it (deleted.c) */
+    CHECK_EQ(backed_bytes(), BYTES);
     CHECK_EQ(truncate(path, 1), 0);
     CHECK_EQ(unlink(path), 0);
-    CHECK_EQ(backed_bytes(), 0);
     check_device(block);
     CHECK_EQ(backed_bytes(), BYTES);
 }
@@ -671,4 +672,33 @@ MS_TEST(while_another_thread_copies)
             CHECK_EQ(cuMemFree(blocks[i]), CUDA_SUCCESS);
         }
     }
+}
+
+/* By a thread that changes nothing. */
+static _Atomic bool is_over;
+
+static void *open_always(__attribute__((unused)) void *unused)
+{
+    while (!is_over) {
+        const int file = open(path, O_RDWR | O_CLOEXEC);
+        CHECK(file >= 0);
+        CHECK_EQ(close(file), 0);
+    }
+    return NULL;
+}
+
+MS_TEST(a_file_that_is_opened_again_and_again_while_it_is_copied)
+{
+    enum { ROUNDS = 100 };
+    pthread_t thread;
+    make_files();
+    device_start();
+    CHECK_EQ(pthread_create(&thread, NULL, open_always, NULL), 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        const CUdeviceptr block = load();
+        check_device(block);
+        CHECK_EQ(cuMemFree(block), CUDA_SUCCESS);
+    }
+    is_over = true;
+    pthread_join(thread, NULL);
 }

@@ -32,6 +32,7 @@ static CUdeviceptr make_filled(unsigned char value)
 {
     const CUdeviceptr address = device_allocate(BYTES);
     CHECK_EQ(cuMemsetD8(address, value, BYTES), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS); /* streams that wait for no other use it */
     return address;
 }
 
@@ -252,7 +253,7 @@ MS_TEST(what_a_copy_to_the_host_reads_stays_until_it_is_queued)
 /* The stream is busy for a moment, so that the copy is not recorded. */
 static void check_copy_in_stream_held(void (*run)(struct call *call), const char *function)
 {
-    setenv("METASHARD_IDLE_MS", "1", 1);
+    setenv("METASHARD_IDLE_MS", "50", 1);
     start();
     CUdeviceptr taken;
     struct call call = {.run = run, .from = make_filled(7), .to = device_allocate(8 * MIB)};
@@ -297,7 +298,7 @@ MS_TEST(what_a_copy_of_any_kind_in_a_busy_stream_reads_stays_until_it_is_queued)
 /* What is queued in another context is not waited for, so what that reads is not taken away. */
 static void check_held_by_other_context(bool to_host)
 {
-    setenv("METASHARD_IDLE_MS", "1", 1);
+    setenv("METASHARD_IDLE_MS", "50", 1);
     start();
     CUcontext other;
     CUdeviceptr taken;

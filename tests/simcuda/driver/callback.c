@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host functions in streams. */
+#include "tests/simcuda/driver/newer.h"
 #include "tests/simcuda/driver/state.h"
 
 struct host_work {
@@ -45,6 +46,26 @@ CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
 {
     SIM_ENTER(cuLaunchHostFunc_ptsz);
     return launch(hStream, fn, userData, true);
+}
+
+static CUresult launch_in_mode(CUstream stream, CUhostFn function, void *data, unsigned mode,
+                               bool per_thread)
+{
+    const unsigned spin_wait = 1; /* CU_HOST_TASK_SPINWAIT */
+    return mode > spin_wait ? CUDA_ERROR_INVALID_VALUE : launch(stream, function, data, per_thread);
+}
+
+CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
+{
+    SIM_ENTER(cuLaunchHostFunc_v2);
+    return launch_in_mode(hStream, fn, userData, syncMode, false);
+}
+
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData,
+                                  unsigned int syncMode)
+{
+    SIM_ENTER(cuLaunchHostFunc_v2_ptsz);
+    return launch_in_mode(hStream, fn, userData, syncMode, true);
 }
 
 static CUresult add(CUstream stream, CUstreamCallback callback, void *data, unsigned flags,

@@ -6,6 +6,7 @@
  * lies before its present point. With it, work that was forked off and never joined is found when
  * the capture ends.
  */
+#include "tests/simcuda/driver/newer.h"
 #include "tests/simcuda/driver/graph.h"
 #include "tests/simcuda/driver/state.h"
 
@@ -336,6 +337,36 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
     SIM_ENTER(cuStreamBeginCaptureToGraph_ptsz);
     (void)dependencyData;
     return begin_to_graph(hStream, hGraph, dependencies, numDependencies, mode, true);
+}
+
+/* Of a graph without nodes: captured work is compared with none. */
+static CUresult begin_recapture(CUstream handle, CUstreamCaptureMode mode, CUgraph graph,
+                                CUgraphRecaptureCallback callback, bool per_thread)
+{
+    size_t count = 0;
+    if (graph == NULL || callback == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = cuGraphGetNodes(graph, NULL, &count);
+    if (result != CUDA_SUCCESS || count > 0)
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_SUPPORTED;
+    return begin_to_graph(handle, graph, NULL, 0, mode, per_thread);
+}
+
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+                                       CUgraphRecaptureCallback callbackFunc, void *userData)
+{
+    SIM_ENTER(cuStreamBeginRecaptureToGraph);
+    (void)userData;
+    return begin_recapture(hStream, mode, hGraph, callbackFunc, false);
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode,
+                                            CUgraph hGraph, CUgraphRecaptureCallback callbackFunc,
+                                            void *userData)
+{
+    SIM_ENTER(cuStreamBeginRecaptureToGraph_ptsz);
+    (void)userData;
+    return begin_recapture(hStream, mode, hGraph, callbackFunc, true);
 }
 
 /* What the next captured work depends on; the nodes of it are chained besides, as all are here. */

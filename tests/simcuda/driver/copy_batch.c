@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Batches of copies. A batch that is refused as a whole copies nothing. */
+#include "tests/simcuda/driver/newer.h"
 #include "tests/simcuda/driver/shape.h"
 #include "tests/simcuda/driver/state.h"
 
@@ -96,6 +97,27 @@ CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t
 {
     SIM_ENTER(cuMemcpyBatchAsync_v2_ptsz);
     return copy_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream, true);
+}
+
+static CUresult copy_one(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                         CUmemcpyAttributes *attributes, CUstream stream, bool per_thread)
+{
+    size_t start = 0;
+    return copy_batch(&to, &from, &bytes, 1, attributes, &start, 1, NULL, stream, per_thread);
+}
+
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size,
+                                     CUmemcpyAttributes *attr, CUstream hStream)
+{
+    SIM_ENTER(cuMemcpyWithAttributesAsync);
+    return copy_one(dst, src, size, attr, hStream, false);
+}
+
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size,
+                                          CUmemcpyAttributes *attr, CUstream hStream)
+{
+    SIM_ENTER(cuMemcpyWithAttributesAsync_ptsz);
+    return copy_one(dst, src, size, attr, hStream, true);
 }
 
 /* --- boxes: extents count elements, which are bytes where no array says otherwise */
@@ -197,4 +219,18 @@ CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opL
 {
     SIM_ENTER(cuMemcpy3DBatchAsync_v2_ptsz);
     return copy_boxes(numOps, opList, NULL, flags, hStream, true);
+}
+
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+                                       CUstream hStream)
+{
+    SIM_ENTER(cuMemcpy3DWithAttributesAsync);
+    return copy_boxes(1, op, NULL, flags, hStream, false);
+}
+
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
+                                            CUstream hStream)
+{
+    SIM_ENTER(cuMemcpy3DWithAttributesAsync_ptsz);
+    return copy_boxes(1, op, NULL, flags, hStream, true);
 }

@@ -255,8 +255,9 @@ static int read_version(void)
     static const struct {
         const char *text;
         int version;
-    } versions[] = {{"12", 12090}, {"12.4", 12040}, {"12.9", 12090},
-                    {"13", 13000}, {"13.0", 13000}, {"13.1", 13010}};
+    } versions[] = {{"12", 12090},   {"12.4", 12040}, {"12.9", 12090}, {"13", 13000},
+                    {"13.0", 13000}, {"13.1", 13010}, {"13.2", 13020}, {"13.3", 13030},
+                    {"13.4", 13040}, {"13.5", 13050}};
     const char *text = find_setting("SIMCUDA_PROFILE");
     const size_t length = text == NULL ? 0 : strcspn(text, " ");
     for (size_t i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
@@ -265,7 +266,7 @@ static int read_version(void)
     }
     if (length > 0)
         sim_complain(
-            "SIMCUDA_PROFILE is \"%.*s\", expected 12.4, 12.9, 13.0 or 13.1; it is not used",
+            "SIMCUDA_PROFILE is \"%.*s\", expected 12.4, 12.9 or 13.0 to 13.5; it is not used",
             (int)length, text);
     return 0;
 }

@@ -20,8 +20,9 @@ struct sim_body {
         CUDA_MEMCPY3D copy;
         CUDA_MEMSET_NODE_PARAMS fill;
         CUDA_HOST_NODE_PARAMS host;
-        CUgraph child;      /* owned */
-        CUdeviceptr memory; /* of both kinds of memory nodes */
+        struct sim_work *values; /* of a node of memory operations; owned */
+        CUgraph child;           /* owned */
+        CUdeviceptr memory;      /* of both kinds of memory nodes */
         struct {
             struct sim_condition *condition;
             CUgraphConditionalNodeType type;
@@ -94,6 +95,8 @@ CUresult sim_body_make_kernel(const struct sim_launch_call *call, struct sim_bod
 CUresult sim_body_make_copy(const CUDA_MEMCPY3D *copy, struct sim_body **body_out);
 CUresult sim_body_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill, struct sim_body **body_out);
 CUresult sim_body_make_host(const CUDA_HOST_NODE_PARAMS *host, struct sim_body **body_out);
+CUresult sim_body_make_values(const CUstreamBatchMemOpParams *operations, unsigned count,
+                              unsigned flags, struct sim_body **body_out);
 struct sim_body *sim_body_make_empty(void);
 struct sim_body *sim_body_make_child(CUgraph owned);
 struct sim_body *sim_body_make_captured(struct sim_work *owned);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/simcuda/driver/copy.h"
 #include "tests/simcuda/driver/graph.h"
 #include "tests/simcuda/driver/hook.h"
 #include "tests/simcuda/driver/state.h"
@@ -40,6 +41,42 @@ static bool pitch_is_valid(const CUDA_MEMCPY3D *copy, size_t x, size_t pitch, si
            (copy->Depth <= 1 || height >= copy->Height);
 }
 
+/* The bytes have to begin in memory that the device knows, and may not run past its end. What is
+ * not known may be pageable memory, if the address may be one of the host. */
+static bool is_in_memory(CUmemorytype type, CUdeviceptr address, size_t pitch, size_t slice,
+                         const size_t extent[3])
+{
+    size_t bytes;
+    const struct sim_box box = {.type = type, .address = address, .pitch = pitch, .slice = slice};
+    if (type == CU_MEMORYTYPE_HOST)
+        return true;
+    if (!sim_box_span(&box, extent[0], extent[1], extent[2], &bytes))
+        return false;
+    pthread_mutex_lock(&sim_lock);
+    const struct sim_memory *memory = sim_memory_find_locked(address);
+    const bool is_inside =
+        memory == NULL
+            ? type == CU_MEMORYTYPE_UNIFIED
+            : !memory->freeing && bytes <= memory->region.bytes - (address - memory->region.begin);
+    pthread_mutex_unlock(&sim_lock);
+    return is_inside;
+}
+
+static bool ends_are_in_memory(const CUDA_MEMCPY3D *copy)
+{
+    const size_t extent[] = {copy->WidthInBytes, copy->Height, copy->Depth};
+    const size_t from_slice = copy->srcPitch * copy->srcHeight;
+    const size_t to_slice = copy->dstPitch * copy->dstHeight;
+    return is_in_memory(copy->srcMemoryType,
+                        copy->srcDevice + copy->srcZ * from_slice + copy->srcY * copy->srcPitch +
+                            copy->srcXInBytes,
+                        copy->srcPitch, from_slice, extent) &&
+           is_in_memory(copy->dstMemoryType,
+                        copy->dstDevice + copy->dstZ * to_slice + copy->dstY * copy->dstPitch +
+                            copy->dstXInBytes,
+                        copy->dstPitch, to_slice, extent);
+}
+
 CUresult sim_body_make_copy(const CUDA_MEMCPY3D *copy, struct sim_body **body_out)
 {
     if (copy == NULL || copy->WidthInBytes == 0 || copy->Height == 0 || copy->Depth == 0)
@@ -49,7 +86,8 @@ CUresult sim_body_make_copy(const CUDA_MEMCPY3D *copy, struct sim_body **body_ou
     if (!end_is_valid(copy->srcMemoryType, copy->srcHost, copy->srcDevice) ||
         !end_is_valid(copy->dstMemoryType, copy->dstHost, copy->dstDevice) ||
         !pitch_is_valid(copy, copy->srcXInBytes, copy->srcPitch, copy->srcHeight) ||
-        !pitch_is_valid(copy, copy->dstXInBytes, copy->dstPitch, copy->dstHeight))
+        !pitch_is_valid(copy, copy->dstXInBytes, copy->dstPitch, copy->dstHeight) ||
+        !ends_are_in_memory(copy))
         return CUDA_ERROR_INVALID_VALUE;
     *body_out = make_body(CU_GRAPH_NODE_TYPE_MEMCPY);
     (*body_out)->copy = *copy;
@@ -65,6 +103,9 @@ CUresult sim_body_make_fill(const CUDA_MEMSET_NODE_PARAMS *fill, struct sim_body
     if (fill->dst % fill->elementSize != 0 ||
         (fill->height > 1 && fill->pitch < fill->width * fill->elementSize))
         return CUDA_ERROR_INVALID_VALUE;
+    const size_t extent[] = {fill->width * fill->elementSize, fill->height, 1};
+    if (!is_in_memory(CU_MEMORYTYPE_DEVICE, fill->dst, fill->pitch, 0, extent))
+        return CUDA_ERROR_INVALID_VALUE;
     *body_out = make_body(CU_GRAPH_NODE_TYPE_MEMSET);
     (*body_out)->fill = *fill;
     return CUDA_SUCCESS;
@@ -76,6 +117,18 @@ CUresult sim_body_make_host(const CUDA_HOST_NODE_PARAMS *host, struct sim_body *
         return CUDA_ERROR_INVALID_VALUE;
     *body_out = make_body(CU_GRAPH_NODE_TYPE_HOST);
     (*body_out)->host = *host;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_body_make_values(const CUstreamBatchMemOpParams *operations, unsigned count,
+                              unsigned flags, struct sim_body **body_out)
+{
+    struct sim_work *work;
+    const CUresult result = sim_memop_make(operations, count, flags, &work);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *body_out = make_body(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+    (*body_out)->values = work;
     return CUDA_SUCCESS;
 }
 
@@ -270,6 +323,9 @@ CUresult sim_body_make(CUgraph graph, CUgraphNodeParams *params, struct sim_body
                                               set->elementSize, set->width, set->height};
         return sim_body_make_fill(&fill, body_out);
     }
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return sim_body_make_values(params->memOp.paramArray, params->memOp.count,
+                                    params->memOp.flags, body_out);
     case CU_GRAPH_NODE_TYPE_HOST: {
         const CUDA_HOST_NODE_PARAMS host = {params->host.fn, params->host.userData};
         return sim_body_make_host(&host, body_out);
@@ -315,6 +371,8 @@ void sim_body_drop(struct sim_body *body)
         sim_launch_drop(body->launch);
     else if (body->type == CU_GRAPH_NODE_TYPE_GRAPH)
         sim_graph_destroy(body->child);
+    else if (body->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+        free(body->values);
     else if (body->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         sim_graph_memory_leave(body->memory);
     else if (body->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
@@ -405,6 +463,8 @@ void sim_body_run(const struct sim_body *body)
         run_copy(&body->copy);
     else if (body->type == CU_GRAPH_NODE_TYPE_MEMSET)
         run_fill(&body->fill);
+    else if (body->type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+        body->values->run(body->values);
     else if (body->type == CU_GRAPH_NODE_TYPE_HOST)
         body->host.fn(body->host.userData);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making nodes, changing what they do and what they depend on. */
+#include "tests/simcuda/driver/newer.h"
 #include "tests/simcuda/driver/graph.h"
 
 #include <stdlib.h>
@@ -256,6 +257,43 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
     return sim_exec_replace_body(hGraphExec, hNode, made, body);
 }
 
+/* --- nodes of memory operations */
+
+static CUresult make_values(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, struct sim_body **body_out)
+{
+    return params == NULL
+               ? CUDA_ERROR_INVALID_VALUE
+               : sim_body_make_values(params->paramArray, params->count, params->flags, body_out);
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode *dependencies, size_t numDependencies,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+    SIM_ENTER(cuGraphAddBatchMemOpNode);
+    struct sim_body *body = NULL;
+    const CUresult made = make_values(nodeParams, &body);
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
+}
+
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode,
+                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+    SIM_ENTER(cuGraphBatchMemOpNodeSetParams);
+    struct sim_body *body = NULL;
+    const CUresult made = make_values(nodeParams, &body);
+    return replace_body(hNode, made, body);
+}
+
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+{
+    SIM_ENTER(cuGraphExecBatchMemOpNodeSetParams);
+    struct sim_body *body = NULL;
+    const CUresult made = make_values(nodeParams, &body);
+    return sim_exec_replace_body(hGraphExec, hNode, made, body);
+}
+
 /* --- host function nodes */
 
 CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -408,6 +446,26 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     SIM_ENTER(cuGraphNodeSetParams);
+    struct sim_body *body = NULL;
+    const CUresult made = make_any(NULL, nodeParams, &body);
+    return replace_body(hNode, made, body);
+}
+
+/* What 13.4 changed is no node that is simulated. */
+CUresult cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
+                           const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
+                           size_t numDependencies, CUgraphNodeParams *nodeParams)
+{
+    SIM_ENTER(cuGraphAddNode_v3);
+    struct sim_body *body = NULL;
+    (void)dependencyData;
+    const CUresult made = make_any(hGraph, nodeParams, &body);
+    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
+}
+
+CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+    SIM_ENTER(cuGraphNodeSetParams_v2);
     struct sim_body *body = NULL;
     const CUresult made = make_any(NULL, nodeParams, &body);
     return replace_body(hNode, made, body);

@@ -28,36 +28,7 @@ extern void *const sim_entry_addresses[SIM_ENTRY_COUNT];
 
 extern const int sim_built_version; /* profile.c: the only object that differs between libraries */
 
-enum { NEWEST_EXPORTED = 13000 }; /* functions.def */
-
-/* What CUDA 13.1 added (cudaTypedefs.h of 13.1.80). None is exported or simulated. */
-#define NEWER_FUNCTIONS(ROW)           \
-    ROW(cuDevSmResourceSplit)          \
-    ROW(cuGraphExecGetId)              \
-    ROW(cuGraphGetId)                  \
-    ROW(cuGraphNodeGetContainingGraph) \
-    ROW(cuGraphNodeGetLocalId)         \
-    ROW(cuGraphNodeGetToolsId)         \
-    ROW(cuMulticastBindAddr)           \
-    ROW(cuMulticastBindMem)            \
-    ROW(cuStreamGetDevResource)
-
-#define ROW(base)                        \
-    static CUresult newer_##base(void)   \
-    {                                    \
-        return CUDA_ERROR_NOT_SUPPORTED; \
-    }
-NEWER_FUNCTIONS(ROW)
-#undef ROW
-
-static const struct {
-    const char *base;
-    void *address;
-} newer[] = {
-#define ROW(base) {#base, (void *)newer_##base},
-    NEWER_FUNCTIONS(ROW)
-#undef ROW
-};
+enum { FIRST_WITHOUT_LIMIT = 13000 }; /* sim_driver_version */
 
 int sim_stub_refuse(int entry);
 
@@ -67,11 +38,11 @@ int sim_stub_refuse(int entry)
     return (int)(result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* A library with the exports of an older driver is never newer than they are. */
+/* A library with the exports of a driver before 13.0 is never newer than they are. */
 int sim_driver_version(void)
 {
     const int wanted = sim_config.driver_version;
-    const bool is_older = sim_built_version < NEWEST_EXPORTED;
+    const bool is_older = sim_built_version < FIRST_WITHOUT_LIMIT;
     return wanted == 0 || (is_older && wanted > sim_built_version) ? sim_built_version : wanted;
 }
 
@@ -98,21 +69,6 @@ static int find_row(const char *base, int version, bool per_thread,
     if (best >= 0)
         *status_out = CU_GET_PROC_ADDRESS_SUCCESS;
     return best;
-}
-
-static void *find_newer(const char *base, int version, CUdriverProcAddressQueryResult *status)
-{
-    for (size_t i = 0; i < sizeof(newer) / sizeof(newer[0]); i++) {
-        if (strcmp(newer[i].base, base) != 0 || sim_driver_version() < 13010)
-            continue;
-        if (version >= 13010) {
-            *status = CU_GET_PROC_ADDRESS_SUCCESS;
-            return newer[i].address;
-        }
-        if (*status == CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
-            *status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
-    }
-    return NULL;
 }
 
 /* SIMCUDA_BREAK=resolver: code in memory of its own, which jumps to the function. */
@@ -142,6 +98,15 @@ static void *outside_of(int entry)
     return at;
 }
 
+/* For drivers of tests, which have functions of their own: they define it again, strongly. */
+void *sim_own_function(const char *base, int version, bool per_thread);
+
+__attribute__((weak)) void *sim_own_function(const char *base, int version, bool per_thread)
+{
+    (void)base, (void)version, (void)per_thread;
+    return NULL;
+}
+
 /*
  * The driver manual says that an unknown symbol is CUDA_SUCCESS with a NULL pointer; drivers return
  * CUDA_ERROR_NOT_FOUND with the NULL pointer, and so do we. A version above the driver's own is
@@ -161,12 +126,15 @@ static CUresult look_up(const char *base, void **pfn, int version, cuuint64_t fl
         return CUDA_ERROR_INVALID_VALUE;
 
     const bool per_thread = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    *pfn = sim_own_function(base, version, per_thread);
+    if (*pfn != NULL) {
+        if (status_out != NULL)
+            *status_out = CU_GET_PROC_ADDRESS_SUCCESS;
+        return CUDA_SUCCESS;
+    }
     const int found = find_row(base, version, per_thread, &status);
-    *pfn = find_newer(base, version, &status);
     if (status_out != NULL)
         *status_out = status;
-    if (*pfn != NULL)
-        return CUDA_SUCCESS;
     if (found < 0)
         return CUDA_ERROR_NOT_FOUND;
     *pfn = sim_is_broken(SIM_BROKEN_RESOLVER) ? outside_of(found) : sim_entry_addresses[found];

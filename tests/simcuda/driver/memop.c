@@ -88,8 +88,10 @@ static CUresult check_address(CUdeviceptr address, size_t bytes)
 {
     pthread_mutex_lock(&sim_lock);
     const struct sim_memory *memory = sim_memory_find_locked(address);
+    const bool is_inside = memory != NULL && !memory->freeing &&
+                           bytes <= memory->region.bytes - (address - memory->region.begin);
     pthread_mutex_unlock(&sim_lock);
-    return memory != NULL && address % bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return is_inside && address % bytes == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult check(const CUstreamBatchMemOpParams *op)
@@ -119,8 +121,8 @@ static CUresult check(const CUstreamBatchMemOpParams *op)
     }
 }
 
-static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *ops,
-                      unsigned flags, bool per_thread)
+CUresult sim_memop_make(const CUstreamBatchMemOpParams *ops, unsigned count, unsigned flags,
+                        struct sim_work **work_out)
 {
     if (count == 0 || count > COUNT_MAX || ops == NULL || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -135,7 +137,16 @@ static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpP
     job->work.may_wait = true;
     job->count = count;
     memcpy(job->ops, ops, count * sizeof(ops[0]));
-    return sim_stream_submit(stream, per_thread, &job->work);
+    *work_out = &job->work;
+    return CUDA_SUCCESS;
+}
+
+static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpParams *ops,
+                      unsigned flags, bool per_thread)
+{
+    struct sim_work *work;
+    const CUresult result = sim_memop_make(ops, count, flags, &work);
+    return result == CUDA_SUCCESS ? sim_stream_submit(stream, per_thread, work) : result;
 }
 
 static CUresult wait_one(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags,

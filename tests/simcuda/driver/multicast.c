@@ -6,6 +6,7 @@
  * cannot be mapped; and it cannot be shared with other processes.
  */
 #include "tests/simcuda/driver/hook.h"
+#include "tests/simcuda/driver/newer.h"
 #include "tests/simcuda/driver/state.h"
 
 #include <stdlib.h>
@@ -152,21 +153,55 @@ static CUresult bind_locked(struct multicast *object, size_t begin, struct sim_p
     return CUDA_SUCCESS;
 }
 
+/* A negative device: that of the memory. */
+static CUresult bind_memory(CUmemGenericAllocationHandle object_handle, CUdevice device,
+                            size_t begin, CUmemGenericAllocationHandle handle, size_t inside,
+                            size_t bytes, unsigned long long flags)
+{
+    if (!sim_config.has_switch)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_lock);
+    struct multicast *object = flags == 0 ? wait_for_team_locked(object_handle) : NULL;
+    struct sim_physical *physical = (struct sim_physical *)sim_table_find(&sim_handles, handle);
+    if (object != NULL && physical != NULL && (device < 0 || device == physical->device))
+        result = bind_locked(object, begin, physical, inside, bytes);
+    pthread_mutex_unlock(&sim_lock);
+    return result;
+}
+
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
                             CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                             unsigned long long flags)
 {
     SIM_ENTER(cuMulticastBindMem);
+    return bind_memory(mcHandle, -1, mcOffset, memHandle, memOffset, size, flags);
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset,
+                               size_t size, unsigned long long flags)
+{
+    SIM_ENTER(cuMulticastBindMem_v2);
+    const CUresult result = sim_device_check(dev);
+    return result != CUDA_SUCCESS
+               ? result
+               : bind_memory(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
+}
+
+/* Endpoints are not simulated: that memory could be bound is all that is said. */
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
+                                  CUmemGenericAllocationHandle memHandle, cuuint64_t memOffset,
+                                  cuuint64_t size, unsigned long long flags)
+{
+    SIM_ENTER(cuLogicalEndpointBindMem);
+    (void)leId, (void)dev, (void)offset, (void)memOffset, (void)size;
     if (!sim_config.has_switch)
         return CUDA_ERROR_NOT_SUPPORTED;
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
-    struct multicast *object = flags == 0 ? wait_for_team_locked(mcHandle) : NULL;
-    struct sim_physical *physical = (struct sim_physical *)sim_table_find(&sim_handles, memHandle);
-    if (object != NULL && physical != NULL)
-        result = bind_locked(object, mcOffset, physical, memOffset, size);
+    const bool is_memory = sim_table_find(&sim_handles, memHandle) != NULL;
     pthread_mutex_unlock(&sim_lock);
-    return result;
+    return is_memory && flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Of cuMemCreate, mapped there, or of a pool; one allocation has all of the range. NULL: there is
@@ -193,21 +228,53 @@ static struct sim_physical *find_memory_locked(CUdeviceptr address, size_t bytes
     return physical;
 }
 
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
-                             CUdeviceptr memptr, size_t size, unsigned long long flags)
+static CUresult bind_address(CUmemGenericAllocationHandle object_handle, CUdevice device,
+                             size_t begin, CUdeviceptr address, size_t bytes,
+                             unsigned long long flags)
 {
-    SIM_ENTER(cuMulticastBindAddr);
     if (!sim_config.has_switch)
         return CUDA_ERROR_NOT_SUPPORTED;
     size_t inside;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_lock);
-    struct multicast *object = flags == 0 ? wait_for_team_locked(mcHandle) : NULL;
-    struct sim_physical *physical = find_memory_locked(memptr, size, &inside);
-    if (object != NULL && physical != NULL && is_whole(memptr))
-        result = bind_locked(object, mcOffset, physical, inside, size);
+    struct multicast *object = flags == 0 ? wait_for_team_locked(object_handle) : NULL;
+    struct sim_physical *physical = find_memory_locked(address, bytes, &inside);
+    if (object != NULL && physical != NULL && is_whole(address) &&
+        (device < 0 || device == physical->device))
+        result = bind_locked(object, begin, physical, inside, bytes);
     pthread_mutex_unlock(&sim_lock);
     return result;
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                             CUdeviceptr memptr, size_t size, unsigned long long flags)
+{
+    SIM_ENTER(cuMulticastBindAddr);
+    return bind_address(mcHandle, -1, mcOffset, memptr, size, flags);
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev,
+                                size_t mcOffset, CUdeviceptr memptr, size_t size,
+                                unsigned long long flags)
+{
+    SIM_ENTER(cuMulticastBindAddr_v2);
+    const CUresult result = sim_device_check(dev);
+    return result != CUDA_SUCCESS ? result
+                                  : bind_address(mcHandle, dev, mcOffset, memptr, size, flags);
+}
+
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId leId, CUdevice dev, cuuint64_t offset,
+                                   void *ptr, cuuint64_t size, unsigned long long flags)
+{
+    SIM_ENTER(cuLogicalEndpointBindAddr);
+    (void)leId, (void)dev, (void)offset;
+    if (!sim_config.has_switch)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    size_t inside;
+    pthread_mutex_lock(&sim_lock);
+    const bool is_memory = find_memory_locked((CUdeviceptr)(uintptr_t)ptr, size, &inside) != NULL;
+    pthread_mutex_unlock(&sim_lock);
+    return is_memory && flags == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Anything but what was bound is "undefined behavior", and refused here. */

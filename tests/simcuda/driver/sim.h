@@ -45,8 +45,8 @@ extern const char *const sim_entry_names[SIM_ENTRY_COUNT]; /* lookup.c */
 
 /*
  * What cuDriverGetVersion says: what SIMCUDA_PROFILE says, else 13000, or the version of the
- * library in profile12/ or profile12.4/. Entries that are newer are not found by cuGetProcAddress
- * (lookup.c).
+ * library in profile12/, profile12.4/ or profile13.5/. Entries that are newer are not found by
+ * cuGetProcAddress (lookup.c).
  */
 int sim_driver_version(void);
 
@@ -139,6 +139,9 @@ struct sim_work {
     struct sim_work *next; /* for the owner; streams do not use it */
 };
 CUresult sim_stream_submit(CUstream stream, bool per_thread, struct sim_work *work);
+/* Memory operations, checked (memop.c); to be freed. */
+CUresult sim_memop_make(const CUstreamBatchMemOpParams *ops, unsigned count, unsigned flags,
+                        struct sim_work **work_out);
 CUresult sim_stream_wait(CUstream stream, bool per_thread); /* host waits for all work so far */
 
 /* Is this stream capturing now? For calls that behave differently in a graph. */

@@ -54,11 +54,12 @@
  *                              resolver: cuGetProcAddress gives addresses outside of the library, which lead there.
  *                              No driver is known for any of these; they are for programs that ask whether it is so
  *   SIMCUDA_MULTICAST=1        the devices have a switch between them: multicast objects (else not supported)
- *   SIMCUDA_PROFILE=12.4|12.9|13.0|13.1
- *                              the version that the driver says it has, and whose functions cuGetProcAddress finds; those
- *                              that 13.1 added refuse every call. Which version brought what is in cudaTypedefs.h. 12 is 12.9, 13 is
- *                              13.0, the default. The libraries in profile12/ (12.9) and profile12.4/ do not export newer
- *                              ones either
+ *   SIMCUDA_PROFILE=12.4|12.9|13.0|13.1|13.2|13.3|13.4|13.5
+ *                              the version that the driver says it has, and whose functions cuGetProcAddress finds.
+ *                              Which version brought what is in cudaTypedefs.h. 12 is 12.9, 13 is 13.0, the default. The library
+ *                              exports those of 13.0; of newer ones, cuGetProcAddress gives addresses that it does not export.
+ *                              The libraries in profile12/ (12.9) and profile12.4/ have no newer ones at all; that in
+ *                              profile13.5/ exports all of 13.5, which is then the default
  *   SIMCUDA_FAULTS=<function>:<nth>=<number>[,...]
  *                              the nth call (from 1) of this export does nothing and returns the
  *                              CUresult with this number, as in cuMemCreate:3=2; a ! behind

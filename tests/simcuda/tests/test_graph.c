@@ -279,8 +279,48 @@ MS_TEST(nodes_of_any_type)
     OK(cuGraphInstantiate(&exec, bench.graph, 0));
     run(&bench, exec);
     CHECK_EQ(first_word(bench.b), 9);
-    params.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    params.type = CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL;
     CHECK_EQ(cuGraphAddNode(&copy, bench.graph, &fill, NULL, 1, &params), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+/* A node of memory operations runs them; what reaches beyond its memory is refused where it is
+ * named. */
+MS_TEST(nodes_that_reach_beyond)
+{
+    const struct bench bench = start();
+    CUgraphNode node;
+    CUgraphExec exec;
+    CUdeviceptr odd;
+    OK(cuMemAlloc(&odd, WORDS * 4 + 2));
+    CUstreamBatchMemOpParams operation = {
+        .writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = odd + WORDS * 4}};
+    CUDA_BATCH_MEM_OP_NODE_PARAMS values = {.count = 1, .paramArray = &operation};
+    CUDA_MEMSET_NODE_PARAMS fill = {
+        .dst = bench.a + 4, .value = 7, .elementSize = 4, .width = WORDS, .height = 1};
+    CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = bench.a,
+                          .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = bench.b,
+                          .WidthInBytes = WORDS * 4 + 1,
+                          .Height = 1,
+                          .Depth = 1};
+    CHECK_EQ(cuGraphAddBatchMemOpNode(&node, bench.graph, NULL, 0, &values),
+             CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuGraphAddMemsetNode(&node, bench.graph, NULL, 0, &fill, NULL),
+             CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQ(cuGraphAddMemcpyNode(&node, bench.graph, NULL, 0, &copy, NULL),
+             CUDA_ERROR_INVALID_VALUE);
+    fill.dst = bench.a;
+    OK(cuGraphAddMemsetNode(&node, bench.graph, NULL, 0, &fill, NULL));
+    operation.writeValue.address = bench.b;
+    operation.writeValue.value = 3;
+    OK(cuGraphAddBatchMemOpNode(&node, bench.graph, NULL, 0, &values));
+    OK(cuGraphInstantiate(&exec, bench.graph, 0));
+    run(&bench, exec);
+    uint32_t word = 0;
+    OK(cuMemcpyDtoH(&word, bench.b, sizeof(word)));
+    CHECK_EQ(word, 3);
+    CHECK_EQ(first_word(bench.a), 7);
 }
 
 MS_TEST(capture_makes_a_graph)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Exports and cuGetProcAddress of the simulated driver. The libraries are opened by path, as a
- * program that is linked with none; they are named by SIM_LIBRARY, SIM_LIBRARY_12 and
- * SIM_LIBRARY_12_4.
+ * program that is linked with none; they are named by SIM_LIBRARY, SIM_LIBRARY_12,
+ * SIM_LIBRARY_12_4 and SIM_LIBRARY_13_5.
  */
 #include "tests/simcuda/harness/test.h"
 
@@ -311,11 +311,51 @@ MS_TEST(the_newer_profile_by_environment)
     setenv("SIMCUDA_PROFILE", "13.1", 1);
     void *driver = open_driver("SIM_LIBRARY");
     CHECK_EQ(version_of(driver), 13010);
+    CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
+    CHECK_EQ(init(0), CUDA_SUCCESS);
     CUresult (*added)(void) = (CUresult(*)(void))look_up(driver, "cuGraphGetId", 13010, 0);
     CHECK_EQ(added(), CUDA_ERROR_NOT_SUPPORTED);
     CHECK(look_up(driver, "cuGraphGetId", 13000, 0) == NULL);
     CHECK(look_up(driver, "cuMulticastBindMem", 13000, 0) == dlsym(driver, "cuMulticastBindMem"));
     CHECK(look_up(driver, "cuMulticastBindMem", 13010, 0) != dlsym(driver, "cuMulticastBindMem"));
+}
+
+/* What a version brought, and not the version before it; profile13.5/ exports all. */
+static void check_version(const char *profile, int version, const char *base, const char *symbol)
+{
+    setenv("SIMCUDA_PROFILE", profile, 1);
+    void *driver = open_driver("SIM_LIBRARY_13_5");
+    CHECK_EQ(version_of(driver), version);
+    CHECK(look_up(driver, base, version, 0) == dlsym(driver, symbol));
+    CHECK(look_up(driver, base, version - 10, 0) != dlsym(driver, symbol));
+}
+
+MS_TEST(the_driver_of_13_1)
+{
+    check_version("13.1", 13010, "cuLaunchHostFunc", "cuLaunchHostFunc_v2");
+}
+
+MS_TEST(the_driver_of_13_2)
+{
+    check_version("13.2", 13020, "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync");
+}
+
+MS_TEST(the_driver_of_13_4)
+{
+    check_version("13.4", 13040, "cuGraphAddNode", "cuGraphAddNode_v3");
+}
+
+MS_TEST(the_newest_library)
+{
+    void *driver = open_driver("SIM_LIBRARY_13_5");
+    FILE *names = open_data("cuda-13.5-added.txt");
+    char name[256];
+    CHECK_EQ(version_of(driver), 13050);
+    while (fscanf(names, "%255s", name) == 1) {
+        if (dlsym(driver, name) == NULL || dlsym(open_driver("SIM_LIBRARY"), name) != NULL)
+            ms_test_fail(__FILE__, __LINE__, "%s is not exported, or by the driver of 13.0", name);
+    }
+    fclose(names);
 }
 
 MS_TEST(the_newest_functions_are_not_in_older_drivers)

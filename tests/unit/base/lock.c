@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "tests/simcuda/harness/test.h"
 
 #ifdef __clang__ /* sees most of what follows at compile time */

@@ -2,6 +2,7 @@
 /* The log: its line, its levels, and that no place in the code fills it. */
 #include "runtime/base/log.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,4 +145,29 @@ MS_TEST(what_was_asked_for_is_said_at_any_level)
     for (int i = 0; i < 300; i++)
         ms_say("explain", "sentence %d", i);
     CHECK_EQ(count("] explain: sentence ", line), 300);
+}
+
+/* The program is not held up by what reads its log, or does not. */
+MS_TEST(a_pipe_that_nobody_reads)
+{
+    enum { LINES = 5000 };
+    static char text[1 << 20];
+    snprintf(path, sizeof(path), "/tmp/metashard-log-%d", (int)getpid());
+    alarm(10);
+    CHECK_EQ(mkfifo(path, 0600), 0);
+    atexit(remove_log);
+    ms_log_open(MS_INFO, path); /* to stderr then */
+    const int reader = open(path, O_RDONLY | O_NONBLOCK);
+    CHECK(reader >= 0);
+    CHECK_EQ(read(reader, text, sizeof(text)), 0);
+    ms_log_open(MS_INFO, path);
+    for (int i = 0; i < LINES; i++)
+        ms_say("info", "line %d of a log that is longer than a pipe", i);
+    CHECK(read(reader, text, sizeof(text)) > 0);
+    CHECK(strstr(text, "line 7 of") != NULL);
+    memset(text, 0, sizeof(text));
+    ms_log_finish();
+    CHECK(read(reader, text, sizeof(text) - 1) > 0);
+    CHECK(strstr(text, "because nobody read them") != NULL);
+    close(reader);
 }

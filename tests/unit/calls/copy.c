@@ -176,21 +176,38 @@ MS_TEST(a_piece_is_cut_where_the_destination_changes)
 {
     CUresult result;
     start();
+    set(source, 0, 4, &sevens);
+    set(destination, 0, 1, &resident);
+    set(destination, 2, 3, &resident);
+    CHECK(ms_copy_on_device(destination->address, source->address, 4 * FAKE_GRANULE, FAKE_STREAM,
+                            &result));
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, 2);
+    CHECK_EQ(destination->lineage.kind_bytes[MS_FILL], 2 * FAKE_GRANULE);
+    CHECK_EQ(read_bytes(destination, 0, 4 * FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 7);
+    end();
+}
+
+/* No granule is in memory for a part of its bytes alone. */
+MS_TEST(what_is_recorded_in_a_granule_with_memory_is_played_at_once)
+{
+    CUresult result;
+    start();
     set_snapshot(source, 0, FAKE_GRANULE);
     fake_set(destination, 0, 1000, &resident);
     fake_set(destination, 2000, 3000, &resident);
     CHECK(ms_copy_on_device(destination->address, source->address, FAKE_GRANULE, FAKE_STREAM,
                             &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(fake.work_count, 2);
-    CHECK_EQ(destination->lineage.kind_bytes[MS_SOURCE], FAKE_GRANULE - 2000);
-    CHECK_EQ(read_bytes(destination, 0, FAKE_GRANULE), CUDA_SUCCESS);
+    CHECK_EQ(fake.work_count, 4);
+    CHECK(ms_lineage_is_present(&destination->lineage, 0, FAKE_GRANULE));
     CHECK_BYTES(bytes_of(destination), host, sizeof(host));
     end();
 }
 
-/* Without a plan, too. What is copied whole is mostly copied on, or freed. */
-MS_TEST(a_part_of_what_was_read_is_copied_and_not_read_twice)
+/* Without a plan, too; whole or a part of it. */
+MS_TEST(what_was_read_is_copied_and_not_read_twice)
 {
     CUresult result;
     start();
@@ -203,14 +220,15 @@ MS_TEST(a_part_of_what_was_read_is_copied_and_not_read_twice)
     CHECK(ms_copy_on_device(destination->address, block->address, FAKE_GRANULE, FAKE_STREAM,
                             &result));
     CHECK_EQ(result, CUDA_SUCCESS);
-    CHECK_EQ(at(destination, 0).kind, MS_SOURCE);
-    CHECK_EQ(fake.work_count, 0);
+    CHECK_EQ(at(destination, 0).kind, MS_RESIDENT);
+    CHECK_EQ(fake.work_count, 1);
+    CHECK_EQ(fake.work[0].call, FAKE_memcpy_dtod_async);
     CHECK(ms_copy_on_device(destination->address + FAKE_GRANULE, block->address, FAKE_GRANULE / 2,
                             FAKE_STREAM, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(at(destination, 1).kind, MS_RESIDENT);
-    CHECK_EQ(fake.work_count, 1);
-    CHECK_EQ(fake.work[0].call, FAKE_memcpy_dtod_async);
+    CHECK_EQ(fake.work_count, 2);
+    CHECK_EQ(fake.work[1].call, FAKE_memcpy_dtod_async);
     CHECK(at(block, 0).cached);
     fake_allocation_free(block);
     end();

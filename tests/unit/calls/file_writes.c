@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "runtime/driver/flags.h"
+#include "runtime/state/counters.h"
 #include "tests/unit/fake_driver.h"
 #include "tests/unit/source/files.h"
 
@@ -91,5 +93,92 @@ MS_TEST(who_changes_a_file_too_waits_until_it_is_prepared)
     pthread_join(first.thread, NULL);
     pthread_join(second.thread, NULL);
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
+    end();
+}
+
+/* --- files that were deleted */
+
+static void delete_file(void)
+{
+    CHECK_EQ(unlink(file.path), 0);
+    ms_let_go_of_file("unlink", stat_of_file.st_dev, stat_of_file.st_ino);
+}
+
+static bool may_be_read(void)
+{
+    static unsigned char bytes[FAKE_GRANULE];
+    const void *unused;
+    return ms_source_read(file.source, 0, bytes, sizeof(bytes), &unused) == CUDA_SUCCESS;
+}
+
+static bool is_let_go(void)
+{
+    return !ms_source_may_be_of(stat_of_file.st_dev, stat_of_file.st_ino);
+}
+
+MS_TEST(bytes_are_in_memory_when_their_file_is_deleted)
+{
+    start();
+    delete_file();
+    CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
+    CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
+    CHECK(is_let_go() && !may_be_read());
+    CHECK(!ms_has_files());
+    end();
+}
+
+/* Neither read nor kept: with its file they are lost, and reading them fails. */
+MS_TEST(bytes_of_other_ranks_are_not_read_when_their_file_is_deleted)
+{
+    open_log(MS_INFO);
+    start();
+    fake_set(allocation, 0, FAKE_GRANULE,
+             &(struct ms_content){.kind = MS_SOURCE, .locality = MS_REMOTE, .source = file.source});
+    const uint64_t before = ms_counter_get(MS_COUNT_FILE_READ_BYTES);
+    delete_file();
+    CHECK_EQ(ms_counter_get(MS_COUNT_FILE_READ_BYTES), before);
+    CHECK_EQ(allocation->lineage.remote_bytes, FAKE_GRANULE);
+    CHECK_EQ(fake.physical_bytes, 0);
+    CHECK(is_let_go() && !may_be_read());
+    CHECK_EQ(count_log_lines("or deleted, after"), 1);
+    CHECK_EQ(count_log_lines("checkpoint"), 0);
+    end();
+}
+
+/* It is answered once, whoever finds it. */
+MS_TEST(a_deleted_file_stays_where_there_is_no_room)
+{
+    dev_t device;
+    ino_t inode;
+    open_log(MS_INFO);
+    start();
+    ms_source_set_snapshot_limit(0);
+    fake.total_bytes = 0;
+    delete_file();
+    CHECK(!is_let_go() && may_be_read());
+    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK_EQ(count_log_lines("keeps its space"), 1);
+    fake.total_bytes = FAKE_GRANULE;
+    CHECK_EQ(prepare(), 0);
+    CHECK_BYTES((void *)(uintptr_t)allocation->address, file.data, FAKE_GRANULE);
+    end();
+}
+
+/* The file system is not asked of a file without a lease: a check shows it. */
+MS_TEST(a_check_finds_that_a_file_was_deleted)
+{
+    dev_t device;
+    ino_t inode;
+    start();
+    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK_EQ(unlink(file.path), 0);
+    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK(may_be_read());
+    CHECK(ms_source_find_deleted(&device, &inode));
+    CHECK(device == stat_of_file.st_dev && inode == stat_of_file.st_ino);
+    ms_answer_file_deletion(device, inode);
+    CHECK(!ms_source_find_deleted(&device, &inode));
+    CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
+    CHECK(is_let_go());
     end();
 }

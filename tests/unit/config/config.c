@@ -171,6 +171,17 @@ MS_TEST(a_variable_of_earlier_versions_is_unknown)
     CHECK(strstr(complaints, "METASHARD_SCATTER is not a variable of MetaShard") != NULL);
 }
 
+MS_TEST(a_variable_that_is_gone_names_what_to_use)
+{
+    char *environment[] = {(char *)"METASHARD_HASHES=/tmp", (char *)"METASHARD_HASHES_LIKE=/tmp",
+                           NULL};
+    read_config(environment);
+    CHECK_EQ(lines(complaints), 2);
+    CHECK(strstr(complaints, "METASHARD_HASHES is not a variable of MetaShard any more") != NULL);
+    CHECK(strstr(complaints, "METASHARD_HASHES_LIKE is not a variable") != NULL);
+    CHECK(strstr(complaints, "metashard verify -- COMMAND, or METASHARD=verify") != NULL);
+}
+
 MS_TEST(a_log_file_is_appended_to)
 {
     char *environment[] = {(char *)"METASHARD_LOG=info:/tmp/metashard-test-log-%p", NULL};

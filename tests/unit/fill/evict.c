@@ -313,17 +313,17 @@ MS_TEST(leftovers_are_trimmed_when_there_are_many_and_the_device_is_idle)
 {
     carve();
     ms_config.leftover_bytes = 2 * FAKE_GRANULE;
-    ms_pressure_trim();
+    ms_evict_leftover();
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     ms_config.leftover_bytes = 2 * FAKE_GRANULE - 1;
     fake.is_busy = true;
-    ms_pressure_trim();
+    ms_evict_leftover();
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
     CHECK_EQ(ms_space_leftover_bytes(), 2 * FAKE_GRANULE);
     fake.is_busy = false;
-    ms_pressure_trim(); /* in vain the last time: not before there is more */
+    ms_evict_leftover(); /* in vain the last time: not before there is more */
     CHECK_EQ(allocation->backing.backed_bytes, BYTES);
-    ms_pressure_trim_one(allocation->address);
+    ms_evict_leftover_of(allocation->address);
     CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(ms_space_leftover_bytes(), 0);
     end();
@@ -334,7 +334,7 @@ MS_TEST(trimming_leaves_what_is_cached)
     carve();
     set(0, 2, &(struct ms_content){.kind = MS_FILL, .cached = true});
     ms_config.leftover_bytes = FAKE_GRANULE;
-    ms_pressure_trim();
+    ms_evict_leftover();
     CHECK_EQ(allocation->backing.backed_bytes, 6 * FAKE_GRANULE);
     CHECK_EQ(allocation->lineage.cached_bytes, 2 * FAKE_GRANULE);
     end();

@@ -103,16 +103,54 @@ MS_TEST(what_may_be_written_is_resident)
     end();
 }
 
-MS_TEST(only_the_range_gets_content_and_only_its_granules_memory)
+/* A kernel that comes there unseen must find the right bytes. */
+MS_TEST(granules_that_get_memory_are_filled_whole)
 {
     start();
     CHECK_EQ(run(MS_NEED_READ_WRITE, 6, FAKE_GRANULE + 6), CUDA_SUCCESS);
     CHECK_EQ(allocation->backing.backed_bytes, 3 * FAKE_GRANULE);
     CHECK_EQ(allocation->lineage.resident_bytes, 2 * FAKE_GRANULE);
     const unsigned char *bytes = (const unsigned char *)(uintptr_t)allocation->address;
-    CHECK(bytes[5] == 0 && bytes[6] == 3 && bytes[FAKE_GRANULE + 5] == 7 &&
-          bytes[FAKE_GRANULE + 6] == 0);
-    CHECK(at(1).kind == MS_RESIDENT && at(2).kind == MS_SOURCE);
+    CHECK(bytes[5] == 2 && bytes[6] == 3 && bytes[FAKE_GRANULE + 5] == 7 &&
+          bytes[FAKE_GRANULE + 6] == 7);
+    CHECK(at(0).kind == MS_FILL && at(0).cached && at(1).kind == MS_RESIDENT);
+    CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE);
+    CHECK(at(2).kind == MS_SOURCE);
+    end();
+}
+
+/* Whatever the call needs of its own bytes. */
+MS_TEST(what_stands_beside_them_is_filled_for_each_need)
+{
+    for (enum ms_need need = 0; need < MS_NEED_COUNT; need++) {
+        if (ms_needs[need].extents == MS_EXTENTS_LAUNCHED || need == MS_NEED_SEND ||
+            need == MS_NEED_SEND_LATER)
+            continue;
+        start();
+        fake_set(allocation, 4 * FAKE_GRANULE, 4 * FAKE_GRANULE + 10, &bytes_fill);
+        fake_set(allocation, 5 * FAKE_GRANULE - 10, 5 * FAKE_GRANULE, &fill);
+        CHECK_EQ(run(need, 4 * FAKE_GRANULE + 10, 5 * FAKE_GRANULE - 10), CUDA_SUCCESS);
+        const unsigned char *bytes =
+            (const unsigned char *)(uintptr_t)allocation->address + 4 * FAKE_GRANULE;
+        CHECK(at(4).cached && bytes[0] == 7 && bytes[9] == 7);
+        CHECK(bytes[FAKE_GRANULE - 1] == 4 && bytes[FAKE_GRANULE - 10] == 3);
+        CHECK_EQ(allocation->backing.backed_bytes, 2 * FAKE_GRANULE);
+        end();
+    }
+}
+
+/* Nor what is nowhere on this rank. */
+MS_TEST(what_other_ranks_keep_is_not_filled)
+{
+    struct ms_content remote = bytes_fill;
+    remote.locality = MS_REMOTE;
+    start();
+    fake_set(allocation, 0, 100, &remote);
+    fake_set(allocation, 100, 200, &absent);
+    CHECK_EQ(run(MS_NEED_READ, 300, 400), CUDA_SUCCESS);
+    CHECK(at(0).locality == MS_REMOTE && !at(0).cached);
+    CHECK_EQ(allocation->lineage.cached_bytes, FAKE_GRANULE - 200);
+    CHECK_EQ(allocation->lineage.kind_bytes[MS_ABSENT], 100);
     end();
 }
 

@@ -65,8 +65,8 @@ static void start(void)
 /* A layout that the table alone holds from here on. */
 static struct ms_param_layout *look(uintptr_t function)
 {
-    struct ms_param_layout *layout = ms_param_layout_take((CUfunction)function);
-    ms_param_layout_drop(layout);
+    struct ms_param_layout *layout = ms_parameters_take((CUfunction)function);
+    ms_parameters_drop(layout);
     return layout;
 }
 
@@ -93,7 +93,7 @@ MS_TEST(a_question_that_fails_leaves_no_list)
         questions = 0;
         CHECK(!look(THREE)->known);
         CHECK(questions >= refused);
-        ms_param_layout_forget(NULL);
+        ms_parameters_forget(NULL);
     }
     refused = 0;
     CHECK(look(THREE)->known);
@@ -111,27 +111,27 @@ MS_TEST(not_to_know_is_remembered_too)
 MS_TEST(unloading_forgets)
 {
     start();
-    struct ms_param_layout *before = ms_param_layout_take((CUfunction)THREE);
-    ms_param_layout_forget(NULL);
+    struct ms_param_layout *before = ms_parameters_take((CUfunction)THREE);
+    ms_parameters_forget(NULL);
     const int asked = questions;
-    struct ms_param_layout *after = ms_param_layout_take((CUfunction)THREE);
+    struct ms_param_layout *after = ms_parameters_take((CUfunction)THREE);
     CHECK(questions > asked);
     CHECK_EQ(before->count, after->count); /* who held it still may */
-    ms_param_layout_drop(before);
-    ms_param_layout_drop(after);
+    ms_parameters_drop(before);
+    ms_parameters_drop(after);
 }
 
 MS_TEST(a_kernel_handle_is_asked_as_a_kernel)
 {
     start();
-    ms_param_layout_add_kernel((CUkernel)KERNEL, (CUlibrary)1);
+    ms_parameters_add_kernel((CUkernel)KERNEL, (CUlibrary)1);
     struct ms_param_layout *layout = look(KERNEL);
     CHECK(layout->is_kernel);
     CHECK_EQ(layout->count, 1);
-    ms_param_layout_forget((CUlibrary)2);
+    ms_parameters_forget((CUlibrary)2);
     CHECK(look(KERNEL)->is_kernel);
     /* The handle may mean a function once its library is gone. */
-    ms_param_layout_forget((CUlibrary)1);
+    ms_parameters_forget((CUlibrary)1);
     CHECK(!look(KERNEL)->is_kernel);
 }
 
@@ -139,10 +139,10 @@ MS_TEST(many_handles_are_kept_apart)
 {
     start();
     for (uintptr_t i = 1; i < 3000; i++)
-        ms_param_layout_add_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
+        ms_parameters_add_kernel((CUkernel)(i * 64 + 1), (CUlibrary)i);
     CHECK_EQ(look(THREE)->count, 3);
     for (uintptr_t i = 1; i < 3000; i++)
-        ms_param_layout_forget((CUlibrary)i);
+        ms_parameters_forget((CUlibrary)i);
     CHECK_EQ(look(THREE)->count, 3);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/simcuda/harness/test.h"
@@ -122,4 +123,37 @@ MS_TEST(a_file_that_is_not_there_is_one_line)
     const char *text = complaints_of("/nowhere/rules");
     CHECK(strstr(text, "METASHARD_KERNEL_RULES: cannot read /nowhere/rules") != NULL);
     CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
+}
+
+/* Opening a pipe would wait for whoever writes it. */
+MS_TEST(what_is_no_file_is_not_opened)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "/tmp/metashard-rules-%d", (int)getpid());
+    alarm(10);
+    CHECK_EQ(mkfifo(name, 0600), 0);
+    const char *text = complaints_of(name);
+    CHECK(strstr(text, "expected a regular file") != NULL);
+    CHECK_EQ(unlink(name), 0);
+    CHECK(strstr(complaints_of("/dev/zero"), "expected a regular file") != NULL);
+    CHECK(strstr(complaints_of("/tmp"), "expected a regular file") != NULL);
+    CHECK_EQ(ms_rules_match(FILL), MS_RULE_WRITE_ONLY);
+}
+
+/* A file of which a terabyte is a hole, one that is no text, and the largest that is read. */
+MS_TEST(rules_have_an_end)
+{
+    enum { MOST = 1 << 20 };
+    static char comment[MOST + 1];
+    const char *path = write_rules("run\tfill\n");
+    alarm(10);
+    CHECK_EQ(truncate(path, 20), 0);
+    CHECK(strstr(complaints_of(path), "expected a text") != NULL);
+    CHECK_EQ(truncate(path, INT64_C(1) << 40), 0);
+    CHECK(strstr(complaints_of(path), "expected at most 1 MiB") != NULL);
+    unlink(path);
+    memset(comment, '#', MOST);
+    path = write_rules(comment);
+    CHECK_EQ(strlen(complaints_of(path)), 0);
+    unlink(path);
 }

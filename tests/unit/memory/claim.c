@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "runtime/memory/far_address.h"
-#include "runtime/memory/allocations.h"
+#include "runtime/memory/space.h"
 #include "tests/simcuda/harness/test.h"
 
 enum { BYTES = 1 << 20 };

@@ -283,3 +283,30 @@ MS_TEST(another_plan_forgets_what_was_seen)
     CHECK_STANDING(HALF, BYTES, MS_REMOTE);
     end();
 }
+
+/* A name that only the size in a plan told is not the next plan's. */
+MS_TEST(a_guess_is_forgotten_with_its_plan)
+{
+    start();
+    open_log(MS_ERROR);
+    struct ms_allocation *other = fake_allocation(HALF);
+    ms_shard_match_blocks();
+    judge(0, BYTES);
+    CHECK_STANDING(0, HALF, MS_REMOTE);
+    use_plan(1, HALF); /* the same name, of the other block */
+    ms_shard_match_blocks();
+    fake_set(allocation, 0, BYTES, &fill);
+    judge(0, BYTES);
+    CHECK_STANDING(0, BYTES, MS_UNKNOWN);
+    char name[2];
+    CHECK(ms_shard_name_of(other, 0, HALF, name, sizeof(name)) && strcmp(name, "w") == 0);
+    CHECK_EQ(count_log_lines("the plan is not followed"), 0);
+    use_plan_text("{\"format\": \"metashard-plan/1\", \"mesh\": {\"r\": 2}, \"rank\": 1, "
+                  "\"tensors\": [{\"order\": 0, \"placements\": [{\"shard\": 0}]}]}");
+    ms_shard_match_blocks();
+    judge(0, BYTES);
+    CHECK_STANDING(0, HALF, MS_REMOTE);
+    CHECK_STANDING(HALF, BYTES, MS_LOCAL);
+    fake_allocation_free(other);
+    end();
+}

@@ -2,11 +2,14 @@
 #include "runtime/source/mapping.h"
 
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -19,7 +22,7 @@
 
 enum { BYTES = 256 << 10 };
 
-static char path[] = "/tmp/metashard-mapping-XXXXXX";
+static char path[64] = "/tmp/metashard-mapping-XXXXXX";
 static int file;
 
 static void remove_file(void)
@@ -239,6 +242,30 @@ MS_TEST(a_link_does_not_hide_what_comes_later)
     CHECK_EQ(futimens(file, times), 0);
     CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
     unlink(other);
+}
+
+/* What a new number of links can hide, without a lease: a write whose modification time is set back
+ * to the nanosecond, before the next check. Nothing else. */
+MS_TEST(a_link_hides_a_write_whose_time_is_set_back)
+{
+    char other[sizeof(path) + 2];
+    make_file();
+    unsigned char *address = map(PROT_READ, MAP_PRIVATE);
+    uint64_t offset;
+    struct ms_source *source = find(address, BYTES, &offset);
+    CHECK(source != NULL);
+    struct stat stat;
+    CHECK_EQ(fstat(file, &stat), 0);
+    snprintf(other, sizeof(other), "%s-2", path);
+    write_byte();
+    CHECK_EQ(link(path, other), 0);
+    struct timespec times[2] = {stat.st_atim, stat.st_mtim};
+    CHECK_EQ(futimens(file, times), 0);
+    CHECK_EQ(read_all(source, offset), CUDA_SUCCESS);
+    unlink(other);
+    times[1].tv_nsec ^= 1;
+    CHECK_EQ(futimens(file, times), 0);
+    CHECK_EQ(read_all(source, offset), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
 /* Opening a pipe, a terminal or a tape has side effects. */
@@ -559,4 +586,128 @@ MS_TEST(a_file_is_found_among_many_shared_mappings_by_reading)
 {
     deny(SYS_ioctl, ENOTTY);
     check_among_many_shared();
+}
+
+/* --- pages that a handler of the program gives (userfaultfd), which are not the file's */
+
+static struct {
+    int faults;
+    size_t page_bytes;
+    unsigned char *page;
+} handler;
+
+static void *give_pages(__attribute__((unused)) void *argument)
+{
+    struct uffd_msg message;
+    while (read(handler.faults, &message, sizeof(message)) == sizeof(message)) {
+        const uint64_t at = message.arg.pagefault.address & ~(uint64_t)(handler.page_bytes - 1);
+        struct uffdio_copy copy = {.dst = at,
+                                   .src = (uintptr_t)handler.page,
+                                   .len = handler.page_bytes};
+        ioctl(handler.faults, UFFDIO_COPY, &copy);
+    }
+    return NULL;
+}
+
+static bool start_handler(const unsigned char *mapped, size_t bytes)
+{
+    static pthread_t thread;
+    struct uffdio_api api = {.api = UFFD_API};
+    struct uffdio_register range = {.range = {(uintptr_t)mapped, bytes},
+                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
+    handler.page = malloc(handler.page_bytes);
+    memset(handler.page, 0x5a, handler.page_bytes);
+    handler.faults = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    return handler.faults >= 0 && ioctl(handler.faults, UFFDIO_API, &api) == 0 &&
+           ioctl(handler.faults, UFFDIO_REGISTER, &range) == 0 &&
+           pthread_create(&thread, NULL, give_pages, NULL) == 0;
+}
+
+/* A file with holes, for which there are no pages. */
+static unsigned char *map_holes(const char *folder, size_t bytes)
+{
+    snprintf(path, sizeof(path), "%s/XXXXXX", folder);
+    const int writer = mkstemp(path);
+    if (writer < 0 || ftruncate(writer, (off_t)bytes) != 0)
+        ms_test_skip("no such memory here");
+    atexit(remove_file);
+    close(writer);
+    file = open(path, O_RDONLY);
+    unsigned char *mapped = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    if (mapped == MAP_FAILED)
+        ms_test_skip("no such memory here");
+    return mapped;
+}
+
+/* The first pages are there before, the others are given when they are copied. */
+static void check_given_pages(const char *folder, size_t page_bytes, size_t there)
+{
+    static unsigned char seen[16 << 20];
+    const size_t bytes = 4 * page_bytes;
+    uint64_t offset;
+    const void *from;
+    handler.page_bytes = page_bytes;
+    unsigned char *mapped = map_holes(folder, bytes);
+    for (size_t i = 0; i < there; i++)
+        CHECK_EQ(*(volatile unsigned char *)&mapped[i * page_bytes], 0);
+    if (!start_handler(mapped, bytes))
+        ms_test_skip("no userfaultfd for such memory here");
+    struct ms_source *source = find(mapped, bytes, &offset);
+    for (size_t i = 0; i < 4; i++)
+        CHECK_EQ(mapped[i * page_bytes], i < there ? 0 : 0x5a);
+    if (source == NULL)
+        return; /* the memory is copied */
+    CHECK_EQ(ms_source_read(source, offset, seen, bytes, &from), CUDA_SUCCESS);
+    CHECK_BYTES(seen, mapped, bytes);
+}
+
+MS_TEST(given_pages_of_a_file_in_memory)
+{
+    check_given_pages("/dev/shm", 4096, 0);
+}
+
+MS_TEST(given_pages_beside_those_of_the_file)
+{
+    check_given_pages("/dev/shm", 4096, 2);
+}
+
+static char huge[] = "/tmp/metashard-huge-XXXXXX";
+
+static void remove_huge(void)
+{
+    umount2(huge, MNT_DETACH);
+    rmdir(huge);
+}
+
+MS_TEST(given_pages_that_are_huge)
+{
+    CHECK(mkdtemp(huge) != NULL);
+    atexit(remove_huge);
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("none", huge, "hugetlbfs", 0, "pagesize=2M") != 0)
+        ms_test_skip("no huge pages can be mounted here");
+    check_given_pages(huge, 2 << 20, 0);
+}
+
+/* Nobody need have touched it before. */
+static void check_untouched(void)
+{
+    uint64_t offset;
+    unsigned char *mapped = map_holes("/dev/shm", BYTES);
+    nanosleep(&(struct timespec){.tv_nsec = 30 * 1000 * 1000}, NULL);
+    CHECK(find(mapped, BYTES, &offset) != NULL);
+}
+
+MS_TEST(a_file_in_memory_that_nobody_has_touched_is_a_source)
+{
+    if (ms_test_is_watched())
+        ms_test_skip("an emulator hides which pages are a file's");
+    check_untouched();
+}
+
+/* Before Linux 5.14. */
+MS_TEST(without_a_call_that_touches_it_is_one_too)
+{
+    deny_with(SYS_madvise, 2, 22, EINVAL);
+    check_untouched();
 }

@@ -327,6 +327,55 @@ MS_TEST(a_store_after_the_copy_is_refused_where_writers_are_unknown)
     CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
+enum { IN_THE_OLD_MAPPING, IN_A_NEW_MAPPING };
+
+/* Another process, with the file mapped to store to since before the copy. It stores to a page when
+ * it is told to, and says when it has. */
+static void store_when_told(unsigned char *stored, const int *ends)
+{
+    unsigned char where;
+    while (read(ends[0], &where, 1) == 1) {
+        if (where == IN_A_NEW_MAPPING)
+            stored = map_to_store();
+        stored[5] ^= 1;
+        CHECK_EQ(write(ends[1], &where, 1), 1);
+    }
+    _exit(0);
+}
+
+static void store_there(const int *ends, unsigned char where)
+{
+    CHECK_EQ(write(ends[1], &where, 1), 1);
+    CHECK_EQ(read(ends[0], &where, 1), 1);
+}
+
+/* Where the kernel does not say who writes, its stores to pages that it had stored to before are
+ * not seen. Those in a new mapping are. A page beside an old one may be as old: the kernel keeps
+ * some together (large folios). */
+MS_TEST(a_store_of_another_process_to_an_old_page_is_not_seen)
+{
+    int here[2], there[2];
+    deny_leases();
+    make_file();
+    CHECK_EQ(pipe(here), 0);
+    CHECK_EQ(pipe(there), 0);
+    const pid_t child = fork();
+    const int childs_ends[] = {there[0], here[1]}, ends[] = {here[0], there[1]};
+    if (child == 0) {
+        close(there[1]);
+        store_when_told(map_to_store(), childs_ends);
+    }
+    store_there(ends, IN_THE_OLD_MAPPING);
+    nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    struct ms_source *source = find_first(map());
+    store_there(ends, IN_THE_OLD_MAPPING);
+    CHECK_EQ(read_source(source), CUDA_SUCCESS);
+    store_there(ends, IN_A_NEW_MAPPING);
+    CHECK_EQ(read_source(source), CUDA_ERROR_OPERATING_SYSTEM);
+    close(there[1]);
+    CHECK_EQ(waitpid(child, NULL, 0), child);
+}
+
 /* A page that was stored to stays so across mprotect, and changes no time any more. */
 MS_TEST(a_mapping_that_can_become_writable_counts)
 {

@@ -13,7 +13,7 @@ import os
 import warnings
 from typing import Any, Mapping, Protocol, Sequence, Union
 
-__all__ = ["Error", "Tensor", "is_loaded", "mark", "materialise", "name", "plan", "status", "unname"]
+__all__ = ["Error", "Tensor", "is_loaded", "materialise", "name", "plan", "status", "unname"]
 
 _OFF = b"METASHARD is off"
 _DTYPES = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
@@ -56,7 +56,6 @@ def _find() -> ctypes.CDLL | None:
     library.metashard_name.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p,
                                        ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint]
     library.metashard_unname.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
-    library.metashard_mark.argtypes = [ctypes.c_char_p]
     return library
 
 
@@ -141,11 +140,3 @@ def materialise() -> None:
     if _is_there():
         assert _library is not None
         _must(_library.metashard_materialise())
-
-
-def mark(name: str) -> None:
-    """For `metashard verify`: compares the content of all device memory here, too. `name`, of 1 to 100 characters, is for
-    its output. Everywhere else it does nothing."""
-    if _is_there():
-        assert _library is not None
-        _must(_library.metashard_mark(name.encode()))

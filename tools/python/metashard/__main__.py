@@ -7,7 +7,7 @@
 run     runs a command, and all that it starts, under MetaShard: metashard run -- torchrun train.py
 plan    makes, checks and explains sharding plans: metashard-plan(1)
 dump    shows what MetaShard did in a process: metashard-dump(1)
-verify  runs a command with and without MetaShard, and compares: metashard-verify(1)
+verify  runs a command, and compares what comes into its device memory: metashard-verify(1)
 path    prints the path of libmetashard.so, for LD_PRELOAD
 
 Each takes --help."""

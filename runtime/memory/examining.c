@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/examining.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "runtime/config/config.h"
+#include "runtime/memory/backing.h"
+#include "runtime/memory/order.h"
+
+/* What ms_hot.unexamined was when all that had passed was known to be over, and one more, of each
+ * device. 0: never. */
+static _Atomic uint64_t over[MS_MAX_DEVICES];
+
+/* An entry is free if its context is NULL. A process that has more contexts than these defers
+ * nothing. */
+enum { MAX_CONTEXTS = 64 };
+static struct {
+    _Atomic(CUcontext) context;
+    _Atomic CUdevice device;
+} contexts[MAX_CONTEXTS];
+static _Atomic bool are_too_many;
+
+static _Atomic uint64_t launches; /* that were not recorded, while something was deferred */
+
+static _Atomic bool is_expected; /* ms_examining_expect */
+
+static bool is_known(CUcontext context)
+{
+    int at = 0;
+    while (at < MAX_CONTEXTS && atomic_load(&contexts[at].context) != context)
+        at++;
+    return at < MAX_CONTEXTS;
+}
+
+void ms_examining_add_context(CUcontext context, CUdevice device)
+{
+    if (is_known(context))
+        return;
+    for (int at = 0; at < MAX_CONTEXTS; at++) {
+        CUcontext none = NULL;
+        if (atomic_compare_exchange_strong(&contexts[at].context, &none, context)) {
+            atomic_store(&contexts[at].device, device);
+            return;
+        }
+    }
+    atomic_store(&are_too_many, true);
+}
+
+void ms_examining_forget_context(CUcontext context)
+{
+    for (int at = 0; at < MAX_CONTEXTS; at++) {
+        CUcontext gone = context;
+        atomic_compare_exchange_strong(&contexts[at].context, &gone, NULL);
+    }
+}
+
+/* What a driver cannot tell counts as done. */
+static bool is_done(CUcontext context)
+{
+    const CUresult state = ms_context_poll(context);
+    return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static bool are_done(CUcontext current, CUdevice device)
+{
+    if (atomic_load(&are_too_many) || (!is_known(current) && !is_done(current)))
+        return false;
+    for (int at = 0; at < MAX_CONTEXTS; at++) {
+        const CUcontext context = atomic_load(&contexts[at].context);
+        if (context != NULL && ms_backing_is_reached(device, atomic_load(&contexts[at].device)) &&
+            !is_done(context))
+            return false;
+    }
+    return true;
+}
+
+static bool are_idle(CUcontext current, uint64_t ms)
+{
+    if (atomic_load(&are_too_many) || (!is_known(current) && !ms_context_ends_within(current, ms)))
+        return false;
+    for (int at = 0; at < MAX_CONTEXTS; at++) {
+        const CUcontext context = atomic_load(&contexts[at].context);
+        if (context != NULL && !ms_context_ends_within(context, ms))
+            return false;
+    }
+    return true;
+}
+
+void ms_examining_launched(void)
+{
+    atomic_fetch_add(&launches, 1);
+}
+
+/* As in order.c: after a wait without success the next one is short. */
+bool ms_examining_no_kernel(CUcontext current)
+{
+    static _Atomic bool in_vain;
+    static _Atomic uint64_t idle_after; /* launches, and one more; 0: never */
+    const uint64_t now = UINT64_C(1) + atomic_load(&launches) + atomic_load(&ms_hot.unexamined);
+    const bool is_counted = ms_defers_any(); /* until the end of it, which changes `now` */
+    if (is_counted && atomic_load(&idle_after) == now)
+        return true;
+    const bool is_idle = are_idle(current, atomic_load(&in_vain) ? 0 : ms_config.idle_ms);
+    atomic_store(&in_vain, !is_idle);
+    if (is_idle && is_counted)
+        atomic_store(&idle_after, now);
+    return is_idle;
+}
+
+void ms_examining_expect(void)
+{
+    atomic_store(&is_expected, true);
+}
+
+bool ms_examining_is_complete(CUcontext current, CUdevice device)
+{
+    if (!atomic_load(&is_expected))
+        return true;
+    const uint64_t now = UINT64_C(1) + atomic_load(&ms_hot.unexamined);
+    if (atomic_load(&over[device]) == now)
+        return true;
+    if (!are_done(current, device))
+        return false;
+    atomic_store(&over[device], now);
+    return true;
+}

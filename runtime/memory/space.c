@@ -1,0 +1,712 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/space.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/base/array.h"
+#include "runtime/base/lock.h"
+#include "runtime/base/log.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/examining.h"
+#include "runtime/memory/far_address.h"
+
+/* An allocation, beside the addresses that only its pointers can have: those of its guards, too. A
+ * search reads nothing else. Those of two allocations do not overlap. */
+struct place {
+    uint64_t begin, end;
+    struct ms_allocation *allocation;
+};
+
+static struct {
+    struct ms_lock lock;
+    pthread_cond_t released;
+    struct ms_sorted places; /* guarded by lock */
+    /* Reserved minus backed bytes, by device; changed when a claim ends. */
+    _Atomic int64_t unbacked_bytes[MS_MAX_DEVICES];
+    _Atomic uint64_t leftover_bytes;
+    _Atomic uint64_t live_bytes[MS_MAX_DEVICES], reserved_bytes[MS_MAX_DEVICES];
+    struct {
+        _Atomic uint64_t begin, end;
+    } bounds[MS_BOUNDS]; /* around all allocations and their guards */
+} space = {.lock = MS_LOCK_INIT(space),
+           .released = PTHREAD_COND_INITIALIZER,
+           .places = {.item_bytes = sizeof(struct place)}};
+
+MS_HOLDS(space.lock) static const struct place *place_locked(struct ms_position at)
+{
+    return ms_sorted_item(&space.places, at);
+}
+
+/* The first allocation whose upper guard ends behind address. */
+MS_HOLDS(space.lock) static struct ms_position reach_behind_locked(CUdeviceptr address)
+{
+    const struct ms_position at = ms_sorted_find(&space.places, address);
+    const struct place *place = place_locked(at);
+    return place != NULL && place->end <= address ? ms_sorted_next(&space.places, at) : at;
+}
+
+/* The first allocation that ends behind address. */
+MS_HOLDS(space.lock) static struct ms_position lower_bound_locked(CUdeviceptr address)
+{
+    const struct ms_position at = reach_behind_locked(address);
+    const struct place *place = place_locked(at);
+    if (place != NULL && place->allocation->address + place->allocation->bytes <= address)
+        return ms_sorted_next(&space.places, at);
+    return at;
+}
+
+MS_HOLDS(space.lock) static struct ms_allocation *next_locked(CUdeviceptr address)
+{
+    const struct place *place = place_locked(lower_bound_locked(address));
+    return place != NULL ? place->allocation : NULL;
+}
+
+MS_HOLDS(space.lock) static struct ms_allocation *find_locked(CUdeviceptr address)
+{
+    struct ms_allocation *allocation = next_locked(address);
+    return allocation != NULL && allocation->address <= address ? allocation : NULL;
+}
+
+MS_HOLDS(space.lock) static void count_unbacked_locked(struct ms_allocation *allocation)
+{
+    const size_t unbacked = allocation->backing.mapped_bytes - allocation->backing.backed_bytes;
+    atomic_fetch_add(&space.unbacked_bytes[allocation->device],
+                     (int64_t)unbacked - (int64_t)allocation->counted_unbacked);
+    allocation->counted_unbacked = unbacked;
+}
+
+static struct place place_of(struct ms_allocation *allocation)
+{
+    const struct ms_backing *backing = &allocation->backing;
+    const size_t guard = backing->is_programs ? 0 : backing->granule;
+    return (struct place){allocation->address - guard, allocation->address + backing->bytes + guard,
+                          allocation};
+}
+
+/* Of addresses that the program has reserved, its handles are counted. */
+static void count_promised(const struct ms_allocation *allocation, bool added)
+{
+    if (allocation->backing.is_programs)
+        return;
+    const uint64_t bytes = allocation->bytes, reserved = allocation->backing.bytes;
+    atomic_fetch_add(&space.live_bytes[allocation->device], added ? bytes : -bytes);
+    atomic_fetch_add(&space.reserved_bytes[allocation->device], added ? reserved : -reserved);
+}
+
+void ms_space_count_promised(CUdevice device, int64_t bytes)
+{
+    atomic_fetch_add(&space.live_bytes[device], (uint64_t)bytes);
+    atomic_fetch_add(&space.reserved_bytes[device], (uint64_t)bytes);
+}
+
+MS_HOLDS(space.lock)
+static void set_bound_locked(unsigned bound, const struct place *first, const struct place *last)
+{
+    atomic_store(&space.bounds[bound].begin, first != NULL ? first->begin : 0);
+    atomic_store(&space.bounds[bound].end, first != NULL ? last->end : 0);
+}
+
+MS_HOLDS(space.lock) static void set_bounds_locked(void)
+{
+    const struct ms_position far = lower_bound_locked(MS_FAR_ADDRESS);
+    const struct place *first = place_locked((struct ms_position){0, 0});
+    const struct place *first_far = place_locked(far);
+    const struct place *last_near = place_locked(ms_sorted_previous(&space.places, far));
+    set_bound_locked(MS_NEAR, first != first_far ? first : NULL, last_near);
+    set_bound_locked(MS_FAR, first_far, place_locked(ms_sorted_find(&space.places, UINT64_MAX)));
+}
+
+bool ms_space_add(struct ms_allocation *allocation)
+{
+    const struct place place = place_of(allocation);
+    ms_lock_take(&space.lock);
+    if (!ms_sorted_insert(&space.places, lower_bound_locked(allocation->address), &place, 1)) {
+        ms_lock_drop(&space.lock);
+        return false;
+    }
+    allocation->claimed = false;
+    allocation->counted_deferred = true;
+    allocation->counted_unbacked = 0;
+    count_unbacked_locked(allocation);
+    count_promised(allocation, true);
+    set_bounds_locked();
+    atomic_fetch_add(&ms_hot.owned, 1);
+    atomic_fetch_add(&ms_hot.deferred, 1);
+    ms_lock_drop(&space.lock);
+    return true;
+}
+
+void ms_space_remove(struct ms_allocation *allocation)
+{
+    ms_lock_take(&space.lock);
+    const struct ms_position at = lower_bound_locked(allocation->address);
+    const struct place *place = place_locked(at);
+    if (place == NULL || place->allocation != allocation)
+        ms_fatal("allocation 0x%llx is not in the index", allocation->address);
+    ms_sorted_remove(&space.places, at, 1);
+    count_promised(allocation, false);
+    set_bounds_locked();
+    atomic_fetch_sub(&space.unbacked_bytes[allocation->device],
+                     (int64_t)allocation->counted_unbacked);
+    atomic_fetch_sub(&space.leftover_bytes, allocation->leftover_bytes);
+    if (allocation->counted_deferred)
+        ms_examining_end();
+    atomic_fetch_sub(&ms_hot.owned, 1);
+    ms_claim_remove();
+    pthread_cond_broadcast(&space.released);
+    ms_lock_drop(&space.lock);
+}
+
+/* A forked child owns nothing, and a thread that it does not have may hold the lock (flags.h). */
+static bool is_empty(void)
+{
+    return !ms_owns_any();
+}
+
+static void set_claimed(struct ms_allocation *allocation)
+{
+    allocation->claimed = true;
+    ms_claim_add(allocation->address + allocation->bytes);
+}
+
+/* Waits until find(address) gives an unclaimed allocation, or none, and claims it. */
+MS_HOLDS(space.lock)
+static struct ms_allocation *claim_locked(struct ms_allocation *(*find)(CUdeviceptr),
+                                          CUdeviceptr address)
+{
+    struct ms_allocation *allocation;
+    while ((allocation = find(address)) != NULL && allocation->claimed)
+        pthread_cond_wait(&space.released, &space.lock.mutex);
+    if (allocation != NULL)
+        set_claimed(allocation);
+    return allocation;
+}
+
+struct ms_allocation *ms_space_claim(CUdeviceptr address)
+{
+    if (is_empty())
+        return NULL;
+    ms_claim_check(address);
+    ms_lock_take(&space.lock);
+    struct ms_allocation *allocation = claim_locked(find_locked, address);
+    ms_lock_drop(&space.lock);
+    return allocation;
+}
+
+struct ms_allocation *ms_space_try_claim(CUdeviceptr address)
+{
+    if (is_empty())
+        return NULL;
+    ms_lock_take(&space.lock);
+    struct ms_allocation *allocation = find_locked(address);
+    if (allocation != NULL && allocation->claimed)
+        allocation = NULL;
+    if (allocation != NULL)
+        set_claimed(allocation);
+    ms_lock_drop(&space.lock);
+    return allocation;
+}
+
+struct ms_allocation *ms_space_find_claimed(CUdeviceptr address)
+{
+    ms_lock_take(&space.lock);
+    struct ms_allocation *allocation = find_locked(address);
+    ms_lock_drop(&space.lock);
+    return allocation;
+}
+
+void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
+                        struct ms_allocation **b_out)
+{
+    *a_out = *b_out = NULL;
+    if (is_empty())
+        return;
+    ms_claim_check(a < b ? a : b);
+    ms_lock_take(&space.lock);
+    if (a > b) {
+        struct ms_allocation **swapped = a_out;
+        a_out = b_out;
+        b_out = swapped;
+        const CUdeviceptr low = b;
+        b = a;
+        a = low;
+    }
+    struct ms_allocation *first = claim_locked(find_locked, a);
+    *a_out = first;
+    /* Both addresses may lie in one allocation, which must not be claimed twice. */
+    *b_out = first != NULL && find_locked(b) == first ? first : claim_locked(find_locked, b);
+    ms_lock_drop(&space.lock);
+}
+
+/* --- blocks */
+
+struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_sorted *all = &allocation->blocks.all;
+    const struct ms_position at = ms_sorted_find(all, offset);
+    const struct ms_block *block = ms_sorted_item(all, at);
+    return block != NULL && block->end <= offset ? ms_sorted_next(all, at) : at;
+}
+
+struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset)
+{
+    return ms_sorted_item(&allocation->blocks.all, ms_space_find_block(allocation, offset));
+}
+
+struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_block *block = ms_space_block_behind(allocation, offset);
+    if (block == NULL || block->begin > offset)
+        return (struct ms_range){0, allocation->bytes};
+    return (struct ms_range){block->begin, block->end};
+}
+
+bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved || blocks->strayed)
+        return true;
+    struct ms_position at = ms_space_find_block(allocation, begin);
+    for (; begin < end; at = ms_sorted_next(&blocks->all, at)) {
+        const struct ms_block *block = ms_sorted_item(&blocks->all, at);
+        if (block == NULL || block->begin > begin)
+            return false;
+        begin = block->end;
+    }
+    return true;
+}
+
+bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    const struct ms_block block = {.begin = begin, .end = end};
+    ms_lock_take(&space.lock);
+    blocks->all.item_bytes = sizeof(block);
+    const bool is_added =
+        ms_sorted_insert(&blocks->all, ms_space_find_block(allocation, begin), &block, 1);
+    blocks->carved |= is_added;
+    ms_lock_drop(&space.lock);
+    return is_added;
+}
+
+bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    ms_lock_take(&space.lock);
+    const struct ms_position at = ms_space_find_block(allocation, begin);
+    struct ms_block *block = ms_sorted_item(&blocks->all, at);
+    const bool found = block != NULL && block->begin == begin;
+    if (found) {
+        *end_out = block->end;
+        ms_state_remove(&block->place);
+        ms_sorted_remove(&blocks->all, at, 1);
+    }
+    ms_lock_drop(&space.lock);
+    return found;
+}
+
+void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end)
+{
+    struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved || blocks->strayed)
+        return;
+    const struct ms_block *block = ms_space_block_behind(allocation, begin);
+    if (block != NULL && block->begin <= begin && end <= block->end)
+        return;
+    ms_lock_take(&space.lock);
+    blocks->strayed = true;
+    ms_lock_drop(&space.lock);
+}
+
+enum { BEFORE = 512 }; /* a pointer so little before a block may be meant for it */
+
+/* The blocks that a pointer at this offset may refer to, as one range, perhaps empty. */
+MS_HOLDS(space.lock)
+static struct ms_range find_pointed_locked(const struct ms_allocation *allocation, int64_t offset)
+{
+    const struct ms_blocks *blocks = &allocation->blocks;
+    if (!blocks->carved)
+        return (struct ms_range){.begin = 0, .end = allocation->bytes};
+    struct ms_range found = {0, 0};
+    struct ms_position at = ms_space_find_block(allocation, offset < 0 ? 0 : (size_t)offset);
+    for (const struct ms_block *block; (block = ms_sorted_item(&blocks->all, at)) != NULL &&
+                                       (int64_t)block->begin - offset <= BEFORE;
+         at = ms_sorted_next(&blocks->all, at)) {
+        found = (struct ms_range){found.end > 0 ? found.begin : block->begin, block->end};
+    }
+    if (found.end == 0 && blocks->strayed)
+        found.end = allocation->bytes;
+    return found;
+}
+
+/* --- mappings of the program */
+
+bool ms_space_put_mapping(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping)
+{
+    struct ms_backing *backing = &allocation->backing;
+    struct ms_program_mapping **all = &backing->mappings;
+    ms_lock_take(&space.lock);
+    const size_t at = ms_backing_mapping_behind(backing, mapping->begin);
+    const bool is_there = at < backing->mapping_count && (*all)[at].begin == mapping->begin;
+    const bool has_room =
+        is_there || MS_ARRAY_GROW(*all, backing->mapping_count, backing->mapping_capacity);
+    if (has_room && !is_there) {
+        memmove(&(*all)[at + 1], &(*all)[at], (backing->mapping_count - at) * sizeof(**all));
+        backing->mapping_count++;
+        backing->mapped_bytes += mapping->end - mapping->begin;
+    }
+    if (has_room)
+        (*all)[at] = *mapping;
+    ms_lock_drop(&space.lock);
+    return has_room;
+}
+
+void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin)
+{
+    struct ms_backing *backing = &allocation->backing;
+    ms_lock_take(&space.lock);
+    const size_t at = ms_backing_mapping_behind(backing, begin);
+    backing->mapped_bytes -= backing->mappings[at].end - begin;
+    backing->mapping_count--;
+    memmove(&backing->mappings[at], &backing->mappings[at + 1],
+            (backing->mapping_count - at) * sizeof(*backing->mappings));
+    ms_lock_drop(&space.lock);
+}
+
+bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes)
+{
+    const struct ms_backing *backing = &allocation->backing;
+    const size_t end = begin + bytes;
+    if (!backing->is_programs)
+        return true;
+    for (size_t at = ms_backing_mapping_behind(backing, begin); begin < end; at++) {
+        if (at == backing->mapping_count || backing->mappings[at].begin > begin ||
+            !backing->mappings[at].is_accessible)
+            return false;
+        begin = backing->mappings[at].end;
+    }
+    return true;
+}
+
+struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset)
+{
+    const struct ms_backing *backing = &allocation->backing;
+    const struct ms_program_mapping *all = backing->mappings;
+    size_t first = ms_backing_mapping_behind(backing, offset);
+    size_t last = first;
+    if (!backing->is_programs)
+        return (struct ms_range){0, allocation->bytes};
+    if (!ms_space_is_accessible(allocation, offset, 1))
+        return (struct ms_range){offset, offset};
+    while (first > 0 && all[first - 1].is_accessible && all[first - 1].end == all[first].begin)
+        first--;
+    while (last + 1 < backing->mapping_count && all[last + 1].is_accessible &&
+           all[last + 1].begin == all[last].end)
+        last++;
+    return (struct ms_range){all[first].begin, all[last].end};
+}
+
+/* --- looking up */
+
+struct ms_allocation *ms_space_claim_next(CUdeviceptr address)
+{
+    if (is_empty())
+        return NULL;
+    ms_claim_check(address);
+    ms_lock_take(&space.lock);
+    struct ms_allocation *allocation = claim_locked(next_locked, address);
+    ms_lock_drop(&space.lock);
+    return allocation;
+}
+
+bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out)
+{
+    *allocation_out = NULL;
+    if (is_empty())
+        return true;
+    ms_lock_take(&space.lock);
+    struct ms_allocation *allocation = next_locked(address);
+    const bool is_free = allocation == NULL || !allocation->claimed;
+    if (is_free && allocation != NULL)
+        set_claimed(allocation);
+    ms_lock_drop(&space.lock);
+    if (is_free)
+        *allocation_out = allocation;
+    return is_free;
+}
+
+void ms_space_unclaim(struct ms_allocation *allocation)
+{
+    const struct ms_lineage *lineage = &allocation->lineage;
+    const bool deferred =
+        lineage->resident_bytes + lineage->dead_bytes < ms_allocation_mapped_bytes(allocation);
+    ms_lock_take(&space.lock);
+    if (deferred != allocation->counted_deferred) {
+        if (deferred)
+            ms_examining_begin();
+        else
+            ms_examining_end();
+        allocation->counted_deferred = deferred;
+    }
+    count_unbacked_locked(allocation);
+    allocation->claimed = false;
+    ms_claim_remove();
+    pthread_cond_broadcast(&space.released);
+    ms_lock_drop(&space.lock);
+}
+
+static struct ms_allocation_facts facts_of(const struct ms_allocation *allocation)
+{
+    return (struct ms_allocation_facts){.address = allocation->address,
+                                        .bytes = allocation->bytes,
+                                        .context = allocation->context,
+                                        .device = allocation->device,
+                                        .id = allocation->id,
+                                        .is_programs = allocation->backing.is_programs,
+                                        .pool = ms_pool_handle(allocation->pool),
+                                        .is_transient = allocation->is_transient};
+}
+
+/* Copies the facts of what find(address) gives. */
+static bool copy_facts(struct ms_allocation *(*find)(CUdeviceptr), CUdeviceptr address,
+                       struct ms_allocation_facts *facts_out)
+{
+    if (is_empty())
+        return false;
+    ms_lock_take(&space.lock);
+    const struct ms_allocation *allocation = find(address);
+    if (allocation != NULL)
+        *facts_out = facts_of(allocation);
+    ms_lock_drop(&space.lock);
+    return allocation != NULL;
+}
+
+bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out)
+{
+    return copy_facts(find_locked, address, facts_out);
+}
+
+bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
+                           struct ms_allocation_facts *facts_out)
+{
+    if (is_empty())
+        return false;
+    ms_lock_take(&space.lock);
+    const struct ms_allocation *allocation = find_locked(address);
+    bool is_found = allocation != NULL && allocation->backing.is_programs;
+    if (is_found) {
+        const struct ms_backing *backing = &allocation->backing;
+        const size_t at = ms_backing_mapping_behind(backing, address - allocation->address);
+        is_found = at < backing->mapping_count &&
+                   backing->mappings[at].begin <= address - allocation->address;
+        if (is_found)
+            *mapping_out = backing->mappings[at];
+        *facts_out = facts_of(allocation);
+    }
+    ms_lock_drop(&space.lock);
+    return is_found;
+}
+
+bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out)
+{
+    return copy_facts(next_locked, address, facts_out);
+}
+
+void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS])
+{
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        bounds_out[i].begin = atomic_load_explicit(&space.bounds[i].begin, memory_order_relaxed);
+        bounds_out[i].end = atomic_load_explicit(&space.bounds[i].end, memory_order_relaxed);
+    }
+}
+
+bool ms_space_may_hold(CUdeviceptr address)
+{
+    struct ms_range bounds[MS_BOUNDS];
+    ms_space_bounds(bounds);
+    for (unsigned i = 0; i < MS_BOUNDS; i++) {
+        if (address >= bounds[i].begin && address < bounds[i].end)
+            return true;
+    }
+    return false;
+}
+
+/* The addresses around one that mean the same: those of the allocation at that position; or, if it
+ * is NULL, a gap before that position. */
+struct surroundings {
+    CUdeviceptr begin, end;
+    struct ms_position at;
+    const struct ms_allocation *allocation;
+};
+
+static bool is_first(struct ms_position at)
+{
+    return at.leaf == 0 && at.item == 0;
+}
+
+MS_HOLDS(space.lock) static const struct place *place_before_locked(struct ms_position at)
+{
+    return is_first(at) ? NULL : place_locked(ms_sorted_previous(&space.places, at));
+}
+
+/* The end of what lies before a position, and the begin of what lies there. */
+MS_HOLDS(space.lock) static CUdeviceptr end_before_locked(struct ms_position at)
+{
+    const struct place *before = place_before_locked(at);
+    return before != NULL ? before->end : 0;
+}
+
+MS_HOLDS(space.lock) static CUdeviceptr begin_from_locked(struct ms_position at)
+{
+    const struct place *place = place_locked(at);
+    return place != NULL ? place->begin : UINT64_MAX;
+}
+
+MS_HOLDS(space.lock) static struct surroundings find_surroundings_locked(CUdeviceptr address)
+{
+    const struct ms_position at = reach_behind_locked(address);
+    const struct place *place = place_locked(at);
+    if (place == NULL || place->begin > address)
+        return (struct surroundings){end_before_locked(at), begin_from_locked(at), at, NULL};
+    return (struct surroundings){place->begin, place->end, at, place->allocation};
+}
+
+bool ms_space_strays(CUdeviceptr address, size_t bytes)
+{
+    if (is_empty())
+        return false;
+    ms_lock_take(&space.lock);
+    const struct ms_allocation *found = find_surroundings_locked(address).allocation;
+    const bool strays = found != NULL && !found->backing.is_programs &&
+                        (address < found->address || address - found->address > found->bytes ||
+                         bytes > found->bytes - (address - found->address));
+    ms_lock_drop(&space.lock);
+    return strays;
+}
+
+MS_HOLDS(space.lock)
+static bool find_block_locked(CUdeviceptr pointer, const struct ms_allocation *allocation,
+                              struct ms_allocation_facts *facts_out)
+{
+    if (allocation == NULL || !allocation->counted_deferred)
+        return false;
+    const struct ms_range range =
+        find_pointed_locked(allocation, (int64_t)(pointer - allocation->address));
+    if (range.end == range.begin)
+        return false;
+    *facts_out = facts_of(allocation);
+    facts_out->address += range.begin;
+    facts_out->bytes = range.end - range.begin;
+    return true;
+}
+
+/* The addresses between the blocks around a pointer, or none. */
+MS_HOLDS(space.lock)
+static struct ms_range find_between_blocks_locked(const struct surroundings *near,
+                                                  CUdeviceptr pointer)
+{
+    const struct ms_allocation *allocation = near->allocation;
+    const struct ms_blocks *blocks = &allocation->blocks;
+    struct ms_range nothing = {near->begin, near->end};
+    if (!blocks->carved || blocks->strayed || pointer < allocation->address)
+        return (struct ms_range){0, 0};
+    const struct ms_position at = ms_space_find_block(allocation, pointer - allocation->address);
+    const struct ms_block *next = ms_sorted_item(&blocks->all, at);
+    const struct ms_block *before =
+        ms_sorted_item(&blocks->all, ms_sorted_previous(&blocks->all, at));
+    if (next != NULL)
+        nothing.end = allocation->address + next->begin - BEFORE;
+    if (before != NULL && before != next)
+        nothing.begin = allocation->address + before->end;
+    return nothing;
+}
+
+/* Addresses around a pointer that refer to nothing: in up to so many allocations on either side. */
+MS_HOLDS(space.lock)
+static struct ms_range find_nothing_locked(const struct surroundings *near, CUdeviceptr pointer,
+                                           size_t neighbours)
+{
+    if (near->allocation != NULL && near->allocation->counted_deferred)
+        return find_between_blocks_locked(near, pointer);
+    const struct ms_sorted *places = &space.places;
+    struct ms_position first = near->at, behind = first;
+    const struct place *place;
+    if (near->allocation != NULL)
+        behind = ms_sorted_next(places, behind);
+    for (size_t i = 0; i < neighbours && (place = place_before_locked(first)) != NULL &&
+                       !place->allocation->counted_deferred;
+         i++)
+        first = ms_sorted_previous(places, first);
+    for (size_t i = 0; i < neighbours && (place = place_locked(behind)) != NULL &&
+                       !place->allocation->counted_deferred;
+         i++)
+        behind = ms_sorted_next(places, behind);
+    return (struct ms_range){end_before_locked(first), begin_from_locked(behind)};
+}
+
+/* Pointers in a row mostly lie near each other. */
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
+                                 struct ms_range *nothing_out)
+{
+    size_t found = 0;
+    struct surroundings near = {0, 0, {0, 0}, NULL};
+    *nothing_out = (struct ms_range){0, 0};
+    if (is_empty())
+        return 0;
+    ms_lock_take(&space.lock);
+    for (size_t i = 0; i < count; i++) {
+        const CUdeviceptr pointer = pointers[i].pointer;
+        if (pointer < near.begin || pointer >= near.end)
+            near = find_surroundings_locked(pointer);
+        if (!find_block_locked(pointer, near.allocation, &pointers[found].block))
+            continue;
+        pointers[found].offset = pointers[i].offset;
+        pointers[found++].pointer = pointer;
+    }
+    if (count > 0)
+        *nothing_out = find_nothing_locked(&near, pointers[count - 1].pointer, neighbours);
+    ms_lock_drop(&space.lock);
+    return found;
+}
+
+bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out)
+{
+    struct ms_pointed one = {.pointer = pointer};
+    struct ms_range nothing;
+    const bool is_found = ms_space_find_all_pointed(&one, 1, 0, &nothing) == 1;
+    if (is_found)
+        *facts_out = one.block;
+    return is_found;
+}
+
+uint64_t ms_space_live_bytes(CUdevice device)
+{
+    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.live_bytes[device]) : 0;
+}
+
+uint64_t ms_space_reserved_bytes(CUdevice device)
+{
+    return device >= 0 && device < MS_MAX_DEVICES ? atomic_load(&space.reserved_bytes[device]) : 0;
+}
+
+void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes)
+{
+    atomic_fetch_add(&space.leftover_bytes, bytes - allocation->leftover_bytes);
+    allocation->leftover_bytes = bytes;
+}
+
+uint64_t ms_space_leftover_bytes(void)
+{
+    return atomic_load_explicit(&space.leftover_bytes, memory_order_relaxed);
+}
+
+uint64_t ms_space_unbacked_bytes(CUdevice device)
+{
+    if (device < 0 || device >= MS_MAX_DEVICES)
+        return 0;
+    const int64_t bytes = atomic_load(&space.unbacked_bytes[device]);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+}

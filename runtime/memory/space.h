@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The address space: an index of the allocations that the shim owns, and the claims on them.
+ *
+ * space.lock guards the index and the claim flags. It is never held across a driver call. A *claim*
+ * gives one thread an allocation and guards its lineage and backing. A claim may be held across the
+ * shim's own driver calls, none of which runs code of the program. A thread takes two claims only
+ * in the order of addresses (ms_space_claim_two). A thread that waits for a claim holds no
+ * lock but turns (docs/locking.md).
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/base/range.h"
+#include "runtime/base/sorted.h"
+#include "runtime/driver/driver.h"
+#include "runtime/memory/backing.h"
+#include "runtime/memory/lineage.h"
+#include "runtime/memory/pool.h"
+#include "runtime/state/state.h"
+
+/* A block: offsets in its allocation, and its record in the state page. */
+struct ms_block {
+    uint64_t begin, end;
+    struct ms_state_place place;
+    uint32_t unpublished; /* changes since it was published (publish.c) */
+};
+
+/* The blocks of a carved allocation: sorted, without overlap. */
+struct ms_blocks {
+    bool carved;          /* else the allocation is one block */
+    bool strayed;         /* the program has used bytes outside of all blocks */
+    struct ms_sorted all; /* struct ms_block */
+};
+
+/* What was last published of an allocation. */
+struct ms_published {
+    struct ms_state_place place;
+    uint64_t deferred_bytes, backed_bytes, live_bytes;
+};
+
+struct ms_allocation {
+    /* immutable after ms_space_add */
+    CUdeviceptr address;
+    size_t bytes; /* as the program asked */
+    CUcontext context;
+    uint64_t id;          /* unique in the process, never reused */
+    struct ms_pool *pool; /* that counts it; NULL: it is of cuMemAlloc */
+    CUdevice device;
+    bool is_transient; /* takes the place of what was freed: no sign of a program that loads */
+    /* guarded by space.lock */
+    bool claimed;
+    bool counted_deferred;   /* in ms_hot.deferred */
+    size_t counted_unbacked; /* in the device's unbacked bytes */
+
+    /* changed under the claim and space.lock, read under either */
+    struct ms_blocks blocks;
+
+    /* guarded by the claim */
+    struct ms_lineage lineage;
+    struct ms_backing backing;
+    struct ms_backing *shadow; /* METASHARD=verify: fill/shadow.h; owned; NULL: there is none */
+    struct ms_published published;
+    uint32_t reads;        /* number of times it was materialised for reading */
+    uint32_t changes;      /* number of times a block was taken or returned */
+    size_t leftover_bytes; /* bytes of returned blocks that still have memory */
+    size_t least_pieces;   /* a block in fewer pieces is left as it is (ms_bound_lineage) */
+    bool uncarvable;       /* was written before its first block was taken: it stays one block */
+    bool was_resident;     /* since a plan came, which then makes it so again (restore.h) */
+    bool keeps_dead;       /* a captured graph or an exported handle may use its dead bytes */
+
+    struct ms_allocation *next_delayed; /* delayed_free.h */
+    CUevent freed;                      /* after the program's uses; or NULL */
+    CUcontext freed_in; /* whose work may use it, if not its own context's; or NULL */
+};
+
+/* What it counts in its pool: whole granules; if it is smaller than one, units of 512 bytes. */
+static inline size_t ms_pooled_bytes(const struct ms_allocation *allocation)
+{
+    enum { UNIT = 512 };
+    return allocation->bytes < allocation->backing.granule
+               ? (allocation->bytes + UNIT - 1) / UNIT * UNIT
+               : allocation->backing.bytes;
+}
+
+/* What is immutable of an allocation. */
+struct ms_allocation_facts {
+    CUdeviceptr address;
+    size_t bytes;
+    CUcontext context;
+    CUdevice device;
+    uint64_t id;
+    bool is_programs; /* the program has reserved the addresses (backing.h) */
+    CUmemoryPool pool;
+    bool is_transient;
+};
+
+/*
+ * Adds the block [begin, end) to a claimed allocation, or removes the block that begins there.
+ * False if out of memory, or if there is no such block.
+ */
+bool ms_space_add_block(struct ms_allocation *allocation, size_t begin, size_t end);
+bool ms_space_remove_block(struct ms_allocation *allocation, size_t begin, size_t *end_out);
+
+/* A call of the program uses [begin, end) of a claimed allocation. */
+void ms_space_add_use(struct ms_allocation *allocation, size_t begin, size_t end);
+
+/*
+ * True if something of [begin, end) may be deferred: all of it lies in blocks, the allocation is
+ * one block, or the program uses what is in none.
+ */
+bool ms_space_is_in_blocks(const struct ms_allocation *allocation, size_t begin, size_t end);
+
+/* The block at an offset; if it lies in none, or there are none, the whole allocation. */
+struct ms_range ms_space_block_at(const struct ms_allocation *allocation, size_t offset);
+
+/* The first block that ends behind offset, or NULL; and its position. */
+struct ms_block *ms_space_block_behind(const struct ms_allocation *allocation, size_t offset);
+struct ms_position ms_space_find_block(const struct ms_allocation *allocation, size_t offset);
+
+/*
+ * The mappings of a claimed allocation at addresses that the program has reserved (backing.h).
+ * ms_space_put_mapping adds one, or changes the one that begins there; false if out of memory.
+ */
+bool ms_space_put_mapping(struct ms_allocation *allocation,
+                          const struct ms_program_mapping *mapping);
+void ms_space_drop_mapping(struct ms_allocation *allocation, size_t begin);
+
+/* The mapping that contains address, and its allocation. False if there is none. */
+bool ms_space_find_mapping(CUdeviceptr address, struct ms_program_mapping *mapping_out,
+                           struct ms_allocation_facts *facts_out);
+
+/* True if the program may use all of the range, which may lie in several mappings, of a claimed
+ * allocation. */
+bool ms_space_is_accessible(const struct ms_allocation *allocation, size_t begin, size_t bytes);
+
+/* All that the program may use around an offset without a gap. Empty if it may not use that. */
+struct ms_range ms_space_accessible_around(const struct ms_allocation *allocation, size_t offset);
+
+/* Memory of the device that was promised to the program without an allocation. */
+void ms_space_count_promised(CUdevice device, int64_t bytes);
+
+/* Bytes of an allocation that have memory, or may get some. */
+static inline size_t ms_allocation_mapped_bytes(const struct ms_allocation *allocation)
+{
+    return allocation->bytes - allocation->lineage.kind_bytes[MS_UNMAPPED];
+}
+
+/* Adds the allocation to the index, unclaimed. If out of memory: false, and the caller still owns
+ * it. */
+bool ms_space_add(struct ms_allocation *allocation);
+
+/* Removes a claimed allocation from the index. The caller then owns it. */
+void ms_space_remove(struct ms_allocation *allocation);
+
+/* Waits for other threads, then claims the allocation that contains address. NULL if there is
+ * none. */
+struct ms_allocation *ms_space_claim(CUdeviceptr address);
+
+/* The same without waiting: NULL also if another thread has claimed it. */
+struct ms_allocation *ms_space_try_claim(CUdeviceptr address);
+
+/* The allocation that contains address, or NULL. If it is one that the caller has claimed, it may
+ * be used. */
+struct ms_allocation *ms_space_find_claimed(CUdeviceptr address);
+
+/* Claims the allocations that contain two addresses. Both may be the same one, each may be NULL. */
+void ms_space_claim_two(CUdeviceptr a, CUdeviceptr b, struct ms_allocation **a_out,
+                        struct ms_allocation **b_out);
+
+/* Claims the first allocation at or after address, or returns NULL. For walks. */
+struct ms_allocation *ms_space_claim_next(CUdeviceptr address);
+
+/* The same without waiting: false if another thread has claimed it. */
+bool ms_space_try_claim_next(CUdeviceptr address, struct ms_allocation **allocation_out);
+
+/* For walks over all: ends the claim on `before`, and claims the next allocation above it. Begins
+ * with NULL and ends with NULL. */
+struct ms_allocation *ms_space_claim_after(struct ms_allocation *before);
+
+/* Publishes what has changed, then ends the claim (claim.c). allocation may be NULL. */
+void ms_space_release(struct ms_allocation *allocation);
+
+/* Ends a claim without publishing: counts the allocation as deferred or not. */
+void ms_space_unclaim(struct ms_allocation *allocation);
+
+/* Copies the facts of the allocation that contains address. False if there is none. */
+bool ms_space_look_up(CUdeviceptr address, struct ms_allocation_facts *facts_out);
+
+/* The same for the first allocation that ends behind address. */
+bool ms_space_first_behind(CUdeviceptr address, struct ms_allocation_facts *facts_out);
+
+/*
+ * Two ranges of addresses, near and far ones (addresses.h), that contain all allocations with their
+ * guards; empty if there are none. May be out of date while another thread adds or removes an
+ * allocation: the program must order that with its uses of the address.
+ */
+enum { MS_NEAR, MS_FAR, MS_BOUNDS };
+void ms_space_bounds(struct ms_range bounds_out[MS_BOUNDS]);
+
+/* True if the address lies within these bounds. Takes no lock. */
+bool ms_space_may_hold(CUdeviceptr address);
+
+/* True if the range begins in the shim's reservation for an allocation but does not lie in the
+ * allocation. */
+bool ms_space_strays(CUdeviceptr address, size_t bytes);
+
+/*
+ * The blocks that pointers refer to. A pointer may lie a little before its block, or in the guards
+ * of an allocation that is one block. A pointer to dead bytes refers to nothing, because padding of
+ * parameters holds stale addresses; but if the program has used dead bytes of the allocation, it
+ * refers to the whole allocation. Keeps those that refer to something of which a part is deferred,
+ * in their order, and returns their number. No pointer into *nothing_out refers to such a thing:
+ * a range around the last one, over up to so many neighbouring allocations on either side. It is
+ * empty if it does not end behind its begin.
+ */
+struct ms_pointed {
+    size_t offset; /* the caller's */
+    CUdeviceptr pointer;
+    struct ms_allocation_facts block;
+};
+size_t ms_space_find_all_pointed(struct ms_pointed *pointers, size_t count, size_t neighbours,
+                                 struct ms_range *nothing_out);
+
+/* The same for one pointer: true if it is kept. */
+bool ms_space_find_pointed(CUdeviceptr pointer, struct ms_allocation_facts *facts_out);
+
+/* Sets a claimed allocation's leftover_bytes; and the sum over all allocations. */
+void ms_space_set_leftover(struct ms_allocation *allocation, size_t bytes);
+uint64_t ms_space_leftover_bytes(void);
+
+/* Bytes of the device's allocations, as the program asked. */
+uint64_t ms_space_live_bytes(CUdevice device);
+
+/* The same in whole granules: the memory that they would take if all were backed. */
+uint64_t ms_space_reserved_bytes(CUdevice device);
+
+/* Bytes of the device's allocations that are not backed. */
+uint64_t ms_space_unbacked_bytes(CUdevice device);

@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies and sets. Each row of a macro is an entry point: the macro says what such a call writes
+ * and reads (movement.h), MOVEMENT does what is the same for all. The per-thread twin of an entry
+ * (_ptds, _ptsz) has the other default stream.
+ */
+#include <string.h>
+
+#include "runtime/base/heap.h"
+#include "runtime/calls/movement.h"
+#include "runtime/fill/evict.h"
+#include "shim/newer.h"
+#include "shim/quick.h"
+#include "shim/stream.h"
+
+/* `entry_kind` is SYNC or ASYNC (stream.h). `nowhere` are the arguments of a call that strays,
+ * `said` is its struct ms_movement. Where nothing is deferred that never gets into memory. */
+#define MOVEMENT(symbol, entry_kind, parameters, arguments, nowhere, said)                      \
+    MS_QUICK_COPY(symbol, entry_kind##_PARAMETERS parameters, entry_kind##_ARGUMENTS arguments) \
+    {                                                                                           \
+        bool is_held = false;                                                                   \
+        CUresult result;                                                                        \
+        enum ms_verdict verdict;                                                                \
+        if (ms_defers_any()) {                                                                  \
+            const struct ms_movement movement = said;                                           \
+            verdict = ms_movement_begin(&movement, &is_held, &result);                          \
+        } else {                                                                                \
+            const struct ms_movement movement = said;                                           \
+            verdict = ms_movement_pass(&movement);                                              \
+        }                                                                                       \
+        if (verdict == MS_ANSWERED)                                                             \
+            return result;                                                                      \
+        if (verdict == MS_STRAYS)                                                               \
+            return MS_REAL(symbol) entry_kind##_ARGUMENTS nowhere;                              \
+        result = MS_REAL(symbol) entry_kind##_ARGUMENTS arguments;                              \
+        if (is_held)                                                                            \
+            ms_read_end();                                                                      \
+        return result;                                                                          \
+    }
+
+/* With the stream of the call. */
+#define SAID(entry_kind, default_stream, ...) \
+    ((struct ms_movement){                    \
+        .stream = entry_kind##_STREAM(default_stream), .waits = entry_kind##_WAITS, __VA_ARGS__})
+
+/* --- one row each */
+
+#define FROM_HOST(symbol, entry_kind, default_stream)                                            \
+    MOVEMENT(symbol, entry_kind, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount), \
+             (dstDevice, srcHost, ByteCount), (MS_NOWHERE, srcHost, ByteCount),                  \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_FROM_HOST, .width = ByteCount,     \
+                  .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice),                   \
+                  .from = ms_side_of_host(srcHost)))
+FROM_HOST(cuMemcpyHtoD_v2, SYNC, CU_STREAM_LEGACY)
+FROM_HOST(cuMemcpyHtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+FROM_HOST(cuMemcpyHtoDAsync_v2, ASYNC, CU_STREAM_LEGACY)
+FROM_HOST(cuMemcpyHtoDAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+
+#define ON_DEVICE(symbol, entry_kind, default_stream)                                              \
+    MOVEMENT(symbol, entry_kind, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), \
+             (dstDevice, srcDevice, ByteCount), (MS_NOWHERE, srcDevice, ByteCount),                \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_ON_DEVICE, .width = ByteCount,       \
+                  .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice),                     \
+                  .from = ms_side_of_device(srcDevice)))
+ON_DEVICE(cuMemcpyDtoD_v2, SYNC, CU_STREAM_LEGACY)
+ON_DEVICE(cuMemcpyDtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+ON_DEVICE(cuMemcpyDtoDAsync_v2, ASYNC, CU_STREAM_LEGACY)
+ON_DEVICE(cuMemcpyDtoDAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+
+#define TO_HOST(symbol, entry_kind, default_stream)                                        \
+    MOVEMENT(symbol, entry_kind, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), \
+             (dstHost, srcDevice, ByteCount), (dstHost, MS_NOWHERE, ByteCount),            \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_TO_HOST, .width = ByteCount, \
+                  .height = 1, .depth = 1, .to = ms_side_of_host(dstHost),                 \
+                  .from = ms_side_of_device(srcDevice)))
+TO_HOST(cuMemcpyDtoH_v2, SYNC, CU_STREAM_LEGACY)
+TO_HOST(cuMemcpyDtoH_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+TO_HOST(cuMemcpyDtoHAsync_v2, ASYNC, CU_STREAM_LEGACY)
+TO_HOST(cuMemcpyDtoHAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+
+#define ANY(symbol, entry_kind, default_stream)                                        \
+    MOVEMENT(symbol, entry_kind, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), \
+             (dst, src, ByteCount), (MS_NOWHERE, src, ByteCount),                      \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_ANY, .width = ByteCount, \
+                  .height = 1, .depth = 1, .to = ms_side_of_device(dst),               \
+                  .from = ms_side_of_device(src)))
+ANY(cuMemcpy, SYNC, CU_STREAM_LEGACY)
+ANY(cuMemcpy_ptds, SYNC, CU_STREAM_PER_THREAD)
+ANY(cuMemcpyAsync, ASYNC, CU_STREAM_LEGACY)
+ANY(cuMemcpyAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+
+/* True if the driver would take them, and they ask for nothing but an order of reading the source:
+ * to read it now, on a stream that does not wait, is any of the three. */
+static bool is_plain(const CUmemcpyAttributes *attributes, CUstream stream)
+{
+    return attributes != NULL && stream != CU_STREAM_LEGACY && attributes->flags == 0 &&
+           attributes->srcAccessOrder >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM &&
+           attributes->srcAccessOrder <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY &&
+           attributes->srcLocHint.type == CU_MEM_LOCATION_TYPE_INVALID &&
+           attributes->dstLocHint.type == CU_MEM_LOCATION_TYPE_INVALID;
+}
+
+/* As cuMemcpyAsync. With other attributes it is not modelled. */
+#define WITH_ATTRIBUTES(symbol, entry_kind, default_stream)                               \
+    MOVEMENT(symbol, entry_kind,                                                          \
+             (CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes * attr),  \
+             (dst, src, size, attr), (MS_NOWHERE, src, size, attr),                       \
+             SAID(entry_kind, default_stream,                                             \
+                  .kind = is_plain(attr, ASYNC_STREAM(default_stream)) ? MS_COPY_ANY      \
+                                                                       : MS_COPY_UNKNOWN, \
+                  .width = size, .height = 1, .depth = 1, .to = ms_side_of_device(dst),   \
+                  .from = ms_side_of_device(src)))
+WITH_ATTRIBUTES(cuMemcpyWithAttributesAsync, ASYNC, CU_STREAM_LEGACY)
+WITH_ATTRIBUTES(cuMemcpyWithAttributesAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+
+#define PEER(symbol, entry_kind, default_stream)                                       \
+    MOVEMENT(symbol, entry_kind,                                                       \
+             (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,      \
+              CUcontext srcContext, size_t ByteCount),                                 \
+             (dstDevice, dstContext, srcDevice, srcContext, ByteCount),                \
+             (MS_NOWHERE, dstContext, srcDevice, srcContext, ByteCount),               \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount, \
+                  .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice),         \
+                  .from = ms_side_of_device(srcDevice)))
+PEER(cuMemcpyPeer, SYNC, CU_STREAM_LEGACY)
+PEER(cuMemcpyPeer_ptds, SYNC, CU_STREAM_PER_THREAD)
+PEER(cuMemcpyPeerAsync, ASYNC, CU_STREAM_LEGACY)
+PEER(cuMemcpyPeerAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+
+/* --- rows in planes. A copy that strays gets MS_NOWHERE as its destination. */
+
+#define NOWHERE(type)                              \
+    static type nowhere_##type(type copy)          \
+    {                                              \
+        copy.dstMemoryType = CU_MEMORYTYPE_DEVICE; \
+        copy.dstDevice = MS_NOWHERE;               \
+        copy.dstXInBytes = copy.dstY = 0;          \
+        return copy;                               \
+    }
+NOWHERE(CUDA_MEMCPY2D)
+NOWHERE(CUDA_MEMCPY3D)
+NOWHERE(CUDA_MEMCPY3D_PEER)
+
+#define SHAPED(symbol, entry_kind, default_stream, type, movement_of)                              \
+    MOVEMENT(symbol, entry_kind, (const type *pCopy), (pCopy), ((type[]){nowhere_##type(*pCopy)}), \
+             movement_of(pCopy, entry_kind##_STREAM(default_stream)))
+SHAPED(cuMemcpy2D_v2, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY2D, ms_movement_of_plane)
+SHAPED(cuMemcpy2D_v2_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY2D, ms_movement_of_plane)
+SHAPED(cuMemcpy2DUnaligned_v2, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY2D, ms_movement_of_plane)
+SHAPED(cuMemcpy2DUnaligned_v2_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY2D, ms_movement_of_plane)
+SHAPED(cuMemcpy2DAsync_v2, ASYNC, CU_STREAM_LEGACY, CUDA_MEMCPY2D, ms_movement_of_plane)
+SHAPED(cuMemcpy2DAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY2D, ms_movement_of_plane)
+SHAPED(cuMemcpy3D_v2, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D, ms_movement_of_box)
+SHAPED(cuMemcpy3D_v2_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D, ms_movement_of_box)
+SHAPED(cuMemcpy3DAsync_v2, ASYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D, ms_movement_of_box)
+SHAPED(cuMemcpy3DAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D, ms_movement_of_box)
+SHAPED(cuMemcpy3DPeer, SYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
+SHAPED(cuMemcpy3DPeer_ptds, SYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
+SHAPED(cuMemcpy3DPeerAsync, ASYNC, CU_STREAM_LEGACY, CUDA_MEMCPY3D_PEER, ms_movement_of_peers)
+SHAPED(cuMemcpy3DPeerAsync_ptsz, ASYNC, CU_STREAM_PER_THREAD, CUDA_MEMCPY3D_PEER,
+       ms_movement_of_peers)
+
+/* --- from and to arrays, which are never deferred */
+
+#define TO_ARRAY(symbol, entry_kind, default_stream)                                        \
+    MOVEMENT(symbol, entry_kind,                                                            \
+             (CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount), \
+             (dstArray, dstOffset, srcDevice, ByteCount),                                   \
+             (dstArray, dstOffset, MS_NOWHERE, ByteCount),                                  \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount,      \
+                  .height = 1, .depth = 1, .from = ms_side_of_device(srcDevice)))
+TO_ARRAY(cuMemcpyDtoA_v2, SYNC, CU_STREAM_LEGACY)
+TO_ARRAY(cuMemcpyDtoA_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+
+#define FROM_ARRAY(symbol, entry_kind, default_stream)                                      \
+    MOVEMENT(symbol, entry_kind,                                                            \
+             (CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount), \
+             (dstDevice, srcArray, srcOffset, ByteCount),                                   \
+             (MS_NOWHERE, srcArray, srcOffset, ByteCount),                                  \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount,      \
+                  .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice)))
+FROM_ARRAY(cuMemcpyAtoD_v2, SYNC, CU_STREAM_LEGACY)
+FROM_ARRAY(cuMemcpyAtoD_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+
+#define HOST_TO_ARRAY(symbol, entry_kind, default_stream)                                          \
+    MOVEMENT(symbol, entry_kind,                                                                   \
+             (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),          \
+             (dstArray, dstOffset, srcHost, ByteCount), (dstArray, dstOffset, srcHost, ByteCount), \
+             SAID(entry_kind, default_stream, .kind = MS_COPY_BOX, .width = ByteCount,             \
+                  .height = 1, .depth = 1, .from = ms_side_of_host(srcHost)))
+HOST_TO_ARRAY(cuMemcpyHtoA_v2, SYNC, CU_STREAM_LEGACY)
+HOST_TO_ARRAY(cuMemcpyHtoA_v2_ptds, SYNC, CU_STREAM_PER_THREAD)
+HOST_TO_ARRAY(cuMemcpyHtoAAsync_v2, ASYNC, CU_STREAM_LEGACY)
+HOST_TO_ARRAY(cuMemcpyHtoAAsync_v2_ptsz, ASYNC, CU_STREAM_PER_THREAD)
+
+/* --- sets */
+
+#define SET(symbol, entry_kind, default_stream, integer)                                  \
+    MOVEMENT(symbol, entry_kind, (CUdeviceptr dstDevice, integer element, size_t N),      \
+             (dstDevice, element, N), (MS_NOWHERE, element, N),                           \
+             SAID(entry_kind, default_stream, .kind = MS_SET, .value = element,           \
+                  .element = sizeof(integer), .width = ms_side_bytes(N, sizeof(integer)), \
+                  .height = 1, .depth = 1, .to = ms_side_of_device(dstDevice)))
+SET(cuMemsetD8_v2, SYNC, CU_STREAM_LEGACY, unsigned char)
+SET(cuMemsetD8_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned char)
+SET(cuMemsetD8Async, ASYNC, CU_STREAM_LEGACY, unsigned char)
+SET(cuMemsetD8Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned char)
+SET(cuMemsetD16_v2, SYNC, CU_STREAM_LEGACY, unsigned short)
+SET(cuMemsetD16_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned short)
+SET(cuMemsetD16Async, ASYNC, CU_STREAM_LEGACY, unsigned short)
+SET(cuMemsetD16Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned short)
+SET(cuMemsetD32_v2, SYNC, CU_STREAM_LEGACY, unsigned int)
+SET(cuMemsetD32_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned int)
+SET(cuMemsetD32Async, ASYNC, CU_STREAM_LEGACY, unsigned int)
+SET(cuMemsetD32Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned int)
+
+#define SET_ROWS(symbol, entry_kind, default_stream, integer)                                 \
+    MOVEMENT(symbol, entry_kind,                                                              \
+             (CUdeviceptr dstDevice, size_t dstPitch, integer element, size_t Width,          \
+              size_t Height),                                                                 \
+             (dstDevice, dstPitch, element, Width, Height),                                   \
+             (MS_NOWHERE, dstPitch, element, Width, Height),                                  \
+             SAID(entry_kind, default_stream, .kind = MS_SET_ROWS, .value = element,          \
+                  .element = sizeof(integer), .width = ms_side_bytes(Width, sizeof(integer)), \
+                  .height = Height, .depth = 1,                                               \
+                  .to = {.type = CU_MEMORYTYPE_DEVICE, .begin = dstDevice, .pitch = dstPitch}))
+SET_ROWS(cuMemsetD2D8_v2, SYNC, CU_STREAM_LEGACY, unsigned char)
+SET_ROWS(cuMemsetD2D8_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned char)
+SET_ROWS(cuMemsetD2D8Async, ASYNC, CU_STREAM_LEGACY, unsigned char)
+SET_ROWS(cuMemsetD2D8Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned char)
+SET_ROWS(cuMemsetD2D16_v2, SYNC, CU_STREAM_LEGACY, unsigned short)
+SET_ROWS(cuMemsetD2D16_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned short)
+SET_ROWS(cuMemsetD2D16Async, ASYNC, CU_STREAM_LEGACY, unsigned short)
+SET_ROWS(cuMemsetD2D16Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned short)
+SET_ROWS(cuMemsetD2D32_v2, SYNC, CU_STREAM_LEGACY, unsigned int)
+SET_ROWS(cuMemsetD2D32_v2_ptds, SYNC, CU_STREAM_PER_THREAD, unsigned int)
+SET_ROWS(cuMemsetD2D32Async, ASYNC, CU_STREAM_LEGACY, unsigned int)
+SET_ROWS(cuMemsetD2D32Async_ptsz, ASYNC, CU_STREAM_PER_THREAD, unsigned int)
+
+/* --- batches. Each copy is made real by itself; one that strays gets MS_NOWHERE as its
+ * destination, and the driver says which it was. */
+
+struct batch {
+    CUdeviceptr *to, *from;
+    size_t *sizes, count;
+    CUmemcpyAttributes *attributes;
+    size_t *indices, attribute_count; /* of the first copy that has each */
+};
+
+/* Not modelled: attributes of no copy, or of a copy that asks for more than an order. */
+static enum ms_movement_kind kind_in(const struct batch *batch, size_t i, CUstream stream)
+{
+    size_t count = 0;
+    while (batch->attributes != NULL && batch->indices != NULL && count < batch->attribute_count &&
+           batch->indices[count] <= i)
+        count++;
+    return count > 0 && is_plain(&batch->attributes[count - 1], stream) ? MS_COPY_BOX
+                                                                        : MS_COPY_UNKNOWN;
+}
+
+/* *copy_out: a copy of `count` elements of the program's array, if there is none yet. */
+static bool copy_array(const void *array, size_t count, size_t element_bytes, void **copy_out)
+{
+    if (*copy_out != NULL)
+        return true;
+    *copy_out = ms_heap_alloc(count * element_bytes);
+    if (*copy_out != NULL)
+        memcpy(*copy_out, array, count * element_bytes);
+    return *copy_out != NULL;
+}
+
+/* *bounded_out: the destinations, if one of them strays; the caller's, for ms_heap_free. */
+static CUresult begin_batch(const struct batch *batch, CUstream stream, void **bounded_out)
+{
+    bool is_held; /* nothing is: all is made real */
+    CUresult result = CUDA_SUCCESS;
+    *bounded_out = NULL;
+    if (batch->to == NULL || batch->from == NULL || batch->sizes == NULL)
+        return ms_movement_seal();
+    for (size_t i = 0; i < batch->count; i++) {
+        const struct ms_movement movement = {
+            .kind = kind_in(batch, i, stream),
+            .width = batch->sizes[i],
+            .height = 1,
+            .depth = 1,
+            .to = {.type = CU_MEMORYTYPE_UNIFIED, .begin = batch->to[i]},
+            .from = {.type = CU_MEMORYTYPE_UNIFIED, .begin = batch->from[i]},
+            .stream = stream};
+        const enum ms_verdict verdict = ms_movement_begin(&movement, &is_held, &result);
+        if (verdict == MS_ANSWERED)
+            return result;
+        if (verdict == MS_FORWARD)
+            continue;
+        if (!copy_array(batch->to, batch->count, sizeof(*batch->to), bounded_out))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        ((CUdeviceptr *)*bounded_out)[i] = MS_NOWHERE;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* For entries with and without failIdx. */
+#define UNPACK(...) __VA_ARGS__
+#define BATCH(symbol, default_stream, more_parameters, more)                                      \
+    MS_QUICK_COPY(symbol,                                                                         \
+                  (CUdeviceptr * dsts, CUdeviceptr * srcs, size_t * sizes, size_t count,          \
+                   CUmemcpyAttributes * attrs, size_t * attrsIdxs, size_t numAttrs,               \
+                   UNPACK more_parameters),                                                       \
+                  (dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, UNPACK more))            \
+    {                                                                                             \
+        void *bounded;                                                                            \
+        const struct batch batch = {dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs};        \
+        CUresult result = begin_batch(&batch, ms_stream(hStream, default_stream), &bounded);      \
+        if (result == CUDA_SUCCESS)                                                               \
+            result = MS_REAL(symbol)(bounded != NULL ? bounded : dsts, srcs, sizes, count, attrs, \
+                                     attrsIdxs, numAttrs, UNPACK more);                           \
+        ms_heap_free(bounded);                                                                    \
+        return result;                                                                            \
+    }
+BATCH(cuMemcpyBatchAsync, CU_STREAM_LEGACY, (size_t * failIdx, CUstream hStream),
+      (failIdx, hStream))
+BATCH(cuMemcpyBatchAsync_ptsz, CU_STREAM_PER_THREAD, (size_t * failIdx, CUstream hStream),
+      (failIdx, hStream))
+BATCH(cuMemcpyBatchAsync_v2, CU_STREAM_LEGACY, (CUstream hStream), (hStream))
+BATCH(cuMemcpyBatchAsync_v2_ptsz, CU_STREAM_PER_THREAD, (CUstream hStream), (hStream))
+
+/* --- boxes of a batch: where a side is an array, lengths count its elements, else bytes */
+
+/* Of compressed and planar formats nothing is known: 1. */
+static size_t channel_bytes(CUarray_format format)
+{
+    switch ((int)format) {
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+    case CU_AD_FORMAT_UNORM_INT16X1:
+    case CU_AD_FORMAT_UNORM_INT16X2:
+    case CU_AD_FORMAT_UNORM_INT16X4:
+    case CU_AD_FORMAT_SNORM_INT16X1:
+    case CU_AD_FORMAT_SNORM_INT16X2:
+    case CU_AD_FORMAT_SNORM_INT16X4:
+        return 2;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+        return 4;
+    default:
+        return 1;
+    }
+}
+
+static bool is_known(CUarray_format format)
+{
+    return format <= CU_AD_FORMAT_FLOAT ||
+           (format >= CU_AD_FORMAT_UNORM_INT8X1 && format <= CU_AD_FORMAT_SNORM_INT16X4);
+}
+
+/* 0: this side does not say. */
+static size_t element_of(const CUmemcpy3DOperand *operand)
+{
+    CUDA_ARRAY3D_DESCRIPTOR array;
+    if (operand->type != CU_MEMCPY_OPERAND_TYPE_ARRAY ||
+        MS_REAL(cuArray3DGetDescriptor_v2)(&array, operand->op.array.array) != CUDA_SUCCESS)
+        return 0;
+    return is_known(array.Format) ? channel_bytes(array.Format) * array.NumChannels : 1;
+}
+
+static size_t element_bytes(const CUDA_MEMCPY3D_BATCH_OP *copy)
+{
+    const size_t element = element_of(&copy->src);
+    return element != 0 ? element : element_of(&copy->dst);
+}
+
+/* No length of a legal copy overflows. */
+static size_t in_bytes(size_t elements, size_t element)
+{
+    size_t bytes;
+    return __builtin_mul_overflow(elements, element != 0 ? element : 1, &bytes) ? SIZE_MAX : bytes;
+}
+
+static struct ms_side side_of_operand(const CUmemcpy3DOperand *operand,
+                                      const CUDA_MEMCPY3D_BATCH_OP *copy, size_t element)
+{
+    if (operand->type != CU_MEMCPY_OPERAND_TYPE_POINTER)
+        return (struct ms_side){.type = CU_MEMORYTYPE_ARRAY};
+    const size_t length =
+        operand->op.ptr.rowLength != 0 ? operand->op.ptr.rowLength : copy->extent.width;
+    const size_t lines =
+        operand->op.ptr.layerHeight != 0 ? operand->op.ptr.layerHeight : copy->extent.height;
+    const size_t pitch = in_bytes(length, element);
+    return (struct ms_side){.type = CU_MEMORYTYPE_UNIFIED,
+                            .begin = operand->op.ptr.ptr,
+                            .pitch = pitch,
+                            .slice = pitch * lines};
+}
+
+/* With an array it is not modelled. */
+static struct ms_movement movement_of_op(const CUDA_MEMCPY3D_BATCH_OP *copy, CUstream stream)
+{
+    const size_t element = element_bytes(copy);
+    struct ms_movement movement = {.kind = MS_COPY_UNKNOWN,
+                                   .width = in_bytes(copy->extent.width, element),
+                                   .height = copy->extent.height,
+                                   .depth = copy->extent.depth,
+                                   .to = side_of_operand(&copy->dst, copy, element),
+                                   .from = side_of_operand(&copy->src, copy, element),
+                                   .stream = stream};
+    if (movement.to.type == CU_MEMORYTYPE_UNIFIED && movement.from.type == CU_MEMORYTYPE_UNIFIED)
+        movement.kind = MS_COPY_BOX;
+    return movement;
+}
+
+/* As begin_batch. */
+static CUresult begin_boxes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count, CUstream stream,
+                            void **bounded_out)
+{
+    bool is_held;
+    CUresult result = CUDA_SUCCESS;
+    *bounded_out = NULL;
+    for (size_t i = 0; copies != NULL && i < count; i++) {
+        const struct ms_movement movement = movement_of_op(&copies[i], stream);
+        const enum ms_verdict verdict = ms_movement_begin(&movement, &is_held, &result);
+        if (verdict == MS_ANSWERED)
+            return result;
+        if (verdict == MS_FORWARD)
+            continue;
+        if (!copy_array(copies, count, sizeof(*copies), bounded_out))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        CUDA_MEMCPY3D_BATCH_OP *bounded = *bounded_out;
+        bounded[i].dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+        bounded[i].dst.op.ptr.ptr = MS_NOWHERE;
+    }
+    return CUDA_SUCCESS;
+}
+
+#define BOXES(symbol, default_stream, parameters, arguments, copies, count)           \
+    MS_QUICK_COPY(symbol, parameters, arguments)                                      \
+    {                                                                                 \
+        void *bounded;                                                                \
+        CUresult result =                                                             \
+            begin_boxes(copies, count, ms_stream(hStream, default_stream), &bounded); \
+        if (bounded != NULL)                                                          \
+            copies = bounded;                                                         \
+        if (result == CUDA_SUCCESS)                                                   \
+            result = MS_REAL(symbol) arguments;                                       \
+        ms_heap_free(bounded);                                                        \
+        return result;                                                                \
+    }
+BOXES(cuMemcpy3DBatchAsync, CU_STREAM_LEGACY,
+      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
+       CUstream hStream),
+      (numOps, opList, failIdx, flags, hStream), opList, numOps)
+BOXES(cuMemcpy3DBatchAsync_ptsz, CU_STREAM_PER_THREAD,
+      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
+       CUstream hStream),
+      (numOps, opList, failIdx, flags, hStream), opList, numOps)
+BOXES(cuMemcpy3DBatchAsync_v2, CU_STREAM_LEGACY,
+      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream),
+      (numOps, opList, flags, hStream), opList, numOps)
+BOXES(cuMemcpy3DBatchAsync_v2_ptsz, CU_STREAM_PER_THREAD,
+      (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags, CUstream hStream),
+      (numOps, opList, flags, hStream), opList, numOps)
+BOXES(cuMemcpy3DWithAttributesAsync, CU_STREAM_LEGACY,
+      (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream),
+      (op, flags, hStream), op, 1)
+BOXES(cuMemcpy3DWithAttributesAsync_ptsz, CU_STREAM_PER_THREAD,
+      (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream),
+      (op, flags, hStream), op, 1)

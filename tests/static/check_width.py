@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""check_width.py BUILD [--write | --list FIGURE]: how wide the doors between the runtime's files are.
+
+What is counted stands in MEANINGS, and how much there is in width.txt. It may only shrink: more is a fault, and so is a row
+that says more than there is. --write sets the rows to what is found, --list prints what is counted.
+"""
+import collections
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import check_structure  # noqa: E402
+
+LIMITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "width.txt")
+MEANINGS = {
+    "crossing": "functions of the runtime that another file of runtime or shim uses",
+    "one_user": "those of them that one file uses",
+    "rooms": "those that another folder uses",
+    "members": "uses of a mutable member of struct ms_allocation outside of runtime/memory/",
+    "strangers": "those that do not bear the name of their file",
+    "concerns": "calls of what CONCERNS has, outside of the file that defines it",
+}
+RECORD = os.path.join("runtime", "memory", "space.h")
+# What whoever writes an entry point or a kind of call has to remember.
+CONCERNS = {
+    "strays": r"ms_strays|ms_set_strays|ms_rows_stray|ms_space_strays|ms_bounds_\w+",
+    "gate": r"ms_order_add_gate\w*",
+    "payload": r"ms_access_payload\w*|ms_access_unowned|ms_late_payload\w*",
+    "may record": r"ms_order_\w*record\w*|ms_may_record\w*",
+    "claim": r"ms_space_(?:try_)?claim\w*|ms_space_release",
+    "use": r"ms_space_add_use",
+    "placement": r"ms_shard_query_placement",
+    "retry": r"ms_try_again|ms_try_bytes_again",
+    "hold": r"ms_read_begin|ms_read_end",
+    "why": r"ms_why_begin|ms_why_end",
+    "shadow": r"ms_shadow_\w+",
+    "window": r"ms_window_\w+",
+    "publish": r"ms_publish_\w+",
+    "capture": r"ms_is_capturing|ms_stream_is_capturing",
+    "transient": r"is_transient",
+    "is anything deferred": r"ms_defers_any",
+}
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+
+
+def is_ours(path):
+    return path.startswith(("runtime/", "shim/"))
+
+
+def users_of(references, sources):
+    """{(function, its file): files that use it}"""
+    users = collections.defaultdict(set)
+    for (begin, end), names in references.items():
+        if end.startswith("runtime/") and is_ours(begin):
+            for name in names:
+                users[name, end].add(begin)
+    return users
+
+
+def mutable_members(text):
+    """Of struct ms_allocation: what comes after its immutable part."""
+    body = re.search(r"struct ms_allocation \{(.*?)\n\};", text, re.S)[1]
+    after = COMMENT.sub("", body[body.index("/* guarded by space.lock */"):])
+    return set(re.findall(r"(\w+)(?:\[\w*\])?;", after))
+
+
+def bears_name(name, path):
+    """The prefix is the file, in singular or plural."""
+    stem = os.path.basename(path)[:-2]
+    return name.startswith((f"ms_{stem}", f"ms_{stem.rstrip('s')}_"))
+
+
+def find(build):
+    """{figure: what is counted}"""
+    references, sources = check_structure.read_references(build)
+    texts = {path: COMMENT.sub("", text) for path, text in check_structure.list_files().items() if is_ours(path)}
+    functions = {name for path, text in texts.items() if path.endswith(".c")
+                 for name in re.findall(r"^[a-z][\w \*]*?\b(\w+)\([^;]*?\)\s*\n\{", text, re.M)}
+    users = {key: files for key, files in users_of(references, sources).items() if key[0] in functions}
+    with open(os.path.join(check_structure.SOURCE, RECORD), encoding="utf-8") as file:
+        members = mutable_members(file.read())
+    member = re.compile(r"\b(?:allocation|to|from|other|in|out|part->allocation|evicted)->(%s)\b" % "|".join(sorted(members)))
+    concern = re.compile(r"\b(?:%s)\b" % "|".join(CONCERNS.values()))
+    owner = {name: path for name, path in users}
+    found = {
+        "crossing": [f"{path}: {name}" for name, path in sorted(users)],
+        "one_user": [f"{path}: {name}, of {min(files)}" for (name, path), files in sorted(users.items()) if len(files) == 1],
+        "rooms": [f"{path}: {name}" for (name, path), files in sorted(users.items())
+                  if {os.path.dirname(file) for file in files} != {os.path.dirname(path)}],
+        "strangers": [f"{path}: {name}" for name, path in sorted(users) if not bears_name(name, path)],
+        "members": [], "concerns": [],
+    }
+    for path, text in sorted(texts.items()):
+        if not path.endswith(".c"):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if not path.startswith("runtime/memory/"):
+                found["members"] += [f"{path}: {match[0]}" for match in member.finditer(line)]
+            found["concerns"] += [f"{path}: {match[0]}" for match in concern.finditer(line) if owner.get(match[0]) != path]
+    return found
+
+
+def read_limits():
+    with open(LIMITS, encoding="utf-8") as file:
+        rows = [line.split(None, 2) for line in file if line.strip() and not line.startswith("#")]
+    return {row[0]: int(row[1]) for row in rows}
+
+
+def write_limits(found):
+    with open(LIMITS, "w", encoding="utf-8") as file:
+        print("# How wide the doors between the runtime's files are. Made by tests/static/check_width.py --write.", file=file)
+        for name, meaning in MEANINGS.items():
+            print(f"{name:<10} {len(found[name]):>4}  {meaning}", file=file)
+
+
+def main():
+    build, options = sys.argv[1], sys.argv[2:]
+    found = find(build)
+    if options[:1] == ["--list"]:
+        print("\n".join(found[options[1]]))
+        return 0
+    if options[:1] == ["--write"]:
+        write_limits(found)
+        return 0
+    limits, faults = read_limits(), []
+    for name in MEANINGS:
+        count, limit = len(found[name]), limits.get(name, 0)
+        if count > limit:
+            faults.append(f"{name}: {count} {MEANINGS[name]}; width.txt has {limit}, and it may only shrink (--list {name})")
+        elif count < limit:
+            faults.append(f"{name}: {count}, and width.txt has {limit}: --write takes the smaller one")
+        if count == 0:
+            faults.append(f"{name}: nothing is counted, that cannot be right")
+    print("\n".join(faults) or ", ".join(f"{len(found[name])} {name}" for name in MEANINGS))
+    return len(faults) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

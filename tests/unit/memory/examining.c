@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/memory/examining.h"
+
+#include <stdatomic.h>
+
+#include "runtime/config/config.h"
+#include "runtime/driver/flags.h"
+#include "runtime/memory/backing.h"
+#include "tests/simcuda/harness/test.h"
+
+enum { CONTEXTS = 80 };
+
+/* A driver whose contexts are busy, each by itself; a context is its number. */
+static CUcontext current;
+static bool is_busy[CONTEXTS], can_tell;
+static int marks[CONTEXTS], all_marks;
+static void (*on_mark)(void);
+
+static CUcontext context_of(uintptr_t number)
+{
+    return (CUcontext)number;
+}
+
+static CUresult ctx_get_current(CUcontext *context)
+{
+    *context = current;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_push_current(CUcontext context)
+{
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_pop_current(CUcontext *context)
+{
+    *context = current;
+    current = context_of(1);
+    return CUDA_SUCCESS;
+}
+
+static CUresult exchange_capture_mode(CUstreamCaptureMode *mode)
+{
+    (void)mode;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_create(CUevent *event, unsigned flags)
+{
+    (void)flags;
+    *event = (CUevent)current;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    (void)event;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ctx_record_event(CUcontext context, CUevent event)
+{
+    CHECK((uintptr_t)context == (uintptr_t)event && current == context);
+    marks[(uintptr_t)context]++;
+    all_marks++;
+    if (on_mark != NULL)
+        on_mark();
+    return can_tell ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult event_query(CUevent event)
+{
+    return is_busy[(uintptr_t)event] ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+static void set_up(void)
+{
+    ms_driver = (struct ms_driver){
+        .ctx_get_current = ctx_get_current,
+        .ctx_push_current = ctx_push_current,
+        .ctx_pop_current = ctx_pop_current,
+        .exchange_capture_mode = exchange_capture_mode,
+        .event_create = event_create,
+        .event_destroy = event_destroy,
+        .ctx_record_event = ctx_record_event,
+        .event_query = event_query,
+    };
+    ms_config.idle_ms = 0;
+    current = context_of(1);
+    can_tell = true;
+    all_marks = 0;
+    ms_examining_expect();
+}
+
+static bool is_complete(void)
+{
+    return ms_examining_is_complete(context_of(1), 0);
+}
+
+MS_TEST(nothing_is_asked_before_work_can_read_what_the_host_writes)
+{
+    ms_examining_begin();
+    CHECK(is_complete());
+    set_up();
+    is_busy[1] = true;
+    CHECK(!is_complete());
+    is_busy[1] = false;
+    CHECK(is_complete());
+    CHECK_EQ(all_marks, 2);
+}
+
+MS_TEST(what_was_found_done_is_not_asked_for_again)
+{
+    set_up();
+    ms_examining_begin();
+    CHECK(is_complete() && is_complete());
+    ms_examining_begin(); /* more of it */
+    ms_examining_end();
+    CHECK(is_complete());
+    CHECK_EQ(all_marks, 1);
+    CHECK_EQ(atomic_load(&ms_hot.deferred), 1);
+}
+
+MS_TEST(it_is_asked_again_when_nothing_was_deferred_meanwhile)
+{
+    set_up();
+    ms_examining_begin();
+    CHECK(is_complete());
+    ms_examining_end();
+    ms_examining_begin();
+    is_busy[1] = true;
+    CHECK(!is_complete() && !is_complete());
+    is_busy[1] = false;
+    CHECK(is_complete());
+    CHECK_EQ(all_marks, 4);
+}
+
+MS_TEST(a_call_that_can_reach_anything_is_waited_for)
+{
+    set_up();
+    ms_examining_begin();
+    CHECK(is_complete());
+    ms_examining_missed();
+    is_busy[1] = true;
+    CHECK(!is_complete());
+}
+
+MS_TEST(a_call_that_comes_while_the_driver_is_asked_counts)
+{
+    set_up();
+    ms_examining_begin();
+    on_mark = ms_examining_missed;
+    CHECK(is_complete());
+    on_mark = NULL;
+    CHECK(is_complete());
+    CHECK_EQ(all_marks, 2);
+}
+
+MS_TEST(each_context_that_reaches_the_device_is_asked)
+{
+    set_up();
+    ms_examining_add_context(context_of(2), 0);
+    ms_examining_add_context(context_of(2), 0);
+    ms_examining_add_context(context_of(3), 1);
+    ms_examining_begin();
+    is_busy[3] = true;
+    CHECK(is_complete());
+    CHECK(marks[1] == 1 && marks[2] == 1 && marks[3] == 0);
+    ms_examining_missed();
+    ms_backing_set_peer(0, 1, true);
+    CHECK(!is_complete());
+    ms_examining_forget_context(context_of(3));
+    CHECK(is_complete());
+    ms_examining_missed();
+    is_busy[2] = true;
+    CHECK(!is_complete());
+}
+
+MS_TEST(devices_are_found_done_one_by_one)
+{
+    set_up();
+    ms_examining_add_context(context_of(2), 1);
+    is_busy[2] = true;
+    ms_examining_begin();
+    CHECK(is_complete());
+    CHECK(!ms_examining_is_complete(context_of(2), 1));
+    CHECK(is_complete());
+}
+
+static bool no_kernel(void)
+{
+    return ms_examining_no_kernel(context_of(1));
+}
+
+MS_TEST(without_a_launch_there_is_no_kernel_whatever_else_is_queued)
+{
+    set_up();
+    ms_examining_add_context(context_of(2), 1);
+    ms_examining_begin();
+    is_busy[2] = true;
+    CHECK(!no_kernel());
+    is_busy[2] = false;
+    CHECK(no_kernel());
+    is_busy[1] = is_busy[2] = true;
+    CHECK(no_kernel());
+    ms_examining_launched();
+    CHECK(!no_kernel());
+    is_busy[1] = is_busy[2] = false;
+    CHECK(no_kernel());
+    ms_examining_missed();
+    is_busy[1] = true;
+    CHECK(!no_kernel());
+}
+
+/* Launches are not seen then. */
+MS_TEST(while_nothing_is_deferred_kernels_are_asked_for_each_time)
+{
+    set_up();
+    CHECK(no_kernel());
+    ms_examining_begin();
+    is_busy[1] = true;
+    CHECK(!no_kernel());
+    is_busy[1] = false;
+    CHECK(no_kernel());
+    ms_examining_end();
+    is_busy[1] = true;
+    CHECK(!no_kernel());
+    ms_examining_begin();
+    CHECK(!no_kernel());
+}
+
+MS_TEST(a_launch_while_the_driver_is_asked_counts)
+{
+    set_up();
+    ms_examining_begin();
+    on_mark = ms_examining_launched;
+    CHECK(no_kernel());
+    on_mark = NULL;
+    is_busy[1] = true;
+    CHECK(!no_kernel());
+}
+
+MS_TEST(with_more_contexts_than_are_kept_nothing_is_complete)
+{
+    set_up();
+    for (uintptr_t i = 1; i < CONTEXTS; i++)
+        ms_examining_add_context(context_of(i), 0);
+    ms_examining_begin();
+    CHECK(!is_complete());
+    CHECK(!no_kernel());
+}
+
+MS_TEST(what_the_driver_cannot_tell_counts_as_done)
+{
+    set_up();
+    can_tell = false;
+    is_busy[1] = true;
+    ms_examining_begin();
+    CHECK(is_complete());
+    is_busy[1] = false;
+    CHECK(!no_kernel()); /* but a kernel may be there */
+}

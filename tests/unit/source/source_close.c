@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files that are about to change: a copy of a whole file stands for it from then on. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime/config/config.h"
+#include "runtime/source/file_thread.h"
+#include "runtime/source/source.h"
+#include "runtime/state/counters.h"
+#include "tests/simcuda/harness/test.h"
+
+enum { BYTES = 1 << 20 };
+
+static char path[] = "/tmp/metashard-close-XXXXXX";
+static unsigned char original[BYTES], seen[BYTES];
+
+static void remove_file(void)
+{
+    unlink(path);
+}
+
+/* The file behind a mapping of it. */
+static struct ms_source *make_source(void)
+{
+    uint64_t offset;
+    const int file = mkstemp(path);
+    CHECK(file >= 0);
+    atexit(remove_file);
+    for (size_t i = 0; i < BYTES; i++)
+        original[i] = (unsigned char)(i * 7 + i / 256);
+    CHECK_EQ(write(file, original, BYTES), BYTES);
+    CHECK_EQ(close(file), 0);
+    const int again = open(path, O_RDONLY);
+    void *mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, again, 0);
+    CHECK(mapped != MAP_FAILED);
+    close(again);
+    struct ms_source *source = ms_source_from_mapping(mapped, BYTES, &offset);
+    CHECK(source != NULL);
+    CHECK_EQ(munmap(mapped, BYTES), 0);
+    return source;
+}
+
+static void close_source(const struct ms_source *source)
+{
+    char name[MS_PATH_BYTES];
+    const struct stat *stat = ms_source_stat(source);
+    CHECK(ms_source_close(stat->st_dev, stat->st_ino, name));
+    CHECK(strcmp(name, path) == 0);
+    CHECK(ms_source_is_closed(source));
+}
+
+static bool keep(const struct ms_source *source)
+{
+    const struct stat *stat = ms_source_stat(source);
+    const bool is_kept = ms_source_keep(stat->st_dev, stat->st_ino);
+    ms_source_end_close(stat->st_dev, stat->st_ino, is_kept);
+    return is_kept;
+}
+
+static void change(void)
+{
+    const int file = open(path, O_WRONLY | O_TRUNC);
+    CHECK(file >= 0);
+    CHECK_EQ(write(file, "new", 3), 3);
+    CHECK_EQ(close(file), 0);
+}
+
+static CUresult read_into(const struct ms_source *source, unsigned char *buffer)
+{
+    const void *bytes;
+    memset(buffer, 0, BYTES);
+    const CUresult result = ms_source_read(source, 0, buffer, BYTES, &bytes);
+    CHECK(result != CUDA_SUCCESS || bytes == buffer);
+    return result;
+}
+
+MS_TEST(what_was_kept_is_read_from_the_copy)
+{
+    struct ms_source *source = make_source();
+    close_source(source);
+    CHECK(keep(source));
+    CHECK(!ms_source_is_closed(source));
+    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), BYTES);
+    change();
+    CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
+    CHECK_BYTES(seen, original, BYTES);
+    CHECK(ms_source_is_current(source));
+    ms_source_drop(source);
+    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 0);
+}
+
+MS_TEST(without_a_copy_the_change_is_told)
+{
+    struct ms_source *source = make_source();
+    change();
+    CHECK_EQ(read_into(source, seen), CUDA_ERROR_OPERATING_SYSTEM);
+    ms_source_drop(source);
+}
+
+static bool close_deleted(const struct ms_source *source)
+{
+    char name[MS_PATH_BYTES];
+    const struct stat *stat = ms_source_stat(source);
+    return ms_source_close_deleted(stat->st_dev, stat->st_ino, name);
+}
+
+/* Somebody answers the deletion of a file that had this one's inode before. */
+MS_TEST(only_a_file_without_links_is_deleted)
+{
+    struct ms_source *source = make_source();
+    CHECK(!close_deleted(source));
+    CHECK(ms_source_is_open(source));
+    CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
+    CHECK_EQ(unlink(path), 0);
+    CHECK(close_deleted(source));
+    CHECK(ms_source_is_closed(source));
+    CHECK(!ms_source_is_open(source));
+    ms_source_drop(source);
+}
+
+/* Too late for a copy. */
+MS_TEST(what_has_changed_is_not_kept)
+{
+    struct ms_source *source = make_source();
+    close_source(source);
+    usleep(30000);
+    const int file = open(path, O_WRONLY);
+    CHECK_EQ(pwrite(file, "new", 3, 5), 3);
+    close(file);
+    CHECK(!keep(source));
+    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 0);
+    CHECK_EQ(read_into(source, seen), CUDA_ERROR_OPERATING_SYSTEM);
+    ms_source_drop(source);
+}
+
+MS_TEST(copies_have_the_limit_of_snapshots)
+{
+    struct ms_source *source = make_source();
+    ms_source_set_snapshot_limit(BYTES - 1);
+    close_source(source);
+    CHECK(!keep(source));
+    CHECK_EQ(read_into(source, seen), CUDA_SUCCESS); /* as before */
+    ms_source_set_snapshot_limit(BYTES);
+    close_source(source);
+    CHECK(keep(source));
+    CHECK_EQ(read_into(source, seen), CUDA_SUCCESS);
+    CHECK_BYTES(seen, original, BYTES);
+    ms_source_drop(source);
+}
+
+/* A file that nobody closes is left alone. */
+MS_TEST(nothing_else_is_kept)
+{
+    struct ms_source *source = make_source();
+    const struct stat *stat = ms_source_stat(source);
+    CHECK(ms_source_keep(stat->st_dev, stat->st_ino));
+    CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 0);
+    ms_source_drop(source);
+}
+
+/* --- threads read meanwhile, as those of a transfer do */
+
+static _Atomic bool is_over;
+static _Atomic unsigned wrong, read_count;
+
+static void *read_again_and_again(void *source)
+{
+    struct ms_source_failure failure;
+    static _Thread_local unsigned char buffer[BYTES];
+    while (!atomic_load(&is_over)) {
+        memset(buffer, 0, sizeof(buffer));
+        if (!ms_source_read_now(source, 0, buffer, BYTES, &failure) ||
+            !ms_source_check(source, &failure) || memcmp(buffer, original, BYTES) != 0)
+            atomic_fetch_add(&wrong, 1);
+        atomic_fetch_add(&read_count, 1);
+    }
+    return NULL;
+}
+
+MS_TEST(reads_that_are_under_way_are_waited_for)
+{
+    enum { READERS = 3, READS = 30 };
+    pthread_t readers[READERS];
+    struct ms_source *source = make_source();
+    for (int i = 0; i < READERS; i++)
+        CHECK_EQ(ms_file_thread_create(&readers[i], read_again_and_again, source), 0);
+    while (atomic_load(&read_count) < READS)
+        usleep(100);
+    close_source(source);
+    CHECK(keep(source));
+    change();
+    while (atomic_load(&read_count) < 2 * READS)
+        usleep(100);
+    atomic_store(&is_over, true);
+    for (int i = 0; i < READERS; i++)
+        CHECK_EQ(pthread_join(readers[i], NULL), 0);
+    CHECK_EQ(wrong, 0);
+    ms_source_drop(source);
+}
