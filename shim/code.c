@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Code: tracks which handles are kernels, and runs recorded launches before an unload. */
-#include "runtime/calls/calls.h"
+#include "runtime/calls/launch.h"
 #include "runtime/driver/flags.h"
 #include "runtime/kernel/parameters.h"
 #include "shim/quick.h"
@@ -29,7 +29,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, C
     CUresult symbol(type code)                                                              \
     {                                                                                       \
         MS_ENTER(#symbol);                                                                  \
-        const CUresult result = ms_is_started() ? ms_access_unload(library) : CUDA_SUCCESS; \
+        const CUresult result = ms_is_started() ? ms_launch_unload(library) : CUDA_SUCCESS; \
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(code);                     \
     }
 UNLOAD(cuModuleUnload, CUmodule, NULL)

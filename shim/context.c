@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: allocations end with their context; mapped memory needs explicit peer access. */
-#include "runtime/calls/calls.h"
+#include "runtime/calls/alloc.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/examining.h"
 #include "shim/newer.h"
@@ -9,7 +9,7 @@
 static void destroyed(CUcontext context)
 {
     if (ms_is_started())
-        ms_context_destroyed(context);
+        ms_alloc_end_context(context);
 }
 
 #define DESTROY(symbol)                               \
@@ -97,7 +97,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 {
     const CUresult result = MS_REAL(cuCtxFromGreenCtx)(pContext, hCtx);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_add_green_context(*pContext);
+        ms_alloc_add_green_context(*pContext);
     return result;
 }
 
@@ -119,7 +119,7 @@ static CUresult follow_peer(CUresult result, CUcontext owner, bool enabled)
         MS_REAL(cuCtxGetDevice)(&peer) != CUDA_SUCCESS || !device_of(owner, &device) ||
         device == peer)
         return result;
-    return ms_peer_access(device, peer, enabled);
+    return ms_alloc_set_peer_access(device, peer, enabled);
 }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)

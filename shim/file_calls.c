@@ -78,7 +78,8 @@ static inline void *real_of(enum call call)
 
 static bool prepare(enum call call, bool is_known, const struct stat *file, int before)
 {
-    const int error = is_known ? ms_prepare_file_write(names[call], file->st_dev, file->st_ino) : 0;
+    const int error =
+        is_known ? ms_file_writes_prepare(names[call], file->st_dev, file->st_ino) : 0;
     errno = error != 0 ? error : before;
     return error == 0;
 }
@@ -275,7 +276,7 @@ static void prepare_lease(enum call call, int descriptor)
     struct stat file;
     const int before = errno;
     if (fstat(descriptor, &file) == 0)
-        ms_prepare_file_lease(names[call], file.st_dev, file.st_ino);
+        ms_file_writes_prepare_lease(names[call], file.st_dev, file.st_ino);
     errno = before;
 }
 
@@ -312,7 +313,7 @@ __attribute__((noinline)) static void let_go(enum call call, int folder, const c
     struct stat now;
     const int before = errno;
     if (!find_link(folder, path, &now) || now.st_dev != file->st_dev || now.st_ino != file->st_ino)
-        ms_let_go_of_file(names[call], file->st_dev, file->st_ino);
+        ms_file_writes_let_go(names[call], file->st_dev, file->st_ino);
     errno = before;
 }
 

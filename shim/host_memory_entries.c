@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host memory that kernels can read: tracked, because it can hide addresses. */
 #include "runtime/calls/host_memory.h"
-#include "runtime/calls/query.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/driver/flags.h"
 #include "shim/quick.h"
 
@@ -12,9 +12,9 @@ static CUresult published(CUresult result, void *const *address, size_t bytes)
     if (result != CUDA_SUCCESS || !ms_is_started())
         return result;
     const CUdeviceptr host = (uintptr_t)*address;
-    ms_host_add(host, bytes);
+    ms_host_memory_add(host, bytes);
     if (MS_REAL(cuMemHostGetDevicePointer_v2)(&alias, *address, 0) == CUDA_SUCCESS && alias != host)
-        ms_host_add_alias(host, alias, bytes);
+        ms_host_memory_add_alias(host, alias, bytes);
     return result;
 }
 
@@ -37,7 +37,7 @@ PUBLISHED(cuMemHostRegister_v2, &p, (void *p, size_t bytesize, unsigned int Flag
     {                                               \
         const CUresult result = MS_REAL(symbol)(p); \
         if (result == CUDA_SUCCESS)                 \
-            ms_host_forget((uintptr_t)p);           \
+            ms_host_memory_forget((uintptr_t)p);    \
         return result;                              \
     }
 FORGET(cuMemFreeHost)
@@ -48,7 +48,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 {
     const CUresult result = MS_REAL(cuMemAllocManaged)(dptr, bytesize, flags);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_add(*dptr, bytesize);
+        ms_host_memory_add(*dptr, bytesize);
     return result;
 }
 
@@ -58,7 +58,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
 {
     const CUresult result = MS_REAL(cuExternalMemoryGetMappedBuffer)(devPtr, extMem, bufferDesc);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_add(*devPtr, bufferDesc->size);
+        ms_host_memory_add(*devPtr, bufferDesc->size);
     return result;
 }
 
@@ -69,15 +69,16 @@ CUresult cuGraphicsResourceGetMappedPointer_v2(CUdeviceptr *pDevPtr, size_t *pSi
     const CUresult result =
         MS_REAL(cuGraphicsResourceGetMappedPointer_v2)(pDevPtr, pSize, resource);
     if (result == CUDA_SUCCESS && pDevPtr != NULL && pSize != NULL && ms_is_started())
-        ms_host_add(*pDevPtr, *pSize);
+        ms_host_memory_add(*pDevPtr, *pSize);
     return result;
 }
 
 /* A global variable that the host can write too. Outputs may be NULL. */
 static CUresult has_added_global(CUresult result, const CUdeviceptr *address)
 {
-    if (result == CUDA_SUCCESS && address != NULL && ms_is_started() && ms_is_managed(*address))
-        ms_host_add_global();
+    if (result == CUDA_SUCCESS && address != NULL && ms_is_started() &&
+        ms_pointer_is_managed(*address))
+        ms_host_memory_add_global();
     return result;
 }
 
@@ -95,6 +96,6 @@ CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library
 {
     const CUresult result = MS_REAL(cuLibraryGetManaged)(dptr, bytes, library, name);
     if (result == CUDA_SUCCESS && ms_is_started())
-        ms_host_add_global();
+        ms_host_memory_add_global();
     return result;
 }

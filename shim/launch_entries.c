@@ -3,10 +3,11 @@
  * Launches. Those with arguments on the stack are entered through a thunk in assembly, because C
  * cannot jump on without copying them. The thunk comes here only while something is deferred.
  */
-#include "runtime/calls/calls.h"
+#include "runtime/calls/launch.h"
 #include "runtime/driver/flags.h"
-#include "shim/quick.h"
+#include "runtime/memory/order.h"
 #include "shim/nccl_wrappers.h"
+#include "shim/quick.h"
 #include "shim/stream.h"
 
 /* Returns true if the call is answered. */

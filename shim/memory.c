@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Allocating and freeing memory, and queries about it. */
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
+#include "runtime/calls/alloc.h"
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/delayed_free.h"
-#include "shim/quick.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
 #include "shim/observer.h"
+#include "shim/quick.h"
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
@@ -58,11 +59,11 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result;
     MS_ENTER("cuMemFree_v2");
-    if (ms_owns_any() && may_free() && ms_free(dptr, &result))
+    if (ms_owns_any() && may_free() && ms_alloc_free(dptr, &result))
         return result;
     result = MS_REAL(cuMemFree_v2)(dptr);
     if (result == CUDA_SUCCESS)
-        ms_host_forget(dptr); /* managed, from a pool, or from another API */
+        ms_host_memory_forget(dptr); /* managed, from a pool, or from another API */
     return result;
 }
 
@@ -73,21 +74,21 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
         ms_free_passed(false);
     const CUresult result = MS_REAL(cuMemGetInfo_v2)(free, total);
     if (result == CUDA_SUCCESS && free != NULL && ms_is_started())
-        return ms_free_memory(free);
+        return ms_query_free_memory(free);
     return result;
 }
 
 /* The reserved addresses around an allocation are known to the driver but not to the program. */
 static CUdeviceptr known(CUdeviceptr address)
 {
-    return ms_strays(address, 1) ? MS_NOWHERE : address;
+    return ms_pointer_strays(address, 1) ? MS_NOWHERE : address;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     CUresult result;
     MS_INSIDE;
-    if (ms_owns_any() && ms_address_range(dptr, pbase, psize, &result))
+    if (ms_owns_any() && ms_query_address_range(dptr, pbase, psize, &result))
         return result;
     return MS_REAL(cuMemGetAddressRange_v2)(pbase, psize, known(dptr));
 }
@@ -96,7 +97,7 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 {
     CUresult result;
     MS_ENTER("cuPointerGetAttribute");
-    if (ms_owns_any() && ms_pointer_attribute(data, attribute, ptr, &result))
+    if (ms_owns_any() && ms_query_pointer_attribute(data, attribute, ptr, &result))
         return result;
     return MS_REAL(cuPointerGetAttribute)(data, attribute, known(ptr));
 }
@@ -106,7 +107,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
                                 void **data, CUdeviceptr ptr)
 {
     MS_ENTER("cuPointerGetAttributes");
-    if (!ms_owns_any() || !ms_is_owned(ptr) || attributes == NULL || data == NULL)
+    if (!ms_owns_any() || !ms_pointer_is_owned(ptr) || attributes == NULL || data == NULL)
         return MS_REAL(cuPointerGetAttributes)(numAttributes, attributes, data, known(ptr));
     for (unsigned i = 0; i < numAttributes; i++) {
         CUresult result;
@@ -114,7 +115,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
             *(void **)data[i] = NULL;
             continue;
         }
-        if (!ms_pointer_attribute(data[i], attributes[i], ptr, &result))
+        if (!ms_query_pointer_attribute(data[i], attributes[i], ptr, &result))
             result = MS_REAL(cuPointerGetAttributes)(1, &attributes[i], &data[i], ptr);
         if (result != CUDA_SUCCESS)
             return result;
@@ -125,7 +126,8 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
     /* Mapped memory cannot have it; to accept it without effect would be a silent difference. */
-    if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && ms_is_owned(ptr)) {
+    if (ms_owns_any() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
+        ms_pointer_is_owned(ptr)) {
         ms_log(MS_WARN,
                "cuPointerSetAttribute: the allocation at 0x%llx is mapped memory and cannot have "
                "SYNC_MEMOPS; METASHARD_EXCLUDE with its size leaves it to the driver",

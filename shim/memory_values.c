@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/calls/calls.h"
 #include "runtime/calls/movement.h"
+#include "runtime/calls/pointer.h"
 #include "shim/memory_values.h"
 #include "shim/quick.h"
 
@@ -17,10 +17,10 @@ static bool operation_strays(const CUstreamBatchMemOpParams *operation)
     switch ((int)operation->operation) {
     case CU_STREAM_MEM_OP_WAIT_VALUE_32:
     case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        return ms_strays(operation->writeValue.address, sizeof(cuuint32_t));
+        return ms_pointer_strays(operation->writeValue.address, sizeof(cuuint32_t));
     case CU_STREAM_MEM_OP_WAIT_VALUE_64:
     case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        return ms_strays(operation->writeValue.address, sizeof(cuuint64_t));
+        return ms_pointer_strays(operation->writeValue.address, sizeof(cuuint64_t));
     default:
         return false;
     }
@@ -64,7 +64,7 @@ CUresult ms_memory_values_bound(const CUstreamBatchMemOpParams *operations, unsi
     MS_QUICK_COPY(symbol, (CUstream stream, CUdeviceptr addr, type value, unsigned int flags),   \
                   (stream, addr, value, flags))                                                  \
     {                                                                                            \
-        const CUdeviceptr bounded = ms_strays(addr, sizeof(value)) ? MS_NOWHERE : addr;          \
+        const CUdeviceptr bounded = ms_pointer_strays(addr, sizeof(value)) ? MS_NOWHERE : addr;  \
         const CUresult result = ms_movement_seal();                                              \
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(stream, bounded, value, flags); \
     }

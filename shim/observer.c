@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
+#include "runtime/calls/blocks.h"
 #include "runtime/driver/flags.h"
 #include "shim/cancellation.h"
 #include "shim/nccl_wrappers.h"

@@ -2,10 +2,10 @@
 /* Memory that is allocated and freed in the order of a stream, and the pools that it comes from. */
 #include <string.h>
 
-#include "runtime/calls/calls.h"
+#include "runtime/calls/alloc.h"
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/calls/pooled.h"
-#include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/delayed_free.h"
@@ -34,8 +34,8 @@ static bool deferred(const void *caller, CUdeviceptr *address, size_t bytes, CUm
 /* Pools may be of host or managed memory. */
 static CUresult published(CUresult result, const CUdeviceptr *address, size_t bytes)
 {
-    if (result == CUDA_SUCCESS && ms_is_started() && ms_host_can_write(*address))
-        ms_host_add(*address, bytes);
+    if (result == CUDA_SUCCESS && ms_is_started() && ms_pointer_is_host_writable(*address))
+        ms_host_memory_add(*address, bytes);
     return result;
 }
 
@@ -80,14 +80,14 @@ static bool has_context(void)
         CUresult result;                                                                    \
         unsigned flags;                                                                     \
         MS_ENTER(#symbol);                                                                  \
-        if (ms_owns_any() && ms_is_owned(dptr) &&                                           \
+        if (ms_owns_any() && ms_pointer_is_owned(dptr) &&                                   \
             MS_REAL(get_flags)(hStream, &flags) == CUDA_SUCCESS &&                          \
             (has_context() || MS_REAL(symbol)(0, hStream) != CUDA_ERROR_INVALID_CONTEXT) && \
-            ms_free_in_stream(dptr, ms_stream(hStream, default_stream), &result))           \
+            ms_alloc_free_in_stream(dptr, ms_stream(hStream, default_stream), &result))     \
             return result;                                                                  \
         result = MS_REAL(symbol)(dptr, hStream);                                            \
         if (result == CUDA_SUCCESS)                                                         \
-            ms_host_forget(dptr);                                                           \
+            ms_host_memory_forget(dptr);                                                    \
         return result;                                                                      \
     }
 FREE(cuMemFreeAsync, cuStreamGetFlags, CU_STREAM_LEGACY)
@@ -165,13 +165,13 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
     for (size_t i = 0; i < count && map != NULL && ms_is_started(); i++)
         is_shared = is_another(&map[i], pool) || is_shared;
     if (is_shared)
-        result = ms_pool_share(pool);
+        result = ms_alloc_share_pool(pool);
     if (result == CUDA_SUCCESS)
         result = MS_REAL(cuMemPoolSetAccess)(pool, map, count);
     for (size_t i = 0; i < count && is_shared && result == CUDA_SUCCESS; i++) {
         if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-            result = ms_pool_access(pool, map[i].location.id,
-                                    map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+            result = ms_alloc_set_pool_access(pool, map[i].location.id,
+                                              map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
     return result;
 }

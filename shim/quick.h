@@ -35,6 +35,6 @@
     }                                                                                            \
     static CUresult inside_##symbol parameters
 
-/* The null address. For a copy or set that strays (ms_strays), the driver is called with this
- * address, so that it checks its other arguments first and then refuses the call. */
+/* The null address. For a copy or set that strays (ms_pointer_strays), the driver is called with
+ * this address, so that it checks its other arguments first and then refuses the call. */
 #define MS_NOWHERE ((CUdeviceptr)0)

@@ -2,7 +2,7 @@
 #include "shim/seal.h"
 
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
+#include "runtime/fill/access.h"
 #include "shim/quick.h"
 
 struct ms_sealed ms_seal_enter(uint32_t index)

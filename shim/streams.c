@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Captures, and work that can block a stream in ways that the shim does not see. */
-#include "runtime/calls/calls.h"
 #include "runtime/fill/settle.h"
+#include "runtime/memory/order.h"
 #include "shim/newer.h"
 #include "shim/quick.h"
 

@@ -4,8 +4,8 @@
 
 #include "runtime/driver/flags.h"
 #include "runtime/state/caller.h"
-#include "shim/quick.h"
 #include "shim/newer.h"
+#include "shim/quick.h"
 
 /* What a map of these arguments reaches comes into memory. */
 static CUresult prepare(CUtensorMapDataType type, uint32_t rank, void *address,
@@ -13,7 +13,7 @@ static CUresult prepare(CUtensorMapDataType type, uint32_t rank, void *address,
                         CUtensorMapInterleave interleave)
 {
     return ms_owns_any()
-               ? ms_access_tensor_map((CUdeviceptr)(uintptr_t)address,
+               ? ms_tensor_map_access((CUdeviceptr)(uintptr_t)address,
                                       ms_tensor_map_extent(type, rank, dims, strides, interleave))
                : CUDA_SUCCESS;
 }
@@ -83,7 +83,7 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap *tensorMap, void *globalAddress)
 {
     MS_ENTER("cuTensorMapReplaceAddress");
     const CUresult result =
-        ms_owns_any() ? ms_access_tensor_map((CUdeviceptr)(uintptr_t)globalAddress, SIZE_MAX)
+        ms_owns_any() ? ms_tensor_map_access((CUdeviceptr)(uintptr_t)globalAddress, SIZE_MAX)
                       : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result
                                   : MS_REAL(cuTensorMapReplaceAddress)(tensorMap, globalAddress);

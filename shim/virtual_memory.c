@@ -5,23 +5,23 @@
  * allocation is then materialised whole.
  */
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/calls/program_mappings.h"
-#include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/addresses.h"
-#include "shim/newer.h"
-#include "shim/quick.h"
 #include "shim/init.h"
 #include "shim/nccl_wrappers.h"
+#include "shim/newer.h"
 #include "shim/observer.h"
+#include "shim/quick.h"
 
 /* Memory from cuMemAlloc. */
 static bool meets_block(CUdeviceptr address, size_t bytes)
 {
-    return ms_owns_any() && ms_meets_allocation(address, bytes);
+    return ms_owns_any() && ms_pointer_meets_allocation(address, bytes);
 }
 
 /* --- addresses */
@@ -156,7 +156,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     if (!ms_owns_any() || !ms_program_unmap(ptr, size, &result))
         result = MS_REAL(cuMemUnmap)(ptr, size);
     if (result == CUDA_SUCCESS)
-        ms_host_cut(ptr, size);
+        ms_host_memory_cut(ptr, size);
     return result;
 }
 
@@ -179,7 +179,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
     if (!ms_owns_any() || !ms_program_set_access(ptr, size, desc, count, &result))
         result = MS_REAL(cuMemSetAccess)(ptr, size, desc, count);
     if (result == CUDA_SUCCESS && ms_is_started() && host_may_write(desc, count))
-        ms_host_add(ptr, size);
+        ms_host_memory_add(ptr, size);
     return result;
 }
 

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/calls/calls.h"
+
+#include "runtime/calls/alloc.h"
 
 #include <stdatomic.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/calls/deferral.h"
 #include "runtime/calls/pooled.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/settle.h"
 #include "runtime/kernel/parameters.h"
 #include "runtime/memory/addresses.h"
-#include "runtime/memory/space.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
+#include "runtime/memory/space.h"
 #include "runtime/selfcheck/selfcheck.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/source/pinned_pool.h"
@@ -36,9 +37,9 @@ static bool can_map_memory(CUdevice device)
            supported != 0;
 }
 
-struct ms_allocation *ms_allocation_create(const struct ms_backing *backing, CUcontext context,
-                                           size_t bytes, enum ms_kind kind, struct ms_pool *pool,
-                                           bool is_transient)
+struct ms_allocation *ms_alloc_create(const struct ms_backing *backing, CUcontext context,
+                                      size_t bytes, enum ms_kind kind, struct ms_pool *pool,
+                                      bool is_transient)
 {
     static _Atomic uint64_t next_id = 1;
     const struct ms_content content = {.kind = kind};
@@ -84,13 +85,13 @@ static struct ms_allocation *create_allocation(CUcontext context, CUdevice devic
     if (ms_addresses_reserve_backing(&backing, device, bytes) != CUDA_SUCCESS)
         return NULL;
     struct ms_allocation *allocation =
-        ms_allocation_create(&backing, context, bytes, MS_UNDEFINED, pool, is_transient);
+        ms_alloc_create(&backing, context, bytes, MS_UNDEFINED, pool, is_transient);
     if (allocation == NULL)
         ms_backing_release(&backing);
     return allocation;
 }
 
-void ms_allocation_forget(struct ms_allocation *allocation)
+void ms_alloc_forget(struct ms_allocation *allocation)
 {
     if (allocation->pool != NULL)
         ms_pooled_end(allocation->backing.bytes, allocation->backing.backed_bytes,
@@ -106,7 +107,7 @@ enum { MAX_GREEN = 64 };
 static _Atomic(CUcontext) green[MAX_GREEN];
 static _Atomic int green_count;
 
-void ms_add_green_context(CUcontext context)
+void ms_alloc_add_green_context(CUcontext context)
 {
     const int at = atomic_fetch_add(&green_count, 1);
     atomic_store(&green[at % MAX_GREEN], context);
@@ -123,7 +124,7 @@ static bool is_green(CUcontext context)
     return count > MAX_GREEN;
 }
 
-bool ms_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
+bool ms_alloc_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
 {
     if (bytes < ms_config.min_bytes || bytes == 0 ||
         ms_size_list_holds(&ms_config.excluded, bytes) || ms_is_capturing())
@@ -133,7 +134,7 @@ bool ms_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
            can_map_memory(*device_out);
 }
 
-bool ms_deferral_begin(CUcontext current, CUdevice device, size_t bytes)
+bool ms_alloc_begin(CUcontext current, CUdevice device, size_t bytes)
 {
     if (!ms_selfcheck_allows(current, device))
         return false;
@@ -147,7 +148,7 @@ bool ms_deferral_begin(CUcontext current, CUdevice device, size_t bytes)
     return false;
 }
 
-void ms_deferral_end(void)
+void ms_alloc_end(void)
 {
     ms_examining_end();
 }
@@ -160,7 +161,7 @@ static bool allows_trimmed(CUdevice device, size_t bytes, const struct ms_pool *
            ms_overcommit_allows(device, bytes, is_tight_out);
 }
 
-bool ms_overcommit_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
+bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
 {
     bool is_tight;
     if (!ms_overcommit_allows(device, bytes, &is_tight) &&
@@ -173,7 +174,7 @@ bool ms_overcommit_admits(CUdevice device, size_t bytes, const struct ms_pool *p
     return true;
 }
 
-void ms_deferral_begun(CUdevice device, size_t bytes, bool is_transient)
+void ms_alloc_promised(CUdevice device, size_t bytes, bool is_transient)
 {
     ms_count(MS_COUNT_ALLOCATIONS, 1);
     ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
@@ -185,7 +186,7 @@ void ms_deferral_begun(CUdevice device, size_t bytes, bool is_transient)
 static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
                     CUdeviceptr *address_out, CUresult *result_out)
 {
-    if (!ms_overcommit_admits(device, bytes, pool)) {
+    if (!ms_alloc_admits(device, bytes, pool)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
@@ -197,7 +198,7 @@ static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_
         return false;
     if (pool != NULL)
         ms_pooled_begin(allocation->backing.bytes, is_transient);
-    ms_deferral_begun(device, bytes, is_transient);
+    ms_alloc_promised(device, bytes, is_transient);
     ms_state_event(MS_EVENT_ALLOCATE, allocation->id, allocation->address, bytes, 0, NULL);
     ms_log(MS_DEBUG, "deferred %zu bytes at 0x%llx", bytes, allocation->address);
     *address_out = allocation->address;
@@ -209,10 +210,10 @@ static bool promise(CUcontext context, CUdevice device, size_t bytes, struct ms_
 static bool allocate(CUcontext context, CUdevice device, size_t bytes, struct ms_pool *pool,
                      CUdeviceptr *address_out, CUresult *result_out)
 {
-    if (!ms_deferral_begin(context, device, bytes))
+    if (!ms_alloc_begin(context, device, bytes))
         return false;
     const bool is_answered = promise(context, device, bytes, pool, address_out, result_out);
-    ms_deferral_end();
+    ms_alloc_end();
     return is_answered;
 }
 
@@ -220,7 +221,7 @@ bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out)
 {
     CUcontext context = NULL;
     CUdevice device;
-    return address_out != NULL && ms_may_defer(bytes, &context, &device) &&
+    return address_out != NULL && ms_alloc_may_defer(bytes, &context, &device) &&
            allocate(context, device, bytes, NULL, address_out, result_out);
 }
 
@@ -229,7 +230,7 @@ bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
 {
     CUcontext context = NULL;
     CUdevice device;
-    if (address_out == NULL || !ms_may_defer(bytes, &context, &device) ||
+    if (address_out == NULL || !ms_alloc_may_defer(bytes, &context, &device) ||
         ms_stream_context(stream) != context)
         return false;
     ms_free_passed(true);
@@ -257,7 +258,7 @@ static CUresult wait_for_device(CUcontext context, bool *is_done_out)
 
 /* The wait holds no claim, because it may last as long as a host function of the program, and other
  * threads must be able to go on meanwhile. */
-bool ms_free(CUdeviceptr address, CUresult *result_out)
+bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
 {
     struct ms_allocation_facts facts;
     if (!ms_space_look_up(address, &facts) || facts.is_programs)
@@ -279,7 +280,7 @@ bool ms_free(CUdeviceptr address, CUresult *result_out)
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx, %zu of them backed", allocation->bytes, address,
            allocation->backing.backed_bytes);
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
-    ms_allocation_forget(allocation);
+    ms_alloc_forget(allocation);
     if (is_done)
         ms_allocation_destroy(allocation);
     else
@@ -316,7 +317,7 @@ static bool is_captured(CUstream stream)
                                  status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out)
+bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out)
 {
     struct ms_allocation_facts facts;
     const CUcontext context = ms_stream_context(stream);
@@ -325,7 +326,7 @@ bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_ou
         return false;
     /* The shim does not see when it ends, and its events with it. */
     if (context != facts.context && is_green(context))
-        return ms_stream_wait(stream) == CUDA_SUCCESS && ms_free(address, result_out);
+        return ms_stream_wait(stream) == CUDA_SUCCESS && ms_alloc_free(address, result_out);
     /* Addresses of it that a stream has not got to yet would mean nothing once it is gone. */
     *result_out =
         ms_has_late_payloads() ? ms_access(address, facts.bytes, MS_NEED_REACH) : CUDA_SUCCESS;
@@ -339,7 +340,7 @@ bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_ou
     ms_log(MS_DEBUG, "freed %zu bytes at 0x%llx in a stream, %zu of them backed", allocation->bytes,
            address, allocation->backing.backed_bytes);
     ms_publish_event(MS_EVENT_FREE, allocation, 0, allocation->bytes, NULL);
-    ms_allocation_forget(allocation);
+    ms_alloc_forget(allocation);
     allocation->freed = record_event(stream, context);
     allocation->freed_in = context;
     ms_delay_free(allocation);
@@ -349,7 +350,7 @@ bool ms_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_ou
     return true;
 }
 
-CUresult ms_pool_share(CUmemoryPool handle)
+CUresult ms_alloc_share_pool(CUmemoryPool handle)
 {
     struct ms_allocation_facts facts;
     ms_pool_set_shared(handle);
@@ -364,7 +365,7 @@ CUresult ms_pool_share(CUmemoryPool handle)
     return CUDA_SUCCESS;
 }
 
-CUresult ms_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled)
+CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled)
 {
     CUresult result = CUDA_SUCCESS;
     struct ms_allocation *allocation = NULL;
@@ -376,7 +377,7 @@ CUresult ms_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled)
     return result;
 }
 
-void ms_context_destroyed(CUcontext context)
+void ms_alloc_end_context(CUcontext context)
 {
     ms_fill_stream_forget(context);
     ms_pinned_pool_forget(context);
@@ -387,7 +388,7 @@ void ms_context_destroyed(CUcontext context)
     for (struct ms_allocation *allocation; (allocation = ms_space_claim_next(at)) != NULL;) {
         at = allocation->address + allocation->bytes;
         if (allocation->context == context && !allocation->backing.is_programs) {
-            ms_allocation_forget(allocation);
+            ms_alloc_forget(allocation);
             ms_allocation_destroy(allocation);
         } else {
             ms_space_release(allocation);
@@ -395,7 +396,7 @@ void ms_context_destroyed(CUcontext context)
     }
 }
 
-CUresult ms_peer_access(CUdevice device, CUdevice peer, bool enabled)
+CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled)
 {
     ms_backing_set_peer(device, peer, enabled);
     CUresult result = CUDA_SUCCESS;

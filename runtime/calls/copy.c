@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between device addresses. A program's own slicing of a tensor is recorded as lineage. */
-#include "runtime/calls/calls.h"
 
-#include "runtime/calls/query.h"
+#include "runtime/calls/copy.h"
+
+#include "runtime/calls/movement.h"
+#include "runtime/calls/pointer.h"
+#include "runtime/calls/write.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/compare.h"
 #include "runtime/fill/evict.h"
@@ -16,7 +18,6 @@
 #include "runtime/shard/active_plan.h"
 #include "runtime/shard/remote_parts.h"
 #include "runtime/state/counters.h"
-#include "runtime/state/window.h"
 
 /* Smaller pieces are first replayed in place with what surrounds them; otherwise rows would be
  * copied, and waited for, one by one. */
@@ -264,7 +265,7 @@ static bool is_source_sure(const struct copy *copy)
 {
     const CUdevice device = copy->destination->device;
     return copy->source != NULL ? copy->source->device == device
-                                : ms_is_whole(copy->source_address, copy->bytes, device);
+                                : ms_pointer_is_whole(copy->source_address, copy->bytes, device);
 }
 
 /* Backs the destination; keeps what the copy would overwrite if the driver may refuse the call. */
@@ -272,31 +273,19 @@ static CUresult back_for_driver(const struct copy *copy)
 {
     const size_t end = copy->to + copy->bytes;
     return is_source_sure(copy)
-               ? ms_back_for_call(copy->destination, copy->to, end, copy->stream)
+               ? ms_write_prepare(copy->destination, copy->to, end, copy->stream)
                : ms_materialise(copy->destination, copy->to, end, MS_NEED_READ_WRITE);
 }
 
-/* Materialises both ranges, so that the driver's own copy can run. The source may be evictable: on
- * success it is held until ms_read_end. */
+/* Materialises both ranges, so that the driver's own copy can run. */
 static CUresult make_real(const struct copy *copy)
 {
     CUresult result = CUDA_SUCCESS;
-    ms_read_begin();
     if (copy->source != NULL)
         result = materialise_source(copy, 0, copy->bytes);
     if (result == CUDA_SUCCESS && copy->destination != NULL)
         result = back_for_driver(copy);
-    if (result != CUDA_SUCCESS)
-        ms_read_end();
     return result;
-}
-
-/* A forwarded copy counts as held even if both sides are unowned; callers need not distinguish. */
-static bool answered_or_held(bool is_answered)
-{
-    if (!is_answered)
-        ms_read_begin();
-    return is_answered;
 }
 
 /* The allocation in which a side of the copy does not lie whole. NULL: there is none. */
@@ -310,7 +299,7 @@ static const struct ms_allocation *strayed_from(const struct copy *copy)
     return NULL;
 }
 
-/* Returns true if the copy is answered; otherwise it is held for the driver's copy. */
+/* Returns true if the copy is answered. */
 static bool run(struct copy *copy, CUresult *result_out)
 {
     const struct ms_allocation *source = copy->source, *strayed = strayed_from(copy);
@@ -318,7 +307,7 @@ static bool run(struct copy *copy, CUresult *result_out)
     if (strayed != NULL) {
         /* Of what the program has not mapped the driver knows what it is. */
         *result_out = CUDA_ERROR_INVALID_VALUE;
-        return !strayed->backing.is_programs || answered_or_held(false);
+        return !strayed->backing.is_programs;
     }
     if (source != NULL) {
         copy->from = ms_offset(source, copy->source_address);
@@ -327,7 +316,7 @@ static bool run(struct copy *copy, CUresult *result_out)
     if (copy->destination != NULL) {
         copy->to = ms_offset(copy->destination, copy->destination_address);
         ms_space_add_use(copy->destination, copy->to, copy->to + bytes);
-        *result_out = ms_bound_lineage(copy->destination, copy->to);
+        *result_out = ms_write_bound(copy->destination, copy->to);
         if (*result_out != CUDA_SUCCESS)
             return true;
     } else {
@@ -351,82 +340,20 @@ static bool run(struct copy *copy, CUresult *result_out)
     return *result_out != CUDA_SUCCESS;
 }
 
-static bool claim_and_run(struct copy *copy, CUresult *result_out)
+bool ms_copy_on_device(const struct ms_movement *movement, CUresult *result_out)
 {
-    ms_space_claim_two(copy->source_address, copy->destination_address, &copy->source,
-                       &copy->destination);
-    const bool answered = copy->source != NULL || copy->destination != NULL
-                              ? run(copy, result_out)
-                              : answered_or_held(false);
-    ms_space_release(copy->source);
-    if (copy->destination != copy->source)
-        ms_space_release(copy->destination);
-    return answered;
-}
-
-/* Returns true if the copy is answered; otherwise the caller does it, then calls ms_read_end. */
-static bool answer(struct copy *copy, CUresult *result_out)
-{
-    const CUdeviceptr source = copy->source_address;
-    int attempts = 0;
-    bool answered;
-    struct ms_allocation_facts facts;
-    if (copy->bytes == 0)
-        return answered_or_held(false);
-    if (!ms_is_owned(source)) {
-        if (ms_is_pinned_memory(source))
-            return answered_or_held(ms_copy_from_host(copy->destination_address,
-                                                      (const void *)(uintptr_t)source, copy->bytes,
-                                                      copy->stream, false, result_out));
-        *result_out = ms_access_unowned(source);
-        if (*result_out != CUDA_SUCCESS)
-            return true;
-    }
-    do
-        answered = claim_and_run(copy, result_out);
-    while (answered && ms_try_bytes_again(*result_out, &attempts));
-    if (answered && !(ms_space_look_up(copy->destination_address, &facts) && facts.is_transient))
-        ms_window_extend();
-    return answered;
-}
-
-bool ms_copy_on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream,
-                       CUresult *result_out)
-{
-    struct copy copy = {.source_address = source,
-                        .destination_address = destination,
-                        .bytes = bytes,
-                        .stream = stream};
-    return answer(&copy, result_out);
-}
-
-/* The driver does what was not recorded. */
-static CUresult carry_out(struct copy copy)
-{
-    CUresult result;
-    if (answer(&copy, &result))
-        return result;
-    result = ms_driver.memcpy_dtod_async(copy.destination_address, copy.source_address, copy.bytes,
-                                         copy.stream);
-    ms_read_end();
-    return result;
-}
-
-CUresult ms_copy_part(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                      const struct ms_sequence *sequence, CUstream stream)
-{
-    return carry_out((struct copy){.source_address = source,
-                                   .destination_address = destination,
-                                   .bytes = bytes,
-                                   .stream = stream,
-                                   .sequence = sequence});
-}
-
-CUresult ms_copy_row(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream)
-{
-    return carry_out((struct copy){.source_address = source,
-                                   .destination_address = destination,
-                                   .bytes = bytes,
-                                   .stream = stream,
-                                   .is_row = true});
+    struct copy copy = {.source_address = movement->from.begin,
+                        .destination_address = movement->to.begin,
+                        .bytes = movement->width,
+                        .stream = movement->stream,
+                        .is_row = movement->is_row,
+                        .sequence = movement->sequence};
+    ms_space_claim_two(copy.source_address, copy.destination_address, &copy.source,
+                       &copy.destination);
+    const bool is_answered =
+        (copy.source != NULL || copy.destination != NULL) && run(&copy, result_out);
+    ms_space_release(copy.source);
+    if (copy.destination != copy.source)
+        ms_space_release(copy.destination);
+    return is_answered;
 }

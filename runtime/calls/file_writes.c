@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/file_writes.h"
 
 #include <errno.h>
@@ -350,26 +351,26 @@ static int prepare_here(const char *what, const char *call, dev_t device, ino_t 
     return error;
 }
 
-int ms_prepare_file_write(const char *call, dev_t device, ino_t inode)
+int ms_file_writes_prepare(const char *call, dev_t device, ino_t inode)
 {
     return prepare_here(changes, call, device, inode);
 }
 
-void ms_let_go_of_file(const char *call, dev_t device, ino_t inode)
+void ms_file_writes_let_go(const char *call, dev_t device, ino_t inode)
 {
     prepare_here(is_deleted, call, device, inode);
 }
 
-void ms_prepare_file_lease(const char *call, dev_t device, ino_t inode)
+void ms_file_writes_prepare_lease(const char *call, dev_t device, ino_t inode)
 {
     ms_lease_note_of_program(device, inode);
     if (prepare_here(is_leased, call, device, inode) != 0)
         ms_source_drop_leases_of(device, inode);
 }
 
-void ms_answer_file_deletion(dev_t device, ino_t inode)
+void ms_file_writes_answer_deletion(dev_t device, ino_t inode)
 {
-    ms_let_go_of_file(another_process, device, inode);
+    ms_file_writes_let_go(another_process, device, inode);
 }
 
 static bool can_have_turn(void)
@@ -395,9 +396,9 @@ static bool keep_without_turn(dev_t device, ino_t inode)
     return is_kept;
 }
 
-void ms_answer_file_write(dev_t device, ino_t inode)
+void ms_file_writes_answer(dev_t device, ino_t inode)
 {
     if (can_have_turn() || !keep_without_turn(device, inode))
-        ms_prepare_file_write(another_process, device, inode);
+        ms_file_writes_prepare(another_process, device, inode);
     ms_source_drop_leases_of(device, inode);
 }

@@ -24,7 +24,7 @@
  * Cheap, and without a turn, for a file that nothing comes from: then a thread with a claim may
  * call it, too, because the driver writes files of its own. For other files, no claim may be held.
  */
-int ms_prepare_file_write(const char *call, dev_t device, ino_t inode);
+int ms_file_writes_prepare(const char *call, dev_t device, ino_t inode);
 
 /*
  * The program has removed the last link of this file. Nothing can change it any more, but it takes
@@ -32,10 +32,10 @@ int ms_prepare_file_write(const char *call, dev_t device, ino_t inode);
  * the file is let go; what a plan gives to other ranks is not read, and is lost. Where there is no
  * room the file is kept, and a line says so, once.
  */
-void ms_let_go_of_file(const char *call, dev_t device, ino_t inode);
+void ms_file_writes_let_go(const char *call, dev_t device, ino_t inode);
 
 /* The same of a file that the lease thread has found without links. */
-void ms_answer_file_deletion(dev_t device, ino_t inode);
+void ms_file_writes_answer_deletion(dev_t device, ino_t inode);
 
 /*
  * The program is about to take a write lease of this file, which ours would refuse, and an open
@@ -43,8 +43,8 @@ void ms_answer_file_deletion(dev_t device, ino_t inode);
  * the file is let go; it is not opened again. Where there is no room our lease alone is given up,
  * and a line says so.
  */
-void ms_prepare_file_lease(const char *call, dev_t device, ino_t inode);
+void ms_file_writes_prepare_lease(const char *call, dev_t device, ino_t inode);
 
-/* The same as ms_prepare_file_write for another process, which waits for the lease (source/lease.h)
- * and always gets it. */
-void ms_answer_file_write(dev_t device, ino_t inode);
+/* The same as ms_file_writes_prepare for another process, which waits for the lease
+ * (source/lease.h) and always gets it. */
+void ms_file_writes_answer(dev_t device, ino_t inode);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/host_memory.h"
 
 #include <errno.h>
@@ -52,7 +53,7 @@ MS_HOLDS(host.lock) static void add_locked(struct range range)
         host.all = true;
 }
 
-void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes)
+void ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes)
 {
     ms_examining_expect();
     ms_lock_take(&host.lock);
@@ -61,9 +62,9 @@ void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes)
     ms_lock_drop(&host.lock);
 }
 
-void ms_host_add(uint64_t address, size_t bytes)
+void ms_host_memory_add(uint64_t address, size_t bytes)
 {
-    ms_host_add_alias(address, address, bytes);
+    ms_host_memory_add_alias(address, address, bytes);
 }
 
 static bool is_out_of_bounds(uint64_t begin, uint64_t end)
@@ -71,7 +72,7 @@ static bool is_out_of_bounds(uint64_t begin, uint64_t end)
     return end <= atomic_load(&host.begin) || begin >= atomic_load(&host.end);
 }
 
-void ms_host_forget(uint64_t address)
+void ms_host_memory_forget(uint64_t address)
 {
     if (is_out_of_bounds(address, address + 1))
         return;
@@ -84,7 +85,7 @@ void ms_host_forget(uint64_t address)
     ms_lock_drop(&host.lock);
 }
 
-void ms_host_cut(uint64_t address, size_t bytes)
+void ms_host_memory_cut(uint64_t address, size_t bytes)
 {
     const uint64_t end = address + bytes;
     if (is_out_of_bounds(address, end))
@@ -104,18 +105,18 @@ void ms_host_cut(uint64_t address, size_t bytes)
     ms_lock_drop(&host.lock);
 }
 
-void ms_host_add_global(void)
+void ms_host_memory_add_global(void)
 {
     ms_examining_expect();
     atomic_store(&host.has_globals, true);
 }
 
-bool ms_host_has_globals(void)
+bool ms_host_memory_has_globals(void)
 {
     return atomic_load_explicit(&host.has_globals, memory_order_relaxed);
 }
 
-bool ms_host_holds(uint64_t address)
+bool ms_host_memory_holds(uint64_t address)
 {
     ms_lock_take(&host.lock);
     bool held = host.all;
@@ -125,7 +126,7 @@ bool ms_host_holds(uint64_t address)
     return held;
 }
 
-struct ms_range ms_host_gap(uint64_t address)
+struct ms_range ms_host_memory_gap(uint64_t address)
 {
     struct ms_range gap = {0, UINT64_MAX};
     ms_lock_take(&host.lock);
@@ -150,7 +151,7 @@ static bool is_mapped(uint64_t address)
     return mincore((void *)(uintptr_t)(address & ~(page - 1)), 1, &state) == 0;
 }
 
-bool ms_host_is_readable(uint64_t address)
+bool ms_host_memory_is_readable(uint64_t address)
 {
     const int error = errno;
     unsigned char byte;
@@ -161,7 +162,7 @@ bool ms_host_is_readable(uint64_t address)
     return is_readable;
 }
 
-void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out)
+void ms_host_memory_bounds(uint64_t *begin_out, uint64_t *end_out)
 {
     *begin_out = atomic_load_explicit(&host.begin, memory_order_relaxed);
     *end_out = atomic_load_explicit(&host.end, memory_order_relaxed);

@@ -14,27 +14,27 @@
 
 /* Tracks [address, address + bytes), or ends the tracking of all that was added for a first
  * address. After a range that could not be stored, every address counts as tracked. */
-void ms_host_add(uint64_t address, size_t bytes);
-void ms_host_forget(uint64_t address);
+void ms_host_memory_add(uint64_t address, size_t bytes);
+void ms_host_memory_forget(uint64_t address);
 
 /* The device reaches the memory added at `address` at another address too. Forgotten with it. */
-void ms_host_add_alias(uint64_t address, uint64_t alias, size_t bytes);
+void ms_host_memory_add_alias(uint64_t address, uint64_t alias, size_t bytes);
 
 /* Ends the tracking of [address, address + bytes), and of nothing else. */
-void ms_host_cut(uint64_t address, size_t bytes);
+void ms_host_memory_cut(uint64_t address, size_t bytes);
 
 /* A global variable of some module is such memory: kernels reach it without an argument. */
-void ms_host_add_global(void);
-bool ms_host_has_globals(void);
+void ms_host_memory_add_global(void);
+bool ms_host_memory_has_globals(void);
 
-bool ms_host_holds(uint64_t address);
+bool ms_host_memory_holds(uint64_t address);
 
 /* The addresses around this one that are not tracked; empty if it is. */
-struct ms_range ms_host_gap(uint64_t address);
+struct ms_range ms_host_memory_gap(uint64_t address);
 
 /* True if this process can read a byte there, and so can a device that reads pageable memory. A
  * mapping without access rights cannot be read; drivers and allocators keep GiBs of them. */
-bool ms_host_is_readable(uint64_t address);
+bool ms_host_memory_is_readable(uint64_t address);
 
-/* The range outside of which ms_host_holds is false. */
-void ms_host_bounds(uint64_t *begin_out, uint64_t *end_out);
+/* The range outside of which ms_host_memory_holds is false. */
+void ms_host_memory_bounds(uint64_t *begin_out, uint64_t *end_out);

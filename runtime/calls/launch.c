@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launches: a launch is recorded, or what its parameters reach is materialised. */
-#include "runtime/kernel/call.h"
+
+#include "runtime/calls/launch.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
-#include "runtime/calls/copy_rows.h"
 #include "runtime/calls/host_memory.h"
+#include "runtime/calls/movement.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/calls/pointer_scan.h"
-#include "runtime/calls/query.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/overcommit.h"
 #include "runtime/fill/settle.h"
 #include "runtime/fill/shadow.h"
@@ -296,8 +296,8 @@ static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
         ms_concatenation_input(cat, i, &rows);
         if (rows.dims == 0)
             continue;
-        count += ms_row_count(&rows);
-        if (count > MS_MAX_ROWS || !ms_may_copy_rows(&rows))
+        count += ms_movement_count_rows(&rows);
+        if (count > MS_MAX_ROWS || !ms_movement_may_run_rows(&rows))
             return false;
     }
     return count == 0 || ms_may_record(stream);
@@ -315,10 +315,17 @@ static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
         if (rows.width == 0)
             continue;
         if (rows.dims > 0) {
-            result = ms_copy_each_row(&rows, stream);
+            result = ms_movement_run_rows(&rows, stream);
         } else {
-            result = ms_copy_part(rows.to, rows.from, rows.width, is_sequence ? &sequence : NULL,
-                                  stream);
+            const struct ms_movement part = {.kind = MS_COPY_ON_DEVICE,
+                                             .stream = stream,
+                                             .width = rows.width,
+                                             .height = 1,
+                                             .depth = 1,
+                                             .to = ms_side_of_device(rows.to),
+                                             .from = ms_side_of_device(rows.from),
+                                             .sequence = is_sequence ? &sequence : NULL};
+            result = ms_movement_run(&part);
             sequence.at++;
         }
     }
@@ -365,7 +372,8 @@ static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *
     CUdevice device;
     if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
-        !ms_launch_may_wait(call, layout, device) || !ms_copy_rows(&rows, call->stream, result_out))
+        !ms_launch_may_wait(call, layout, device) ||
+        !ms_movement_try_rows(&rows, call->stream, result_out))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
     return true;
@@ -384,7 +392,8 @@ static bool reaches_pageable_memory(const struct ms_arguments *arguments)
     for (size_t at = 0; at + 8 <= arguments->packed->count; at += 4) {
         const uint64_t word = word_at(arguments->packed, at);
         if (is_plausible(word) && ms_pointer_scan_is_possible(arguments, at, word) &&
-            !ms_is_owned(word) && ms_host_is_readable(word) && !ms_is_device_memory(word)) {
+            !ms_pointer_is_owned(word) && ms_host_memory_is_readable(word) &&
+            !ms_pointer_is_device(word)) {
             ms_log(MS_DEBUG, "the parameter at byte %zu, 0x%llx, may be an address of the host", at,
                    (unsigned long long)word);
             return true;
@@ -401,7 +410,7 @@ static enum ms_reason why_unbounded(const struct ms_arguments *arguments,
         return MS_REASON_HOST_REACH;
     if (ms_pointer_scan_is_unbounded())
         return MS_REASON_UNBOUNDED;
-    if (ms_host_has_globals())
+    if (ms_host_memory_has_globals())
         return MS_REASON_GLOBALS;
     return reaches_pageable_memory(arguments) ? MS_REASON_PAGEABLE_REACH : MS_REASON_CALL;
 }
@@ -501,7 +510,7 @@ bool ms_launch(const struct ms_call *call, CUresult *result_out)
     return answered;
 }
 
-CUresult ms_access_unload(CUlibrary library)
+CUresult ms_launch_unload(CUlibrary library)
 {
     const struct ms_why why = ms_why_begin(MS_REASON_UNLOAD);
     const CUresult result = ms_access(0, SIZE_MAX, MS_NEED_LAUNCHED);

@@ -4,7 +4,7 @@
  * ms_movement and does what the verdict says:
  *
  *     MS_ANSWERED   the call is done, or refused: the program gets *result_out
- *     MS_STRAYS     the driver is called with the null address for what strays (ms_strays): it
+ *     MS_STRAYS     the driver is called with the null address for what strays (ms_pointer_strays): it
  *                   checks its other arguments first, and then refuses the call
  *     MS_FORWARD    the driver is called
  *
@@ -16,9 +16,11 @@
 #include <stdint.h>
 
 #include "runtime/base/strided_copy.h"
-#include "runtime/calls/calls.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/driver/driver.h"
 #include "runtime/driver/flags.h"
+#include "runtime/memory/order.h"
+#include "runtime/plan/layout_sizes.h"
 
 /* One side: rows of memory of that type. Type 0: it is an array, a value, or nothing. */
 struct ms_side {
@@ -54,6 +56,9 @@ struct ms_movement {
     CUstream stream;             /* never 0: CU_STREAM_LEGACY or CU_STREAM_PER_THREAD instead */
     size_t width, height, depth; /* bytes of a row, rows of a plane, planes */
     struct ms_side to, from;
+    /* Of MS_COPY_ON_DEVICE, where it is a part of a call: */
+    const struct ms_sequence *sequence; /* that the tensor is in, or NULL */
+    bool is_row;                        /* one of many: no tensor by itself, and no event */
 };
 
 enum ms_verdict { MS_ANSWERED, MS_STRAYS, MS_FORWARD };
@@ -71,8 +76,8 @@ static inline enum ms_verdict ms_movement_pass(const struct ms_movement *movemen
     const struct ms_side to = movement->to, from = movement->from;
     const bool strays =
         movement->height == 1 && movement->depth == 1
-            ? (ms_side_is_device(to) && ms_strays(to.begin, movement->width)) ||
-                  (ms_side_is_device(from) && ms_strays(from.begin, movement->width))
+            ? (ms_side_is_device(to) && ms_pointer_strays(to.begin, movement->width)) ||
+                  (ms_side_is_device(from) && ms_pointer_strays(from.begin, movement->width))
             : ms_movement_strays(movement);
     if (strays)
         return MS_STRAYS;
@@ -84,6 +89,32 @@ static inline enum ms_verdict ms_movement_pass(const struct ms_movement *movemen
  * write memory that a copy reads. */
 CUresult ms_movement_seal(void);
 
+/* --- copies on the device that are a part of a call. The driver does what is not recorded. */
+
+/* One row. */
+CUresult ms_movement_run(const struct ms_movement *movement);
+
+/*
+ * Many rows, as of a slice of a tensor by columns. Each is a copy by itself, so the slice's content
+ * is known without memory for the tensor. A kernel, or a copy by the driver, would need all of the
+ * tensor in memory. A row is a piece of its block, of which ms_write_bound allows 131,072.
+ */
+enum { MS_MAX_ROWS = 8000 };
+
+/* The number of rows; counting stops above MS_MAX_ROWS. */
+size_t ms_movement_count_rows(const struct ms_strided_copy *rows);
+
+/* True if copying row by row is worth it: false if rows are too many or too short, or if one side
+ * has no lineage that would be kept. */
+bool ms_movement_may_run_rows(const struct ms_strided_copy *rows);
+
+/* Copies the rows, in the order of stream, on which writes may be recorded now (order.h). */
+CUresult ms_movement_run_rows(const struct ms_strided_copy *rows, CUstream stream);
+
+/* The same if it may be done and is worth it: true if the rows are copied, or that has failed. */
+bool ms_movement_try_rows(const struct ms_strided_copy *rows, CUstream stream,
+                          CUresult *result_out);
+
 /* --- what the sides of calls are */
 
 static inline struct ms_side ms_side_of_device(CUdeviceptr begin)
@@ -94,6 +125,16 @@ static inline struct ms_side ms_side_of_device(CUdeviceptr begin)
 static inline struct ms_side ms_side_of_host(const void *begin)
 {
     return (struct ms_side){.type = CU_MEMORYTYPE_HOST, .begin = (uintptr_t)begin};
+}
+
+/* The bytes of a set, repeated to four. */
+static inline uint32_t ms_movement_pattern(const struct ms_movement *movement)
+{
+    if (movement->element == 1)
+        return (movement->value & 0xff) * UINT32_C(0x01010101);
+    if (movement->element == 2)
+        return (movement->value & 0xffff) * UINT32_C(0x00010001);
+    return movement->value;
 }
 
 /* Bytes of elements; SIZE_MAX if there are not so many. */

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/pointer_scan.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-#include "runtime/calls/calls.h"
 #include "runtime/calls/host_memory.h"
 #include "runtime/calls/word_scan.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/memory/far_address.h"
 #include "runtime/state/counters.h"
 
@@ -25,7 +26,7 @@ static struct bounds get_bounds(void)
     struct bounds bounds = {0};
     struct ms_range *host = &bounds.ranges[HOST];
     ms_space_bounds(bounds.ranges);
-    ms_host_bounds(&host->begin, &host->end);
+    ms_host_memory_bounds(&host->begin, &host->end);
     return bounds;
 }
 
@@ -91,7 +92,7 @@ static struct ms_range look_up(struct batch *batch, const struct bounds *bounds,
     struct ms_range nothing, no_host = {0, host->end > host->begin ? 0 : UINT64_MAX};
     for (size_t i = 0; i < batch->count; i++) {
         if (!is_in(&no_host, batch->all[i].pointer))
-            no_host = ms_host_gap(batch->all[i].pointer);
+            no_host = ms_host_memory_gap(batch->all[i].pointer);
         reach->everything |= no_host.end == no_host.begin;
     }
     const size_t found =
@@ -112,8 +113,8 @@ void ms_pointer_scan_find(const struct ms_arguments *arguments, struct ms_pointe
     uint64_t word;
     batch.count = batch.done = reach_out->count = 0;
     reach_out->everything = false;
-    ms_words_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
-    while (!reach_out->everything && ms_words_next(&words, &at, &word)) {
+    ms_word_scan_begin(&words, arguments->packed->bytes, arguments->packed->count, bounds.ranges);
+    while (!reach_out->everything && ms_word_scan_next(&words, &at, &word)) {
         if (!ms_pointer_scan_is_possible(arguments, at, word))
             continue;
         batch.all[batch.count].offset = at;
@@ -132,7 +133,7 @@ static CUresult expose(uint64_t word)
     struct ms_allocation_facts facts;
     if (ms_space_find_pointed(word, &facts))
         return ms_access(facts.address, facts.bytes, MS_NEED_REACH);
-    if (ms_host_holds(word))
+    if (ms_host_memory_holds(word))
         atomic_store(&unbounded, true);
     return CUDA_SUCCESS;
 }
@@ -143,8 +144,8 @@ static CUresult expose_words(const struct bounds *bounds, const void *bytes, siz
     size_t at;
     uint64_t word;
     CUresult result = CUDA_SUCCESS;
-    ms_words_begin(&words, bytes, count, bounds->ranges);
-    while (result == CUDA_SUCCESS && ms_defers_any() && ms_words_next(&words, &at, &word)) {
+    ms_word_scan_begin(&words, bytes, count, bounds->ranges);
+    while (result == CUDA_SUCCESS && ms_defers_any() && ms_word_scan_next(&words, &at, &word)) {
         if (ms_address_is_far(word) || at % 4 == 0)
             result = expose(word);
     }
@@ -226,8 +227,8 @@ bool ms_pointer_scan_is_clean(const void *bytes, size_t count)
         if (is_bounded(&bounds, load(end - first, first)))
             return false;
     }
-    ms_words_begin(&words, bytes, count, bounds.ranges);
-    return !ms_words_next(&words, &at, &word);
+    ms_word_scan_begin(&words, bytes, count, bounds.ranges);
+    return !ms_word_scan_next(&words, &at, &word);
 }
 
 CUresult ms_pointer_scan_expose_all(void)

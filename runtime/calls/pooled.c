@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/pooled.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/program_mappings.h"
 
 #include <time.h>
@@ -6,14 +7,14 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/lock.h"
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
-#include "runtime/calls/deferral.h"
+#include "runtime/calls/alloc.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/addresses.h"
 #include "runtime/memory/delayed_free.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/handles.h"
+#include "runtime/memory/order.h"
 #include "runtime/memory/publish.h"
 #include "runtime/shard/active_plan.h"
 #include "runtime/state/caller.h"
@@ -35,7 +36,7 @@ static bool promise(size_t bytes, const CUmemAllocationProp *prop, CUcontext con
                     CUmemGenericAllocationHandle *handle_out, CUresult *result_out)
 {
     const CUdevice device = prop->location.id;
-    if (!ms_overcommit_admits(device, bytes, NULL)) {
+    if (!ms_alloc_admits(device, bytes, NULL)) {
         *result_out = CUDA_ERROR_OUT_OF_MEMORY;
         return true;
     }
@@ -47,7 +48,7 @@ static bool promise(size_t bytes, const CUmemAllocationProp *prop, CUcontext con
     if (handle == NULL)
         return false;
     ms_space_count_promised(device, (int64_t)bytes);
-    ms_deferral_begun(device, bytes, false);
+    ms_alloc_promised(device, bytes, false);
     *result_out = CUDA_SUCCESS;
     return true;
 }
@@ -57,12 +58,12 @@ bool ms_handle_defer(size_t bytes, const CUmemAllocationProp *prop,
 {
     CUcontext context = NULL;
     CUdevice device;
-    if (handle_out == NULL || !ms_may_defer(bytes, &context, &device) ||
+    if (handle_out == NULL || !ms_alloc_may_defer(bytes, &context, &device) ||
         !ms_backing_serves(prop, device) || !is_granules(prop, bytes) ||
-        !ms_deferral_begin(context, device, bytes))
+        !ms_alloc_begin(context, device, bytes))
         return false;
     const bool is_answered = promise(bytes, prop, context, handle_out, result_out);
-    ms_deferral_end();
+    ms_alloc_end();
     return is_answered;
 }
 
@@ -464,8 +465,8 @@ static struct ms_allocation *claim_new(const struct ms_reservation *reservation,
     struct ms_allocation *allocation = NULL;
     if (ms_backing_adopt(&backing, handle->prop.location.id, reservation->address,
                          reservation->bytes) == CUDA_SUCCESS)
-        allocation = ms_allocation_create(&backing, handle->context, reservation->bytes,
-                                          MS_UNMAPPED, NULL, false);
+        allocation = ms_alloc_create(&backing, handle->context, reservation->bytes, MS_UNMAPPED,
+                                     NULL, false);
     return allocation != NULL ? ms_space_claim(reservation->address) : NULL;
 }
 
@@ -476,7 +477,7 @@ static void release_or_free(struct ms_allocation *allocation)
         ms_space_release(allocation);
         return;
     }
-    ms_allocation_forget(allocation);
+    ms_alloc_forget(allocation);
     ms_allocation_destroy(allocation);
 }
 

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/query.h"
 
 #include <string.h>
 
-#include "runtime/calls/calls.h"
 #include "runtime/calls/program_mappings.h"
-#include "runtime/memory/space.h"
+#include "runtime/fill/access.h"
 #include "runtime/memory/delayed_free.h"
+#include "runtime/memory/space.h"
 
 /* Buffer identifiers are unique in the process; the shim's start where the driver's never get. */
 #define FIRST_BUFFER_ID (UINT64_C(1) << 62)
 
-bool ms_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out,
-                      CUresult *result_out)
+bool ms_query_address_range(CUdeviceptr address, CUdeviceptr *base_out, size_t *bytes_out,
+                            CUresult *result_out)
 {
     CUdevice device;
     struct ms_allocation_facts facts;
@@ -96,8 +97,8 @@ static bool mapping_attribute(void *value_out, CUpointer_attribute attribute,
     }
 }
 
-bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
-                          CUresult *result_out)
+bool ms_query_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdeviceptr address,
+                                CUresult *result_out)
 {
     struct ms_allocation_facts facts;
     if (value_out == NULL || !ms_space_look_up(address, &facts))
@@ -160,7 +161,7 @@ bool ms_pointer_attribute(void *value_out, CUpointer_attribute attribute, CUdevi
     }
 }
 
-CUresult ms_free_memory(size_t *free_bytes)
+CUresult ms_query_free_memory(size_t *free_bytes)
 {
     CUdevice device;
     const CUresult result = ms_driver.ctx_get_device(&device);
@@ -171,97 +172,4 @@ CUresult ms_free_memory(size_t *free_bytes)
                               ms_delayed_free_bytes(device);
     *free_bytes = promised < left ? left - promised : 0;
     return CUDA_SUCCESS;
-}
-
-bool ms_is_owned(CUdeviceptr address)
-{
-    struct ms_allocation_facts facts;
-    return ms_space_look_up(address, &facts);
-}
-
-/* The driver's memory type of an address, or 0. Returns false if the driver cannot answer. */
-static bool ask_type(CUdeviceptr address, unsigned *type_out)
-{
-    const CUresult result =
-        ms_driver.pointer_get_attribute(type_out, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
-    if (result == CUDA_ERROR_INVALID_VALUE)
-        *type_out = 0;
-    return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE;
-}
-
-bool ms_is_device_memory(CUdeviceptr address)
-{
-    unsigned type;
-    return ask_type(address, &type) && type == CU_MEMORYTYPE_DEVICE;
-}
-
-static bool ask(void *value_out, CUpointer_attribute attribute, CUdeviceptr address)
-{
-    return ms_driver.pointer_get_attribute(value_out, attribute, address) == CUDA_SUCCESS;
-}
-
-bool ms_is_whole(CUdeviceptr address, size_t bytes, CUdevice device)
-{
-    CUdeviceptr begin;
-    size_t whole_bytes;
-    int its_device;
-    return ask(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address) &&
-           ask(&whole_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) &&
-           ask(&its_device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) && its_device == device &&
-           address - begin <= whole_bytes && bytes <= whole_bytes - (address - begin);
-}
-
-bool ms_is_host_memory(CUdeviceptr address)
-{
-    unsigned type;
-    return ask_type(address, &type) && (type == 0 || type == CU_MEMORYTYPE_HOST);
-}
-
-bool ms_is_pinned_memory(CUdeviceptr address)
-{
-    unsigned type;
-    return ask_type(address, &type) && type == CU_MEMORYTYPE_HOST;
-}
-
-bool ms_is_managed(CUdeviceptr address)
-{
-    unsigned managed = 0;
-    return ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) && managed != 0;
-}
-
-bool ms_host_can_write(CUdeviceptr address)
-{
-    return ms_is_pinned_memory(address) || ms_is_managed(address);
-}
-
-bool ms_meets_allocation(CUdeviceptr address, size_t bytes)
-{
-    struct ms_allocation_facts facts;
-    return ms_space_first_behind(address, &facts) && facts.address < address + bytes &&
-           !facts.is_programs;
-}
-
-bool ms_strays(CUdeviceptr address, size_t bytes)
-{
-    return bytes > 0 && ((ms_space_may_hold(address) && ms_space_strays(address, bytes)) ||
-                         ms_delayed_free_holds(address));
-}
-
-bool ms_set_strays(CUdeviceptr address, size_t count, unsigned width)
-{
-    size_t bytes;
-    return ms_strays(address, __builtin_mul_overflow(count, width, &bytes) ? SIZE_MAX : bytes);
-}
-
-bool ms_rows_stray(const struct ms_rows *rows)
-{
-    size_t planes, lines, bytes;
-    if (rows->width == 0 || rows->height == 0 || rows->depth == 0)
-        return false;
-    if (__builtin_mul_overflow(rows->depth - 1, rows->slice, &planes) ||
-        __builtin_mul_overflow(rows->height - 1, rows->pitch, &lines) ||
-        __builtin_add_overflow(planes, lines, &bytes) ||
-        __builtin_add_overflow(bytes, rows->width, &bytes))
-        bytes = SIZE_MAX;
-    return ms_strays(rows->begin, bytes);
 }

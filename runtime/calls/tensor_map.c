@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/tensor_map.h"
 
 #include "runtime/fill/access.h"
@@ -47,7 +48,7 @@ static bool ends_in_allocation(CUdeviceptr address, size_t bytes)
            bytes <= facts.bytes - (size_t)(address - facts.address);
 }
 
-CUresult ms_access_tensor_map(CUdeviceptr address, size_t bytes)
+CUresult ms_tensor_map_access(CUdeviceptr address, size_t bytes)
 {
     struct ms_allocation_facts block;
     if (ends_in_allocation(address, bytes))

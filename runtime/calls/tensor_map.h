@@ -27,4 +27,4 @@ size_t ms_tensor_map_extent(CUtensorMapDataType type, uint32_t rank, const cuuin
  * allocation, or are not known, are the block that the address points to. CUDA_SUCCESS: the call
  * may be forwarded.
  */
-CUresult ms_access_tensor_map(CUdeviceptr address, size_t bytes);
+CUresult ms_tensor_map_access(CUdeviceptr address, size_t bytes);

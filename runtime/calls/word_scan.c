@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include "runtime/calls/word_scan.h"
 
 #include <string.h>
@@ -45,8 +46,8 @@ static inline void add_window(struct ms_words *words, struct ms_range range)
         add_plane(window, i);
 }
 
-void ms_words_begin(struct ms_words *words, const void *bytes, size_t count,
-                    const struct ms_range windows[MS_WORD_WINDOWS])
+void ms_word_scan_begin(struct ms_words *words, const void *bytes, size_t count,
+                        const struct ms_range windows[MS_WORD_WINDOWS])
 {
     words->bytes = bytes;
     words->count = count;
@@ -146,7 +147,7 @@ static bool is_in(const struct ms_words *words, uint64_t word)
     return false;
 }
 
-bool ms_words_next(struct ms_words *words, size_t *offset_out, uint64_t *word_out)
+bool ms_word_scan_next(struct ms_words *words, size_t *offset_out, uint64_t *word_out)
 {
     const uint64_t skipped = words->skipped.begin, skipped_bytes = words->skipped.end - skipped;
     do {

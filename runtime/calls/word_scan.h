@@ -17,7 +17,7 @@ enum { MS_WORD_WINDOWS = 3, MS_WORD_GROUP = 64 };
 /* 16 bytes at a time, as a type of which compilers always make vector instructions. */
 typedef unsigned char ms_lanes __attribute__((vector_size(16)));
 
-/* Started by ms_words_begin; the fields but `skipped` belong to word_scan.c. */
+/* Started by ms_word_scan_begin; the fields but `skipped` belong to word_scan.c. */
 struct ms_words {
     const unsigned char *bytes;
     size_t count;
@@ -36,8 +36,8 @@ struct ms_words {
 };
 
 /* An empty window holds nothing. The bytes remain the caller's. */
-void ms_words_begin(struct ms_words *words, const void *bytes, size_t count,
-                    const struct ms_range windows[MS_WORD_WINDOWS]);
+void ms_word_scan_begin(struct ms_words *words, const void *bytes, size_t count,
+                        const struct ms_range windows[MS_WORD_WINDOWS]);
 
 /* Finds the next word, in ascending order. Returns false if there is none. */
-bool ms_words_next(struct ms_words *words, size_t *offset_out, uint64_t *word_out);
+bool ms_word_scan_next(struct ms_words *words, size_t *offset_out, uint64_t *word_out);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
+#include "runtime/calls/write.h"
+
 #include <string.h>
 
-#include "runtime/calls/calls.h"
-
-#include "runtime/calls/host_memory.h"
-#include "runtime/calls/late_payload.h"
+#include "runtime/calls/movement.h"
+#include "runtime/calls/payload.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/calls/pointer_scan.h"
-#include "runtime/calls/query.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/compare.h"
-#include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/fill/replay.h"
 #include "runtime/fill/shadow.h"
@@ -18,13 +19,12 @@
 #include "runtime/shard/active_plan.h"
 #include "runtime/source/content.h"
 #include "runtime/state/counters.h"
-#include "runtime/state/window.h"
 
 /*
  * Some 50 bytes each. In a large block more is allowed: one that is copied row by row has a piece
  * for each row. What is left to other ranks stays in pieces, so the next look is at twice as many.
  */
-CUresult ms_bound_lineage(struct ms_allocation *allocation, size_t offset)
+CUresult ms_write_bound(struct ms_allocation *allocation, size_t offset)
 {
     enum { LEAST_PIECES = 1 << 17, BYTES_FOR_ONE = 512 << 10 };
     if (allocation->lineage.extents.count <= LEAST_PIECES)
@@ -50,7 +50,7 @@ static bool takes_work(CUstream stream)
     return state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY;
 }
 
-CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
+CUresult ms_write_prepare(struct ms_allocation *allocation, size_t begin, size_t end,
                           CUstream stream)
 {
     return takes_work(stream) ? ms_materialise_for_copy(allocation, begin, end)
@@ -120,7 +120,7 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
         ms_space_release(allocation);
         return NULL;
     }
-    *result_out = ms_bound_lineage(allocation, begin);
+    *result_out = ms_write_bound(allocation, begin);
     if (*result_out == CUDA_SUCCESS) {
         ms_space_add_use(allocation, begin, begin + bytes);
         if (!ms_lineage_is_present(&allocation->lineage, begin, begin + bytes))
@@ -131,15 +131,6 @@ static struct ms_allocation *claim_for_write(CUdeviceptr address, size_t bytes,
     return NULL;
 }
 
-static uint32_t widen(uint32_t value, unsigned width)
-{
-    if (width == 1)
-        return (value & 0xff) * UINT32_C(0x01010101);
-    if (width == 2)
-        return (value & 0xffff) * UINT32_C(0x00010001);
-    return value;
-}
-
 /* True for an allocation of another than the current device: the driver decides about access. */
 static bool is_far(const struct ms_allocation *allocation)
 {
@@ -147,50 +138,38 @@ static bool is_far(const struct ms_allocation *allocation)
     return ms_driver.ctx_get_device(&current) != CUDA_SUCCESS || current != allocation->device;
 }
 
-static bool fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
-                 CUresult *result_out)
+bool ms_write_set(const struct ms_movement *movement, CUresult *result_out)
 {
-    const size_t bytes = count * width;
-    if (count == 0 || bytes / width != count)
+    const CUdeviceptr address = movement->to.begin;
+    const size_t bytes = movement->width;
+    const uint32_t pattern = ms_movement_pattern(movement);
+    if (bytes == 0)
         return false;
-    *result_out = ms_access_payload_value(value, width);
+    *result_out = ms_pointer_scan_expose_pattern(pattern);
     if (*result_out != CUDA_SUCCESS)
         return true;
     struct ms_allocation *allocation = claim_for_write(address, bytes, result_out);
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
-    if (address % width != 0) {
+    if (address % movement->element != 0) {
         ms_space_release(allocation);
         *result_out = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
 
     const size_t begin = ms_offset(allocation, address);
-    bool answered = true;
-    if (!is_far(allocation) && ms_may_record(stream)) {
-        const struct ms_content fill = {.kind = MS_FILL, .pattern = widen(value, width)};
-        *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, stream);
+    bool is_answered = true;
+    if (!is_far(allocation) && ms_may_record(movement->stream)) {
+        const struct ms_content fill = {.kind = MS_FILL, .pattern = pattern};
+        *result_out = write_range(allocation, begin, begin + bytes, &fill, NULL, movement->stream);
         ms_count(MS_COUNT_RECORDED_FILL_BYTES, bytes);
         ms_publish_event(MS_EVENT_RECORD, allocation, begin, bytes, "a fill");
-        if (!allocation->is_transient)
-            ms_window_extend();
     } else {
-        *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
-        answered = *result_out != CUDA_SUCCESS;
+        *result_out = ms_write_prepare(allocation, begin, begin + bytes, movement->stream);
+        is_answered = *result_out != CUDA_SUCCESS;
     }
     ms_space_release(allocation);
-    return answered;
-}
-
-bool ms_fill(CUdeviceptr address, uint32_t value, unsigned width, size_t count, CUstream stream,
-             CUresult *result_out)
-{
-    int attempts = 0;
-    bool answered;
-    do
-        answered = fill(address, value, width, count, stream, result_out);
-    while (answered && ms_try_bytes_again(*result_out, &attempts));
-    return answered;
+    return is_answered;
 }
 
 static struct ms_source *find_file(const void *source, size_t bytes, uint64_t *offset_out)
@@ -274,50 +253,18 @@ static CUresult expose_content(const void *source, size_t bytes, const struct ms
                                                : ms_pointer_scan_expose(source, bytes);
 }
 
-CUresult ms_access_unowned(CUdeviceptr source)
-{
-    const bool is_plain =
-        ms_is_device_memory(source) && !ms_is_managed(source) && !ms_host_holds(source);
-    return is_plain ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
-}
-
-CUresult ms_access_payload(const struct ms_rows *rows, CUstream stream)
-{
-    if (rows->begin == 0 || rows->width == 0)
-        return CUDA_SUCCESS;
-    /* Memory that is unreadable here may hold anything; what is captured is copied at any time. */
-    if (!ms_is_host_memory(rows->begin) || ms_is_capturing())
-        return ms_pointer_scan_expose_all();
-    /* Of pageable memory, the driver has taken the bytes when the call returns. */
-    if (!ms_host_holds(rows->begin) || !ms_host_may_change(stream))
-        return ms_pointer_scan_expose_rows(rows);
-    return ms_late_payload_add(rows, stream) ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
-}
-
-CUresult ms_access_payload_linear(const void *source, size_t bytes, CUstream stream)
-{
-    const struct ms_rows row = {
-        .begin = (uintptr_t)source, .width = bytes, .height = 1, .depth = 1};
-    return ms_access_payload(&row, stream);
-}
-
-CUresult ms_access_payload_value(uint32_t value, unsigned width)
-{
-    return ms_pointer_scan_expose_pattern(widen(value, width));
-}
-
 /* Prepares the copy for the driver: backs its destination. */
 static bool back_for_copy(CUdeviceptr destination, const void *source, size_t bytes,
                           CUstream stream, CUresult *result_out)
 {
-    *result_out = ms_access_payload_linear(source, bytes, stream);
+    *result_out = ms_payload_expose_row(source, bytes, stream);
     if (*result_out != CUDA_SUCCESS)
         return true;
     struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
     const size_t begin = ms_offset(allocation, destination);
-    *result_out = ms_back_for_call(allocation, begin, begin + bytes, stream);
+    *result_out = ms_write_prepare(allocation, begin, begin + bytes, stream);
     ms_space_release(allocation);
     return *result_out != CUDA_SUCCESS;
 }
@@ -346,7 +293,7 @@ static bool record_copy(CUdeviceptr destination, const void *source, size_t byte
     struct ms_allocation *allocation = claim_for_write(destination, bytes, result_out);
     if (allocation == NULL)
         return *result_out != CUDA_SUCCESS;
-    const bool is_recorded = is_still_there(content), is_transient = allocation->is_transient;
+    const bool is_recorded = is_still_there(content);
     if (is_recorded) {
         const size_t begin = ms_offset(allocation, destination);
         *result_out = write_range(allocation, begin, begin + bytes, content, source, stream);
@@ -355,46 +302,33 @@ static bool record_copy(CUdeviceptr destination, const void *source, size_t byte
             ms_shard_add_copy(content->source, content->source_offset, bytes);
     }
     ms_space_release(allocation);
-    if (!is_recorded)
-        return back_for_copy(destination, source, bytes, stream, result_out);
-    if (!is_transient)
-        ms_window_extend();
-    return true;
+    return is_recorded || back_for_copy(destination, source, bytes, stream, result_out);
 }
 
-static bool copy_from_host(CUdeviceptr destination, const void *source, size_t bytes,
-                           CUstream stream, bool blocking, CUresult *result_out)
+bool ms_write_from_host(const struct ms_movement *movement, CUresult *result_out)
 {
+    const CUdeviceptr to = movement->to.begin, from = movement->from.begin;
+    const void *const source = (const void *)(uintptr_t)from;
+    const size_t bytes = movement->width;
+    const CUstream stream = movement->stream;
     struct ms_allocation_facts facts;
     if (bytes == 0 || source == NULL)
         return false;
-    if (ms_space_look_up((CUdeviceptr)(uintptr_t)source, &facts)) {
+    if (ms_space_look_up(from, &facts)) {
         /* Not host memory: the driver decides whether that is allowed. */
-        *result_out = ms_access((CUdeviceptr)(uintptr_t)source, bytes, MS_NEED_READ_WRITE);
+        *result_out = ms_access(from, bytes, MS_NEED_READ_WRITE);
         if (*result_out == CUDA_SUCCESS)
-            *result_out = ms_access(destination, bytes, MS_NEED_READ_WRITE);
+            *result_out = ms_access(to, bytes, MS_NEED_READ_WRITE);
         return *result_out != CUDA_SUCCESS;
     }
     struct ms_content content;
-    if (!ms_space_look_up(destination, &facts) ||
-        !ms_is_host_memory((CUdeviceptr)(uintptr_t)source) || is_present(destination, bytes) ||
+    if (!ms_space_look_up(to, &facts) || !ms_pointer_is_host(from) || is_present(to, bytes) ||
         !ms_may_record(stream) || !find_content(source, bytes, &content))
-        return back_for_copy(destination, source, bytes, stream, result_out);
-    const bool is_answered = record_copy(destination, source, bytes, &content, stream, result_out);
+        return back_for_copy(to, source, bytes, stream, result_out);
+    const bool is_answered = record_copy(to, source, bytes, &content, stream, result_out);
     drop_found(&content);
     /* The driver would have waited for earlier work too, and programs rely on that. */
-    if (is_answered && blocking && *result_out == CUDA_SUCCESS)
+    if (is_answered && movement->waits && *result_out == CUDA_SUCCESS)
         *result_out = ms_driver.stream_synchronize(stream);
     return is_answered;
-}
-
-bool ms_copy_from_host(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream,
-                       bool blocking, CUresult *result_out)
-{
-    int attempts = 0;
-    bool answered;
-    do
-        answered = copy_from_host(destination, source, bytes, stream, blocking, result_out);
-    while (answered && ms_try_bytes_again(*result_out, &attempts));
-    return answered;
 }

@@ -6,12 +6,12 @@
 
 #include "runtime/base/log.h"
 #include "runtime/base/thread.h"
-#include "runtime/calls/calls.h"
 #include "runtime/collective/receive.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
-#include "runtime/memory/space.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/space.h"
 #include "runtime/state/counters.h"
 
 static CUdeviceptr address_of(const void *pointer)

@@ -2,10 +2,10 @@
 #include "runtime/collective/receive.h"
 
 #include "runtime/base/log.h"
-#include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/order.h"

@@ -35,7 +35,7 @@ struct ms_hot {
     _Atomic uint32_t marking;       /* threads that may be in cuCtxRecordEvent */
     _Atomic uint32_t files;         /* files with bytes that may not be in memory yet (source.h) */
     _Atomic uint32_t mapped;        /* how often the program mapped a file from its start on */
-    _Atomic uint32_t late_payloads; /* copies to be looked at (late_payload.h) */
+    _Atomic uint32_t late_payloads; /* copies to be looked at (payload.h) */
     _Atomic uint32_t unexamined;    /* how often calls began to pass unexamined (examining.h) */
     _Atomic uint32_t unfilled;      /* granules that the next launch must fill (unfilled.h) */
     char rest_of_page[MS_HOT_PAGE - 13 * sizeof(uint32_t)];

@@ -17,20 +17,6 @@
 bool ms_may_record(CUstream stream);
 
 /*
- * Materialises the block at an offset of a claimed allocation if it was written in very many small
- * parts, before its lineage costs more than its bytes. To be called before something is recorded
- * there.
- */
-CUresult ms_bound_lineage(struct ms_allocation *allocation, size_t offset);
-
-/*
- * Backs a range that the call overwrites on that stream. Replays its old content if the driver may
- * refuse the call: the stream is destroyed, the thread has no context, or a capture forbids it.
- */
-CUresult ms_back_for_call(struct ms_allocation *allocation, size_t begin, size_t end,
-                          CUstream stream);
-
-/*
  * Work was queued that may wait for the host, for memory or for other work, or that writes host
  * memory later. From now on a write is recorded only if its stream is idle.
  */

@@ -45,7 +45,7 @@ static void start(void)
     ms_state_prepare(&ms_config);
     ms_publish_set_namer(ms_shard_name_of);
     ms_source_start();
-    ms_lease_start(ms_config.leases, ms_answer_file_write, ms_answer_file_deletion);
+    ms_lease_start(ms_config.leases, ms_file_writes_answer, ms_file_writes_answer_deletion);
     ms_source_set_snapshot_limit(ms_config.snapshot_bytes);
     if (ms_config.kernel_rules[0] != '\0')
         ms_rules_read(ms_config.kernel_rules);

@@ -18,11 +18,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/calls/calls.h"
+#include "runtime/calls/alloc.h"
+#include "runtime/calls/blocks.h"
+#include "runtime/calls/launch.h"
+#include "runtime/fill/access.h"
 #include "runtime/kernel/call.h"
 #include "runtime/memory/space.h"
 #include "runtime/start/start.h"
 #include "runtime/state/counters.h"
+#include "tests/bench/movements.h"
 
 #define GRANULE ((size_t)64 << 10)
 #define TENSOR_BYTES ((size_t)64 << 10) /* the least that is looked up in files without a plan */
@@ -153,23 +157,19 @@ static CUdeviceptr allocate(size_t size)
 static void release(CUdeviceptr address)
 {
     CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
+    must(ms_alloc_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
 }
 
 /* Different bytes for each number, none of which could be an address. */
 static void set(CUdeviceptr address, size_t number, size_t bytes)
 {
     const uint32_t value = 0x80000000u | (uint32_t)number;
-    CUresult result;
-    must(ms_fill(address, value, 4, bytes / 4, CU_STREAM_LEGACY, &result) && result == CUDA_SUCCESS,
-         "cuMemsetD32");
+    must(set_is_recorded(address, value, bytes), "cuMemsetD32");
 }
 
 static void copy_from(CUdeviceptr address, const void *source, size_t bytes)
 {
-    CUresult result;
-    must(ms_copy_from_host(address, source, bytes, CU_STREAM_LEGACY, true, &result) &&
-             result == CUDA_SUCCESS,
+    must(copy_is_recorded(MS_COPY_FROM_HOST, address, ms_side_of_host(source), bytes),
          "cuMemcpyHtoD");
 }
 

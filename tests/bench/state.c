@@ -14,11 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/calls/calls.h"
+#include "runtime/calls/alloc.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/start/start.h"
 #include "runtime/state/state.h"
+#include "tests/bench/movements.h"
 
 #define MIB ((size_t)1 << 20)
 enum { MAX_ROUNDS = 1000000, FILE_MIB = 128 };
@@ -55,7 +57,7 @@ static CUdeviceptr allocate(size_t size)
 static void release(CUdeviceptr address)
 {
     CUresult result = CUDA_ERROR_UNKNOWN;
-    must(ms_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
+    must(ms_alloc_free(address, &result) && result == CUDA_SUCCESS, "cuMemFree");
 }
 
 static void read_back(CUdeviceptr address, size_t size)
@@ -67,9 +69,8 @@ static void read_back(CUdeviceptr address, size_t size)
 /* A block of one granule, which is set and read: the most that is kept for each byte. */
 static void fill_block(void)
 {
-    CUresult result;
     const CUdeviceptr block = allocate(2 * MIB);
-    must(ms_fill(block, 1, 4, MIB / 2, CU_STREAM_LEGACY, &result), "cuMemsetD32");
+    must(set_is_recorded(block, 1, 2 * MIB), "cuMemsetD32");
     read_back(block, 2 * MIB);
     release(block);
 }
@@ -78,10 +79,8 @@ static void fill_block(void)
 static void fill_from_file(void)
 {
     static size_t at;
-    CUresult result;
     const CUdeviceptr tensor = allocate(8 * MIB);
-    must(ms_copy_from_host(tensor, mapped + at, 8 * MIB, CU_STREAM_LEGACY, true, &result) &&
-             result == CUDA_SUCCESS,
+    must(copy_is_recorded(MS_COPY_FROM_HOST, tensor, ms_side_of_host(mapped + at), 8 * MIB),
          "cuMemcpyHtoD");
     read_back(tensor, 8 * MIB);
     release(tensor);
@@ -91,9 +90,8 @@ static void fill_from_file(void)
 /* A block that is set and freed: nothing is materialised. */
 static void record_fill(void)
 {
-    CUresult result;
     const CUdeviceptr block = allocate(2 * MIB);
-    must(ms_fill(block, 1, 4, MIB / 2, CU_STREAM_LEGACY, &result), "cuMemsetD32");
+    must(set_is_recorded(block, 1, 2 * MIB), "cuMemsetD32");
     release(block);
 }
 

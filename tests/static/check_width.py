@@ -25,9 +25,9 @@ MEANINGS = {
 RECORD = os.path.join("runtime", "memory", "space.h")
 # What whoever writes an entry point or a kind of call has to remember.
 CONCERNS = {
-    "strays": r"ms_strays|ms_set_strays|ms_rows_stray|ms_space_strays|ms_bounds_\w+",
+    "strays": r"ms_pointer_strays|ms_pointer_rows_stray|ms_space_strays",
     "gate": r"ms_order_add_gate\w*",
-    "payload": r"ms_access_payload\w*|ms_access_unowned|ms_late_payload\w*",
+    "payload": r"ms_payload_\w+",
     "may record": r"ms_order_\w*record\w*|ms_may_record\w*",
     "claim": r"ms_space_(?:try_)?claim\w*|ms_space_release",
     "use": r"ms_space_add_use",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/calls/calls.h"
 
+#include "runtime/calls/alloc.h"
 #include "runtime/config/config.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
@@ -35,7 +35,7 @@ MS_TEST(addresses_go_back_where_there_is_no_record_of_them)
     fake_check_empty();
     CHECK(allocate(&address));
     CHECK_EQ(fake.reservations, 1);
-    CHECK(ms_free(address, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_alloc_free(address, &result) && result == CUDA_SUCCESS);
     fake_check_empty();
 }
 
@@ -58,10 +58,10 @@ MS_TEST(what_took_its_place_during_the_wait_is_not_freed)
     fake_start();
     CHECK(allocate(&freed));
     fake.on_wait = replace_meanwhile;
-    CHECK(ms_free(freed, &result));
+    CHECK(ms_alloc_free(freed, &result));
     CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(fake.reservations, 1);
-    CHECK(ms_free(freed, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_alloc_free(freed, &result) && result == CUDA_SUCCESS);
     fake_check_empty();
 }
 
@@ -71,11 +71,11 @@ MS_TEST(nothing_is_freed_where_the_wait_fails)
     fake_start();
     CHECK(allocate(&freed));
     fake.wait_result = CUDA_ERROR_LAUNCH_FAILED;
-    CHECK(ms_free(freed, &result));
+    CHECK(ms_alloc_free(freed, &result));
     CHECK_EQ(result, CUDA_ERROR_LAUNCH_FAILED);
     CHECK_EQ(fake.reservations, 1);
-    CHECK(ms_free(freed + 1, &result) && result == CUDA_ERROR_INVALID_VALUE);
+    CHECK(ms_alloc_free(freed + 1, &result) && result == CUDA_ERROR_INVALID_VALUE);
     fake.wait_result = CUDA_SUCCESS;
-    CHECK(ms_free(freed, &result) && result == CUDA_SUCCESS);
+    CHECK(ms_alloc_free(freed, &result) && result == CUDA_SUCCESS);
     fake_check_empty();
 }

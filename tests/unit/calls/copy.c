@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/calls/calls.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/range.h"
+#include "runtime/calls/copy.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
+#include "runtime/memory/order.h"
 #include "runtime/memory/parked.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
@@ -78,9 +79,36 @@ static struct ms_content at(const struct ms_allocation *allocation, size_t granu
     return ms_lineage_at(&allocation->lineage, granule * FAKE_GRANULE).content;
 }
 
+static struct ms_movement row(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    return (struct ms_movement){.kind = MS_COPY_ON_DEVICE,
+                                .stream = FAKE_STREAM,
+                                .width = bytes,
+                                .height = 1,
+                                .depth = 1,
+                                .to = ms_side_of_device(to),
+                                .from = ms_side_of_device(from)};
+}
+
+/* True if it is answered; otherwise what it reads is held. */
+static bool copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *result_out)
+{
+    bool is_held;
+    const struct ms_movement movement = row(to, from, bytes);
+    const bool is_answered = ms_movement_begin(&movement, &is_held, result_out) == MS_ANSWERED;
+    CHECK_EQ(is_held, !is_answered && bytes > 0);
+    return is_answered;
+}
+
+static CUresult run(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    const struct ms_movement movement = row(to, from, bytes);
+    return ms_movement_run(&movement);
+}
+
 static bool copy_all(CUresult *result_out)
 {
-    return ms_copy_on_device(destination->address, source->address, BYTES, FAKE_STREAM, result_out);
+    return copy(destination->address, source->address, BYTES, result_out);
 }
 
 /* Nothing is held for a call that has been made, or was never to be made: what is cached can be
@@ -110,8 +138,7 @@ MS_TEST(lineage_moves_without_memory_and_without_work)
     start();
     set(source, 0, 4, &pattern);
     set_snapshot(source, 4 * FAKE_GRANULE, 5 * FAKE_GRANULE);
-    CHECK(ms_copy_on_device(destination->address + 1, source->address, 5 * FAKE_GRANULE,
-                            FAKE_STREAM, &result));
+    CHECK(copy(destination->address + 1, source->address, 5 * FAKE_GRANULE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, 0);
     CHECK_EQ(source->backing.backed_bytes + destination->backing.backed_bytes, 0);
@@ -165,7 +192,7 @@ MS_TEST(into_memory_lineage_is_played_in_the_order_of_the_stream)
     CHECK_EQ(destination->backing.backed_bytes, 2 * FAKE_GRANULE);
     CHECK(at(destination, 0).kind == MS_FILL && at(destination, 2).kind == MS_RESIDENT);
 
-    CHECK(ms_copy_on_device(program, source->address, BYTES, FAKE_STREAM, &result));
+    CHECK(copy(program, source->address, BYTES, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[BYTES - 1], 7);
     CHECK_EQ(source->backing.backed_bytes, 0);
@@ -179,8 +206,7 @@ MS_TEST(a_piece_is_cut_where_the_destination_changes)
     set(source, 0, 4, &sevens);
     set(destination, 0, 1, &resident);
     set(destination, 2, 3, &resident);
-    CHECK(ms_copy_on_device(destination->address, source->address, 4 * FAKE_GRANULE, FAKE_STREAM,
-                            &result));
+    CHECK(copy(destination->address, source->address, 4 * FAKE_GRANULE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, 2);
     CHECK_EQ(destination->lineage.kind_bytes[MS_FILL], 2 * FAKE_GRANULE);
@@ -197,8 +223,7 @@ MS_TEST(what_is_recorded_in_a_granule_with_memory_is_played_at_once)
     set_snapshot(source, 0, FAKE_GRANULE);
     fake_set(destination, 0, 1000, &resident);
     fake_set(destination, 2000, 3000, &resident);
-    CHECK(ms_copy_on_device(destination->address, source->address, FAKE_GRANULE, FAKE_STREAM,
-                            &result));
+    CHECK(copy(destination->address, source->address, FAKE_GRANULE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(fake.work_count, 4);
     CHECK(ms_lineage_is_present(&destination->lineage, 0, FAKE_GRANULE));
@@ -217,14 +242,12 @@ MS_TEST(what_was_read_is_copied_and_not_read_twice)
     fake_set(block, 0, FAKE_GRANULE,
              &(struct ms_content){.kind = MS_SOURCE, .source = file.source, .cached = true});
     ms_source_drop(file.source);
-    CHECK(ms_copy_on_device(destination->address, block->address, FAKE_GRANULE, FAKE_STREAM,
-                            &result));
+    CHECK(copy(destination->address, block->address, FAKE_GRANULE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(at(destination, 0).kind, MS_RESIDENT);
     CHECK_EQ(fake.work_count, 1);
     CHECK_EQ(fake.work[0].call, FAKE_memcpy_dtod_async);
-    CHECK(ms_copy_on_device(destination->address + FAKE_GRANULE, block->address, FAKE_GRANULE / 2,
-                            FAKE_STREAM, &result));
+    CHECK(copy(destination->address + FAKE_GRANULE, block->address, FAKE_GRANULE / 2, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(at(destination, 1).kind, MS_RESIDENT);
     CHECK_EQ(fake.work_count, 2);
@@ -258,10 +281,9 @@ MS_TEST(of_no_bytes_or_of_the_programs_memory_the_driver_makes_it)
     CUresult result;
     start();
     set(destination, 0, 8, &pattern);
-    CHECK(!ms_copy_on_device(destination->address, source->address, 0, FAKE_STREAM, &result));
-    ms_read_end();
+    CHECK(!copy(destination->address, source->address, 0, &result));
     CHECK_EQ(at(destination, 0).kind, MS_FILL);
-    CHECK(!ms_copy_on_device(destination->address, program, BYTES, FAKE_STREAM, &result));
+    CHECK(!copy(destination->address, program, BYTES, &result));
     ms_read_end();
     CHECK(ms_lineage_is_resident(&destination->lineage, 0, BYTES));
     CHECK_EQ(fake.work_count, 0);
@@ -275,8 +297,8 @@ MS_TEST(what_the_driver_may_refuse_keeps_what_it_would_overwrite)
     CUresult result;
     start();
     set(destination, 0, 8, &sevens);
-    CHECK(!ms_copy_on_device(destination->address, program + FAKE_GRANULE, BYTES, FAKE_STREAM,
-                             &result)); /* its end is nowhere */
+    CHECK(!copy(destination->address, program + FAKE_GRANULE, BYTES,
+                &result)); /* its end is nowhere */
     ms_read_end();
     CHECK_EQ(bytes_of(destination)[BYTES - 1], 7);
 
@@ -292,13 +314,14 @@ MS_TEST(what_the_driver_may_refuse_keeps_what_it_would_overwrite)
 MS_TEST(what_goes_beyond_an_allocation_is_refused_and_changes_nothing)
 {
     CUresult result = CUDA_SUCCESS;
+    struct ms_movement movement;
     start();
     set(source, 0, 8, &sevens);
-    CHECK(
-        ms_copy_on_device(destination->address, source->address + 1, BYTES, FAKE_STREAM, &result));
+    movement = row(destination->address, source->address + 1, BYTES);
+    CHECK(ms_copy_on_device(&movement, &result));
     CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
-    CHECK(
-        ms_copy_on_device(destination->address + 1, source->address, BYTES, FAKE_STREAM, &result));
+    movement = row(destination->address + 1, source->address, BYTES);
+    CHECK(ms_copy_on_device(&movement, &result));
     CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(at(destination, 0).kind, MS_UNDEFINED);
     check_none_held();
@@ -339,7 +362,7 @@ MS_TEST(what_is_absent_is_absent_in_the_copy_and_is_not_given_to_the_driver)
     CHECK(copy_all(&result) && result == CUDA_SUCCESS);
     CHECK(at(destination, 2).kind == MS_ABSENT && at(destination, 2).locality == MS_REMOTE);
     CHECK_EQ(at(destination, 4).kind, MS_RESIDENT);
-    CHECK(ms_copy_on_device(program, source->address, BYTES, FAKE_STREAM, &result));
+    CHECK(copy(program, source->address, BYTES, &result));
     CHECK_EQ(result, CUDA_ERROR_NOT_PERMITTED);
 
     /* Also behind work that may wait. */
@@ -371,18 +394,17 @@ MS_TEST(what_is_stored_moves_by_lineage_or_goes_straight_to_its_place)
     CUresult result;
     start();
     set_stored();
-    CHECK(ms_copy_on_device(destination->address, source->address, 4 * FAKE_GRANULE, FAKE_STREAM,
-                            &result));
+    CHECK(copy(destination->address, source->address, 4 * FAKE_GRANULE, &result));
     CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_PARKED);
     CHECK_EQ(fake.work_count, 0);
-    CHECK(ms_copy_on_device(program, destination->address, 4 * FAKE_GRANULE, FAKE_STREAM, &result));
+    CHECK(copy(program, destination->address, 4 * FAKE_GRANULE, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(((unsigned char *)(uintptr_t)program)[4 * FAKE_GRANULE - 1], 9);
     CHECK_EQ(destination->backing.backed_bytes, 0);
     CHECK(fake.calls[FAKE_stream_synchronize] > 0); /* the store may go */
 
     /* A little of it is brought into its place first. */
-    CHECK(ms_copy_on_device(program, destination->address, FAKE_GRANULE, FAKE_STREAM, &result));
+    CHECK(copy(program, destination->address, FAKE_GRANULE, &result));
     CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_RESIDENT);
     CHECK_EQ(bytes_of(destination)[0], 9);
     end();
@@ -394,8 +416,7 @@ MS_TEST(what_is_stored_on_one_device_does_not_move_to_another)
     start();
     set_stored();
     destination->device = 1;
-    CHECK(ms_copy_on_device(destination->address, source->address, 4 * FAKE_GRANULE, FAKE_STREAM,
-                            &result));
+    CHECK(copy(destination->address, source->address, 4 * FAKE_GRANULE, &result));
     destination->device = 0;
     CHECK(result == CUDA_SUCCESS && at(destination, 0).kind == MS_RESIDENT);
     CHECK_EQ(bytes_of(destination)[4 * FAKE_GRANULE - 1], 9);
@@ -418,8 +439,8 @@ static bool fail_nth(unsigned nth, bool is_busy)
     memset(bytes_of(destination) + FAKE_GRANULE, 5, 5 * FAKE_GRANULE);
     be_busy(is_busy);
     fake_fail(FAKE_ANY, nth, CUDA_ERROR_LAUNCH_FAILED);
-    const CUresult result = ms_copy_part(destination->address + 100, source->address + 100,
-                                         5 * FAKE_GRANULE, NULL, FAKE_STREAM);
+    const CUresult result =
+        run(destination->address + 100, source->address + 100, 5 * FAKE_GRANULE);
     CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_LAUNCH_FAILED);
     const bool has_failed = fake_has_failed();
     fake_fail(FAKE_ANY, 0, CUDA_SUCCESS);
@@ -435,8 +456,7 @@ static bool fail_nth(unsigned nth, bool is_busy)
     CHECK(bytes_of(source)[0] == 7 && bytes_of(source)[2 * FAKE_GRANULE - 1] == 7);
     CHECK_BYTES(bytes_of(source) + 2 * FAKE_GRANULE, host, FAKE_GRANULE);
     CHECK(bytes_of(source)[3 * FAKE_GRANULE] == 3 && bytes_of(source)[4 * FAKE_GRANULE] == 7);
-    CHECK_EQ(ms_copy_part(destination->address + 100, source->address + 100, 5 * FAKE_GRANULE, NULL,
-                          FAKE_STREAM),
+    CHECK_EQ(run(destination->address + 100, source->address + 100, 5 * FAKE_GRANULE),
              CUDA_SUCCESS);
     CHECK_EQ(read_bytes(destination, 0, BYTES), CUDA_SUCCESS);
     CHECK_EQ(bytes_of(destination)[99], 9);
@@ -490,8 +510,7 @@ static void copy_randomly(void)
     const size_t bytes = 1 + (size_t)rand() % (rand() % 2 == 0 ? BYTES : 1000);
     const size_t begin = (size_t)rand() % (BYTES - bytes + 1);
     const size_t there = (size_t)rand() % (BYTES - bytes + 1);
-    CHECK_EQ(ms_copy_part(begin_of(to) + there, begin_of(from) + begin, bytes, NULL, FAKE_STREAM),
-             CUDA_SUCCESS);
+    CHECK_EQ(run(begin_of(to) + there, begin_of(from) + begin, bytes), CUDA_SUCCESS);
     memmove(twin[to] + there, twin[from] + begin, bytes);
 }
 

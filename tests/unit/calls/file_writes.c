@@ -33,7 +33,7 @@ static void end(void)
 
 static int prepare(void)
 {
-    return ms_prepare_file_write("open", stat_of_file.st_dev, stat_of_file.st_ino);
+    return ms_file_writes_prepare("open", stat_of_file.st_dev, stat_of_file.st_ino);
 }
 
 MS_TEST(bytes_are_in_memory_before_their_file_changes)
@@ -101,7 +101,7 @@ MS_TEST(who_changes_a_file_too_waits_until_it_is_prepared)
 static void delete_file(void)
 {
     CHECK_EQ(unlink(file.path), 0);
-    ms_let_go_of_file("unlink", stat_of_file.st_dev, stat_of_file.st_ino);
+    ms_file_writes_let_go("unlink", stat_of_file.st_dev, stat_of_file.st_ino);
 }
 
 static bool may_be_read(void)
@@ -176,7 +176,7 @@ MS_TEST(a_check_finds_that_a_file_was_deleted)
     CHECK(may_be_read());
     CHECK(ms_source_find_deleted(&device, &inode));
     CHECK(device == stat_of_file.st_dev && inode == stat_of_file.st_ino);
-    ms_answer_file_deletion(device, inode);
+    ms_file_writes_answer_deletion(device, inode);
     CHECK(!ms_source_find_deleted(&device, &inode));
     CHECK(ms_lineage_is_resident(&allocation->lineage, 0, FAKE_GRANULE));
     CHECK(is_let_go());

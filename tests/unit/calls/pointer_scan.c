@@ -88,7 +88,7 @@ MS_TEST(numbers_are_no_addresses)
 MS_TEST(host_memory_means_everything)
 {
     start();
-    ms_host_add(HOST_MEMORY, 4096);
+    ms_host_memory_add(HOST_MEMORY, 4096);
     for (size_t at = 0; at + 8 <= PARAM_BYTES; at++) {
         CHECK_EQ(hits(at, HOST_MEMORY + 100), 0);
         CHECK(reach.everything);
@@ -139,8 +139,8 @@ MS_TEST(words_in_any_order_mean_what_they_mean)
     start();
     add_more(&more[0], carved, MS_UNDEFINED);
     add_more(&more[1], in_memory, MS_RESIDENT);
-    ms_host_add(HOST_MEMORY, 4096);
-    ms_host_add(FAR + 10 * BYTES, 4096); /* between the allocations */
+    ms_host_memory_add(HOST_MEMORY, 4096);
+    ms_host_memory_add(FAR + 10 * BYTES, 4096); /* between the allocations */
     layout->params[1].bytes = sizeof(bytes) - 8;
     packed.bytes = bytes;
     packed.count = sizeof(bytes);
@@ -153,7 +153,7 @@ MS_TEST(words_in_any_order_mean_what_they_mean)
         for (size_t i = 1; i < WORDS; i++) {
             const uint64_t word = near_words[rand() % kinds] + (uint64_t)rand() % spread;
             memcpy(bytes + 8 * i, &word, 8);
-            is_host |= ms_host_holds(word);
+            is_host |= ms_host_memory_holds(word);
         }
         ms_pointer_scan_find(&arguments, &reach);
         CHECK_EQ(reach.everything, is_host);

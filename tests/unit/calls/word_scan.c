@@ -34,7 +34,7 @@ static void check_skipping(const struct ms_range *windows, size_t begin, size_t 
     struct ms_words words;
     size_t offset;
     uint64_t word;
-    ms_words_begin(&words, bytes + begin, count, windows);
+    ms_word_scan_begin(&words, bytes + begin, count, windows);
     for (size_t at = 0; at + 8 <= count; at++) {
         if (at >= skip_from)
             words.skipped = skipped;
@@ -42,11 +42,11 @@ static void check_skipping(const struct ms_range *windows, size_t begin, size_t 
         if (!holds(windows, word) ||
             (at >= skip_from && word >= skipped.begin && word < skipped.end))
             continue;
-        CHECK(ms_words_next(&words, &offset, &word));
+        CHECK(ms_word_scan_next(&words, &offset, &word));
         CHECK_EQ(offset, at);
         CHECK_EQ(word, word_at(begin + at));
     }
-    CHECK(!ms_words_next(&words, &offset, &word));
+    CHECK(!ms_word_scan_next(&words, &offset, &word));
 }
 
 static void check(const struct ms_range *windows, size_t begin, size_t count)

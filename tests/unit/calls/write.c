@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/calls/calls.h"
+
+#include "runtime/calls/write.h"
 
 #include <string.h>
 
@@ -36,11 +37,25 @@ static struct ms_content content(void)
 
 /* --- sets */
 
+static bool set(CUdeviceptr address, uint32_t value, unsigned element, size_t count,
+                CUresult *result_out)
+{
+    const struct ms_movement movement = {.kind = MS_SET,
+                                         .stream = FAKE_STREAM,
+                                         .value = value,
+                                         .element = element,
+                                         .width = count * element,
+                                         .height = 1,
+                                         .depth = 1,
+                                         .to = ms_side_of_device(address)};
+    return ms_write_set(&movement, result_out);
+}
+
 MS_TEST(a_set_is_recorded)
 {
     CUresult result;
     start();
-    CHECK(ms_fill(allocation->address, 0x0102, 2, BYTES / 2, FAKE_STREAM, &result));
+    CHECK(set(allocation->address, 0x0102, 2, BYTES / 2, &result));
     CHECK(result == CUDA_SUCCESS && content().kind == MS_FILL);
     CHECK_EQ(content().pattern, 0x01020102);
     CHECK_EQ(fake.work_count, 0);
@@ -51,9 +66,8 @@ MS_TEST(a_set_beyond_an_allocation_is_refused_and_changes_nothing)
 {
     CUresult result = CUDA_SUCCESS;
     start();
-    CHECK(ms_fill(allocation->address + 1, 3, 1, BYTES, FAKE_STREAM, &result));
+    CHECK(set(allocation->address + 1, 3, 1, BYTES, &result));
     CHECK_EQ(result, CUDA_ERROR_INVALID_VALUE);
-    CHECK(!ms_fill(allocation->address, 3, 4, SIZE_MAX / 2, FAKE_STREAM, &result));
     CHECK_EQ(content().pattern, 0x09090909);
     end();
 }
@@ -64,7 +78,7 @@ MS_TEST(memory_of_another_device_is_set_by_the_driver)
     CUresult result;
     start();
     fake.device = 1;
-    CHECK(!ms_fill(allocation->address, 3, 1, BYTES, FAKE_STREAM, &result));
+    CHECK(!set(allocation->address, 3, 1, BYTES, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     fake.device = 0;
     CHECK_EQ(content().kind, MS_RESIDENT);
@@ -72,6 +86,19 @@ MS_TEST(memory_of_another_device_is_set_by_the_driver)
 }
 
 /* --- copies from the host */
+
+static bool copy(CUdeviceptr to, bool waits, CUresult *result_out)
+{
+    const struct ms_movement movement = {.kind = MS_COPY_FROM_HOST,
+                                         .stream = FAKE_STREAM,
+                                         .waits = waits,
+                                         .width = BYTES,
+                                         .height = 1,
+                                         .depth = 1,
+                                         .to = ms_side_of_device(to),
+                                         .from = ms_side_of_host(host)};
+    return ms_write_from_host(&movement, result_out);
+}
 
 MS_TEST(an_address_in_a_snapshot_brings_what_it_means_into_memory)
 {
@@ -81,7 +108,7 @@ MS_TEST(an_address_in_a_snapshot_brings_what_it_means_into_memory)
     struct ms_allocation *other = fake_allocation(BYTES);
     const CUdeviceptr address = allocation->address + 100;
     memcpy(host + 4711, &address, sizeof(address));
-    CHECK(ms_copy_from_host(other->address, host, BYTES, FAKE_STREAM, false, &result));
+    CHECK(copy(other->address, false, &result));
     CHECK_EQ(result, CUDA_SUCCESS);
     CHECK_EQ(ms_lineage_at(&other->lineage, 0).content.kind, MS_SOURCE);
     CHECK(ms_lineage_is_present(&allocation->lineage, 0, BYTES));
@@ -94,7 +121,7 @@ MS_TEST(a_copy_that_waits_has_waited_for_what_is_before_it)
     for (int waits = 0; waits < 2; waits++) {
         CUresult result;
         start();
-        CHECK(ms_copy_from_host(allocation->address, host, BYTES, FAKE_STREAM, waits, &result));
+        CHECK(copy(allocation->address, waits, &result));
         CHECK(result == CUDA_SUCCESS && content().kind == MS_SOURCE);
         CHECK_EQ(fake.calls[FAKE_stream_synchronize], waits);
         end();

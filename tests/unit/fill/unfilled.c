@@ -3,10 +3,11 @@
 
 #include <string.h>
 
-#include "runtime/calls/calls.h"
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/materialise.h"
 #include "runtime/memory/examining.h"
+#include "runtime/memory/order.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
 

@@ -2,7 +2,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "runtime/calls/calls.h"
 #include "runtime/config/config.h"
 #include "runtime/driver/facts.h"
 #include "runtime/driver/flags.h"

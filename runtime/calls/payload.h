@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * Payloads: bytes that a call puts into device memory, where kernels can read them. What addresses
+ * in them point to is materialised before.
+ *
  * Tracked host memory (host_memory.h) that a call on a busy stream will copy: earlier work may
  * still write it, and so may the program, if that work waits for it. So the bytes are looked at
  * when the stream gets there, by a host function in front of the copy. What they point to is then
@@ -11,11 +14,16 @@
  */
 #pragma once
 
-#include <stdbool.h>
+#include <stddef.h>
 
 #include "runtime/base/strided_copy.h"
 #include "runtime/driver/driver.h"
 
-/* To be called right before the copy is queued. Returns false if the driver takes no host function
- * there: the bytes must count as unknown. */
-bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream);
+/* Host memory that is copied in the order of stream. To be called right before the copy is
+ * queued. */
+CUresult ms_payload_expose_rows(const struct ms_rows *rows, CUstream stream);
+CUresult ms_payload_expose_row(const void *source, size_t bytes, CUstream stream);
+
+/* Memory that is no allocation, and that may not be read here: what the host can write may hold any
+ * address. */
+CUresult ms_payload_expose_unowned(CUdeviceptr source);

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Blocks: what a caching allocator reports about the parts that it hands out. A freed block's
- * content is dead at once, but its memory is not: queued work may still use it. So the memory is
- * freed only after a wait for the device (evict.c).
- */
-#include "runtime/calls/calls.h"
+
+#include "runtime/calls/blocks.h"
 
 #include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
 #include "runtime/fill/evict.h"
 #include "runtime/memory/examining.h"
 #include "runtime/memory/order.h"

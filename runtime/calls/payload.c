@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/calls/late_payload.h"
+
+#include "runtime/calls/payload.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,6 +9,8 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread.h"
+#include "runtime/calls/host_memory.h"
+#include "runtime/calls/pointer.h"
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/driver/flags.h"
 #include "runtime/memory/order.h"
@@ -69,7 +72,8 @@ static void CUDA_CB look(void *argument)
     ms_heap_free(rows);
 }
 
-bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream)
+/* Right before the copy is queued. False: the driver takes no host function there. */
+static bool look_later(const struct ms_rows *rows, CUstream stream)
 {
     struct ms_rows *kept = ms_heap_alloc(sizeof(*kept));
     if (kept == NULL)
@@ -83,4 +87,31 @@ bool ms_late_payload_add(const struct ms_rows *rows, CUstream stream)
     }
     ms_count(MS_COUNT_LATE_PAYLOADS, 1);
     return true;
+}
+
+CUresult ms_payload_expose_unowned(CUdeviceptr source)
+{
+    const bool is_plain = ms_pointer_is_device(source) && !ms_pointer_is_managed(source) &&
+                          !ms_host_memory_holds(source);
+    return is_plain ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
+}
+
+CUresult ms_payload_expose_rows(const struct ms_rows *rows, CUstream stream)
+{
+    if (rows->begin == 0 || rows->width == 0)
+        return CUDA_SUCCESS;
+    /* Memory that is unreadable here may hold anything; what is captured is copied at any time. */
+    if (!ms_pointer_is_host(rows->begin) || ms_is_capturing())
+        return ms_pointer_scan_expose_all();
+    /* Of pageable memory, the driver has taken the bytes when the call returns. */
+    if (!ms_host_memory_holds(rows->begin) || !ms_host_may_change(stream))
+        return ms_pointer_scan_expose_rows(rows);
+    return look_later(rows, stream) ? CUDA_SUCCESS : ms_pointer_scan_expose_all();
+}
+
+CUresult ms_payload_expose_row(const void *source, size_t bytes, CUstream stream)
+{
+    const struct ms_rows row = {
+        .begin = (uintptr_t)source, .width = bytes, .height = 1, .depth = 1};
+    return ms_payload_expose_rows(&row, stream);
 }

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Allocations begin and end.
+ *
+ * The functions are called on the program's thread, before the driver's own call. "bool ms_x(...,
+ * result_out)" returns true if the call is answered and *result_out is what the program gets; false
+ * if the call must be forwarded as it is.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "runtime/driver/driver.h"
+#include "runtime/memory/space.h"
+
+/* Allocates in the current context. The allocation is deferred if it is large enough and the device
+ * can map memory; *address_out is then its address. */
+bool ms_alloc(size_t bytes, CUdeviceptr *address_out, CUresult *result_out);
+
+/* The same of a memory pool (NULL: of the current one), in a stream. Only plain pools are deferred
+ * (memory/pool.h), and only if ms_pooled_is_wanted (pooled.h). */
+bool ms_alloc_in_stream(size_t bytes, CUmemoryPool handle, CUstream stream,
+                        CUdeviceptr *address_out, CUresult *result_out);
+
+/* Frees the allocation that starts at address, after waiting for the device as cuMemFree does. The
+ * thread needs no context: whether it may free is the driver's to say. */
+bool ms_alloc_free(CUdeviceptr address, CUresult *result_out);
+
+/* The same in the order of a valid stream: waits for nothing. The memory goes back when the stream
+ * has got there. Returns false for a stream that is captured: the driver refuses it. */
+bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *result_out);
+
+/* Other devices may reach the pool: its allocations are brought into memory, and later ones are the
+ * driver's. ms_alloc_set_pool_access follows the driver's call for each of these devices. */
+CUresult ms_alloc_share_pool(CUmemoryPool handle);
+CUresult ms_alloc_set_pool_access(CUmemoryPool handle, CUdevice peer, bool enabled);
+
+/* The driver has destroyed a context: everything in it ends. */
+void ms_alloc_end_context(CUcontext context);
+
+/* The context belongs to a green context: nothing is deferred in it. */
+void ms_alloc_add_green_context(CUcontext context);
+
+/* Allows or forbids access from `peer` to allocations of `device`. */
+CUresult ms_alloc_set_peer_access(CUdevice device, CUdevice peer, bool enabled);
+
+/* --- what all ways to defer an allocation share (program_mappings.c) */
+
+/* True if so many bytes may be deferred in the current context. */
+bool ms_alloc_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out);
+
+/*
+ * Before so many bytes begin to be deferred on the device. False: the driver serves it, because the
+ * self-check or queued work (examining.h) forbids to defer. True: ms_alloc_end must follow.
+ */
+bool ms_alloc_begin(CUcontext current, CUdevice device, size_t bytes);
+void ms_alloc_end(void);
+
+/* True if the program may have so many bytes more, of a pool or (NULL) not. May settle. */
+bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool);
+
+/* The program was promised so many bytes; is_transient as in pooled.h. */
+void ms_alloc_promised(CUdevice device, size_t bytes, bool is_transient);
+
+/* An allocation of `bytes` bytes with this backing, which it takes over, of a pool or (NULL) not.
+ * NULL if out of memory: the backing is still the caller's. */
+struct ms_allocation *ms_alloc_create(const struct ms_backing *backing, CUcontext context,
+                                      size_t bytes, enum ms_kind kind, struct ms_pool *pool,
+                                      bool is_transient);
+
+/* Removes a claimed allocation from all records but its own. */
+void ms_alloc_forget(struct ms_allocation *allocation);
