@@ -213,34 +213,16 @@ TO_ARRAY(cuMemcpyHtoA_v2, const void *, HOST)
 FROM_ARRAY(cuMemcpyAtoD_v2, CUdeviceptr, DEVICE)
 FROM_ARRAY(cuMemcpyAtoH_v2, void *, HOST)
 
-CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost,
-                              size_t ByteCount, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyHtoAAsync_v2);
-    return to_array(dstArray, dstOffset, HOST, (uint64_t)srcHost, ByteCount, true, hStream, false);
-}
+SIM_TWINS(cuMemcpyHtoAAsync_v2, _ptsz,
+          (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount,
+           CUstream hStream),
+          to_array(dstArray, dstOffset, HOST, (uint64_t)srcHost, ByteCount, true, hStream,
+                   per_thread))
 
-CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray dstArray, size_t dstOffset, const void *srcHost,
-                                   size_t ByteCount, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyHtoAAsync_v2_ptsz);
-    return to_array(dstArray, dstOffset, HOST, (uint64_t)srcHost, ByteCount, true, hStream, true);
-}
-
-CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
-                              CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyAtoHAsync_v2);
-    return from_array(HOST, (uint64_t)dstHost, srcArray, srcOffset, ByteCount, true, hStream,
-                      false);
-}
-
-CUresult cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, CUarray srcArray, size_t srcOffset,
-                                   size_t ByteCount, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyAtoHAsync_v2_ptsz);
-    return from_array(HOST, (uint64_t)dstHost, srcArray, srcOffset, ByteCount, true, hStream, true);
-}
+SIM_TWINS(cuMemcpyAtoHAsync_v2, _ptsz,
+          (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream),
+          from_array(HOST, (uint64_t)dstHost, srcArray, srcOffset, ByteCount, true, hStream,
+                     per_thread))
 
 static CUresult between(CUarray to, size_t to_offset, CUarray from, size_t from_offset,
                         size_t bytes, bool per_thread)
@@ -252,16 +234,7 @@ static CUresult between(CUarray to, size_t to_offset, CUarray from, size_t from_
                : to_array(to, to_offset, DEVICE, source, bytes, false, NULL, per_thread);
 }
 
-CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
-                         size_t ByteCount)
-{
-    SIM_ENTER(cuMemcpyAtoA_v2);
-    return between(dstArray, dstOffset, srcArray, srcOffset, ByteCount, false);
-}
-
-CUresult cuMemcpyAtoA_v2_ptds(CUarray dstArray, size_t dstOffset, CUarray srcArray,
-                              size_t srcOffset, size_t ByteCount)
-{
-    SIM_ENTER(cuMemcpyAtoA_v2_ptds);
-    return between(dstArray, dstOffset, srcArray, srcOffset, ByteCount, true);
-}
+SIM_TWINS(cuMemcpyAtoA_v2, _ptds,
+          (CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
+           size_t ByteCount),
+          between(dstArray, dstOffset, srcArray, srcOffset, ByteCount, per_thread))

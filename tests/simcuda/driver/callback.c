@@ -36,17 +36,8 @@ static CUresult launch(CUstream stream, CUhostFn function, void *data, bool per_
     return sim_stream_submit(stream, per_thread, &host->work);
 }
 
-CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
-{
-    SIM_ENTER(cuLaunchHostFunc);
-    return launch(hStream, fn, userData, false);
-}
-
-CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
-{
-    SIM_ENTER(cuLaunchHostFunc_ptsz);
-    return launch(hStream, fn, userData, true);
-}
+SIM_TWINS(cuLaunchHostFunc, _ptsz, (CUstream hStream, CUhostFn fn, void *userData),
+          launch(hStream, fn, userData, per_thread))
 
 static CUresult launch_in_mode(CUstream stream, CUhostFn function, void *data, unsigned mode,
                                bool per_thread)
@@ -55,18 +46,9 @@ static CUresult launch_in_mode(CUstream stream, CUhostFn function, void *data, u
     return mode > spin_wait ? CUDA_ERROR_INVALID_VALUE : launch(stream, function, data, per_thread);
 }
 
-CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
-{
-    SIM_ENTER(cuLaunchHostFunc_v2);
-    return launch_in_mode(hStream, fn, userData, syncMode, false);
-}
-
-CUresult cuLaunchHostFunc_v2_ptsz(CUstream hStream, CUhostFn fn, void *userData,
-                                  unsigned int syncMode)
-{
-    SIM_ENTER(cuLaunchHostFunc_v2_ptsz);
-    return launch_in_mode(hStream, fn, userData, syncMode, true);
-}
+SIM_TWINS(cuLaunchHostFunc_v2, _ptsz,
+          (CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode),
+          launch_in_mode(hStream, fn, userData, syncMode, per_thread))
 
 static CUresult add(CUstream stream, CUstreamCallback callback, void *data, unsigned flags,
                     bool per_thread)
@@ -92,16 +74,6 @@ static CUresult add(CUstream stream, CUstreamCallback callback, void *data, unsi
     return sim_stream_submit(stream, per_thread, &host->work);
 }
 
-CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
-                             unsigned int flags)
-{
-    SIM_ENTER(cuStreamAddCallback);
-    return add(hStream, callback, userData, flags, false);
-}
-
-CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData,
-                                  unsigned int flags)
-{
-    SIM_ENTER(cuStreamAddCallback_ptsz);
-    return add(hStream, callback, userData, flags, true);
-}
+SIM_TWINS(cuStreamAddCallback, _ptsz,
+          (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags),
+          add(hStream, callback, userData, flags, per_thread))

@@ -394,19 +394,9 @@ static CUresult update_dependencies(CUstream handle, const CUgraphNode *nodes, s
     return result;
 }
 
-CUresult cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies,
-                                           size_t numDependencies, unsigned int flags)
-{
-    SIM_ENTER(cuStreamUpdateCaptureDependencies);
-    return update_dependencies(hStream, dependencies, numDependencies, flags, false);
-}
-
-CUresult cuStreamUpdateCaptureDependencies_ptsz(CUstream hStream, CUgraphNode *dependencies,
-                                                size_t numDependencies, unsigned int flags)
-{
-    SIM_ENTER(cuStreamUpdateCaptureDependencies_ptsz);
-    return update_dependencies(hStream, dependencies, numDependencies, flags, true);
-}
+SIM_TWINS(cuStreamUpdateCaptureDependencies, _ptsz,
+          (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags),
+          update_dependencies(hStream, dependencies, numDependencies, flags, per_thread))
 
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgraphNode *dependencies,
                                               const CUgraphEdgeData *dependencyData,
@@ -426,29 +416,11 @@ CUresult cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream hStream, CUgraphNode
     return update_dependencies(hStream, dependencies, numDependencies, flags, true);
 }
 
-CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
-{
-    SIM_ENTER(cuStreamBeginCapture_v2);
-    return begin(hStream, mode, false);
-}
+SIM_TWINS(cuStreamBeginCapture_v2, _ptsz, (CUstream hStream, CUstreamCaptureMode mode),
+          begin(hStream, mode, per_thread))
 
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
-{
-    SIM_ENTER(cuStreamBeginCapture_v2_ptsz);
-    return begin(hStream, mode, true);
-}
-
-CUresult cuStreamBeginCapture(CUstream hStream)
-{
-    SIM_ENTER(cuStreamBeginCapture);
-    return begin(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL, false);
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
-{
-    SIM_ENTER(cuStreamBeginCapture_ptsz);
-    return begin(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL, true);
-}
+SIM_TWINS(cuStreamBeginCapture, _ptsz, (CUstream hStream),
+          begin(hStream, CU_STREAM_CAPTURE_MODE_GLOBAL, per_thread))
 
 static void remove_locked(struct sim_capture *capture)
 {
@@ -511,17 +483,8 @@ static CUresult end(CUstream handle, CUgraph *graph_out, bool per_thread)
     return result;
 }
 
-CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
-{
-    SIM_ENTER(cuStreamEndCapture);
-    return end(hStream, phGraph, false);
-}
-
-CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
-{
-    SIM_ENTER(cuStreamEndCapture_ptsz);
-    return end(hStream, phGraph, true);
-}
+SIM_TWINS(cuStreamEndCapture, _ptsz, (CUstream hStream, CUgraph *phGraph),
+          end(hStream, phGraph, per_thread))
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
@@ -587,53 +550,19 @@ static CUresult info(CUstream handle, bool per_thread, const struct answer *out)
     return result;
 }
 
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-    SIM_ENTER(cuStreamIsCapturing);
-    return info(hStream, false, &(struct answer){.status = captureStatus});
-}
+SIM_TWINS(cuStreamIsCapturing, _ptsz, (CUstream hStream, CUstreamCaptureStatus *captureStatus),
+          info(hStream, per_thread, &(struct answer){.status = captureStatus}))
 
-CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-    SIM_ENTER(cuStreamIsCapturing_ptsz);
-    return info(hStream, true, &(struct answer){.status = captureStatus});
-}
+SIM_TWINS(cuStreamGetCaptureInfo, _ptsz,
+          (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out),
+          info(hStream, per_thread, &(struct answer){.status = captureStatus_out, .id = id_out}))
 
-CUresult cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                cuuint64_t *id_out)
-{
-    SIM_ENTER(cuStreamGetCaptureInfo);
-    return info(hStream, false, &(struct answer){.status = captureStatus_out, .id = id_out});
-}
-
-CUresult cuStreamGetCaptureInfo_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                     cuuint64_t *id_out)
-{
-    SIM_ENTER(cuStreamGetCaptureInfo_ptsz);
-    return info(hStream, true, &(struct answer){.status = captureStatus_out, .id = id_out});
-}
-
-CUresult cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                   cuuint64_t *id_out, CUgraph *graph_out,
-                                   const CUgraphNode **dependencies_out,
-                                   size_t *numDependencies_out)
-{
-    SIM_ENTER(cuStreamGetCaptureInfo_v2);
-    return info(hStream, false,
-                &(struct answer){captureStatus_out, id_out, graph_out, dependencies_out,
-                                 numDependencies_out});
-}
-
-CUresult cuStreamGetCaptureInfo_v2_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
-                                        cuuint64_t *id_out, CUgraph *graph_out,
-                                        const CUgraphNode **dependencies_out,
-                                        size_t *numDependencies_out)
-{
-    SIM_ENTER(cuStreamGetCaptureInfo_v2_ptsz);
-    return info(hStream, true,
-                &(struct answer){captureStatus_out, id_out, graph_out, dependencies_out,
-                                 numDependencies_out});
-}
+SIM_TWINS(cuStreamGetCaptureInfo_v2, _ptsz,
+          (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
+           CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out),
+          info(hStream, per_thread,
+               &(struct answer){captureStatus_out, id_out, graph_out, dependencies_out,
+                                numDependencies_out}))
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
                                    cuuint64_t *id_out, CUgraph *graph_out,

@@ -66,38 +66,18 @@ static CUresult copy_batch(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, si
     return result;
 }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                            CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs,
-                            size_t *failIdx, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyBatchAsync);
-    return copy_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream,
-                      false);
-}
+SIM_TWINS(cuMemcpyBatchAsync, _ptsz,
+          (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+           CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, size_t *failIdx,
+           CUstream hStream),
+          copy_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream,
+                     per_thread))
 
-CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                                 CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs,
-                                 size_t *failIdx, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyBatchAsync_ptsz);
-    return copy_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream, true);
-}
-
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
-                               CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs,
-                               CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyBatchAsync_v2);
-    return copy_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream, false);
-}
-
-CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
-                                    size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs,
-                                    size_t numAttrs, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyBatchAsync_v2_ptsz);
-    return copy_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream, true);
-}
+SIM_TWINS(cuMemcpyBatchAsync_v2, _ptsz,
+          (CUdeviceptr * dsts, CUdeviceptr *srcs, size_t *sizes, size_t count,
+           CUmemcpyAttributes *attrs, size_t *attrsIdxs, size_t numAttrs, CUstream hStream),
+          copy_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream,
+                     per_thread))
 
 static CUresult copy_one(CUdeviceptr to, CUdeviceptr from, size_t bytes,
                          CUmemcpyAttributes *attributes, CUstream stream, bool per_thread)
@@ -106,19 +86,10 @@ static CUresult copy_one(CUdeviceptr to, CUdeviceptr from, size_t bytes,
     return copy_batch(&to, &from, &bytes, 1, attributes, &start, 1, NULL, stream, per_thread);
 }
 
-CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t size,
-                                     CUmemcpyAttributes *attr, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyWithAttributesAsync);
-    return copy_one(dst, src, size, attr, hStream, false);
-}
-
-CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr dst, CUdeviceptr src, size_t size,
-                                          CUmemcpyAttributes *attr, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpyWithAttributesAsync_ptsz);
-    return copy_one(dst, src, size, attr, hStream, true);
-}
+SIM_TWINS(cuMemcpyWithAttributesAsync, _ptsz,
+          (CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr,
+           CUstream hStream),
+          copy_one(dst, src, size, attr, hStream, per_thread))
 
 /* --- boxes: extents count elements, which are bytes where no array says otherwise */
 
@@ -193,44 +164,16 @@ static CUresult copy_boxes(size_t count, const CUDA_MEMCPY3D_BATCH_OP *ops, size
     return result;
 }
 
-CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
-                              unsigned long long flags, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DBatchAsync);
-    return copy_boxes(numOps, opList, failIdx, flags, hStream, false);
-}
+SIM_TWINS(cuMemcpy3DBatchAsync, _ptsz,
+          (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx, unsigned long long flags,
+           CUstream hStream),
+          copy_boxes(numOps, opList, failIdx, flags, hStream, per_thread))
 
-CUresult cuMemcpy3DBatchAsync_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
-                                   unsigned long long flags, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DBatchAsync_ptsz);
-    return copy_boxes(numOps, opList, failIdx, flags, hStream, true);
-}
+SIM_TWINS(cuMemcpy3DBatchAsync_v2, _ptsz,
+          (size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList, unsigned long long flags,
+           CUstream hStream),
+          copy_boxes(numOps, opList, NULL, flags, hStream, per_thread))
 
-CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
-                                 unsigned long long flags, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DBatchAsync_v2);
-    return copy_boxes(numOps, opList, NULL, flags, hStream, false);
-}
-
-CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, CUDA_MEMCPY3D_BATCH_OP *opList,
-                                      unsigned long long flags, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DBatchAsync_v2_ptsz);
-    return copy_boxes(numOps, opList, NULL, flags, hStream, true);
-}
-
-CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
-                                       CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DWithAttributesAsync);
-    return copy_boxes(1, op, NULL, flags, hStream, false);
-}
-
-CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags,
-                                            CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DWithAttributesAsync_ptsz);
-    return copy_boxes(1, op, NULL, flags, hStream, true);
-}
+SIM_TWINS(cuMemcpy3DWithAttributesAsync, _ptsz,
+          (CUDA_MEMCPY3D_BATCH_OP * op, unsigned long long flags, CUstream hStream),
+          copy_boxes(1, op, NULL, flags, hStream, per_thread))

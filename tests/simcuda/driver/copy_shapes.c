@@ -84,41 +84,14 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *p, bool is_async, CUstream stream, 
                 per_thread);
 }
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
-{
-    SIM_ENTER(cuMemcpy2D_v2);
-    return copy_2d(pCopy, false, NULL, false);
-}
+SIM_TWINS(cuMemcpy2D_v2, _ptds, (const CUDA_MEMCPY2D *pCopy),
+          copy_2d(pCopy, false, NULL, per_thread))
 
-CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *pCopy)
-{
-    SIM_ENTER(cuMemcpy2D_v2_ptds);
-    return copy_2d(pCopy, false, NULL, true);
-}
+SIM_TWINS(cuMemcpy2DUnaligned_v2, _ptds, (const CUDA_MEMCPY2D *pCopy),
+          copy_2d(pCopy, false, NULL, per_thread))
 
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
-{
-    SIM_ENTER(cuMemcpy2DUnaligned_v2);
-    return copy_2d(pCopy, false, NULL, false);
-}
-
-CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *pCopy)
-{
-    SIM_ENTER(cuMemcpy2DUnaligned_v2_ptds);
-    return copy_2d(pCopy, false, NULL, true);
-}
-
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy2DAsync_v2);
-    return copy_2d(pCopy, true, hStream, false);
-}
-
-CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy2DAsync_v2_ptsz);
-    return copy_2d(pCopy, true, hStream, true);
-}
+SIM_TWINS(cuMemcpy2DAsync_v2, _ptsz, (const CUDA_MEMCPY2D *pCopy, CUstream hStream),
+          copy_2d(pCopy, true, hStream, per_thread))
 
 /* The sides of CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER have the same members. */
 #define SIDE_3D(p, end)                                                                   \
@@ -138,29 +111,11 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *p, bool is_async, CUstream stream, 
                 per_thread);
 }
 
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
-{
-    SIM_ENTER(cuMemcpy3D_v2);
-    return copy_3d(pCopy, false, NULL, false);
-}
+SIM_TWINS(cuMemcpy3D_v2, _ptds, (const CUDA_MEMCPY3D *pCopy),
+          copy_3d(pCopy, false, NULL, per_thread))
 
-CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *pCopy)
-{
-    SIM_ENTER(cuMemcpy3D_v2_ptds);
-    return copy_3d(pCopy, false, NULL, true);
-}
-
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DAsync_v2);
-    return copy_3d(pCopy, true, hStream, false);
-}
-
-CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DAsync_v2_ptsz);
-    return copy_3d(pCopy, true, hStream, true);
-}
+SIM_TWINS(cuMemcpy3DAsync_v2, _ptsz, (const CUDA_MEMCPY3D *pCopy, CUstream hStream),
+          copy_3d(pCopy, true, hStream, per_thread))
 
 static CUresult copy_peer(const CUDA_MEMCPY3D_PEER *p, bool is_async, CUstream stream,
                           bool per_thread)
@@ -179,26 +134,8 @@ static CUresult copy_peer(const CUDA_MEMCPY3D_PEER *p, bool is_async, CUstream s
                                          p->Depth, is_async, stream, per_thread);
 }
 
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)
-{
-    SIM_ENTER(cuMemcpy3DPeer);
-    return copy_peer(pCopy, false, NULL, false);
-}
+SIM_TWINS(cuMemcpy3DPeer, _ptds, (const CUDA_MEMCPY3D_PEER *pCopy),
+          copy_peer(pCopy, false, NULL, per_thread))
 
-CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *pCopy)
-{
-    SIM_ENTER(cuMemcpy3DPeer_ptds);
-    return copy_peer(pCopy, false, NULL, true);
-}
-
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DPeerAsync);
-    return copy_peer(pCopy, true, hStream, false);
-}
-
-CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream)
-{
-    SIM_ENTER(cuMemcpy3DPeerAsync_ptsz);
-    return copy_peer(pCopy, true, hStream, true);
-}
+SIM_TWINS(cuMemcpy3DPeerAsync, _ptsz, (const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream),
+          copy_peer(pCopy, true, hStream, per_thread))

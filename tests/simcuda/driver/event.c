@@ -190,29 +190,11 @@ static CUresult record(CUevent event, CUstream handle, unsigned flags, bool per_
     return result;
 }
 
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
-{
-    SIM_ENTER(cuEventRecord);
-    return record(hEvent, hStream, 0, false);
-}
+SIM_TWINS(cuEventRecord, _ptsz, (CUevent hEvent, CUstream hStream),
+          record(hEvent, hStream, 0, per_thread))
 
-CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
-{
-    SIM_ENTER(cuEventRecord_ptsz);
-    return record(hEvent, hStream, 0, true);
-}
-
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
-{
-    SIM_ENTER(cuEventRecordWithFlags);
-    return record(hEvent, hStream, flags, false);
-}
-
-CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned int flags)
-{
-    SIM_ENTER(cuEventRecordWithFlags_ptsz);
-    return record(hEvent, hStream, flags, true);
-}
+SIM_TWINS(cuEventRecordWithFlags, _ptsz, (CUevent hEvent, CUstream hStream, unsigned int flags),
+          record(hEvent, hStream, flags, per_thread))
 
 CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent)
 {
@@ -262,17 +244,8 @@ static CUresult stream_wait(CUstream handle, CUevent event, unsigned flags, bool
     return result;
 }
 
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-    SIM_ENTER(cuStreamWaitEvent);
-    return stream_wait(hStream, hEvent, Flags, false);
-}
-
-CUresult cuStreamWaitEvent_ptsz(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-    SIM_ENTER(cuStreamWaitEvent_ptsz);
-    return stream_wait(hStream, hEvent, Flags, true);
-}
+SIM_TWINS(cuStreamWaitEvent, _ptsz, (CUstream hStream, CUevent hEvent, unsigned int Flags),
+          stream_wait(hStream, hEvent, Flags, per_thread))
 
 /* --- the host's side: unsafe during a capture, also for events outside of it */
 

@@ -477,17 +477,8 @@ static CUresult launch(CUgraphExec handle, CUstream stream, bool per_thread)
     return result != CUDA_SUCCESS ? result : sim_stream_submit(stream, per_thread, &item->work);
 }
 
-CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
-{
-    SIM_ENTER(cuGraphLaunch);
-    return launch(hGraphExec, hStream, false);
-}
-
-CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
-{
-    SIM_ENTER(cuGraphLaunch_ptsz);
-    return launch(hGraphExec, hStream, true);
-}
+SIM_TWINS(cuGraphLaunch, _ptsz, (CUgraphExec hGraphExec, CUstream hStream),
+          launch(hGraphExec, hStream, per_thread))
 
 /* There is nothing to upload; the handle is checked. */
 static CUresult upload(CUgraphExec handle)

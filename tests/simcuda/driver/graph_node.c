@@ -50,6 +50,39 @@ static struct sim_body *get_body(CUgraphNode handle, CUgraphNodeType type)
     return body;
 }
 
+/* --- the shapes of the calls. `made` makes the body that it is given the address of. */
+
+#define UNPACK(...) __VA_ARGS__
+#define NODE(symbol, parameters, made, then) \
+    CUresult symbol(UNPACK parameters)       \
+    {                                        \
+        SIM_ENTER(symbol);                   \
+        struct sim_body *body = NULL;        \
+        const CUresult result = made;        \
+        return then;                         \
+    }
+#define ADD(symbol, parameters, made)                                                 \
+    NODE(symbol,                                                                      \
+         (CUgraphNode * phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, \
+          size_t numDependencies, UNPACK parameters),                                 \
+         made, add_node(phGraphNode, hGraph, dependencies, numDependencies, result, body))
+#define SET(symbol, type, made) \
+    NODE(symbol, (CUgraphNode hNode, type), made, replace_body(hNode, result, body))
+#define SET_IN_EXEC(symbol, parameters, made)                                          \
+    NODE(symbol, (CUgraphExec hGraphExec, CUgraphNode hNode, UNPACK parameters), made, \
+         sim_exec_replace_body(hGraphExec, hNode, result, body))
+#define GET(symbol, node_type, type, member)                                            \
+    CUresult symbol(CUgraphNode hNode, type *nodeParams)                                \
+    {                                                                                   \
+        SIM_ENTER(symbol);                                                              \
+        struct sim_body *body = nodeParams != NULL ? get_body(hNode, node_type) : NULL; \
+        if (body == NULL)                                                               \
+            return CUDA_ERROR_INVALID_VALUE;                                            \
+        *nodeParams = body->member;                                                     \
+        sim_body_drop(body);                                                            \
+        return CUDA_SUCCESS;                                                            \
+    }
+
 /* --- kernel nodes: the first struct is the beginning of the second */
 
 static CUresult make_kernel(const CUDA_KERNEL_NODE_PARAMS_v1 *params, CUkernel kernel,
@@ -78,25 +111,16 @@ static CUresult make_kernel_v2(const CUDA_KERNEL_NODE_PARAMS_v2 *params, struct 
     return make_kernel((const CUDA_KERNEL_NODE_PARAMS_v1 *)params, params->kern, body_out);
 }
 
-CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                              const CUgraphNode *dependencies, size_t numDependencies,
-                              const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    SIM_ENTER(cuGraphAddKernelNode);
-    struct sim_body *body = NULL;
-    const CUresult made = make_kernel_v1(nodeParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                 const CUgraphNode *dependencies, size_t numDependencies,
-                                 const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
-{
-    SIM_ENTER(cuGraphAddKernelNode_v2);
-    struct sim_body *body = NULL;
-    const CUresult made = make_kernel_v2(nodeParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
+#define KERNEL(suffix, version)                                                                  \
+    ADD(cuGraphAddKernelNode##suffix, (const CUDA_KERNEL_NODE_PARAMS_##version *nodeParams),     \
+        make_kernel_##version(nodeParams, &body))                                                \
+    SET(cuGraphKernelNodeSetParams##suffix, const CUDA_KERNEL_NODE_PARAMS_##version *nodeParams, \
+        make_kernel_##version(nodeParams, &body))                                                \
+    SET_IN_EXEC(cuGraphExecKernelNodeSetParams##suffix,                                          \
+                (const CUDA_KERNEL_NODE_PARAMS_##version *nodeParams),                           \
+                make_kernel_##version(nodeParams, &body))
+KERNEL(, v1)
+KERNEL(_v2, v2)
 
 static CUresult get_kernel_params(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *params_out)
 {
@@ -138,126 +162,19 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAM
     return result;
 }
 
-CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    SIM_ENTER(cuGraphKernelNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = make_kernel_v1(nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
+/* --- copies and sets. The context says where they run; here they run anywhere. */
 
-CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode hNode,
-                                       const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
-{
-    SIM_ENTER(cuGraphKernelNodeSetParams_v2);
-    struct sim_body *body = NULL;
-    const CUresult made = make_kernel_v2(nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
+#define MOVE(name, node_type, type, make, member)                                          \
+    ADD(cuGraphAdd##name##Node, (const type *nodeParams, CUcontext ctx),                   \
+        ((void)ctx, make(nodeParams, &body)))                                              \
+    GET(cuGraph##name##NodeGetParams, node_type, type, member)                             \
+    SET(cuGraph##name##NodeSetParams, const type *nodeParams, make(nodeParams, &body))     \
+    SET_IN_EXEC(cuGraphExec##name##NodeSetParams, (const type *nodeParams, CUcontext ctx), \
+                ((void)ctx, make(nodeParams, &body)))
+MOVE(Memcpy, CU_GRAPH_NODE_TYPE_MEMCPY, CUDA_MEMCPY3D, sim_body_make_copy, copy)
+MOVE(Memset, CU_GRAPH_NODE_TYPE_MEMSET, CUDA_MEMSET_NODE_PARAMS, sim_body_make_fill, fill)
 
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                        const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-    SIM_ENTER(cuGraphExecKernelNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = make_kernel_v1(nodeParams, &body);
-    return sim_exec_replace_body(hGraphExec, hNode, made, body);
-}
-
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                           const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
-{
-    SIM_ENTER(cuGraphExecKernelNodeSetParams_v2);
-    struct sim_body *body = NULL;
-    const CUresult made = make_kernel_v2(nodeParams, &body);
-    return sim_exec_replace_body(hGraphExec, hNode, made, body);
-}
-
-/* --- copy nodes. The context says where a copy runs; copies here run anywhere. */
-
-CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                              const CUgraphNode *dependencies, size_t numDependencies,
-                              const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
-{
-    SIM_ENTER(cuGraphAddMemcpyNode);
-    struct sim_body *body = NULL;
-    (void)ctx;
-    const CUresult made = sim_body_make_copy(copyParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
-{
-    SIM_ENTER(cuGraphMemcpyNodeGetParams);
-    struct sim_body *body = nodeParams != NULL ? get_body(hNode, CU_GRAPH_NODE_TYPE_MEMCPY) : NULL;
-    if (body == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *nodeParams = body->copy;
-    sim_body_drop(body);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
-{
-    SIM_ENTER(cuGraphMemcpyNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = sim_body_make_copy(nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
-
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                        const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
-{
-    SIM_ENTER(cuGraphExecMemcpyNodeSetParams);
-    struct sim_body *body = NULL;
-    (void)ctx;
-    const CUresult made = sim_body_make_copy(copyParams, &body);
-    return sim_exec_replace_body(hGraphExec, hNode, made, body);
-}
-
-/* --- fill nodes */
-
-CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                              const CUgraphNode *dependencies, size_t numDependencies,
-                              const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
-{
-    SIM_ENTER(cuGraphAddMemsetNode);
-    struct sim_body *body = NULL;
-    (void)ctx;
-    const CUresult made = sim_body_make_fill(memsetParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphMemsetNodeGetParams);
-    struct sim_body *body = nodeParams != NULL ? get_body(hNode, CU_GRAPH_NODE_TYPE_MEMSET) : NULL;
-    if (body == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *nodeParams = body->fill;
-    sim_body_drop(body);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphMemsetNodeSetParams(CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphMemsetNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = sim_body_make_fill(nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
-
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                        const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx)
-{
-    SIM_ENTER(cuGraphExecMemsetNodeSetParams);
-    struct sim_body *body = NULL;
-    (void)ctx;
-    const CUresult made = sim_body_make_fill(memsetParams, &body);
-    return sim_exec_replace_body(hGraphExec, hNode, made, body);
-}
-
-/* --- nodes of memory operations */
+/* --- memory operations and host functions */
 
 static CUresult make_values(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, struct sim_body **body_out)
 {
@@ -266,73 +183,19 @@ static CUresult make_values(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, struct 
                : sim_body_make_values(params->paramArray, params->count, params->flags, body_out);
 }
 
-CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                  const CUgraphNode *dependencies, size_t numDependencies,
-                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphAddBatchMemOpNode);
-    struct sim_body *body = NULL;
-    const CUresult made = make_values(nodeParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode,
-                                        const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphBatchMemOpNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = make_values(nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
-
-CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphExecBatchMemOpNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = make_values(nodeParams, &body);
-    return sim_exec_replace_body(hGraphExec, hNode, made, body);
-}
-
-/* --- host function nodes */
-
-CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                            const CUgraphNode *dependencies, size_t numDependencies,
-                            const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphAddHostNode);
-    struct sim_body *body = NULL;
-    const CUresult made = sim_body_make_host(nodeParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphHostNodeGetParams);
-    struct sim_body *body = nodeParams != NULL ? get_body(hNode, CU_GRAPH_NODE_TYPE_HOST) : NULL;
-    if (body == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *nodeParams = body->host;
-    sim_body_drop(body);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphHostNodeSetParams(CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphHostNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = sim_body_make_host(nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
-
-CUresult cuGraphExecHostNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                      const CUDA_HOST_NODE_PARAMS *nodeParams)
-{
-    SIM_ENTER(cuGraphExecHostNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = sim_body_make_host(nodeParams, &body);
-    return sim_exec_replace_body(hGraphExec, hNode, made, body);
-}
+ADD(cuGraphAddBatchMemOpNode, (const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams),
+    make_values(nodeParams, &body))
+SET(cuGraphBatchMemOpNodeSetParams, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams,
+    make_values(nodeParams, &body))
+SET_IN_EXEC(cuGraphExecBatchMemOpNodeSetParams, (const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams),
+            make_values(nodeParams, &body))
+ADD(cuGraphAddHostNode, (const CUDA_HOST_NODE_PARAMS *nodeParams),
+    sim_body_make_host(nodeParams, &body))
+GET(cuGraphHostNodeGetParams, CU_GRAPH_NODE_TYPE_HOST, CUDA_HOST_NODE_PARAMS, host)
+SET(cuGraphHostNodeSetParams, const CUDA_HOST_NODE_PARAMS *nodeParams,
+    sim_body_make_host(nodeParams, &body))
+SET_IN_EXEC(cuGraphExecHostNodeSetParams, (const CUDA_HOST_NODE_PARAMS *nodeParams),
+            sim_body_make_host(nodeParams, &body))
 
 /* --- nodes without parameters, and child graphs */
 
@@ -344,41 +207,38 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
                     sim_body_make_empty());
 }
 
-CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                  const CUgraphNode *dependencies, size_t numDependencies,
-                                  CUgraph childGraph)
+static CUresult make_child(CUgraph graph, CUgraph child, struct sim_body **body_out)
 {
-    SIM_ENTER(cuGraphAddChildGraphNode);
-    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = {.graph = childGraph}};
-    struct sim_body *body = NULL;
-    const CUresult made = sim_body_make(hGraph, &params, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
+    CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_GRAPH, .graph = {.graph = child}};
+    return sim_body_make(graph, &params, body_out);
 }
 
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
-{
-    SIM_ENTER(cuGraphChildGraphNodeGetGraph);
-    struct sim_body *body = phGraph != NULL ? get_body(hNode, CU_GRAPH_NODE_TYPE_GRAPH) : NULL;
-    if (body == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *phGraph = body->child;
-    sim_body_drop(body);
-    return CUDA_SUCCESS;
-}
+ADD(cuGraphAddChildGraphNode, (CUgraph childGraph), make_child(hGraph, childGraph, &body))
+GET(cuGraphChildGraphNodeGetGraph, CU_GRAPH_NODE_TYPE_GRAPH, CUgraph, child)
 
 /* --- memory nodes */
 
-CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                                const CUgraphNode *dependencies, size_t numDependencies,
-                                CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
+static CUresult make_memory(CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *params,
+                            struct sim_body **body_out)
 {
-    SIM_ENTER(cuGraphAddMemAllocNode);
-    struct sim_body *body = NULL;
-    const CUresult made = sim_graph_memory_make(hGraph, nodeParams);
-    if (made == CUDA_SUCCESS)
-        body = sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_ALLOC, nodeParams->dptr);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
+    const CUresult result = sim_graph_memory_make(graph, params);
+    if (result == CUDA_SUCCESS)
+        *body_out = sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_ALLOC, params->dptr);
+    return result;
 }
+
+static CUresult make_free(CUgraph graph, CUdeviceptr address, struct sim_body **body_out)
+{
+    const CUresult result = sim_graph_memory_add_free(graph, address);
+    if (result == CUDA_SUCCESS)
+        *body_out = sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_FREE, address);
+    return result;
+}
+
+ADD(cuGraphAddMemAllocNode, (CUDA_MEM_ALLOC_NODE_PARAMS * nodeParams),
+    make_memory(hGraph, nodeParams, &body))
+ADD(cuGraphAddMemFreeNode, (CUdeviceptr dptr), make_free(hGraph, dptr, &body))
+GET(cuGraphMemFreeNodeGetParams, CU_GRAPH_NODE_TYPE_MEM_FREE, CUdeviceptr, memory)
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
 {
@@ -392,90 +252,26 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
     return result;
 }
 
-CUresult cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph,
-                               const CUgraphNode *dependencies, size_t numDependencies,
-                               CUdeviceptr dptr)
-{
-    SIM_ENTER(cuGraphAddMemFreeNode);
-    struct sim_body *body = NULL;
-    const CUresult made = sim_graph_memory_add_free(hGraph, dptr);
-    if (made == CUDA_SUCCESS)
-        body = sim_body_make_memory(CU_GRAPH_NODE_TYPE_MEM_FREE, dptr);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
-{
-    SIM_ENTER(cuGraphMemFreeNodeGetParams);
-    struct sim_body *body = dptr_out != NULL ? get_body(hNode, CU_GRAPH_NODE_TYPE_MEM_FREE) : NULL;
-    if (body == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *dptr_out = body->memory;
-    sim_body_drop(body);
-    return CUDA_SUCCESS;
-}
-
-/* --- nodes of any type */
+/* --- nodes of any type. What 13.4 changed is no node that is simulated. */
 
 static CUresult make_any(CUgraph graph, CUgraphNodeParams *params, struct sim_body **body_out)
 {
     return params == NULL ? CUDA_ERROR_INVALID_VALUE : sim_body_make(graph, params, body_out);
 }
 
-CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-                        size_t numDependencies, CUgraphNodeParams *nodeParams)
-{
-    SIM_ENTER(cuGraphAddNode);
-    struct sim_body *body = NULL;
-    const CUresult made = make_any(hGraph, nodeParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
+ADD(cuGraphAddNode, (CUgraphNodeParams * nodeParams), make_any(hGraph, nodeParams, &body))
+SET(cuGraphNodeSetParams, CUgraphNodeParams *nodeParams, make_any(NULL, nodeParams, &body))
+SET(cuGraphNodeSetParams_v2, CUgraphNodeParams *nodeParams, make_any(NULL, nodeParams, &body))
+SET_IN_EXEC(cuGraphExecNodeSetParams, (CUgraphNodeParams * nodeParams),
+            make_any(NULL, nodeParams, &body))
 
 /* Edge data can only weaken a dependency; every one is a full one here. */
-CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
-                           const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
-                           size_t numDependencies, CUgraphNodeParams *nodeParams)
-{
-    SIM_ENTER(cuGraphAddNode_v2);
-    struct sim_body *body = NULL;
-    (void)dependencyData;
-    const CUresult made = make_any(hGraph, nodeParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
-{
-    SIM_ENTER(cuGraphNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = make_any(NULL, nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
-
-/* What 13.4 changed is no node that is simulated. */
-CUresult cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph,
-                           const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData,
-                           size_t numDependencies, CUgraphNodeParams *nodeParams)
-{
-    SIM_ENTER(cuGraphAddNode_v3);
-    struct sim_body *body = NULL;
-    (void)dependencyData;
-    const CUresult made = make_any(hGraph, nodeParams, &body);
-    return add_node(phGraphNode, hGraph, dependencies, numDependencies, made, body);
-}
-
-CUresult cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
-{
-    SIM_ENTER(cuGraphNodeSetParams_v2);
-    struct sim_body *body = NULL;
-    const CUresult made = make_any(NULL, nodeParams, &body);
-    return replace_body(hNode, made, body);
-}
-
-CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-                                  CUgraphNodeParams *nodeParams)
-{
-    SIM_ENTER(cuGraphExecNodeSetParams);
-    struct sim_body *body = NULL;
-    const CUresult made = make_any(NULL, nodeParams, &body);
-    return sim_exec_replace_body(hGraphExec, hNode, made, body);
-}
+#define ADD_WITH_EDGES(symbol)                                                        \
+    NODE(symbol,                                                                      \
+         (CUgraphNode * phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, \
+          const CUgraphEdgeData *dependencyData, size_t numDependencies,              \
+          CUgraphNodeParams *nodeParams),                                             \
+         ((void)dependencyData, make_any(hGraph, nodeParams, &body)),                 \
+         add_node(phGraphNode, hGraph, dependencies, numDependencies, result, body))
+ADD_WITH_EDGES(cuGraphAddNode_v2)
+ADD_WITH_EDGES(cuGraphAddNode_v3)

@@ -309,19 +309,9 @@ static CUresult launch_configured(const CUlaunchConfig *config, CUfunction funct
     return sim_launch_submit(&call, config->hStream, per_thread);
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
-                          void **extra)
-{
-    SIM_ENTER(cuLaunchKernelEx);
-    return launch_configured(config, f, kernelParams, extra, false);
-}
-
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
-                               void **extra)
-{
-    SIM_ENTER(cuLaunchKernelEx_ptsz);
-    return launch_configured(config, f, kernelParams, extra, true);
-}
+SIM_TWINS(cuLaunchKernelEx, _ptsz,
+          (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra),
+          launch_configured(config, f, kernelParams, extra, per_thread))
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
                                               unsigned int numDevices, unsigned int flags)

@@ -170,33 +170,15 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice,
     return advise(devPtr, count, advice, location);
 }
 
-CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
-{
-    SIM_ENTER(cuMemPrefetchAsync);
-    return prefetch(devPtr, count, location_of(dstDevice), hStream, false);
-}
+SIM_TWINS(cuMemPrefetchAsync, _ptsz,
+          (CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream),
+          prefetch(devPtr, count, location_of(dstDevice), hStream, per_thread))
 
-CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice,
-                                 CUstream hStream)
-{
-    SIM_ENTER(cuMemPrefetchAsync_ptsz);
-    return prefetch(devPtr, count, location_of(dstDevice), hStream, true);
-}
-
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
-                               unsigned int flags, CUstream hStream)
-{
-    SIM_ENTER(cuMemPrefetchAsync_v2);
-    return flags != 0 ? CUDA_ERROR_INVALID_VALUE
-                      : prefetch(devPtr, count, location, hStream, false);
-}
-
-CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr devPtr, size_t count, CUmemLocation location,
-                                    unsigned int flags, CUstream hStream)
-{
-    SIM_ENTER(cuMemPrefetchAsync_v2_ptsz);
-    return flags != 0 ? CUDA_ERROR_INVALID_VALUE : prefetch(devPtr, count, location, hStream, true);
-}
+SIM_TWINS(cuMemPrefetchAsync_v2, _ptsz,
+          (CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+           CUstream hStream),
+          flags != 0 ? CUDA_ERROR_INVALID_VALUE
+                     : prefetch(devPtr, count, location, hStream, per_thread))
 
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length,
                                 unsigned int flags)

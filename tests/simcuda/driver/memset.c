@@ -113,53 +113,19 @@ static CUresult fill(CUdeviceptr address, size_t pitch, uint32_t value, unsigned
 }
 
 /* The eight entry points of one unit: row or rows, with a stream or not, and the twins. */
-#define FILLS(bits, type)                                                                          \
-    CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)                        \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD##bits##_v2);                                                           \
-        return fill(to, 0, value, sizeof(type), count, 1, false, NULL, false);                     \
-    }                                                                                              \
-    CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, size_t count)                   \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD##bits##_v2_ptds);                                                      \
-        return fill(to, 0, value, sizeof(type), count, 1, false, NULL, true);                      \
-    }                                                                                              \
-    CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count, CUstream stream)     \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD##bits##Async);                                                         \
-        return fill(to, 0, value, sizeof(type), count, 1, true, stream, false);                    \
-    }                                                                                              \
-    CUresult cuMemsetD##bits##Async_ptsz(CUdeviceptr to, type value, size_t count,                 \
-                                         CUstream stream)                                          \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD##bits##Async_ptsz);                                                    \
-        return fill(to, 0, value, sizeof(type), count, 1, true, stream, true);                     \
-    }                                                                                              \
-    CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width,        \
-                                    size_t height)                                                 \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD2D##bits##_v2);                                                         \
-        return fill(to, pitch, value, sizeof(type), width, height, false, NULL, false);            \
-    }                                                                                              \
-    CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, size_t pitch, type value, size_t width,   \
-                                         size_t height)                                            \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD2D##bits##_v2_ptds);                                                    \
-        return fill(to, pitch, value, sizeof(type), width, height, false, NULL, true);             \
-    }                                                                                              \
-    CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width,      \
-                                      size_t height, CUstream stream)                              \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD2D##bits##Async);                                                       \
-        return fill(to, pitch, value, sizeof(type), width, height, true, stream, false);           \
-    }                                                                                              \
-    CUresult cuMemsetD2D##bits##Async_ptsz(CUdeviceptr to, size_t pitch, type value, size_t width, \
-                                           size_t height, CUstream stream)                         \
-    {                                                                                              \
-        SIM_ENTER(cuMemsetD2D##bits##Async_ptsz);                                                  \
-        return fill(to, pitch, value, sizeof(type), width, height, true, stream, true);            \
-    }
-
+#define FILLS(bits, type)                                                                   \
+    SIM_TWINS(cuMemsetD##bits##_v2, _ptds, (CUdeviceptr to, type value, size_t count),      \
+              fill(to, 0, value, sizeof(type), count, 1, false, NULL, per_thread))          \
+    SIM_TWINS(cuMemsetD##bits##Async, _ptsz,                                                \
+              (CUdeviceptr to, type value, size_t count, CUstream stream),                  \
+              fill(to, 0, value, sizeof(type), count, 1, true, stream, per_thread))         \
+    SIM_TWINS(cuMemsetD2D##bits##_v2, _ptds,                                                \
+              (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),      \
+              fill(to, pitch, value, sizeof(type), width, height, false, NULL, per_thread)) \
+    SIM_TWINS(cuMemsetD2D##bits##Async, _ptsz,                                              \
+              (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height,       \
+               CUstream stream),                                                            \
+              fill(to, pitch, value, sizeof(type), width, height, true, stream, per_thread))
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)
 FILLS(32, unsigned int)

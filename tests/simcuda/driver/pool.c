@@ -285,31 +285,13 @@ static CUresult allocate(CUdeviceptr *address_out, size_t bytes, CUmemoryPool po
     return result;
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-    SIM_ENTER(cuMemAllocAsync);
-    return allocate(dptr, bytesize, NULL, hStream, false);
-}
+SIM_TWINS(cuMemAllocAsync, _ptsz, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream),
+          allocate(dptr, bytesize, NULL, hStream, per_thread))
 
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-    SIM_ENTER(cuMemAllocAsync_ptsz);
-    return allocate(dptr, bytesize, NULL, hStream, true);
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                 CUstream hStream)
-{
-    SIM_ENTER(cuMemAllocFromPoolAsync);
-    return pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(dptr, bytesize, pool, hStream, false);
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-                                      CUstream hStream)
-{
-    SIM_ENTER(cuMemAllocFromPoolAsync_ptsz);
-    return pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(dptr, bytesize, pool, hStream, true);
-}
+SIM_TWINS(cuMemAllocFromPoolAsync, _ptsz,
+          (CUdeviceptr * dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream),
+          pool == NULL ? CUDA_ERROR_INVALID_VALUE
+                       : allocate(dptr, bytesize, pool, hStream, per_thread))
 
 /* --- stream-ordered free */
 
@@ -374,17 +356,8 @@ static CUresult free_async(CUdeviceptr address, CUstream handle, bool per_thread
     return sim_stream_submit(handle, per_thread, &job->work);
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-    SIM_ENTER(cuMemFreeAsync);
-    return free_async(dptr, hStream, false);
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
-{
-    SIM_ENTER(cuMemFreeAsync_ptsz);
-    return free_async(dptr, hStream, true);
-}
+SIM_TWINS(cuMemFreeAsync, _ptsz, (CUdeviceptr dptr, CUstream hStream),
+          free_async(dptr, hStream, per_thread))
 
 /* --- pools */
 

@@ -67,6 +67,19 @@ CUresult sim_enter_early_noted(enum sim_entry entry, const char *format, ...)
             return enter_result_;                                     \
     } while (0)
 
+/* A function, and its twin with the other default stream (_ptsz, _ptds), for which per_thread is
+ * true in what it returns. */
+#define SIM_TWINS(symbol, suffix, parameters, ...)   \
+    SIM_TWIN(symbol, false, parameters, __VA_ARGS__) \
+    SIM_TWIN(symbol##suffix, true, parameters, __VA_ARGS__)
+#define SIM_TWIN(symbol, is_per_thread, parameters, ...) \
+    CUresult symbol parameters                           \
+    {                                                    \
+        enum { per_thread = is_per_thread };             \
+        SIM_ENTER(symbol);                               \
+        return __VA_ARGS__;                              \
+    }
+
 /* For queries that still answer after a sticky error. */
 CUresult sim_enter_query(enum sim_entry entry);
 #define SIM_ENTER_QUERY(symbol)                                             \

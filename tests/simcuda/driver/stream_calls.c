@@ -136,41 +136,12 @@ static CUresult get_context(CUstream handle, bool per_thread, CUcontext *context
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
-{
-    SIM_ENTER(cuStreamGetCtx_v2);
-    return get_context(hStream, false, pCtx, pGreenCtx);
-}
+SIM_TWINS(cuStreamGetCtx_v2, _ptsz, (CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx),
+          get_context(hStream, per_thread, pCtx, pGreenCtx))
 
-CUresult cuStreamGetCtx_v2_ptsz(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreenCtx)
-{
-    SIM_ENTER(cuStreamGetCtx_v2_ptsz);
-    return get_context(hStream, true, pCtx, pGreenCtx);
-}
+SIM_TWINS(cuStreamSynchronize, _ptsz, (CUstream hStream), sim_stream_wait(hStream, per_thread))
 
-CUresult cuStreamSynchronize(CUstream hStream)
-{
-    SIM_ENTER(cuStreamSynchronize);
-    return sim_stream_wait(hStream, false);
-}
-
-CUresult cuStreamSynchronize_ptsz(CUstream hStream)
-{
-    SIM_ENTER(cuStreamSynchronize_ptsz);
-    return sim_stream_wait(hStream, true);
-}
-
-CUresult cuStreamQuery(CUstream hStream)
-{
-    SIM_ENTER(cuStreamQuery);
-    return query(hStream, false);
-}
-
-CUresult cuStreamQuery_ptsz(CUstream hStream)
-{
-    SIM_ENTER(cuStreamQuery_ptsz);
-    return query(hStream, true);
-}
+SIM_TWINS(cuStreamQuery, _ptsz, (CUstream hStream), query(hStream, per_thread))
 
 /* Attributes steer caches and priorities only: known ones are taken, and zero when asked for. */
 static CUresult get_attribute(CUstream handle, bool per_thread, CUstreamAttrID attribute,
@@ -195,18 +166,9 @@ static CUresult get_attribute(CUstream handle, bool per_thread, CUstreamAttrID a
     }
 }
 
-CUresult cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out)
-{
-    SIM_ENTER(cuStreamGetAttribute);
-    return get_attribute(hStream, false, attr, value_out);
-}
-
-CUresult cuStreamGetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
-                                   CUstreamAttrValue *value_out)
-{
-    SIM_ENTER(cuStreamGetAttribute_ptsz);
-    return get_attribute(hStream, true, attr, value_out);
-}
+SIM_TWINS(cuStreamGetAttribute, _ptsz,
+          (CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out),
+          get_attribute(hStream, per_thread, attr, value_out))
 
 static CUresult set_attribute(CUstream handle, bool per_thread, CUstreamAttrID attribute,
                               const CUstreamAttrValue *value)
@@ -217,15 +179,6 @@ static CUresult set_attribute(CUstream handle, bool per_thread, CUstreamAttrID a
     return get_attribute(handle, per_thread, attribute, &before);
 }
 
-CUresult cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
-{
-    SIM_ENTER(cuStreamSetAttribute);
-    return set_attribute(hStream, false, attr, value);
-}
-
-CUresult cuStreamSetAttribute_ptsz(CUstream hStream, CUstreamAttrID attr,
-                                   const CUstreamAttrValue *value)
-{
-    SIM_ENTER(cuStreamSetAttribute_ptsz);
-    return set_attribute(hStream, true, attr, value);
-}
+SIM_TWINS(cuStreamSetAttribute, _ptsz,
+          (CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value),
+          set_attribute(hStream, per_thread, attr, value))
