@@ -6,7 +6,7 @@
  * there; wherever it is refused, it runs nowhere.
  */
 #include "runtime/base/heap.h"
-#include "runtime/calls/movement.h"
+#include "runtime/calls/move.h"
 #include "shim/memory_values.h"
 #include "shim/newer.h"
 #include "shim/quick.h"
@@ -14,7 +14,7 @@
 static bool copy_strays(const CUDA_MEMCPY3D *copy)
 {
     const struct ms_movement movement = ms_movement_of_box(copy, NULL);
-    return ms_movement_strays(&movement);
+    return ms_move_strays(&movement);
 }
 
 static bool set_strays(CUdeviceptr address, size_t pitch, unsigned width, size_t count,
@@ -25,7 +25,7 @@ static bool set_strays(CUdeviceptr address, size_t pitch, unsigned width, size_t
         .height = height,
         .depth = 1,
         .to = {.type = CU_MEMORYTYPE_DEVICE, .begin = address, .pitch = pitch}};
-    return ms_movement_strays(&movement);
+    return ms_move_strays(&movement);
 }
 
 /* Each gives the program's parameters, or `room`: a copy of them that the driver refuses. */
@@ -56,7 +56,7 @@ static const CUDA_MEMSET_NODE_PARAMS *bound_set(const CUDA_MEMSET_NODE_PARAMS *s
     {                                                                       \
         type room;                                                          \
         given = bound(given, &room);                                        \
-        const CUresult result = ms_movement_seal();                         \
+        const CUresult result = ms_move_seal();                             \
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol) arguments; \
     }
 #define COPY_NODE(symbol, parameters, arguments) \
@@ -103,7 +103,7 @@ static CUresult bound_values(const CUDA_BATCH_MEM_OP_NODE_PARAMS *values,
         CUstreamBatchMemOpParams *const operations = room.paramArray; \
         nodeParams = operations != NULL ? &room : nodeParams;         \
         if (result == CUDA_SUCCESS)                                   \
-            result = ms_movement_seal();                              \
+            result = ms_move_seal();                                  \
         if (result == CUDA_SUCCESS)                                   \
             result = MS_REAL(symbol) arguments;                       \
         ms_heap_free(operations);                                     \
@@ -168,7 +168,7 @@ static CUresult bound_any(CUgraphNodeParams *params, struct any *any)
         CUresult result = bound_any(nodeParams, &any); \
         nodeParams = any.bounded;                      \
         if (result == CUDA_SUCCESS)                    \
-            result = ms_movement_seal();               \
+            result = ms_move_seal();                   \
         if (result == CUDA_SUCCESS)                    \
             result = MS_REAL(symbol) arguments;        \
         ms_heap_free(any.operations);                  \

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/calls/movement.h"
+#include "runtime/calls/move.h"
 #include "runtime/calls/pointer.h"
 #include "shim/memory_values.h"
 #include "shim/quick.h"
@@ -53,7 +53,7 @@ CUresult ms_memory_values_bound(const CUstreamBatchMemOpParams *operations, unsi
         CUstreamBatchMemOpParams *bounded;                                                     \
         CUresult result = ms_memory_values_bound(paramArray, count, &bounded);                 \
         if (result == CUDA_SUCCESS)                                                            \
-            result = ms_movement_seal();                                                       \
+            result = ms_move_seal();                                                           \
         if (result == CUDA_SUCCESS)                                                            \
             result =                                                                           \
                 MS_REAL(symbol)(stream, count, bounded != NULL ? bounded : paramArray, flags); \
@@ -65,7 +65,7 @@ CUresult ms_memory_values_bound(const CUstreamBatchMemOpParams *operations, unsi
                   (stream, addr, value, flags))                                                  \
     {                                                                                            \
         const CUdeviceptr bounded = ms_pointer_strays(addr, sizeof(value)) ? MS_NOWHERE : addr;  \
-        const CUresult result = ms_movement_seal();                                              \
+        const CUresult result = ms_move_seal();                                                  \
         return result != CUDA_SUCCESS ? result : MS_REAL(symbol)(stream, bounded, value, flags); \
     }
 #define CALLS(suffix)                               \

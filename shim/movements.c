@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "runtime/base/heap.h"
-#include "runtime/calls/movement.h"
+#include "runtime/calls/move.h"
 #include "runtime/fill/evict.h"
 #include "shim/newer.h"
 #include "shim/quick.h"
@@ -23,10 +23,10 @@
         enum ms_verdict verdict;                                                                \
         if (ms_defers_any()) {                                                                  \
             const struct ms_movement movement = said;                                           \
-            verdict = ms_movement_begin(&movement, &is_held, &result);                          \
+            verdict = ms_move_begin(&movement, &is_held, &result);                              \
         } else {                                                                                \
             const struct ms_movement movement = said;                                           \
-            verdict = ms_movement_pass(&movement);                                              \
+            verdict = ms_move_pass(&movement);                                                  \
         }                                                                                       \
         if (verdict == MS_ANSWERED)                                                             \
             return result;                                                                      \
@@ -276,7 +276,7 @@ static CUresult begin_batch(const struct batch *batch, CUstream stream, void **b
     CUresult result = CUDA_SUCCESS;
     *bounded_out = NULL;
     if (batch->to == NULL || batch->from == NULL || batch->sizes == NULL)
-        return ms_movement_seal();
+        return ms_move_seal();
     for (size_t i = 0; i < batch->count; i++) {
         const struct ms_movement movement = {
             .kind = kind_in(batch, i, stream),
@@ -286,7 +286,7 @@ static CUresult begin_batch(const struct batch *batch, CUstream stream, void **b
             .to = {.type = CU_MEMORYTYPE_UNIFIED, .begin = batch->to[i]},
             .from = {.type = CU_MEMORYTYPE_UNIFIED, .begin = batch->from[i]},
             .stream = stream};
-        const enum ms_verdict verdict = ms_movement_begin(&movement, &is_held, &result);
+        const enum ms_verdict verdict = ms_move_begin(&movement, &is_held, &result);
         if (verdict == MS_ANSWERED)
             return result;
         if (verdict == MS_FORWARD)
@@ -418,7 +418,7 @@ static CUresult begin_boxes(const CUDA_MEMCPY3D_BATCH_OP *copies, size_t count, 
     *bounded_out = NULL;
     for (size_t i = 0; copies != NULL && i < count; i++) {
         const struct ms_movement movement = movement_of_op(&copies[i], stream);
-        const enum ms_verdict verdict = ms_movement_begin(&movement, &is_held, &result);
+        const enum ms_verdict verdict = ms_move_begin(&movement, &is_held, &result);
         if (verdict == MS_ANSWERED)
             return result;
         if (verdict == MS_FORWARD)

@@ -8,7 +8,7 @@
 #include "runtime/base/heap.h"
 #include "runtime/base/log.h"
 #include "runtime/calls/host_memory.h"
-#include "runtime/calls/movement.h"
+#include "runtime/calls/move.h"
 #include "runtime/calls/pointer.h"
 #include "runtime/calls/pointer_scan.h"
 #include "runtime/driver/facts.h"
@@ -296,8 +296,8 @@ static bool may_copy_inputs(const struct ms_concatenation *cat, CUstream stream)
         ms_concatenation_input(cat, i, &rows);
         if (rows.dims == 0)
             continue;
-        count += ms_movement_count_rows(&rows);
-        if (count > MS_MAX_ROWS || !ms_movement_may_run_rows(&rows))
+        count += ms_move_count_rows(&rows);
+        if (count > MS_MAX_ROWS || !ms_move_may_run_rows(&rows))
             return false;
     }
     return count == 0 || ms_may_record(stream);
@@ -315,7 +315,7 @@ static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
         if (rows.width == 0)
             continue;
         if (rows.dims > 0) {
-            result = ms_movement_run_rows(&rows, stream);
+            result = ms_move_run_rows(&rows, stream);
         } else {
             const struct ms_movement part = {.kind = MS_COPY_ON_DEVICE,
                                              .stream = stream,
@@ -325,7 +325,7 @@ static CUresult copy_inputs(const struct ms_concatenation *cat, CUstream stream)
                                              .to = ms_side_of_device(rows.to),
                                              .from = ms_side_of_device(rows.from),
                                              .sequence = is_sequence ? &sequence : NULL};
-            result = ms_movement_run(&part);
+            result = ms_move_run(&part);
             sequence.at++;
         }
     }
@@ -373,7 +373,7 @@ static bool copy_rows(const struct ms_call *call, const struct ms_param_layout *
     if (layout->rule != MS_RULE_FROM_OTHER || !find_rows(call, layout, packed, reach, &rows) ||
         ms_driver.ctx_get_device(&device) != CUDA_SUCCESS ||
         !ms_launch_may_wait(call, layout, device) ||
-        !ms_movement_try_rows(&rows, call->stream, result_out))
+        !ms_move_try_rows(&rows, call->stream, result_out))
         return false;
     ms_log(MS_DEBUG, "a launch of %s is a copy of rows", layout->name);
     return true;

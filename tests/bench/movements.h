@@ -2,14 +2,14 @@
 /* Copies and sets of a program, as its entry points make them. */
 #pragma once
 
-#include "runtime/calls/movement.h"
+#include "runtime/calls/move.h"
 
 /* True if it is recorded. */
 static inline bool is_recorded(const struct ms_movement *movement)
 {
     bool is_held;
     CUresult result;
-    return ms_movement_begin(movement, &is_held, &result) == MS_ANSWERED && result == CUDA_SUCCESS;
+    return ms_move_begin(movement, &is_held, &result) == MS_ANSWERED && result == CUDA_SUCCESS;
 }
 
 static inline bool set_is_recorded(CUdeviceptr address, uint32_t value, size_t bytes)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/calls/copy.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/range.h"
-#include "runtime/calls/copy.h"
+#include "runtime/calls/move.h"
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
 #include "runtime/fill/materialise.h"
@@ -95,7 +96,7 @@ static bool copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *resul
 {
     bool is_held;
     const struct ms_movement movement = row(to, from, bytes);
-    const bool is_answered = ms_movement_begin(&movement, &is_held, result_out) == MS_ANSWERED;
+    const bool is_answered = ms_move_begin(&movement, &is_held, result_out) == MS_ANSWERED;
     CHECK_EQ(is_held, !is_answered && bytes > 0);
     return is_answered;
 }
@@ -103,7 +104,7 @@ static bool copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUresult *resul
 static CUresult run(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
     const struct ms_movement movement = row(to, from, bytes);
-    return ms_movement_run(&movement);
+    return ms_move_run(&movement);
 }
 
 static bool copy_all(CUresult *result_out)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/calls/movement.h"
+#include "runtime/calls/move.h"
 
 #include "runtime/driver/flags.h"
 #include "runtime/fill/evict.h"
@@ -47,7 +47,7 @@ static struct ms_movement row(enum ms_movement_kind kind, struct ms_side to, str
 static enum ms_verdict begin(const struct ms_movement *movement, bool *held_out)
 {
     CUresult result = CUDA_SUCCESS;
-    const enum ms_verdict verdict = ms_movement_begin(movement, held_out, &result);
+    const enum ms_verdict verdict = ms_move_begin(movement, held_out, &result);
     CHECK_EQ(result, CUDA_SUCCESS);
     return verdict;
 }
@@ -127,17 +127,17 @@ MS_TEST(what_strays_is_not_looked_at)
         row(MS_COPY_ON_DEVICE, ms_side_of_device(other->address + BYTES - 16),
             ms_side_of_device(one->address), 32);
     CHECK_EQ(begin(&beyond, &is_held), MS_STRAYS);
-    CHECK_EQ(ms_movement_pass(&beyond), MS_STRAYS);
+    CHECK_EQ(ms_move_pass(&beyond), MS_STRAYS);
     CHECK(!is_held && resident(one) == 0 && resident(other) == 0);
     struct ms_movement rows = beyond;
     rows.to = (struct ms_side){.type = CU_MEMORYTYPE_DEVICE,
                                .begin = other->address,
                                .pitch = FAKE_GRANULE};
     rows.height = GRANULES + 1;
-    CHECK_EQ(ms_movement_pass(&rows), MS_STRAYS);
+    CHECK_EQ(ms_move_pass(&rows), MS_STRAYS);
     rows.height = GRANULES;
     rows.from = (struct ms_side){0};
-    CHECK_EQ(ms_movement_pass(&rows), MS_FORWARD);
+    CHECK_EQ(ms_move_pass(&rows), MS_FORWARD);
     end();
 }
 

@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "runtime/calls/move.h"
+
+#include "runtime/calls/copy.h"
+#include "runtime/calls/payload.h"
+#include "runtime/calls/pointer.h"
+#include "runtime/calls/pointer_scan.h"
+#include "runtime/calls/write.h"
+#include "runtime/driver/flags.h"
+#include "runtime/fill/access.h"
+#include "runtime/fill/evict.h"
+#include "runtime/memory/order.h"
+#include "runtime/memory/space.h"
+#include "runtime/state/window.h"
+
+static bool is_empty(const struct ms_movement *movement)
+{
+    return movement->width == 0 || movement->height == 0 || movement->depth == 0;
+}
+
+static struct ms_rows rows_of(const struct ms_movement *movement, const struct ms_side *side)
+{
+    return (struct ms_rows){.begin = side->begin,
+                            .width = movement->width,
+                            .height = movement->height,
+                            .depth = movement->depth,
+                            .pitch = side->pitch,
+                            .slice = side->slice};
+}
+
+/* Most are one row. */
+static inline bool strays(const struct ms_movement *movement, const struct ms_side *side)
+{
+    if (!ms_side_is_device(*side))
+        return false;
+    if (movement->height == 1 && movement->depth == 1)
+        return ms_pointer_strays(side->begin, movement->width);
+    const struct ms_rows rows = rows_of(movement, side);
+    return ms_pointer_rows_stray(&rows);
+}
+
+bool ms_move_strays(const struct ms_movement *movement)
+{
+    return strays(movement, &movement->to) || strays(movement, &movement->from);
+}
+
+/* --- one row each. The functions return true if the call is answered. */
+
+/* What is recorded, or done at once, needs memory: it is tried again when some was freed. A program
+ * that loads goes on loading, except into what takes the place of something that was freed. */
+static bool try_movement(bool (*try)(const struct ms_movement *movement, CUresult *result_out),
+                         const struct ms_movement *movement, CUresult *result_out)
+{
+    struct ms_allocation_facts to;
+    int attempts = 0;
+    bool is_answered;
+    do
+        is_answered = try(movement, result_out);
+    while (is_answered && ms_try_bytes_again(*result_out, &attempts));
+    if (is_answered && !(ms_space_look_up(movement->to.begin, &to) && to.is_transient))
+        ms_window_extend();
+    return is_answered;
+}
+
+/* What is read is held. */
+static bool read_to_host(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
+{
+    *result_out = ms_access_read(movement->from.begin, movement->width, movement->stream);
+    *held_out = *result_out == CUDA_SUCCESS;
+    return !*held_out;
+}
+
+/* A destination that is in an allocation: the driver decides if that is allowed. */
+static bool copy_to_host(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
+{
+    const CUdeviceptr to = movement->to.begin;
+    *result_out =
+        ms_pointer_is_owned(to) ? ms_access(to, movement->width, MS_NEED_READ_WRITE) : CUDA_SUCCESS;
+    return *result_out != CUDA_SUCCESS || read_to_host(movement, held_out, result_out);
+}
+
+static bool try_on_device(const struct ms_movement *movement, CUresult *result_out)
+{
+    ms_read_begin();
+    const bool is_answered = ms_copy_on_device(movement, result_out);
+    if (is_answered)
+        ms_read_end();
+    return is_answered;
+}
+
+/* If it is not answered, what is read is held. */
+static bool copy_on_device(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
+{
+    const CUdeviceptr from = movement->from.begin;
+    if (movement->width == 0)
+        return false;
+    if (!ms_pointer_is_owned(from) && ms_pointer_is_pinned(from)) {
+        struct ms_movement as = *movement;
+        as.waits = false;
+        return try_movement(ms_write_from_host, &as, result_out);
+    }
+    *result_out = ms_pointer_is_owned(from) ? CUDA_SUCCESS : ms_payload_expose_unowned(from);
+    if (*result_out != CUDA_SUCCESS)
+        return true;
+    *held_out = !try_movement(try_on_device, movement, result_out);
+    return !*held_out;
+}
+
+static bool copy_any(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
+{
+    const CUdeviceptr to = movement->to.begin, from = movement->from.begin;
+    const bool to_block = ms_pointer_is_owned(to), from_block = ms_pointer_is_owned(from);
+    if (from_block && !to_block && !ms_pointer_is_device(to))
+        return read_to_host(movement, held_out, result_out);
+    if (movement->width == 0)
+        return false;
+    if (from_block || (to_block && !ms_pointer_is_host(from)))
+        return copy_on_device(movement, held_out, result_out);
+    if (!to_block && !ms_pointer_is_device(to))
+        return false;
+    if (ms_pointer_is_host(from))
+        return try_movement(ms_write_from_host, movement, result_out);
+    *result_out = ms_payload_expose_unowned(from);
+    return *result_out != CUDA_SUCCESS;
+}
+
+CUresult ms_move_run(const struct ms_movement *movement)
+{
+    CUresult result;
+    bool is_held = false;
+    if (copy_on_device(movement, &is_held, &result))
+        return result;
+    result = ms_driver.memcpy_dtod_async(movement->to.begin, movement->from.begin, movement->width,
+                                         movement->stream);
+    if (is_held)
+        ms_read_end();
+    return result;
+}
+
+/* --- rows on the device */
+
+/* Lineage must cost less than the bytes. */
+enum { MIN_WIDTH = 64 };
+
+/* All bytes between the first and the last. */
+struct extent {
+    CUdeviceptr begin;
+    size_t bytes;
+};
+
+size_t ms_move_count_rows(const struct ms_strided_copy *rows)
+{
+    size_t count = 1;
+    for (unsigned i = 0; i < rows->dims && count <= MS_MAX_ROWS; i++)
+        count *= rows->dim[i].count;
+    return count;
+}
+
+static void measure(const struct ms_strided_copy *rows, struct extent *to, struct extent *from)
+{
+    *to = (struct extent){.begin = rows->to, .bytes = rows->width};
+    *from = (struct extent){.begin = rows->from, .bytes = rows->width};
+    for (unsigned i = 0; i < rows->dims; i++) {
+        to->bytes += (rows->dim[i].count - 1) * rows->dim[i].to_stride;
+        from->bytes += (rows->dim[i].count - 1) * rows->dim[i].from_stride;
+    }
+}
+
+/* True if the source is all lineage, and copying runs no launch more often. A launch in the source
+ * runs once for each row that has some of it; so either none, or at least one launch per row. */
+static bool is_worth_it(const struct ms_lineage *lineage, size_t begin, size_t end, size_t rows)
+{
+    size_t launches = 0;
+    struct ms_walk walk = ms_walk_begin(lineage, begin, end);
+    for (const struct ms_extent *extent; (extent = ms_walk_next(&walk)) != NULL;) {
+        const struct ms_content *content = &extent->content;
+        if (ms_content_is_present(content))
+            return false;
+        launches += content->kind == MS_LAUNCHED;
+    }
+    return launches == 0 || launches >= rows;
+}
+
+static bool is_missing(const struct ms_allocation *allocation, const struct extent *range)
+{
+    const size_t begin = ms_offset(allocation, range->begin);
+    return ms_lineage_is_missing(&allocation->lineage, begin, begin + range->bytes);
+}
+
+/* If some of the source is absent, only a copy by rows can leave that out. */
+static bool can_copy_claimed(const struct ms_allocation *source,
+                             const struct ms_allocation *destination, const struct extent *from,
+                             const struct extent *to, const struct ms_strided_copy *rows)
+{
+    if (source == NULL || !ms_fits(source, from->begin, from->bytes) ||
+        (destination != NULL && !ms_fits(destination, to->begin, to->bytes)) ||
+        (from->begin < to->begin + to->bytes && to->begin < from->begin + from->bytes))
+        return false;
+    const size_t begin = ms_offset(source, from->begin), end = begin + from->bytes;
+    if (ms_lineage_has_absent(&source->lineage, begin, end))
+        return true;
+    return rows->width >= MIN_WIDTH && destination != NULL && is_missing(destination, to) &&
+           is_worth_it(&source->lineage, begin, end, ms_move_count_rows(rows));
+}
+
+bool ms_move_may_run_rows(const struct ms_strided_copy *rows)
+{
+    struct ms_allocation *source, *destination;
+    struct extent to, from;
+    if (rows->width == 0 || ms_move_count_rows(rows) > MS_MAX_ROWS)
+        return false;
+    measure(rows, &to, &from);
+    ms_space_claim_two(from.begin, to.begin, &source, &destination);
+    const bool can = can_copy_claimed(source, destination, &from, &to, rows);
+    ms_space_release(source);
+    if (destination != source)
+        ms_space_release(destination);
+    return can;
+}
+
+/* The first dimension varies fastest, as in memory. The driver copies what changed meanwhile. */
+static CUresult copy_all(const struct ms_strided_copy *rows, CUstream stream)
+{
+    size_t at[MS_ROW_DIMS] = {0};
+    CUdeviceptr to = rows->to, from = rows->from;
+    for (;;) {
+        const struct ms_movement row = {.kind = MS_COPY_ON_DEVICE,
+                                        .stream = stream,
+                                        .width = rows->width,
+                                        .height = 1,
+                                        .depth = 1,
+                                        .to = ms_side_of_device(to),
+                                        .from = ms_side_of_device(from),
+                                        .is_row = true};
+        const CUresult result = ms_move_run(&row);
+        unsigned dim = 0;
+        if (result != CUDA_SUCCESS)
+            return result;
+        for (; dim < rows->dims && ++at[dim] == rows->dim[dim].count; dim++) {
+            at[dim] = 0;
+            to -= (rows->dim[dim].count - 1) * rows->dim[dim].to_stride;
+            from -= (rows->dim[dim].count - 1) * rows->dim[dim].from_stride;
+        }
+        if (dim == rows->dims)
+            return CUDA_SUCCESS;
+        to += rows->dim[dim].to_stride;
+        from += rows->dim[dim].from_stride;
+    }
+}
+
+CUresult ms_move_run_rows(const struct ms_strided_copy *rows, CUstream stream)
+{
+    struct ms_allocation_facts source = {0};
+    struct extent to, from;
+    measure(rows, &to, &from);
+    const CUresult result = copy_all(rows, stream);
+    ms_access_granules_later(to.begin, to.bytes);
+    ms_space_look_up(from.begin, &source);
+    ms_state_event(MS_EVENT_RECORD, source.id, from.begin, from.bytes, 0,
+                   "a copy of rows on the device");
+    return result;
+}
+
+bool ms_move_try_rows(const struct ms_strided_copy *rows, CUstream stream, CUresult *result_out)
+{
+    if (!ms_move_may_run_rows(rows) || !ms_may_record(stream))
+        return false;
+    *result_out = ms_move_run_rows(rows, stream);
+    return true;
+}
+
+/* --- planes and boxes */
+
+/* One plane of rows out of an allocation, if the runtime copies it itself. */
+static bool copy_plane(const struct ms_movement *movement, CUresult *result_out)
+{
+    const struct ms_side *to = &movement->to, *from = &movement->from;
+    const struct ms_strided_copy rows = {.to = to->begin,
+                                         .from = from->begin,
+                                         .width = movement->width,
+                                         .dims = 1,
+                                         .dim = {{movement->height, to->pitch, from->pitch}}};
+    return ms_side_is_device(*from) && ms_side_is_device(*to) && !from->is_refused &&
+           !to->is_refused && !is_empty(movement) && ms_pointer_is_owned(from->begin) &&
+           ms_move_try_rows(&rows, movement->stream, result_out);
+}
+
+/* What the bytes that are read point to: kernels can come to it now. */
+static CUresult expose(const struct ms_movement *movement)
+{
+    const struct ms_side *from = &movement->from;
+    const CUdeviceptr begin = from->begin;
+    if (is_empty(movement))
+        return CUDA_SUCCESS;
+    if (movement->element != 0)
+        return ms_pointer_scan_expose_pattern(ms_movement_pattern(movement));
+    if (from->type == 0 || from->type == CU_MEMORYTYPE_ARRAY || begin == 0 ||
+        (ms_side_is_device(*from) && ms_pointer_is_owned(begin)))
+        return CUDA_SUCCESS;
+    if (ms_side_is_device(*from) &&
+        (!ms_pointer_is_host(begin) ||
+         (from->type == CU_MEMORYTYPE_DEVICE && !ms_pointer_is_pinned(begin))))
+        return ms_payload_expose_unowned(begin);
+    const struct ms_rows rows = rows_of(movement, from);
+    return ms_payload_expose_rows(&rows, movement->stream);
+}
+
+static CUresult access_side(const struct ms_movement *movement, const struct ms_side *side)
+{
+    const struct ms_rows rows = rows_of(movement, side);
+    return ms_side_is_device(*side) && !is_empty(movement) ? ms_access_rows(&rows) : CUDA_SUCCESS;
+}
+
+static bool make_real(const struct ms_movement *movement, CUresult *result_out)
+{
+    *result_out = access_side(movement, &movement->from);
+    if (*result_out == CUDA_SUCCESS)
+        *result_out = expose(movement);
+    if (*result_out == CUDA_SUCCESS)
+        *result_out = access_side(movement, &movement->to);
+    return *result_out != CUDA_SUCCESS;
+}
+
+static bool answer(const struct ms_movement *movement, bool *held_out, CUresult *result_out)
+{
+    switch (movement->kind) {
+    case MS_COPY_FROM_HOST:
+        return try_movement(ms_write_from_host, movement, result_out);
+    case MS_COPY_ON_DEVICE:
+        return copy_on_device(movement, held_out, result_out);
+    case MS_COPY_TO_HOST:
+        return copy_to_host(movement, held_out, result_out);
+    case MS_COPY_ANY:
+        return copy_any(movement, held_out, result_out);
+    case MS_COPY_PLANE:
+        return copy_plane(movement, result_out) || make_real(movement, result_out);
+    case MS_SET:
+        return try_movement(ms_write_set, movement, result_out);
+    case MS_COPY_UNKNOWN:
+        *result_out = ms_access_all();
+        return *result_out != CUDA_SUCCESS;
+    case MS_COPY_BOX:
+    case MS_SET_ROWS:
+        break;
+    }
+    return make_real(movement, result_out);
+}
+
+enum ms_verdict ms_move_begin(const struct ms_movement *movement, bool *held_out,
+                              CUresult *result_out)
+{
+    *held_out = false;
+    if (ms_move_strays(movement))
+        return MS_STRAYS;
+    if (ms_defers_any() && answer(movement, held_out, result_out))
+        return MS_ANSWERED;
+    ms_order_add_gate();
+    return MS_FORWARD;
+}
+
+CUresult ms_move_seal(void)
+{
+    ms_order_add_gate();
+    return ms_defers_any() ? ms_access_all() : CUDA_SUCCESS;
+}
