@@ -2,9 +2,9 @@
 /*
  * Where reservations lie.
  *
- * Drivers on Linux reserve from 0x302000000 on (docs/design.md), where a pair of small integers is
- * an address. So the shim asks for addresses that are far from such numbers. A driver may give
- * others.
+ * Drivers on Linux reserve from 0x302000000 on (docs/design/memory.md), where a pair of small
+ * integers is an address. So the shim asks for addresses that are far from such numbers. A driver
+ * may give others.
  */
 #pragma once
 

@@ -289,7 +289,7 @@ static int header_of(char *header, size_t most, const struct drawn_tensor *tenso
 
 static void write_file(const char *path, const unsigned char *bytes, size_t count)
 {
-    /* So old that a later write would show (design.md, when a file is trusted). */
+    /* So old that a later write would show (docs/design/files.md). */
     const struct timespec times[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
     FILE *file = fopen(path, "wb");
     if (file == NULL || fwrite(bytes, 1, count, file) != count || fclose(file) != 0 ||

@@ -27,7 +27,8 @@ FILES = {"{libdir}/libmetashard.so", "{libdir}/pkgconfig/metashard.pc", "{includ
          "{datadir}/metashard/kernel-rules.txt", "{mandir}/man7/metashard.7", "{bindir}/metashard-verify",
          "{mandir}/man1/metashard-verify.1"}
 DOCUMENTS = ("LICENSE", "NOTICE", "administrators.md", "design.md", "entry-points.md", "environment.md", "examples/plan_ctypes.py", "faq.md", "launchers.md",
-             "limits.md", "locking.md", "plan-format.md", "security.md", "troubleshooting.md")
+             "limits.md", "locking.md", "plan-format.md", "security.md", "troubleshooting.md",
+             *(f"design/{name}" for name in os.listdir(os.path.join(SOURCE, "docs", "design")) if name.endswith(".md")))
 results = []
 
 
@@ -88,10 +89,11 @@ def check_manuals(mandir, tools):
 
 def check_links(folder):
     dead = []
-    for page in (name for name in os.listdir(folder) if name.endswith(".md")):
+    for page in (name for name in files_below(folder) if name.endswith(".md")):
         with open(os.path.join(folder, page), encoding="utf-8") as file:
             links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", file.read())
-        dead += [(page, link) for link in links if "://" not in link and not os.path.exists(os.path.join(folder, link))]
+        dead += [(page, link) for link in links
+                 if "://" not in link and not os.path.exists(os.path.join(folder, os.path.dirname(page), link))]
     check("no link of the installed pages is dead", dead, [])
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_documents.py: what README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md, tests/README.md, docs/*.md and docs/systems/*.md quote is there: links
+"""check_documents.py: what README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md, tests/README.md, docs/*.md, docs/design/*.md and docs/systems/*.md quote is there: links
 and their headings, messages, variables."""
 import glob
 import os
@@ -133,6 +133,7 @@ def main():
     known = messages()
     documents = [*(os.path.join(SOURCE, page) for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "tests/README.md")),
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "*.md"))),
+                 *sorted(glob.glob(os.path.join(SOURCE, "docs", "design", "*.md"))),
                  *sorted(glob.glob(os.path.join(SOURCE, "docs", "systems", "*.md")))]
     manuals = sorted(glob.glob(os.path.join(SOURCE, "docs", "*.[1-8]")))
     links = quoted = promises = 0

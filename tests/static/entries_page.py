@@ -20,16 +20,17 @@ CLASSES = {
 HEAD = """# Entry points
 
 Every symbol that `libcuda.so.1` of CUDA 13.0 exports, and every function that `cuda.h` of 13.1 to
-13.5 added, has one class and a reason for it. A function that is not listed here is sealed when a
-program looks it up, and so is a newer ABI of a name that is. If a driver returns an address that it
-does not export under any listed name, the function of the newest listed ABI that the version allows
-stands in for it where no other can be meant: the version is older than 13.5 (of 13.5 itself, a later
-`cuda.h` may know more), and the driver exports that function. `tests/static/entries_page.py --write`
-makes this page from `shim/entries.def`, the table that also makes the shim's entry points. Symbols
-that differ only in their suffix and are treated alike share a row: the first in full, the others by
-their suffix. *Allocation* here means one that the shim defers. A kernel that is given *tracked*
-memory can reach anything, because the host or another API can write addresses there unseen. To set
-the *gate* means that from then on a write is recorded only on an idle stream.
+13.5 added, has one class and a reason for it. A function that is not listed is sealed when a program
+looks it up, and so is a newer ABI of a name that is ([design](design/calls.md#entry)).
+
+- Symbols of a chapter that are treated alike share a row. Of those that differ only in their suffix
+  the first stands in full, the others by their suffix: `cuMemcpy`, `_ptds`.
+- *Allocation* means one that the shim defers.
+- A kernel that is given *tracked* memory can reach anything, because the host or another API can
+  write addresses there unseen.
+- To set the *gate* means that from then on a write is recorded only on an idle stream.
+- `tests/static/entries_page.py --write` makes this page from `shim/entries.def`, the table that also
+  makes the shim's entry points.
 
 """
 
@@ -55,10 +56,11 @@ def symbols_of(twins):
 def chapter_table(rows):
     groups = {}
     for row in rows:
-        groups.setdefault((row.base, row.class_, row.reason), []).append(row)
-    lines = ["| symbol | class | reason |\n|---|---|---|\n"]
-    lines += [f"| {symbols_of(twins)} | {class_.lower()} | {reason} |\n"
-              for (_, class_, reason), twins in groups.items()]
+        groups.setdefault((row.class_, row.reason), {}).setdefault(row.base, []).append(row)
+    lines = ["| symbols | class | reason |\n|---|---|---|\n"]
+    for class_ in CLASSES:
+        lines += [f"| {', '.join(map(symbols_of, names.values()))} | {class_.lower()} | {reason} |\n"
+                  for (of, reason), names in groups.items() if of == class_]
     return "".join(lines)
 
 

@@ -43,7 +43,7 @@ static void write_file(const char *path)
         exit(2);
     }
     free(bytes);
-    /* So old that a later write would show (design.md, when a file is trusted). */
+    /* So old that a later write would show (docs/design/files.md). */
     const struct timespec times[2] = {{.tv_sec = 1700000000}, {.tv_sec = 1700000000}};
     utimensat(AT_FDCWD, path, times, 0);
 }

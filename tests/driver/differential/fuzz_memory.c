@@ -286,9 +286,9 @@ static void bind_mapped(void)
 }
 
 /*
- * The driver binds no memory of cuMemAlloc; a block is mapped memory, which it binds (design.md).
- * The object is then the block's, and a store through it is a copy to the block of the side that
- * has none.
+ * The driver binds no memory of cuMemAlloc; a block is mapped memory, which it binds
+ * (docs/design/memory.md). The object is then the block's, and a store through it is a copy to the
+ * block of the side that has none.
  */
 static void bind(void)
 {

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20
 
-# What the shim answers otherwise, on purpose (docs/design.md): memory behind a block is mapped memory.
+# What the shim answers otherwise, on purpose (docs/design/memory.md): memory behind a block is mapped memory.
 OTHERWISE = {"cuPointerSetAttribute", "cuIpcGetMemHandle", "cuMemGetHandleForAddressRange", "cuMulticastBindAddr",
              "cuMulticastBindAddr_v2", "cuLogicalEndpointBindAddr"}
 
