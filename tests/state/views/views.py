@@ -270,8 +270,9 @@ def expected_causes(group):
         for cause in process["causes"]:
             key = (cause["kind"], cause["call"], cause["text"], cause["reason"] + cause.get("explanation", ""))
             row = sums.setdefault(key, [0, 0, 0])
-            for i, name in enumerate(["bytes", "count", "duration_ns"]):
+            for i, name in enumerate(["bytes", "count"]):
                 row[i] += cause[name]
+            row[2] = max(row[2], cause["duration_ns"])  # they wait at the same time
     return sorted([*row, *key] for key, row in sums.items())
 
 

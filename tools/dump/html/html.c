@@ -284,7 +284,7 @@ static bool embed_data(FILE *file, const struct view *view)
     FILE *memory = open_memstream(&text, &bytes);
     if (memory == NULL)
         return false;
-    write_json(memory, view);
+    write_json(memory, view, SIZE_MAX, SIZE_MAX);
     if (fclose(memory) != 0) {
         free(text);
         return false;
