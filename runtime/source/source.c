@@ -205,14 +205,6 @@ void *ms_source_data(struct ms_source *snapshot)
     return ms_snapshot_bytes(snapshot);
 }
 
-struct ms_source *ms_source_from_memory(const void *address, size_t bytes)
-{
-    struct ms_source *snapshot = ms_source_create_snapshot(bytes);
-    if (snapshot != NULL)
-        memcpy(ms_snapshot_bytes(snapshot), address, bytes);
-    return snapshot;
-}
-
 struct ms_source *ms_source_take(struct ms_source *source)
 {
     ms_counted_take(&source->counted);

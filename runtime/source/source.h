@@ -62,9 +62,6 @@ struct ms_source *ms_source_create_snapshot(size_t bytes);
 struct ms_source *ms_source_create_only_copy(size_t bytes);
 void *ms_source_data(struct ms_source *snapshot);
 
-/* The same, of the bytes at an address. */
-struct ms_source *ms_source_from_memory(const void *address, size_t bytes);
-
 struct ms_source *ms_source_take(struct ms_source *source); /* one more reference; returns source */
 void ms_source_drop(struct ms_source *source);
 
@@ -165,7 +162,7 @@ bool ms_source_find_deleted(dev_t *device_out, ino_t *inode_out);
 bool ms_source_close_deleted(dev_t device, ino_t inode, char *path_out);
 
 /* Makes a snapshot of [offset, offset + bytes) of a file. Fails with CUDA_ERROR_OUT_OF_MEMORY where
- * ms_source_from_memory returns NULL, or as ms_source_read. */
+ * ms_source_create_snapshot returns NULL, or as ms_source_read. */
 CUresult ms_source_copy(const struct ms_source *file, uint64_t offset, size_t bytes,
                         struct ms_source **copy_out);
 

@@ -314,12 +314,6 @@ void ms_state_prepare(const struct ms_config *config)
                                        : MS_NOT_RECORDED);
 }
 
-void ms_state_start(const struct ms_config *config)
-{
-    ms_state_prepare(config);
-    ms_state_open();
-}
-
 void ms_state_end(void)
 {
     if (!has_page())

@@ -24,9 +24,6 @@ void ms_state_prepare(const struct ms_config *config);
  * deferred: a figure that another thread changes just now may be missed. */
 bool ms_state_open(void);
 
-/* Both. */
-void ms_state_start(const struct ms_config *config);
-
 /* The process ends by itself. */
 void ms_state_end(void);
 

@@ -65,6 +65,7 @@ libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/include/stdio.h
 qemu-user      command -v qemu-aarch64
 ffmpeg         command -v ffmpeg
 chromium-headless-shell command -v chromium-headless-shell || command -v chromium || command -v google-chrome
+nodejs         command -v node
 openmpi-bin    command -v mpirun
 man-db         command -v man
 mandoc         command -v mandoc

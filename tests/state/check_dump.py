@@ -212,6 +212,25 @@ def check_explained_ranks(folder, data):
 
 # --- several processes
 
+def check_json_merged(view):
+    """The lists of all processes, against those of each."""
+    def rows(what):
+        return [row for process in view["processes"] for row in process[what]]
+    causes, tensors = {}, {}
+    for cause in rows("causes"):
+        causes.setdefault((cause["kind"], cause["reason"], cause["call"], cause["text"]), []).append(cause)
+    check("as JSON: causes", {(cause["kind"], cause["reason"], cause["call"], cause["text"]):
+                              (cause["bytes"], cause["count"], cause["duration_ns"]) for cause in view["causes"]},
+          {key: (sum(row["bytes"] for row in group), sum(row["count"] for row in group),
+                 max(row["duration_ns"] for row in group)) for key, group in causes.items()})
+    for tensor in rows("tensors"):
+        tensors[tensor["name"]] = tensors.get(tensor["name"], 0) + tensor["bytes"]
+    check("as JSON: tensors", {tensor["name"]: tensor["bytes"] for tensor in view["tensors"]}, tensors)
+    check("as JSON: memory over time ends with the sum", [view["samples"][-1][key] for key in
+                                                          ("live_bytes", "deferred_bytes", "backed_bytes")],
+          [view[key] for key in ("live_bytes", "deferred_bytes", "backed_bytes")])
+
+
 def check_merged(folder, data):
     jobs = [start_job(folder, data, RANK=str(rank), WORLD_SIZE="3") for rank in (2, 0, 1)]
     pages = [page_of(folder, job) for job in jobs]
@@ -229,6 +248,7 @@ def check_merged(folder, data):
     check("as JSON", (view["pid"], view["rank"], view["requested_bytes"], view["backed_bytes"],
                       [process["rank"] for process in view["processes"]]), (None, None, 84 * MIB, 18 * MIB, [0, 1, 2]))
     check_schema(view, "several processes")
+    check_json_merged(view)
     status, out, errors = dump("list", METASHARD_STATE_DIR=folder)
     check("the list has them all", len(re.findall(r" killed .* 23\.0 MiB  ", out)) >= 3)
     status, out, errors = dump("list", "--json", METASHARD_STATE_DIR=folder)

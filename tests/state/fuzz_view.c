@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (ms_snapshot_read_file(file, "page", &snapshot, &fault)) {
         check_snapshot(&snapshot);
         struct view view = {&snapshot, 1};
-        write_json(nowhere, &view);
+        write_json(nowhere, &view, SIZE_MAX, SIZE_MAX);
         ms_snapshot_cleanup(&snapshot);
     } else {
         require(fault.text[0] != '\0' && is_clean(fault.text));

@@ -43,7 +43,8 @@ static inline struct ms_config page_config(uint64_t bytes)
 static inline void page_start(uint64_t bytes)
 {
     const struct ms_config config = page_config(bytes);
-    ms_state_start(&config);
+    ms_state_prepare(&config);
+    ms_state_open();
 }
 
 static inline const char *page_path(pid_t pid)

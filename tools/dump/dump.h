@@ -85,8 +85,9 @@ int run_list(const struct options *options);
 int run_show(const struct options *options);
 int run_diff(const struct options *options);
 
-/* Writes all of the view as one JSON object (docs/state-schema.json). */
-void write_json(FILE *file, const struct view *view);
+/* Writes the view as one JSON object (docs/state-schema.json). `most`: rows of each list of a
+ * process; `most_merged`: of a list of all processes. What is left out is counted. */
+void write_json(FILE *file, const struct view *view, size_t most, size_t most_merged);
 
 /* The same of each process without what there are many of: blocks, tensors, events and the like. */
 void write_list_json(FILE *file, const struct view *view);

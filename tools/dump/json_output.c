@@ -11,6 +11,29 @@
 #include "tools/dump/merge.h"
 #include "tools/json_writer.h"
 
+/* How many rows of the lists are not written. */
+struct left_out {
+    size_t blocks, tensors, causes, events;
+};
+
+static size_t within(size_t count, size_t most, size_t *left_out)
+{
+    *left_out = count > most ? count - most : 0;
+    return count - *left_out;
+}
+
+static void put_left_out(struct writer *object, const struct left_out *left_out)
+{
+    if (left_out->blocks + left_out->tensors + left_out->causes + left_out->events == 0)
+        return;
+    struct writer list = json_begin(object, "left_out", '{', true);
+    put_number(&list, "blocks", left_out->blocks);
+    put_number(&list, "tensors", left_out->tensors);
+    put_number(&list, "causes", left_out->causes);
+    put_number(&list, "events", left_out->events);
+    json_end(&list, '}');
+}
+
 static void put_rank(struct writer *writer, const char *key, uint32_t value)
 {
     if (value == MS_STATE_NO_RANK)
@@ -86,6 +109,45 @@ static void put_event(struct writer *list, const struct ms_state_event *record)
     json_end(&event, '}');
 }
 
+static void put_samples(struct writer *object, const struct view *view, size_t most)
+{
+    size_t count;
+    struct moment *moments = view_moments(view, most, &count);
+    struct writer list = json_begin(object, "samples", '[', false);
+    for (size_t i = 0; i < count && moments != NULL; i++) {
+        struct writer sample = json_begin(&list, NULL, '{', true);
+        put_number(&sample, "time_ns", moments[i].time_ns);
+        put_number(&sample, "live_bytes", moments[i].live_bytes);
+        put_number(&sample, "deferred_bytes", moments[i].deferred_bytes);
+        put_number(&sample, "backed_bytes", moments[i].backed_bytes);
+        put_number(&sample, "h2d_bytes", moments[i].h2d_bytes);
+        json_end(&sample, '}');
+    }
+    json_end(&list, ']');
+    free(moments);
+}
+
+static void put_tensors(struct writer *object, const struct view *view, size_t most,
+                        struct left_out *left_out)
+{
+    size_t count;
+    struct tensor_row *rows = view_tensors(view, &count);
+    count = within(count, most, &left_out->tensors);
+    struct writer list = json_begin(object, "tensors", '[', false);
+    for (size_t i = 0; i < count && rows != NULL; i++) {
+        struct writer tensor = json_begin(&list, NULL, '{', true);
+        put_string(&tensor, "name", rows[i].name);
+        put_number(&tensor, "bytes", rows[i].bytes);
+        put_number(&tensor, "deferred_bytes", rows[i].deferred_bytes);
+        put_number(&tensor, "present_bytes", rows[i].present_bytes);
+        put_number(&tensor, "file_bytes", rows[i].file_bytes);
+        put_number(&tensor, "blocks", rows[i].blocks);
+        json_end(&tensor, '}');
+    }
+    json_end(&list, ']');
+    free(rows);
+}
+
 static void put_cause(struct writer *list, const struct ms_state_cause *record)
 {
     struct writer cause = json_begin(list, NULL, '{', true);
@@ -103,34 +165,17 @@ static void put_cause(struct writer *list, const struct ms_state_cause *record)
     json_end(&cause, '}');
 }
 
-static void put_sample(struct writer *list, const struct ms_state_sample *record)
-{
-    struct writer sample = json_begin(list, NULL, '{', true);
-    put_number(&sample, "time_ns", record->time_ns);
-    put_number(&sample, "live_bytes", record->live_bytes);
-    put_number(&sample, "deferred_bytes", record->deferred_bytes);
-    put_number(&sample, "backed_bytes", record->backed_bytes);
-    put_number(&sample, "h2d_bytes", record->h2d_bytes);
-    json_end(&sample, '}');
-}
-
-static void put_tensors(struct writer *object, const struct ms_snapshot *snapshot)
+static void put_causes(struct writer *object, const struct view *view, size_t most,
+                       struct left_out *left_out)
 {
     size_t count;
-    struct tensor_row *rows = view_tensors(&(struct view){snapshot, 1}, &count);
-    struct writer list = json_begin(object, "tensors", '[', false);
-    for (size_t i = 0; i < count && rows != NULL; i++) {
-        struct writer tensor = json_begin(&list, NULL, '{', true);
-        put_string(&tensor, "name", rows[i].name);
-        put_number(&tensor, "bytes", rows[i].bytes);
-        put_number(&tensor, "deferred_bytes", rows[i].deferred_bytes);
-        put_number(&tensor, "present_bytes", rows[i].present_bytes);
-        put_number(&tensor, "file_bytes", rows[i].file_bytes);
-        put_number(&tensor, "blocks", rows[i].blocks);
-        json_end(&tensor, '}');
-    }
+    struct ms_state_cause *causes = view_causes(view, &count);
+    count = within(count, most, &left_out->causes);
+    struct writer list = json_begin(object, "causes", '[', false);
+    for (size_t i = 0; i < count; i++)
+        put_cause(&list, &causes[i]);
     json_end(&list, ']');
-    free(rows);
+    free(causes);
 }
 
 static void put_plan(struct writer *object, const struct ms_state_plan *record)
@@ -180,7 +225,7 @@ static void put_self_checks(struct writer *object, const struct ms_snapshot *sna
     json_end(&list, ']');
 }
 
-static void put_lists(struct writer *object, const struct ms_snapshot *snapshot)
+static void put_setup(struct writer *object, const struct ms_snapshot *snapshot)
 {
     struct writer options = json_begin(object, "options", '{', false);
     for (size_t i = 0; i < snapshot->option_count; i++)
@@ -192,23 +237,27 @@ static void put_lists(struct writer *object, const struct ms_snapshot *snapshot)
     json_end(&devices, ']');
     put_self_checks(object, snapshot);
     put_plan(object, &snapshot->plan);
-    struct writer samples = json_begin(object, "samples", '[', false);
-    for (size_t i = 0; i < snapshot->sample_count; i++)
-        put_sample(&samples, &snapshot->samples[i]);
-    json_end(&samples, ']');
+}
+
+/* The largest blocks, and the last events. */
+static void put_lists(struct writer *object, const struct ms_snapshot *snapshot, size_t most)
+{
+    const struct view view = {snapshot, 1};
+    struct left_out left_out;
+    put_samples(object, &view, most);
     struct writer blocks = json_begin(object, "blocks", '[', false);
-    for (size_t i = 0; i < snapshot->block_count; i++)
+    const size_t shown = within(snapshot->block_count, most, &left_out.blocks);
+    for (size_t i = 0; i < shown; i++)
         put_block(&blocks, snapshot, &snapshot->blocks[i]);
     json_end(&blocks, ']');
-    put_tensors(object, snapshot);
-    struct writer causes = json_begin(object, "causes", '[', false);
-    for (size_t i = 0; i < snapshot->cause_count; i++)
-        put_cause(&causes, &snapshot->causes[i]);
-    json_end(&causes, ']');
+    put_tensors(object, &view, most, &left_out);
+    put_causes(object, &view, most, &left_out);
     struct writer events = json_begin(object, "events", '[', false);
-    for (size_t i = 0; i < snapshot->event_count; i++)
+    within(snapshot->event_count, most, &left_out.events);
+    for (size_t i = left_out.events; i < snapshot->event_count; i++)
         put_event(&events, &snapshot->events[i]);
     json_end(&events, ']');
+    put_left_out(object, &left_out);
 }
 
 /* Writes the figures that this program knows; a page may have others. */
@@ -244,37 +293,44 @@ static void put_facts(struct writer *object, const struct ms_snapshot *snapshot)
     put_figures(object, snapshot);
 }
 
-static void put_process(struct writer *object, const struct ms_snapshot *snapshot)
+static void put_process(struct writer *object, const struct ms_snapshot *snapshot, size_t most)
 {
     put_facts(object, snapshot);
-    put_lists(object, snapshot);
+    put_setup(object, snapshot);
+    put_lists(object, snapshot, most);
 }
 
-/* Of several processes: their sums, and each of them. */
-static void put_processes(struct writer *object, const struct view *view)
+/* Of several processes: their sums, their lists merged, and each of them. */
+static void put_processes(struct writer *object, const struct view *view, size_t most,
+                          size_t most_merged)
 {
+    struct left_out left_out = {0};
     const struct totals sum = view_totals(view);
     put_value(object, "pid", "null");
     put_value(object, "rank", "null");
     for (int i = 0; i < TOTAL_COUNT; i++)
         put_number(object, total_names[i].figure, sum.of[i]);
+    put_samples(object, view, most_merged);
+    put_tensors(object, view, most_merged, &left_out);
+    put_causes(object, view, most_merged, &left_out);
+    put_left_out(object, &left_out);
     struct writer list = json_begin(object, "processes", '[', false);
     for (size_t i = 0; i < view->count; i++) {
         struct writer process = json_begin(&list, NULL, '{', false);
-        put_process(&process, &view->processes[i]);
+        put_process(&process, &view->processes[i], most);
         json_end(&process, '}');
     }
     json_end(&list, ']');
 }
 
-void write_json(FILE *file, const struct view *view)
+void write_json(FILE *file, const struct view *view, size_t most, size_t most_merged)
 {
     struct writer object = json_document(file);
     put_string(&object, "format", "metashard-state/2");
     if (view->count == 1)
-        put_process(&object, &view->processes[0]);
+        put_process(&object, &view->processes[0], most);
     else
-        put_processes(&object, view);
+        put_processes(&object, view, most, most_merged);
     json_document_end(&object);
 }
 

@@ -53,6 +53,36 @@ static int most_bytes_first(const void *a, const void *b)
     return same_first(a, b);
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void add_cause(struct ms_state_cause *cause, const struct ms_state_cause *added)
+{
+    cause->count += added->count;
+    cause->bytes += added->bytes;
+    cause->duration_ns = larger(cause->duration_ns, added->duration_ns);
+    cause->first_ns = added->first_ns < cause->first_ns ? added->first_ns : cause->first_ns;
+    cause->last_ns = larger(cause->last_ns, added->last_ns);
+}
+
+/* All of them, on the view's clock. */
+static size_t gather_causes(const struct view *view, struct ms_state_cause *causes)
+{
+    size_t count = 0;
+    for (size_t p = 0; p < view->count; p++) {
+        const struct ms_snapshot *snapshot = &view->processes[p];
+        const uint64_t shift = view_shift_ns(view, snapshot);
+        for (size_t i = 0; i < snapshot->cause_count; i++, count++) {
+            causes[count] = snapshot->causes[i];
+            causes[count].first_ns += shift;
+            causes[count].last_ns += shift;
+        }
+    }
+    return count;
+}
+
 struct ms_state_cause *view_causes(const struct view *view, size_t *count_out)
 {
     size_t count = 0, kept = 0;
@@ -62,20 +92,13 @@ struct ms_state_cause *view_causes(const struct view *view, size_t *count_out)
     *count_out = 0;
     if (causes == NULL)
         return NULL;
-    count = 0;
-    for (size_t p = 0; p < view->count; p++) {
-        for (size_t i = 0; i < view->processes[p].cause_count; i++)
-            causes[count++] = view->processes[p].causes[i];
-    }
+    count = gather_causes(view, causes);
     qsort(causes, count, sizeof(*causes), same_first);
     for (size_t i = 0; i < count; i++) {
-        if (kept == 0 || same_first(&causes[kept - 1], &causes[i]) != 0) {
+        if (kept > 0 && same_first(&causes[kept - 1], &causes[i]) == 0)
+            add_cause(&causes[kept - 1], &causes[i]);
+        else
             causes[kept++] = causes[i];
-            continue;
-        }
-        causes[kept - 1].count += causes[i].count;
-        causes[kept - 1].bytes += causes[i].bytes;
-        causes[kept - 1].duration_ns += causes[i].duration_ns;
     }
     qsort(causes, kept, sizeof(*causes), most_bytes_first);
     *count_out = kept;
@@ -226,6 +249,7 @@ struct moment *view_moments(const struct view *view, size_t most, size_t *count_
         now.live_bytes += steps[i].now->live_bytes - steps[i].before->live_bytes;
         now.deferred_bytes += steps[i].now->deferred_bytes - steps[i].before->deferred_bytes;
         now.backed_bytes += steps[i].now->backed_bytes - steps[i].before->backed_bytes;
+        now.h2d_bytes += steps[i].now->h2d_bytes - steps[i].before->h2d_bytes;
         if (kept > 0 && moments[kept - 1].time_ns == now.time_ns)
             kept--;
         moments[kept++] = now;

@@ -15,7 +15,8 @@ struct totals view_totals(const struct view *view);
 /* Each returns NULL if out of memory. free(). */
 
 /* Causes of the same kind, reason, call and text added up; the most bytes first, then the most
- * often. */
+ * often. Processes wait at the same time, so the time is that of the one that waited longest. First
+ * and last are on the view's clock. */
 struct ms_state_cause *view_causes(const struct view *view, size_t *count_out);
 
 /* Blocks of one name, as one tensor, the largest first. */
@@ -28,7 +29,7 @@ struct tensor_row *view_tensors(const struct view *view, size_t *count_out);
 
 /* Their memory from `time_ns` to the next moment. An ended process counts with its last sample. */
 struct moment {
-    uint64_t time_ns, live_bytes, deferred_bytes, backed_bytes;
+    uint64_t time_ns, live_bytes, deferred_bytes, backed_bytes, h2d_bytes;
 };
 
 /* At most `most` (2 or more) are left: the one with the most memory of each span of time, and the

@@ -386,7 +386,7 @@ int run_show(const struct options *options)
         return BAD;
     const int status = run_outputs(options, &view);
     if (status == GOOD && options->json != NULL)
-        write_json(stdout, &view);
+        write_json(stdout, &view, SIZE_MAX, SIZE_MAX);
     else if (status == GOOD &&
              (options->events != NULL || (options->html == NULL && options->trace == NULL)))
         show_text(&view, options);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_html.py TOOL MAKE_PAGE IN_PLACE PRELOAD: the page of metashard-dump show --html, read without a browser.
-TAP."""
+"""check_html.py TOOL MAKE_PAGE IN_PLACE PRELOAD: the page of metashard-dump show --html, without a browser: the
+file, and, where there is node, what its script draws. TAP."""
 import base64
 import hashlib
 import json
@@ -19,7 +19,7 @@ from views import HOSTILE, OBEYED, Document, Page, check, check_page, dump, dump
 
 
 def check_shell(name, text, document):
-    """What goes for every page."""
+    """What goes for every page, and for what it draws."""
     check(f"{name}: is well formed", not document.faults, document.faults[:5])
     scripts = list(document.root.all("script"))
     kinds = [script.get("type") for script in scripts]
@@ -37,19 +37,35 @@ def check_shell(name, text, document):
     handlers = [f"<{node.tag} {key}" for node in document.root.all() for key in node.attributes
                 if key.startswith("on") or key == "style"]
     check(f"{name}: has no handlers in attributes", not handlers, handlers)
+    check(f"{name}: is for light and dark, and of any width",
+          "prefers-color-scheme: dark" in text and document.root.first("meta", name="viewport") is not None)
+
+
+def check_elements(name, document):
     ids = [node.get("id") for node in document.root.all() if node.get("id")]
     check(f"{name}: ids are there once", len(ids) == len(set(ids)),
           [name for name in ids if ids.count(name) > 1][:5])
     pointers = [node.get(key) for node in document.root.all() for key in ("aria-labelledby",) if node.get(key)]
     pointers += [node.get("href")[1:] for node in document.root.all("a")]
     check(f"{name}: what is pointed to is there", all(pointer in ids for pointer in pointers), pointers)
-    check(f"{name}: is for light and dark, and of any width",
-          "prefers-color-scheme: dark" in text and document.root.first("meta", name="viewport") is not None)
     bare = [node.get("id") for node in document.root.all("table") for head in node.all("th") if not head.get("scope")]
     check(f"{name}: headings of tables say of what", not bare, bare)
 
 
+def drawn(name, paths):
+    """The texts of the pages as drawn; of none, where there is no node."""
+    texts = views.draw(paths)
+    if texts is None:
+        views.skip(f"{name}: what the script draws", "there is no node 18: install nodejs, or set NODE")
+    return texts or []
+
+
+def data_of(document):
+    return json.loads(document.root.first("script", id="data").text())
+
+
 def check_file(tool, name, paths, folder):
+    """Returns the text of the file, and that of what its script draws, "" if that is not known."""
     out = os.path.join(folder, "page.html")
     done = dump(tool, "show", *paths, "--html", out)
     check(f"{name}: is written", done.returncode == 0 and done.stdout == "" and done.stderr == "", done.stderr)
@@ -59,21 +75,28 @@ def check_file(tool, name, paths, folder):
     obeyed = OBEYED.search(text)
     check(f"{name}: has no character that a browser obeys", obeyed is None, obeyed)
     check_shell(name, text, document)
-    same(f"{name}: has the data of --json", json.loads(document.root.first("script", id="data").text()), view)
-    check_page(document, name, view)
+    same(f"{name}: has the data of --json", data_of(document), view)
     standard = dump(tool, "show", *paths, "--html", "-")
     check(f"{name}: the same on standard output", standard.returncode == 0 and standard.stdout == text)
-    return text
+    for picture in drawn(name, [out]):
+        document = Document(picture)
+        check_shell(f"{name}, drawn", picture, document)
+        check_elements(f"{name}, drawn", document)
+        check_page(document, f"{name}, drawn", view)
+        return text, picture
+    return text, ""
 
 
 def check_hostile(tool, make_page, folder):
     pages = [Page(make_page, os.path.join(folder, "hostile"), HOSTILE, rank, 2).end() for rank in (1, 0)]
-    text = check_file(tool, "hostile names", pages[:1], folder)
+    texts = check_file(tool, "hostile names", pages[:1], folder)
     check_file(tool, "hostile names, two ranks", pages, folder)
     check_file(tool, "a page twice", [pages[0], pages[0]], folder)
     for name in HOSTILE:
         if "<" in name:
-            check(f"{name!r} is nowhere as it is", name not in text)
+            check(f"{name!r} is nowhere as it is", not any(name in text for text in texts))
+    with open(views.DRAW, encoding="utf-8") as file:
+        check("the script that draws is the one in the page", "<script>" + file.read() in texts[0])
 
 
 def check_many(tool, make_page, folder):
@@ -82,22 +105,53 @@ def check_many(tool, make_page, folder):
     out = os.path.join(folder, "many.html")
     dump(tool, "show", *[path] * 100, "--html", out)
     with open(out, encoding="utf-8") as file:
-        text = file.read()
-    # To parse all of it takes long.
-    document = Document(text[text.rindex("<", 0, text.index('id="p99-events"')):])
-    expected = views.expected_events(dump_json(tool, [path]))
-    check("many events: there are more than the page has rows for", len(expected) > 200, len(expected))
-    same("many events: the last ones are shown", views.rows_of(document, "p99-events"), expected[-200:])
-    check("many events: it says so", f"200 of {len(expected)} are shown" in document.root.text())
+        data = data_of(Document(file.read()))
+    view, one = dump_json(tool, [path]), data["processes"][99]
+    left = {what: len(view[what]) - 30 for what in ("blocks", "tensors", "causes", "events")}
+    check("many rows: there are more than the page has", len(view["events"]) > 200 and min(left.values()) > 0, left)
+    same("many rows: the last events, and the largest of the others", {what: one[what] for what in left},
+         {what: view[what][-30:] if what == "events" else view[what][:30] for what in left})
+    same("many rows: how many are left out", one["left_out"], left)
+    same("many rows: the lists of all have all", [len(data[what]) for what in ("tensors", "causes")],
+         [len(view[what]) for what in ("tensors", "causes")])
+    for text in drawn("many rows", [out]):
+        # To parse all of it takes long.
+        document = Document(text[text.rindex("<", 0, text.index('id="p99-events"')):text.index("</main>")])
+        same("many rows: the last events are shown", views.rows_of(document, "p99-events"), views.expected_events(view)[-30:])
+        check("many rows: it says so", f"30 of {len(view['events'])} are shown" in document.root.text())
+
+
+def check_size(tool, folder):
+    """A page of 64 ranks, however much there is of each."""
+    parts = made_pages.records()
+    parts["blocks"] = [made_pages.block(i + 1, 10000 - i, name=f"model.layers.{i}.self_attn.q_proj.weight", of_file=1)
+                       for i in range(500)]
+    parts["events"] = [made_pages.event(i, what=f"model.layers.{i}.self_attn.q_proj.weight") for i in range(5000)]
+    parts["samples"] = [made_pages.sample(1000 * (i + 1), 10 * i, i, 5 * i) for i in range(3000)]
+    parts["causes"] = [made_pages.cause(what=f"kernel_{i}", sentence="Do this. " * 20, size=i) for i in range(60)]
+    path, out = os.path.join(folder, "large.state"), os.path.join(folder, "large.html")
+    with open(path, "wb") as file:
+        file.write(made_pages.page(parts))
+    dump(tool, "show", *[path] * 64, "--html", out)
+    size = os.path.getsize(out)
+    check("64 ranks: less than 5 MB", size < 5 * 10**6, size)
+    with open(out, encoding="utf-8") as file:
+        data = data_of(Document(file.read()))
+    same("64 ranks: all tensors and causes of all, and the end of the memory over time",
+         [len(data["tensors"]), data["tensors"][0]["bytes"], len(data["causes"]), data["samples"][-1]["live_bytes"]],
+         [500, 64 * 10000, 60, 64 * made_pages.FIGURES["live_bytes"]])
+    for text in drawn("64 ranks", [out]):
+        check("64 ranks: each is drawn", all(f'<section id="p{i}"' in text for i in range(64)))
 
 
 def check_ends(tool, make_page, folder):
     killed = Page(make_page, os.path.join(folder, "killed"), ["a"]).kill()
-    text = check_file(tool, "a killed process", [killed], folder)
-    check("a killed process: it says so", '<span class="life killed">killed after ' in text)
+    _, text = check_file(tool, "a killed process", [killed], folder)
+    check("a killed process: it says so", not text or '<span class="life killed">killed after ' in text[:text.index("</main>")])
     empty = Page(make_page, os.path.join(folder, "empty"), []).end()
-    text = check_file(tool, "a process without blocks", [empty], folder)
-    check("a process without blocks: it says so", text.count("<p>There are none.</p>") == 4)
+    _, text = check_file(tool, "a process without blocks", [empty], folder)
+    check("a process without blocks: it says so", not text or
+          text[:text.index("</main>")].count("<p>There are none.</p>") == 4)
 
 
 def check_self_checks(tool, folder):
@@ -108,7 +162,9 @@ def check_self_checks(tool, folder):
     path = os.path.join(folder, "self-checks.state")
     with open(path, "wb") as file:
         file.write(made_pages.page(parts))
-    text = check_file(tool, "self-checks", [path], folder)
+    _, text = check_file(tool, "self-checks", [path], folder)
+    if not text:
+        return
     lines = re.findall(r'<p class="self-check (\w+)">Self-check of device (\d): \w+(.*)</p>', text)
     same("self-checks: a line each", lines, [
         ("dim", "0", ", all facts hold."),
@@ -122,7 +178,7 @@ def check_damaged(tool, make_page, folder):
     with open(path, "rb") as file:
         whole = file.read()
     words = [at for at in range(0, len(whole), 8) if whole[at:at + 8] != bytes(8)]
-    dice, faults, shown = random.Random(7), [], 0
+    dice, faults, shown, pictures = random.Random(7), [], 0, []
     for turn in range(150):
         data = bytearray(whole)
         for at in dice.sample(words, dice.choice([1, 5, 50, len(words) // 4])):
@@ -134,7 +190,7 @@ def check_damaged(tool, make_page, folder):
         with open(changed, "wb") as file:
             file.write(data)
         for option in ("--html", "--trace"):
-            out = os.path.join(folder, "changed.out")
+            out = os.path.join(folder, f"changed-{turn}{option}")
             done = subprocess.run([tool, "show", changed, option, out], capture_output=True, text=True, timeout=60)
             if done.returncode not in (0, 1) or done.stderr.count("\n") != done.returncode:
                 faults.append(f"turn {turn} {option}: {done.returncode} {done.stderr[-600:]}")
@@ -144,8 +200,14 @@ def check_damaged(tool, make_page, folder):
                     text = file.read()
                 if option == "--trace":
                     json.loads(text)
-                elif Document(text).faults:
-                    faults.append(f"turn {turn}: {Document(text).faults[:3]}")
+                else:
+                    pictures.append(out)
+                    json.loads(text[text.index('id="data">') + 10:text.index("</script>")])
+    for path, text in zip(pictures, drawn("damaged pages", pictures)):
+        document = Document(text)
+        bad = document.faults[:3] or re.findall(r'"[^"<]*(?:NaN|Infinity)[^">]*"', text[:text.find("</main>")])[:3]
+        if bad or document.root.first("main") is None:
+            faults.append(f"{path}: {bad or text[-600:]}")
     check("damaged pages are shown, or refused in one line", not faults, "\n".join(faults[:4]))
     check("damaged pages: most are shown", shown > 100, shown)
 
@@ -175,6 +237,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         check_hostile(tool, make_page, folder)
         check_many(tool, make_page, folder)
+        check_size(tool, folder)
         check_ends(tool, make_page, folder)
         check_self_checks(tool, folder)
         check_damaged(tool, make_page, folder)

@@ -105,7 +105,8 @@ int main(int argc, char **argv)
     if (argc < 2 || argc > MAX_NAMES + 2)
         return 2;
     snprintf(config.state_dir, sizeof(config.state_dir), "%s", argv[1]);
-    ms_state_start(&config);
+    ms_state_prepare(&config);
+    ms_state_open();
     if (!ms_is_recorded())
         return 1;
     ms_count(MS_COUNT_DEVICE_BYTES, 100 * MIB);

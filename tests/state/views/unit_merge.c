@@ -15,6 +15,7 @@ static struct ms_snapshot process_of(uint64_t started_ns, uint64_t factor)
         samples[i] = (struct ms_state_sample){.time_ns = 1000 * (i + 1),
                                               .live_bytes = factor * i,
                                               .deferred_bytes = i,
+                                              .h2d_bytes = 2 * i,
                                               .backed_bytes = i == PEAK ? 5000 : i % 100};
     return (struct ms_snapshot){.process = {.started_ns = started_ns},
                                 .samples = samples,
@@ -35,6 +36,7 @@ MS_TEST(of_many_moments_the_one_with_the_most_memory_stays)
                    (moments[i].backed_bytes == 5000 && moments[i].time_ns == 1000 * (PEAK + 1));
         CHECK(i == 0 || moments[i].time_ns > moments[i - 1].time_ns);
         CHECK_EQ(moments[i].live_bytes, 3 * moments[i].deferred_bytes);
+        CHECK_EQ(moments[i].h2d_bytes, 2 * moments[i].deferred_bytes);
     }
     CHECK(has_peak);
     CHECK_EQ(moments[count - 1].time_ns, 1000 * SAMPLES);
@@ -83,4 +85,30 @@ MS_TEST(without_samples_there_are_no_moments)
     CHECK(moments != NULL);
     CHECK_EQ(count, 0);
     free(moments);
+}
+
+MS_TEST(causes_are_added_up_but_the_time_of_processes_that_wait_at_once)
+{
+    struct ms_state_cause causes[2] = {{.kind = MS_EVENT_FALLBACK,
+                                        .count = 2,
+                                        .bytes = 100,
+                                        .duration_ns = 70,
+                                        .first_ns = 10,
+                                        .last_ns = 20}};
+    causes[1] = causes[0];
+    causes[1].duration_ns = 50;
+    const struct ms_snapshot snapshots[2] = {
+        {.process = {.started_ns = 1000}, .causes = &causes[0], .cause_count = 1},
+        {.process = {.started_ns = 1500}, .causes = &causes[1], .cause_count = 1}};
+    const struct view view = {snapshots, 2};
+    size_t count;
+    struct ms_state_cause *merged = view_causes(&view, &count);
+    CHECK(merged != NULL);
+    CHECK_EQ(count, 1);
+    CHECK_EQ(merged[0].count, 4);
+    CHECK_EQ(merged[0].bytes, 200);
+    CHECK_EQ(merged[0].duration_ns, 70);
+    CHECK_EQ(merged[0].first_ns, 10);
+    CHECK_EQ(merged[0].last_ns, 520);
+    free(merged);
 }

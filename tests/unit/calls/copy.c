@@ -14,6 +14,7 @@
 #include "runtime/memory/parked.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/snapshot_of.h"
 #include "tests/unit/source/files.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
@@ -57,7 +58,7 @@ static void set(struct ms_allocation *allocation, size_t first, size_t behind,
 static void set_snapshot(struct ms_allocation *allocation, size_t begin, size_t behind)
 {
     const struct ms_content content = {.kind = MS_SOURCE,
-                                       .source = ms_source_from_memory(host, behind - begin)};
+                                       .source = snapshot_of(host, behind - begin)};
     fake_set(allocation, begin, behind, &content);
     ms_source_drop(content.source);
 }

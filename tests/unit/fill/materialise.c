@@ -7,6 +7,7 @@
 #include "runtime/memory/order.h"
 #include "tests/simcuda/harness/test.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/snapshot_of.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -32,7 +33,7 @@ static void start(void)
         snapshot_bytes[i] = (unsigned char)(i * 7);
     ms_source_set_snapshot_limit(BYTES);
     const struct ms_content snapshot = {
-        .kind = MS_SOURCE, .source = ms_source_from_memory(snapshot_bytes, sizeof(snapshot_bytes))};
+        .kind = MS_SOURCE, .source = snapshot_of(snapshot_bytes, sizeof(snapshot_bytes))};
     set(0, 1, &fill);
     set(1, 2, &bytes_fill);
     set(2, 3, &snapshot);

@@ -10,6 +10,7 @@
 #include "runtime/memory/extent_states.h"
 #include "runtime/memory/recorded_launch.h"
 #include "tests/simcuda/harness/test.h"
+#include "tests/unit/snapshot_of.h"
 
 /*
  * A valid allocation, of which the tests break one thing at a time:
@@ -49,9 +50,9 @@ static struct ms_block *block_at(size_t index)
 
 static void make(void)
 {
-    struct ms_source *copy = ms_source_from_memory("some bytes that were copied, and that are kept "
-                                                   "until somebody needs them",
-                                                   64);
+    struct ms_source *copy = snapshot_of("some bytes that were copied, and that are kept "
+                                         "until somebody needs them",
+                                         64);
     chunks[0] = (struct ms_chunk){0, 2 * GRANULE};
     chunks[1] = (struct ms_chunk){8 * GRANULE, 9 * GRANULE};
     allocation = (struct ms_allocation){.address = 1 << 20,

@@ -10,6 +10,7 @@
 #include "runtime/memory/recorded_launch.h"
 #include "runtime/state/counters.h"
 #include "tests/simcuda/harness/test.h"
+#include "tests/unit/snapshot_of.h"
 
 /* The slow, obvious twin: what each byte holds. */
 enum { BYTES = 257, SOURCES = 3 };
@@ -38,7 +39,7 @@ static void make_sources(void)
 {
     char text[BYTES] = {0};
     for (int i = 0; i < SOURCES; i++) {
-        sources[i] = ms_source_from_memory(text, sizeof(text));
+        sources[i] = snapshot_of(text, sizeof(text));
         CHECK(sources[i] != NULL);
     }
 }
@@ -323,12 +324,12 @@ MS_TEST(a_snapshot_beyond_the_limit_is_refused)
 {
     char text[100] = {0};
     ms_source_set_snapshot_limit(150);
-    struct ms_source *first = ms_source_from_memory(text, sizeof(text));
+    struct ms_source *first = snapshot_of(text, sizeof(text));
     CHECK(first != NULL);
-    CHECK(ms_source_from_memory(text, sizeof(text)) == NULL);
+    CHECK(snapshot_of(text, sizeof(text)) == NULL);
     CHECK_EQ(ms_gauge_get(MS_GAUGE_SNAPSHOT), 100);
     ms_source_drop(first);
-    struct ms_source *again = ms_source_from_memory(text, sizeof(text));
+    struct ms_source *again = snapshot_of(text, sizeof(text));
     CHECK(again != NULL);
     ms_source_drop(again);
 }

@@ -5,6 +5,7 @@
 #include "runtime/state/counters.h"
 #include "tests/state/page_folder.h"
 #include "tests/unit/fake_driver.h"
+#include "tests/unit/snapshot_of.h"
 
 enum { GRANULES = 8, BYTES = GRANULES * FAKE_GRANULE };
 
@@ -96,8 +97,8 @@ MS_TEST(a_record_has_the_bytes_of_each_kind)
     static unsigned char bytes[FAKE_GRANULE];
     start(true);
     ms_source_set_snapshot_limit(BYTES);
-    const struct ms_content snapshot_content = {
-        .kind = MS_SOURCE, .source = ms_source_from_memory(bytes, sizeof(bytes))};
+    const struct ms_content snapshot_content = {.kind = MS_SOURCE,
+                                                .source = snapshot_of(bytes, sizeof(bytes))};
     set(0, 1, &fill);
     set(1, 2, &snapshot_content);
     set(2, 3, &cached);

@@ -78,7 +78,8 @@ MS_TEST(the_command_line_can_be_left_out)
     page_folder_make();
     struct ms_config config = page_config(1 * MIB);
     config.state_command = false;
-    ms_state_start(&config);
+    ms_state_prepare(&config);
+    ms_state_open();
     struct ms_snapshot snapshot = page_read(getpid());
     CHECK_EQ(snapshot.process.command[0], '\0');
     ms_snapshot_cleanup(&snapshot);
@@ -376,7 +377,8 @@ static void start_somewhere(const char *folder)
 {
     struct ms_config config = page_config(1 * MIB);
     snprintf(config.state_dir, sizeof(config.state_dir), "%s", folder);
-    ms_state_start(&config);
+    ms_state_prepare(&config);
+    ms_state_open();
 }
 
 MS_TEST(a_folder_that_others_may_write_is_not_used)
@@ -454,7 +456,8 @@ MS_TEST(a_limit_on_the_size_of_files_means_no_page)
 MS_TEST(explanations_need_no_file)
 {
     struct ms_config config = {.state_bytes = MIB, .explain = true};
-    ms_state_start(&config);
+    ms_state_prepare(&config);
+    ms_state_open();
     CHECK(ms_is_recorded());
     ms_state_event_for(MS_EVENT_FALLBACK, MS_REASON_SEALED, 0, 0, 1, 0, NULL);
 }
@@ -606,7 +609,8 @@ static void clean_pages(uint64_t kept_bytes)
 {
     struct ms_config config = page_config(MS_STATE_LEAST_BYTES);
     config.state_kept_bytes = kept_bytes;
-    ms_state_start(&config);
+    ms_state_prepare(&config);
+    ms_state_open();
 }
 
 MS_TEST(the_oldest_pages_go_beyond_a_total_size)
@@ -753,6 +757,7 @@ MS_TEST(after_exec)
         ms_test_skip("it is run by another test");
     struct ms_config config = {.state_bytes = MS_STATE_LEAST_BYTES, .state_command = true};
     snprintf(config.state_dir, sizeof(config.state_dir), "%s", folder);
-    ms_state_start(&config);
+    ms_state_prepare(&config);
+    ms_state_open();
     CHECK(ms_is_recorded());
 }

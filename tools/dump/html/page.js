@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page can do beyond being read: tables that sort and filter, charts and maps that zoom and have a pointer, and a
-// way from a block to its events.
-'use strict';
+// Puts what draw.js draws into the page, and adds what it can do beyond being read: tables that sort and filter, charts and
+// maps that zoom and have a pointer, and a way from a block to its events.
 (() => {
   const all = (selector, within = document) => Array.from(within.querySelectorAll(selector));
+
+  const drawn = drawPage(JSON.parse(document.getElementById('data').textContent));
+  document.title = drawn.title;
+  document.body.insertAdjacentHTML('afterbegin', drawn.body);
 
   // Texts of a state page are only ever set as text.
   const make = (name, attributes = {}, text = '') => {
@@ -15,11 +18,10 @@
 
   // --- tables
 
-  // Of 64 bits: more than a number of JavaScript holds exactly.
   const keyOf = (row, column) => {
     const datum = row.cells[column].querySelector('data');
     const isNumber = row.cells[column].classList.contains('n');
-    return isNumber ? BigInt(datum ? datum.value : -1) : row.cells[column].textContent;
+    return isNumber ? Number(datum ? datum.value : -1) : row.cells[column].textContent;
   };
 
   const sort = (table, column) => {
@@ -146,6 +148,7 @@
         times.append(svg('path', {class: 'axis', d: `M${xOf(at)} ${bottom}v5`}), label);
       }
     };
+    draw();
     return {
       number, xOf,
       timeOf: x => begin + (Math.min(right, Math.max(left, x)) - left) / (right - left) * span,
