@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements and explicit ranges of an entry: its terms. */
+/* An entry of a plan: what it selects, and its placements or explicit ranges: its terms. */
+#include <string.h>
+
+#include "runtime/checkpoint/tensor_json.h"
+#include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
-#include <string.h>
+/* The keys of an entry. */
+enum { NAME, SIZE, ORDER, DTYPE, SHAPE, PLACEMENTS, RANGES, ENTRY_KEYS };
+static const char *const entry_keys[] = {"name",  "size",       "order",  "dtype",
+                                         "shape", "placements", "ranges", NULL};
+
+/* --- terms */
 
 static bool parse_parts(const struct ms_fault_context *reading, const struct ms_place *place,
                         const char *value, struct ms_plan *plan, struct ms_cut *cut)
@@ -158,8 +167,8 @@ static bool order_cuts(const struct ms_fault_context *reading, const struct ms_p
     return true;
 }
 
-bool ms_placements_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                         const char *value, struct ms_plan *plan, struct ms_terms *terms)
+static bool parse_placements(const struct ms_fault_context *reading, const struct ms_place *place,
+                             const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
     if (!ms_json_is_list(value) && !ms_json_is_object(value))
         return ms_fault_at(reading, place, "expected a list or an object of placements");
@@ -216,8 +225,8 @@ static size_t count_ranges(const char *value, size_t *ranks_out)
     return count;
 }
 
-bool ms_ranges_parse(const struct ms_fault_context *reading, const struct ms_place *place,
-                     const char *value, struct ms_plan *plan, struct ms_terms *terms)
+static bool parse_ranges(const struct ms_fault_context *reading, const struct ms_place *place,
+                         const char *value, struct ms_plan *plan, struct ms_terms *terms)
 {
     const size_t world = plan->mesh.world;
     size_t ranks;
@@ -249,7 +258,7 @@ static uint64_t hash_number(uint64_t hash, uint64_t number)
     return hash;
 }
 
-uint64_t ms_terms_hash(const struct ms_terms *terms)
+static uint64_t hash_terms(const struct ms_terms *terms)
 {
     uint64_t hash = ms_hash_begin();
     hash = hash_number(hash, terms->has_size ? terms->size : UINT64_MAX);
@@ -274,7 +283,7 @@ static bool is_same_cut(const struct ms_cut *a, const struct ms_cut *b)
 }
 
 /* Ranges are not compared: they are rarely those of two tensors. */
-bool ms_terms_are_same(const struct ms_terms *a, const struct ms_terms *b)
+static bool are_same(const struct ms_terms *a, const struct ms_terms *b)
 {
     if (a->has_size != b->has_size || (a->has_size && a->size != b->size) ||
         a->has_order != b->has_order || (a->has_order && a->order != b->order) ||
@@ -285,4 +294,136 @@ bool ms_terms_are_same(const struct ms_terms *a, const struct ms_terms *b)
             return false;
     }
     return true;
+}
+
+struct wanted_terms {
+    const struct ms_terms *all, *one;
+};
+
+static bool is_wanted(const void *context, uint32_t number)
+{
+    const struct wanted_terms *wanted = context;
+    return are_same(&wanted->all[number], wanted->one);
+}
+
+static bool add_terms(struct ms_plan_parser *parser, const struct ms_terms *terms, uint64_t hash)
+{
+    struct ms_plan *plan = parser->plan;
+    if (!ms_pages_grow(&plan->terms, (plan->terms_count + 1) * sizeof(*terms)) ||
+        (terms->ranges == NULL && !ms_hash_set_add(&parser->known_terms, hash, plan->terms_count)))
+        return false;
+    ((struct ms_terms *)plan->terms.memory)[plan->terms_count++] = *terms;
+    return true;
+}
+
+/* Gives the entry its terms. If another one has the same, theirs; what was taken for these since
+ * `before` is given back. */
+static bool set_terms(struct ms_plan_parser *parser, const struct ms_terms *terms,
+                      const struct ms_arena *before, struct ms_plan_entry *entry)
+{
+    const struct wanted_terms wanted = {parser->plan->terms.memory, terms};
+    const uint64_t hash = hash_terms(terms);
+    const uint32_t found = terms->ranges == NULL
+                               ? ms_hash_set_find(&parser->known_terms, hash, is_wanted, &wanted)
+                               : MS_NO_NUMBER;
+    if (found != MS_NO_NUMBER)
+        ms_arena_return(&parser->plan->arena, before);
+    else if (!add_terms(parser, terms, hash))
+        return false;
+    entry->terms = (found != MS_NO_NUMBER ? found : parser->plan->terms_count - 1) & INT32_MAX;
+    return true;
+}
+
+/* --- the whole entry */
+
+static bool parse_name(const struct ms_plan_parser *parser, const struct ms_place *place,
+                       const char *value, struct ms_plan_entry *entry)
+{
+    const struct ms_place at = {place, "name", 0};
+    if (value == NULL)
+        return true;
+    if (!ms_json_is_string(value) || ms_json_is_text(value, ""))
+        return ms_fault_at(parser->reading, &at, "expected a pattern of names");
+    char *name = ms_arena_text(&parser->plan->arena, ms_json_text_bytes(value) + 1);
+    if (name == NULL)
+        return ms_fault_at(parser->reading, &at, "out of memory");
+    ms_json_text(value, name);
+    bool is_exact;
+    const char *fault = ms_pattern_read(name, &is_exact);
+    if (fault != NULL)
+        return ms_fault_at(parser->reading, &at, "%s", fault);
+    entry->is_exact = is_exact;
+    entry->name = name;
+    return true;
+}
+
+static bool parse_number(const struct ms_plan_parser *parser, const struct ms_place *place,
+                         const char *key, const char *value, bool *has_out, uint64_t *number_out)
+{
+    const struct ms_place at = {place, key, 0};
+    *has_out = value != NULL;
+    return value == NULL || ms_json_count(parser->reading, &at, value, 0, INT64_MAX, number_out);
+}
+
+static bool parse_selection(const struct ms_plan_parser *parser, const struct ms_place *place,
+                            const char *const *values, struct ms_plan_entry *entry,
+                            struct ms_terms *terms)
+{
+    if (!parse_name(parser, place, values[NAME], entry) ||
+        !parse_number(parser, place, "size", values[SIZE], &terms->has_size, &terms->size) ||
+        !parse_number(parser, place, "order", values[ORDER], &terms->has_order, &terms->order))
+        return false;
+    return entry->name != NULL || terms->has_size || terms->has_order ||
+           ms_fault_at(parser->reading, place, "expected name, size or order");
+}
+
+static bool parse_like(const struct ms_plan_parser *parser, const struct ms_place *place,
+                       const char *const *values, struct ms_plan_entry *entry,
+                       const struct ms_terms *terms)
+{
+    struct ms_tensor like = {0};
+    const struct ms_place at = {place, "size", 0};
+    entry->form = MS_NO_NUMBER;
+    if ((values[DTYPE] != NULL) != (values[SHAPE] != NULL))
+        return ms_fault_at(parser->reading, place, "expected dtype and shape together");
+    if (values[DTYPE] == NULL)
+        return true;
+    if (!ms_json_tensor(parser->reading, place, values[DTYPE], values[SHAPE], &like))
+        return false;
+    if (terms->has_size && terms->size != like.bytes)
+        return ms_fault_at(parser->reading, &at, "expected the %llu bytes of dtype and shape",
+                           (unsigned long long)like.bytes);
+    entry->form = ms_forms_add(&parser->plan->forms, &like);
+    return entry->form != MS_NO_NUMBER || ms_fault_at(parser->reading, place, "out of memory");
+}
+
+static bool parse_terms(const struct ms_plan_parser *parser, const struct ms_place *place,
+                        const char *const *values, struct ms_terms *terms)
+{
+    const struct ms_place at_placements = {place, "placements", 0},
+                          at_ranges = {place, "ranges", 0};
+    if (values[PLACEMENTS] != NULL && values[RANGES] != NULL)
+        return ms_fault_at(parser->reading, &at_ranges,
+                           "expected placements or ranges, found both");
+    return (values[PLACEMENTS] == NULL ||
+            parse_placements(parser->reading, &at_placements, values[PLACEMENTS], parser->plan,
+                             terms)) &&
+           (values[RANGES] == NULL ||
+            parse_ranges(parser->reading, &at_ranges, values[RANGES], parser->plan, terms));
+}
+
+bool ms_entry_parse(struct ms_plan_parser *parser, const struct ms_place *place, const char *value,
+                    struct ms_plan_entry *entry)
+{
+    const char *values[ENTRY_KEYS];
+    struct ms_terms terms = {0};
+    if (!ms_json_members(parser->reading, place, value, entry_keys, values,
+                         "name, size, order, dtype, shape, placements or ranges") ||
+        !parse_selection(parser, place, values, entry, &terms) ||
+        !parse_like(parser, place, values, entry, &terms))
+        return false;
+    const struct ms_arena before = parser->plan->arena;
+    return parse_terms(parser, place, values, &terms) &&
+           (set_terms(parser, &terms, &before, entry) ||
+            ms_fault_at(parser->reading, place, "out of memory"));
 }

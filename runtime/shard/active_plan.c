@@ -197,11 +197,11 @@ bool ms_shard_set(struct ms_plan *plan, const char *name, struct ms_fault *fault
 {
     uint32_t rank;
     struct ms_fault why;
-    if (!ms_rank_is_given(plan)) {
+    if (!ms_plan_is_rank_given(plan)) {
         let_wait(plan, name);
         return true;
     }
-    if (!ms_rank_find(plan, &rank, &why)) {
+    if (!ms_plan_find_rank(plan, &rank, &why)) {
         ms_plan_destroy(plan);
         return ms_fault_set(fault, "%s: %s", name, why.text);
     }

@@ -301,7 +301,7 @@ static int explain(const struct options *options, const struct ms_layout *layout
             return USAGE;
         }
         rank = (uint32_t)number;
-    } else if (!ms_rank_find(plan, &rank, &fault)) {
+    } else if (!ms_plan_find_rank(plan, &rank, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
         return BAD;
     }
