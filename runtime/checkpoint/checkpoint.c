@@ -15,7 +15,7 @@
 #include "runtime/base/regular_file.h"
 #include "runtime/checkpoint/forms.h"
 #include "runtime/checkpoint/torch_file.h"
-#include "runtime/checkpoint/tensor_json.h"
+#include "runtime/document/json.h"
 
 enum { HEADER_MAX_BYTES = 100000000, INDEX_MAX_BYTES = 100000000 };
 
@@ -79,7 +79,7 @@ static bool parse_tensor(const struct ms_fault_context *reading, const char *ent
     const char *values[KEYS];
     const struct ms_place place = {NULL, tensor->name, 0}, at = {&place, keys[OFFSETS], 0};
     if (!ms_json_members(reading, &place, entry, keys, values, NULL) ||
-        !ms_json_tensor(reading, &place, values[DTYPE], values[SHAPE], tensor))
+        !ms_tensor_parse(reading, &place, values[DTYPE], values[SHAPE], tensor))
         return false;
     uint64_t end;
     struct ms_json_walk walk = ms_json_walk(values[OFFSETS]);
@@ -98,6 +98,13 @@ static bool parse_tensor(const struct ms_fault_context *reading, const char *ent
 }
 
 /* The order of a file: by offset, an empty tensor first, by name. */
+static uint64_t bytes_of(const struct ms_checkpoint *checkpoint, const struct record *record)
+{
+    struct ms_tensor form;
+    ms_forms_get(&checkpoint->forms, record->form, &form);
+    return form.bytes;
+}
+
 struct placed {
     uint64_t offset, bytes;
     const char *name;
@@ -107,8 +114,7 @@ struct placed {
 static struct placed placed_of(const struct ms_checkpoint *checkpoint, size_t index)
 {
     const struct record *record = &records_of(checkpoint)[index];
-    return (struct placed){record->offset, ms_forms_bytes(&checkpoint->forms, record->form),
-                           record->name, *record};
+    return (struct placed){record->offset, bytes_of(checkpoint, record), record->name, *record};
 }
 
 static int by_place(const void *a, const void *b)
@@ -165,7 +171,7 @@ static bool check_places(const struct ms_fault_context *reading, struct ms_check
                                "expected data_offsets to begin at %" PRIu64
                                ", where the tensor before ends, found %" PRIu64,
                                end, record->offset);
-        end += ms_forms_bytes(&checkpoint->forms, record->form);
+        end += bytes_of(checkpoint, record);
         record->offset += data_offset;
     }
     return end == data_bytes ||
@@ -230,7 +236,7 @@ static bool read_torch_file(const struct ms_fault_context *reading, int file, ui
                             struct ms_checkpoint *checkpoint)
 {
     struct ms_torch_tensors torch;
-    if (!ms_torch_read(reading, file, file_bytes, &checkpoint->arena, &torch))
+    if (!ms_torch_file_read(reading, file, file_bytes, &checkpoint->arena, &torch))
         return false;
     bool is_good = add_file_name(checkpoint, reading->file);
     for (size_t i = 0; i < torch.count && is_good; i++)
@@ -248,7 +254,7 @@ static bool read_any(const struct ms_fault_context *reading, int file, uint64_t 
 {
     unsigned char begin[16];
     const ssize_t bytes = pread(file, begin, sizeof(begin), 0);
-    return bytes > 0 && ms_torch_is_file(begin, (size_t)bytes)
+    return bytes > 0 && ms_torch_file_is(begin, (size_t)bytes)
                ? read_torch_file(reading, file, file_bytes, checkpoint)
                : read_header(reading, file, file_bytes, checkpoint);
 }

@@ -145,19 +145,19 @@ static void add_group(struct ms_census *census, const struct ms_mesh *mesh, uint
                       struct ms_index_box *box)
 {
     const struct member *first = group->members;
-    const uint64_t element_bytes =
-        group->times * (ms_dtype_bits[ms_forms_dtype(forms, first->form)] / 8);
+    struct ms_tensor tensor;
     uint64_t elements = 0;
     if (is_listed(first->terms)) {
         census->bytes[rank] += group->times * ms_listed_bytes(first->terms, rank);
         return;
     }
+    ms_forms_get(forms, first->form, &tensor);
     if (cuts_of(first->terms) == 0) { /* elements may be smaller than a byte */
-        census->bytes[rank] += group->times * ms_forms_bytes(forms, first->form);
+        census->bytes[rank] += group->times * tensor.bytes;
         return;
     }
+    const uint64_t element_bytes = group->times * (ms_dtype_bits[tensor.dtype] / 8);
     for (const struct member *member = first; member < first + group->count; member++) {
-        struct ms_tensor tensor;
         ms_forms_get(forms, member->form, &tensor);
         ms_index_box_make(box, mesh, member->terms, &tensor, rank);
         elements += member->times * box->elements;

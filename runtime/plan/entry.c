@@ -2,7 +2,6 @@
 /* An entry of a plan: what it selects, and its placements or explicit ranges: its terms. */
 #include <string.h>
 
-#include "runtime/checkpoint/tensor_json.h"
 #include "runtime/plan/pattern.h"
 #include "runtime/plan/plan_internal.h"
 
@@ -388,7 +387,7 @@ static bool parse_like(const struct ms_plan_parser *parser, const struct ms_plac
         return ms_fault_at(parser->reading, place, "expected dtype and shape together");
     if (values[DTYPE] == NULL)
         return true;
-    if (!ms_json_tensor(parser->reading, place, values[DTYPE], values[SHAPE], &like))
+    if (!ms_tensor_parse(parser->reading, place, values[DTYPE], values[SHAPE], &like))
         return false;
     if (terms->has_size && terms->size != like.bytes)
         return ms_fault_at(parser->reading, &at, "expected the %llu bytes of dtype and shape",
