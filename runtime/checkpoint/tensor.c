@@ -82,7 +82,7 @@ bool ms_tensor_parse(const struct ms_fault_context *reading, const struct ms_pla
     if (!find_dtype(dtype, &tensor->dtype))
         return ms_fault_at(reading, &at_dtype, "expected a dtype of safetensors, such as \"BF16\"");
     tensor->dims = 0;
-    struct ms_json_walk walk = ms_json_walk(shape);
+    struct ms_json_walk walk = {.in = shape};
     bool is_good = ms_json_is_list(shape);
     while (is_good && ms_json_next(&walk)) {
         const struct ms_place at = {&at_shape, NULL, tensor->dims};

@@ -21,7 +21,7 @@ static bool parse_parts(const struct ms_fault_context *reading, const struct ms_
     uint64_t *parts = ms_arena_take(&plan->arena, count, sizeof(*parts));
     if (parts == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place at = {place, NULL, i};
         if (!ms_json_count(reading, &at, walk.value, 1, INT64_MAX, &parts[i]))
@@ -68,12 +68,8 @@ static bool parse_flat(const struct ms_fault_context *reading, const struct ms_p
         return unit == NULL || ms_fault_at(reading, &at_unit, "expected no unit beside \"zero3\"");
     if (!ms_json_is_string(unit) || ms_json_is_text(unit, ""))
         return ms_fault_at(reading, &at_unit, "expected the name of a unit");
-    char *name = ms_arena_text(&plan->arena, ms_json_text_bytes(unit) + 1);
-    if (name == NULL)
-        return ms_fault_at(reading, &at_unit, "out of memory");
-    ms_json_text(unit, name);
-    cut->unit = name;
-    return true;
+    cut->unit = ms_json_text(unit, &plan->arena);
+    return cut->unit != NULL || ms_fault_at(reading, &at_unit, "out of memory");
 }
 
 /* Adds nothing for "replicate". */
@@ -111,7 +107,7 @@ static bool find_mesh_dim(const struct ms_mesh *mesh, const char *name, unsigned
 static bool parse_by_name(const struct ms_fault_context *reading, const struct ms_place *place,
                           const char *object, struct ms_plan *plan, struct ms_terms *terms)
 {
-    struct ms_json_walk walk = ms_json_walk(object);
+    struct ms_json_walk walk = {.in = object};
     while (ms_json_next(&walk)) {
         unsigned dim;
         if (!find_mesh_dim(&plan->mesh, walk.key, &dim))
@@ -130,7 +126,7 @@ static bool parse_in_order(const struct ms_fault_context *reading, const struct 
     if (ms_json_size(list) > plan->mesh.dims)
         return ms_fault_at(reading, place, "expected at most %u placements, one per mesh dimension",
                            plan->mesh.dims);
-    struct ms_json_walk walk = ms_json_walk(list);
+    struct ms_json_walk walk = {.in = list};
     for (unsigned i = 0; ms_json_next(&walk); i++) {
         const struct ms_place at = {place, NULL, i};
         if (!parse_cut(reading, &at, walk.value, plan, terms, i))
@@ -183,7 +179,7 @@ static bool parse_range(const struct ms_fault_context *reading, const struct ms_
                         const char *pair, uint64_t least, struct ms_range *range)
 {
     const struct ms_place at_begin = {place, NULL, 0}, at_end = {place, NULL, 1};
-    struct ms_json_walk walk = ms_json_walk(pair);
+    struct ms_json_walk walk = {.in = pair};
     if (!ms_json_is_list(pair) || ms_json_size(pair) != 2)
         return ms_fault_at(reading, place, "expected [begin, end]");
     ms_json_next(&walk);
@@ -198,7 +194,7 @@ static bool parse_rank_ranges(const struct ms_fault_context *reading, const stru
                               const char *list, struct ms_range **at)
 {
     struct ms_range *const first = *at;
-    struct ms_json_walk walk = ms_json_walk(list);
+    struct ms_json_walk walk = {.in = list};
     if (!ms_json_is_list(list))
         return ms_fault_at(reading, place, "expected a list of [begin, end]");
     for (size_t i = 0; ms_json_next(&walk); i++) {
@@ -217,7 +213,7 @@ static bool parse_rank_ranges(const struct ms_fault_context *reading, const stru
 /* Counts the ranges of all ranks, and the ranks. */
 static size_t count_ranges(const char *value, size_t *ranks_out)
 {
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     size_t count = 0;
     for (*ranks_out = 0; ms_json_next(&walk); ++*ranks_out)
         count += ms_json_size(walk.value);
@@ -237,7 +233,7 @@ static bool parse_ranges(const struct ms_fault_context *reading, const struct ms
     struct ms_range *at = ms_arena_take(&plan->arena, count + 1, sizeof(*at));
     if (terms->ranges == NULL || at == NULL)
         return ms_fault_at(reading, place, "out of memory");
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     for (size_t i = 0; ms_json_next(&walk); i++) {
         const struct ms_place here = {place, NULL, i};
         terms->ranges[i] = at;
@@ -343,10 +339,9 @@ static bool parse_name(const struct ms_plan_parser *parser, const struct ms_plac
         return true;
     if (!ms_json_is_string(value) || ms_json_is_text(value, ""))
         return ms_fault_at(parser->reading, &at, "expected a pattern of names");
-    char *name = ms_arena_text(&parser->plan->arena, ms_json_text_bytes(value) + 1);
+    char *name = ms_json_text(value, &parser->plan->arena);
     if (name == NULL)
         return ms_fault_at(parser->reading, &at, "out of memory");
-    ms_json_text(value, name);
     bool is_exact;
     const char *fault = ms_pattern_read(name, &is_exact);
     if (fault != NULL)

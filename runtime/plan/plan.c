@@ -31,13 +31,12 @@ static bool parse_sizes(const struct ms_fault_context *reading, const struct ms_
     if (!ms_json_is_object(object) || count < 1 || count > MS_MESH_DIMS_MAX)
         return ms_fault_at(reading, place, "expected an object of 1 to 8 named sizes");
     struct ms_mesh *mesh = &plan->mesh;
-    struct ms_json_walk walk = ms_json_walk(object);
+    struct ms_json_walk walk = {.in = object};
     while (ms_json_next(&walk)) {
-        char *name = ms_arena_text(&plan->arena, ms_json_text_bytes(walk.key) + 1);
+        const char *name = ms_json_text(walk.key, &plan->arena);
         uint64_t size;
         if (name == NULL)
             return ms_fault_at(reading, place, "out of memory");
-        ms_json_text(walk.key, name);
         const struct ms_place at = {place, name, 0};
         if (name[0] == '\0')
             return ms_fault_at(reading, &at, "expected a name for the dimension");
@@ -71,7 +70,7 @@ static bool parse_world(const struct ms_fault_context *reading, const char *valu
 /* The index along a dimension: in a list by its place, in an object by its name; or NULL. */
 static const char *find_coordinate(const char *value, const struct ms_mesh *mesh, unsigned dim)
 {
-    struct ms_json_walk walk = ms_json_walk(value);
+    struct ms_json_walk walk = {.in = value};
     for (unsigned i = 0; ms_json_next(&walk); i++) {
         if (walk.key != NULL ? ms_json_is_text(walk.key, mesh->name[dim]) : i == dim)
             return walk.value;
@@ -175,7 +174,7 @@ static bool parse_entries(struct ms_plan_parser *parser, const char *list)
 {
     struct ms_plan *plan = parser->plan;
     const struct ms_place place = {NULL, "tensors", 0};
-    struct ms_json_walk walk = ms_json_walk(list);
+    struct ms_json_walk walk = {.in = list};
     if (!ms_json_is_list(list))
         return ms_fault_at(parser->reading, &place, "expected a list of entries");
     while (ms_json_next(&walk)) {
@@ -234,7 +233,7 @@ bool ms_plan_read(const char *path, struct ms_plan **plan_out, struct ms_fault *
 {
     struct ms_pages text;
     size_t bytes;
-    if (!ms_file_read(path, MS_JSON_MAX_BYTES, &text, &bytes, fault))
+    if (!ms_json_read_file(path, MS_JSON_MAX_BYTES, &text, &bytes, fault))
         return false;
     const bool is_good = ms_plan_parse(text.memory, bytes, path, plan_out, fault);
     ms_pages_cleanup(&text);
