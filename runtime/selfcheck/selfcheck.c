@@ -19,7 +19,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +29,7 @@
 #include "runtime/driver/flags.h"
 #include "runtime/selfcheck/checks.h"
 #include "runtime/state/page.h"
+#include "runtime/state/process.h"
 #include "runtime/state/state.h"
 
 enum { TEXT_BYTES = 4096 };
@@ -47,18 +47,6 @@ static ms_resolver_check *resolver;
 
 /* --- small texts beside the state pages, which outlive the process */
 
-/* The first folder that can be used, as for the page. Its descriptor, or -1. */
-static int open_folder(void)
-{
-    char path[MS_PATH_BYTES], why[256];
-    int folder = -1;
-    if (getauxval(AT_SECURE) != 0)
-        return -1;
-    for (unsigned i = 0; folder < 0 && ms_state_folder(&ms_config, i, path); i++)
-        folder = ms_state_open_folder(path, why);
-    return folder;
-}
-
 static bool is_own(int file)
 {
     struct stat stat;
@@ -70,7 +58,7 @@ static bool is_own(int file)
  * could have written it. */
 static bool read_text(const char *name, char *text_out, size_t bytes)
 {
-    const int folder = open_folder();
+    const int folder = ms_page_open_folder(&ms_config);
     if (folder < 0)
         return false;
     const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -91,7 +79,7 @@ static void write_text(const char *name, const char *text)
     char hidden[64];
     struct ms_quiet quiet;
     const size_t bytes = strlen(text);
-    const int folder = open_folder();
+    const int folder = ms_page_open_folder(&ms_config);
     if (folder < 0)
         return;
     snprintf(hidden, sizeof(hidden), MS_STATE_HIDDEN_PREFIX "%d-text", (int)getpid());
@@ -134,8 +122,8 @@ static bool find_subject(CUdevice device, struct subject *subject_out)
     CUuuid uuid;
     int version;
     char module[40];
-    struct ms_state_identity identity;
-    ms_state_identify(&identity);
+    struct ms_process_identity identity;
+    ms_process_identify(&identity);
     if (ms_driver.device_get_uuid(&uuid, device) != CUDA_SUCCESS ||
         ms_driver.driver_get_version(&version) != CUDA_SUCCESS || identity.boot[0] == '\0')
         return false;

@@ -19,6 +19,7 @@
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
+#include "runtime/state/process.h"
 #include "runtime/state/secrets.h"
 
 _Thread_local const char *ms_caller = NULL;
@@ -141,9 +142,9 @@ static void read_command(char *text, size_t bytes)
 
 static void describe_process(struct ms_state_process *process, bool has_command)
 {
-    struct ms_state_identity identity;
+    struct ms_process_identity identity;
     char text[sizeof(process->command)];
-    ms_state_identify(&identity);
+    ms_process_identify(&identity);
     *process = (struct ms_state_process){
         .pid = identity.pid,
         .start_ticks = identity.start_ticks,
@@ -177,12 +178,6 @@ static void put_option(void *context, const char *variable, const char *value)
     PUT_TEXT(option->value, value);
 }
 
-static void count_option(void *context, __attribute__((unused)) const char *variable,
-                         __attribute__((unused)) const char *value)
-{
-    ++*(uint64_t *)context;
-}
-
 static bool make_tables(void)
 {
     const uint64_t count = count_of(MS_SECTION_BLOCKS);
@@ -213,32 +208,15 @@ static void fill_page(const struct ms_config *config)
     state.sample_interval_ns = 1000000;
 }
 
-static void lay_out(const struct ms_config *config)
-{
-    uint64_t options = 0, bytes = config->state_bytes;
-    bytes = bytes < MS_STATE_LEAST_BYTES ? MS_STATE_LEAST_BYTES : bytes;
-    bytes = bytes > MS_STATE_MOST_BYTES ? MS_STATE_MOST_BYTES : bytes / 4096 * 4096;
-    ms_config_visit(config, count_option, &options);
-    ms_state_lay_out(&state.header, bytes, options, MS_FIGURE_COUNT);
-    state.header.total_bytes = bytes;
-}
-
 /* Makes the page as a file, filled. Returns false with the reason in `text`. */
 static bool start_file(const struct ms_config *config, char text[256])
 {
-    struct ms_state_page page = {0};
-    char folder[MS_PATH_BYTES];
-    for (unsigned i = 0; page.bytes == NULL && ms_state_folder(config, i, folder); i++)
-        ms_state_page_make(&page, folder, state.header.total_bytes, &state.header, text);
+    struct ms_page page;
+    if (!make_tables() || !ms_page_make(&page, config, &state.header, text))
+        return false;
     state.page = page.bytes;
-    if (page.bytes == NULL)
-        return false;
-    if (!make_tables()) {
-        ms_state_page_drop(&page);
-        return false;
-    }
     fill_page(config);
-    if (!ms_state_page_show(&page, config->state_kept_bytes, text))
+    if (!ms_page_show(&page, config->state_kept_bytes, text))
         return false;
     memcpy(state.path, page.path, sizeof(state.path));
     ms_log(MS_DEBUG, "the state page is %s", page.path);
@@ -274,7 +252,7 @@ MS_HOLDS(state.lock) static bool make_page_locked(void)
 {
     char text[256] = "";
     const struct ms_config *config = state.config;
-    lay_out(config);
+    state.header = ms_page_lay_out(config);
     const bool is_file = can_be_file(config) && start_file(config, text);
     if (!is_file && can_be_file(config))
         ms_log(strcmp(config->state_dir, "auto") != 0 ? MS_WARN : MS_INFO,

@@ -407,11 +407,7 @@ static void clean_process(struct ms_snapshot *snapshot)
     CLEAN(process->command);
     CLEAN(process->folder);
     CLEAN(snapshot->plan.name);
-    const struct ms_state_identity own = {process->pid, process->start_ticks,
-                                          process->pid_namespace, ""};
-    struct ms_state_identity identity = own;
-    memcpy(identity.boot, process->boot, sizeof(identity.boot));
-    snapshot->life = ms_state_life(&identity);
+    snapshot->life = ms_process_life(NULL, process);
 }
 
 static void clean_lists(struct ms_snapshot *snapshot)
