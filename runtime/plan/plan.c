@@ -289,18 +289,12 @@ static bool read_number(const char *name, const char *text, uint32_t *number_out
     return true;
 }
 
-bool ms_plan_is_rank_given(const struct ms_plan *plan)
-{
-    bool is_given = plan->has_rank;
-    for (size_t i = 0; i < MS_LAUNCHERS; i++)
-        is_given |= secure_getenv(ms_launchers[i].rank) != NULL;
-    return is_given;
-}
-
-bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, struct ms_fault *fault)
+bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
+                       struct ms_fault *fault)
 {
     const uint32_t world = plan->mesh.world;
     *rank_out = plan->rank;
+    *is_given_out = plan->has_rank;
     if (plan->has_rank)
         return true;
     for (size_t i = 0; i < MS_LAUNCHERS; i++) {
@@ -309,6 +303,7 @@ bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, struct ms
         uint32_t ranks = world, number = 0;
         if (rank == NULL)
             continue;
+        *is_given_out = true;
         if (!read_number(ms_launchers[i].rank, rank, &number, fault) ||
             (size != NULL && !read_number(ms_launchers[i].size, size, &ranks, fault)))
             return false;

@@ -45,12 +45,10 @@ bool ms_plan_resize(struct ms_plan *plan, unsigned mesh_dim, uint32_t size);
 const struct ms_mesh *ms_plan_mesh(const struct ms_plan *plan);
 size_t ms_plan_count(const struct ms_plan *plan); /* of entries */
 
-/* True if the plan has the rank (`rank`, `coordinates`), or a launcher's variable is set: then call
- * ms_plan_find_rank. */
-bool ms_plan_is_rank_given(const struct ms_plan *plan);
-
-/* This process's rank: from the plan, or from the launcher's environment. */
-bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, struct ms_fault *fault);
+/* This process's rank: from the plan (`rank`, `coordinates`), or from the launcher's environment,
+ * where it may be wrong. */
+bool ms_plan_find_rank(const struct ms_plan *plan, uint32_t *rank_out, bool *is_given_out,
+                       struct ms_fault *fault);
 
 /* An entry's name or pattern; NULL if it selects only by size and order. */
 const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);

@@ -114,12 +114,11 @@ bool ms_entry_parse(struct ms_plan_parser *parser, const struct ms_place *place,
 /* The entry with this exact name; MS_NO_NUMBER: none. */
 uint32_t ms_plan_find_exact(const struct ms_plan *plan, const char *name);
 
-/* The box that the shard cuts leave to the rank; a flat cut does not change it. */
-void ms_index_box_make(struct ms_index_box *box, const struct ms_mesh *mesh,
-                       const struct ms_terms *terms, const struct ms_tensor *tensor, uint32_t rank);
-
-/* The bytes of a rank's explicit ranges. */
-uint64_t ms_listed_bytes(const struct ms_terms *terms, uint32_t rank);
+/* The bytes of a tensor that explicit ranges or shard cuts leave to the rank; a flat cut is not
+ * applied. `terms` may be NULL; `box` is for the calculation. */
+uint64_t ms_placement_unflat_bytes(const struct ms_mesh *mesh, const struct ms_terms *terms,
+                                   const struct ms_tensor *tensor, uint32_t rank,
+                                   struct ms_index_box *box);
 
 /* The chunk rule: `count` elements over `ranks`. */
 static inline uint64_t ms_chunk(uint64_t count, uint64_t ranks)

@@ -52,7 +52,7 @@ void ms_shard_publish_facts(const struct ms_state_plan *facts)
 {
     ms_state_set_plan(facts);
     if (facts->generation > 0)
-        ms_state_set_rank(facts->rank, facts->world);
+        ms_state_set_rank(facts->rank, facts->world, true);
 }
 
 void ms_shard_publish(const char *what, uint64_t began)

@@ -321,26 +321,17 @@ const char *ms_state_path(void)
     return has_page() ? state.path : "";
 }
 
-void ms_state_set_rank(uint32_t rank, uint32_t world)
+void ms_state_set_rank(uint32_t rank, uint32_t world, bool is_certain)
 {
     if (!ms_state_open())
         return;
     ms_lock_take(&state.lock);
-    state.process.rank = rank;
-    state.process.world = world;
-    write_pair(MS_SECTION_PROCESS, &state.process);
+    if (is_certain || (state.process.rank == MS_STATE_NO_RANK && world > 1)) {
+        state.process.rank = rank;
+        state.process.world = world;
+        write_pair(MS_SECTION_PROCESS, &state.process);
+    }
     ms_lock_drop(&state.lock);
-}
-
-void ms_state_set_default_rank(uint32_t rank, uint32_t world)
-{
-    if (!ms_state_open())
-        return;
-    ms_lock_take(&state.lock);
-    const bool is_known = state.process.rank != MS_STATE_NO_RANK;
-    ms_lock_drop(&state.lock);
-    if (!is_known && world > 1)
-        ms_state_set_rank(rank, world);
 }
 
 void ms_state_set_plan(const struct ms_state_plan *plan)

@@ -294,6 +294,7 @@ static int explain(const struct options *options, const struct ms_layout *layout
     struct ms_fault fault;
     uint32_t rank;
     uint64_t number;
+    bool is_given;
     if (options->rank != NULL) {
         if (!read_count(options->rank, ms_plan_mesh(plan)->world - 1, &number)) {
             fprintf(stderr, "--rank: expected a rank below %" PRIu32 "\n",
@@ -301,7 +302,7 @@ static int explain(const struct options *options, const struct ms_layout *layout
             return USAGE;
         }
         rank = (uint32_t)number;
-    } else if (!ms_plan_find_rank(plan, &rank, &fault)) {
+    } else if (!ms_plan_find_rank(plan, &rank, &is_given, &fault)) {
         fprintf(stderr, "%s\n", fault.text);
         return BAD;
     }
