@@ -176,8 +176,8 @@ bool ms_alloc_admits(CUdevice device, size_t bytes, const struct ms_pool *pool)
 
 void ms_alloc_promised(CUdevice device, size_t bytes, bool is_transient)
 {
-    ms_count(MS_COUNT_ALLOCATIONS, 1);
-    ms_count(MS_COUNT_REQUESTED_BYTES, bytes);
+    ms_counter_add(MS_COUNT_ALLOCATIONS, 1);
+    ms_counter_add(MS_COUNT_REQUESTED_BYTES, bytes);
     if (!is_transient)
         ms_window_open();
     ms_publish_device(device);
@@ -285,7 +285,7 @@ bool ms_alloc_free(CUdeviceptr address, CUresult *result_out)
         ms_allocation_destroy(allocation);
     else
         ms_delay_free(allocation);
-    ms_count(MS_COUNT_FREES, 1);
+    ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_delayed(facts.context);
     if (is_done && !ms_defers_any())
         ms_pinned_pool_give_back(facts.context);
@@ -344,7 +344,7 @@ bool ms_alloc_free_in_stream(CUdeviceptr address, CUstream stream, CUresult *res
     allocation->freed = record_event(stream, context);
     allocation->freed_in = context;
     ms_delay_free(allocation);
-    ms_count(MS_COUNT_FREES, 1);
+    ms_counter_add(MS_COUNT_FREES, 1);
     ms_free_passed(false);
     *result_out = CUDA_SUCCESS;
     return true;

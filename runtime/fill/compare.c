@@ -195,13 +195,13 @@ static void compare(struct ms_allocation *allocation, struct ms_range range,
             result = compare_on_host(pair, allocation->context, stream, &found);
     }
     if (result == CUDA_SUCCESS) {
-        ms_count(MS_COUNT_VERIFY_RANGES, 1);
-        ms_count(MS_COUNT_VERIFY_BYTES, pair->bytes);
+        ms_counter_add(MS_COUNT_VERIFY_RANGES, 1);
+        ms_counter_add(MS_COUNT_VERIFY_BYTES, pair->bytes);
     } else {
-        ms_count(MS_COUNT_VERIFY_LEFT_OUT_BYTES, pair->bytes);
+        ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, pair->bytes);
     }
     if (result == CUDA_SUCCESS && found.count > 0) {
-        ms_count(MS_COUNT_VERIFY_DIFFER, 1);
+        ms_counter_add(MS_COUNT_VERIFY_DIFFER, 1);
         report(allocation, range, pair, &found, stream);
         ms_lineage_change(&allocation->lineage, &range, 1, forget);
     }

@@ -57,7 +57,7 @@ static CUresult copy_piece(CUdeviceptr address, const void *host, size_t bytes, 
         return result;
     result = ms_driver_wait(stream);
     if (result == CUDA_SUCCESS)
-        ms_count(MS_COUNT_H2D_BYTES, bytes);
+        ms_counter_add(MS_COUNT_H2D_BYTES, bytes);
     return result;
 }
 

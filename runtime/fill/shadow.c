@@ -11,7 +11,7 @@
 
 static void count_left_out(size_t bytes)
 {
-    ms_count(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
+    ms_counter_add(MS_COUNT_VERIFY_LEFT_OUT_BYTES, bytes);
 }
 
 /* So many of each hundred in a row, spread evenly. */

@@ -76,7 +76,7 @@ static void log_summary(void)
            "%" PRIu64 " allocations of %.1f MiB deferred, at most %.1f MiB backed; %.1f MiB copied "
            "to the device, %.1f MiB recorded from files, %.1f MiB from memory",
            ms_counter_get(MS_COUNT_ALLOCATIONS), mib(ms_counter_get(MS_COUNT_REQUESTED_BYTES)),
-           mib(ms_gauge_get(MS_GAUGE_BACKED_PEAK)), mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
+           mib(ms_counter_get(MS_GAUGE_BACKED_PEAK)), mib(ms_counter_get(MS_COUNT_H2D_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_FILE_BYTES)),
            mib(ms_counter_get(MS_COUNT_RECORDED_SNAPSHOT_BYTES)));
 }

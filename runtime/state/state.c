@@ -395,9 +395,9 @@ uint32_t ms_state_file(const char *path)
 static struct ms_state_sample take_sample(uint64_t now)
 {
     return (struct ms_state_sample){.time_ns = now > 0 ? now : 1,
-                                    .live_bytes = ms_gauge_get(MS_GAUGE_LIVE),
-                                    .deferred_bytes = ms_gauge_get(MS_GAUGE_DEFERRED),
-                                    .backed_bytes = ms_gauge_get(MS_GAUGE_BACKED),
+                                    .live_bytes = ms_counter_get(MS_GAUGE_LIVE),
+                                    .deferred_bytes = ms_counter_get(MS_GAUGE_DEFERRED),
+                                    .backed_bytes = ms_counter_get(MS_GAUGE_BACKED),
                                     .h2d_bytes = ms_counter_get(MS_COUNT_H2D_BYTES)};
 }
 
@@ -441,7 +441,7 @@ void ms_state_sample(void)
     const uint64_t now = now_ns();
     const uint64_t last = atomic_load_explicit(&state.last_sample_ns, memory_order_relaxed);
     const bool is_new = last == 0 || now - last >= atomic_load(&state.sample_interval_ns);
-    if (!is_new && ms_gauge_get(MS_GAUGE_BACKED) <=
+    if (!is_new && ms_counter_get(MS_GAUGE_BACKED) <=
                        atomic_load_explicit(&state.last_sample_backed, memory_order_relaxed))
         return;
     if (!ms_lock_try(&state.lock))
@@ -513,7 +513,7 @@ MS_HOLDS(state.lock) static bool find_slot_locked(uint64_t bytes, uint32_t *slot
         if (block_at(state.heap[0])->bytes >= bytes)
             return false;
         release_slot_locked(state.heap[0]);
-        ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
+        ms_counter_move(MS_GAUGE_BLOCKS_OUT, 1);
     }
     if (state.free_slot == UINT32_MAX)
         return false;
@@ -574,11 +574,11 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
         const bool was_out = place->is_counted;
         if (!find_slot_locked(block->bytes, &place->slot)) {
             if (!place->is_counted)
-                ms_gauge_add(MS_GAUGE_BLOCKS_OUT, 1);
+                ms_counter_move(MS_GAUGE_BLOCKS_OUT, 1);
             return;
         }
         if (was_out)
-            ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
+            ms_counter_move(MS_GAUGE_BLOCKS_OUT, -1);
         place->token = state.next_token++;
         state.tokens[place->slot] = place->token;
     } else if (is_same(old, block)) {
@@ -589,7 +589,7 @@ static void put_locked(struct ms_state_place *place, struct ms_state_block *bloc
     put_cause(block, old);
     put_origin(block, old);
     write_record(MS_SECTION_BLOCKS, place->slot, block);
-    ms_gauge_set(MS_GAUGE_CHANGED_NS, block->changed_ns);
+    ms_counter_set(MS_GAUGE_CHANGED_NS, block->changed_ns);
     if (!is_known) {
         heap_set(state.heap_count++, place->slot);
         heap_lift_locked(state.heap_count - 1);
@@ -604,7 +604,7 @@ void ms_state_put(struct ms_state_place *place, const struct ms_state_block *blo
     ms_lock_take(&state.lock);
     put_locked(place, &value);
     if (!place->is_counted)
-        ms_gauge_add(MS_GAUGE_BLOCKS, 1);
+        ms_counter_move(MS_GAUGE_BLOCKS, 1);
     place->is_counted = true;
     ms_lock_drop(&state.lock);
 }
@@ -617,8 +617,8 @@ void ms_state_remove(struct ms_state_place *place)
     if (has_slot_locked(place))
         release_slot_locked(place->slot);
     else
-        ms_gauge_add(MS_GAUGE_BLOCKS_OUT, -1);
-    ms_gauge_add(MS_GAUGE_BLOCKS, -1);
+        ms_counter_move(MS_GAUGE_BLOCKS_OUT, -1);
+    ms_counter_move(MS_GAUGE_BLOCKS, -1);
     ms_lock_drop(&state.lock);
     *place = (struct ms_state_place){0};
 }
