@@ -127,7 +127,7 @@ static bool is_green(CUcontext context)
 bool ms_alloc_may_defer(size_t bytes, CUcontext *context_out, CUdevice *device_out)
 {
     if (bytes < ms_config.min_bytes || bytes == 0 ||
-        ms_size_list_holds(&ms_config.excluded, bytes) || ms_is_capturing())
+        ms_config_holds_size(&ms_config.excluded, bytes) || ms_is_capturing())
         return false;
     return ms_driver.ctx_get_current(context_out) == CUDA_SUCCESS && *context_out != NULL &&
            !is_green(*context_out) && ms_driver.ctx_get_device(device_out) == CUDA_SUCCESS &&

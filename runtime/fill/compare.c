@@ -130,7 +130,7 @@ static void describe(const struct ms_extent *extent, char *text, size_t bytes)
         snprintf(text, bytes, "a fill with 0x%08x", (unsigned)content->pattern);
     else if (content->kind == MS_LAUNCHED)
         snprintf(text, bytes, "byte %llu of a recorded launch of %s", offset,
-                 ms_launch_name(content->recorded->launch));
+                 ms_call_name(content->recorded->launch));
     else if (content->kind == MS_SOURCE && ms_source_is_file(content->source))
         snprintf(text, bytes, "byte %llu of %s", offset, ms_source_path(content->source));
     else if (content->kind == MS_SOURCE)

@@ -141,7 +141,7 @@ bool ms_shadow_launch(const struct ms_part *out, const struct ms_part *in,
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (prepare(out, stream) && (in == NULL || prepare(in, stream))) {
         const uint64_t deltas[] = {delta_of(out), delta_of(in != NULL ? in : out)};
-        result = ms_launch_run(launch, deltas, stream);
+        result = ms_call_run(launch, deltas, stream);
     }
     return finish(&scope, true, result, out->end - out->begin, stream);
 }

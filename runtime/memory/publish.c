@@ -237,7 +237,7 @@ void ms_publish_replay(const struct ms_recorded_launch *recorded, size_t begin, 
 {
     ms_counter_add(MS_COUNT_REPLAYED_LAUNCHES, 1);
     ms_state_event(MS_EVENT_REPLAY, recorded->allocation_id, recorded->address + begin, end - begin,
-                   0, ms_launch_name(recorded->launch));
+                   0, ms_call_name(recorded->launch));
 }
 
 void ms_publish_remote_read(const struct ms_allocation *allocation, size_t begin, uint64_t bytes,
@@ -309,7 +309,7 @@ void ms_why_end(struct ms_why why)
     const enum ms_reason reason = (enum ms_reason)ms_caller_reason;
     const uint64_t bytes = thread_bytes - why.bytes;
     ms_caller_reason = why.before;
-    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_reason_is_fallback(reason))
+    if (why.before != MS_REASON_CALL || bytes == 0 || !ms_explain_is_fallback(reason))
         return;
     ms_counter_add(MS_COUNT_FALLBACKS, 1);
     ms_state_event_for(MS_EVENT_FALLBACK, reason, 0, 0, bytes, why.began, NULL);

@@ -327,7 +327,8 @@ static void set_strides(struct ms_cursor *cursor)
     }
 }
 
-void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placement, size_t tensor)
+void ms_placement_begin(struct ms_cursor *cursor, const struct ms_placement *placement,
+                        size_t tensor)
 {
     const struct ms_layout *layout = placement->layout;
     const struct ms_terms *terms = ms_bound_terms(layout, tensor);
@@ -354,7 +355,7 @@ void ms_cursor_init(struct ms_cursor *cursor, const struct ms_placement *placeme
     cursor->next = next_run(cursor);
 }
 
-bool ms_cursor_next(struct ms_cursor *cursor, struct ms_range *range_out)
+bool ms_placement_next(struct ms_cursor *cursor, struct ms_range *range_out)
 {
     struct ms_range range = cursor->next;
     if (range.begin == range.end)

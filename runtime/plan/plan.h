@@ -55,8 +55,8 @@ const char *ms_plan_entry_name(const struct ms_plan *plan, size_t entry);
 /* The name, dtype and shape that an entry gives. Returns false if it gives no dtype and shape. */
 bool ms_plan_entry_tensor(const struct ms_plan *plan, size_t entry, struct ms_tensor *tensor_out);
 /* True if the entry selects the tensor at this place of the list. An earlier one may decide it. */
-bool ms_plan_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
-                         size_t order);
+bool ms_layout_entry_meets(const struct ms_plan *plan, size_t entry, const struct ms_tensor *tensor,
+                           size_t order);
 /* True if the entry declares a tensor: has an exact name, dtype and shape. */
 bool ms_plan_entry_declares(const struct ms_plan *plan, size_t entry);
 

@@ -103,8 +103,8 @@ static bool add_kept(const struct ms_placement *placement, size_t tensor, struct
     struct ms_cursor cursor;
     struct ms_range range;
     bool is_good = true;
-    ms_cursor_init(&cursor, placement, tensor);
-    while (is_good && ms_cursor_next(&cursor, &range))
+    ms_placement_begin(&cursor, placement, tensor);
+    while (is_good && ms_placement_next(&cursor, &range))
         is_good = ms_ranges_add(ours, range.begin, range.end);
     return is_good;
 }

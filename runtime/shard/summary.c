@@ -90,7 +90,7 @@ MS_HOLDS(ms_shard.lock) static bool is_met_locked(size_t entry)
     const struct ms_layout *layout = ms_shard.sheet.layout;
     for (size_t i = 0; i < ms_layout_count(layout); i++) {
         const struct ms_tensor tensor = ms_layout_tensor(layout, i);
-        if (ms_plan_entry_meets(ms_shard.plan, entry, &tensor, i))
+        if (ms_layout_entry_meets(ms_shard.plan, entry, &tensor, i))
             return true;
     }
     return false;

@@ -238,4 +238,4 @@ struct ms_state_cause {
 };
 
 /* The size of one record of a section. */
-size_t ms_state_record_bytes(enum ms_state_section section);
+size_t ms_format_record_bytes(enum ms_state_section section);

@@ -27,7 +27,7 @@ enum { DEVICES = 64, FILES = 128, HIDDEN_HOURS = 1 };
 static void add_section(struct ms_state_header *header, enum ms_state_section section,
                         uint64_t count)
 {
-    const uint64_t bytes = ms_state_record_bytes(section);
+    const uint64_t bytes = ms_format_record_bytes(section);
     header->sections[section] = (struct ms_state_span){header->total_bytes, count, bytes};
     header->total_bytes += (count * bytes + 63) / 64 * 64;
 }

@@ -81,7 +81,7 @@ static void write_words(void *to_record, const void *value, size_t bytes, uint64
 static void write_record(enum ms_state_section section, uint64_t index, const void *value)
 {
     word *to = record(section, index);
-    write_words(to, value, ms_state_record_bytes(section),
+    write_words(to, value, ms_format_record_bytes(section),
                 __atomic_load_n(&to[0], __ATOMIC_RELAXED) + 2);
 }
 
@@ -90,9 +90,9 @@ static void write_pair(enum ms_state_section section, const void *value)
 {
     const word *first = record(section, 0), *second = record(section, 1);
     if (first[0] <= second[0])
-        write_words(record(section, 0), value, ms_state_record_bytes(section), second[0] + 2);
+        write_words(record(section, 0), value, ms_format_record_bytes(section), second[0] + 2);
     else
-        write_words(record(section, 1), value, ms_state_record_bytes(section), first[0] + 2);
+        write_words(record(section, 1), value, ms_format_record_bytes(section), first[0] + 2);
 }
 
 /* Cuts the text between two characters, and zeroes the rest. */

@@ -243,8 +243,8 @@ static void put_ranges(struct writer *object, const struct ms_placement *placeme
     static struct ms_cursor cursor;
     struct ms_range range;
     struct writer list = json_begin(object, "ranges", '[', true);
-    ms_cursor_init(&cursor, placement, tensor);
-    while (ms_cursor_next(&cursor, &range))
+    ms_placement_begin(&cursor, placement, tensor);
+    while (ms_placement_next(&cursor, &range))
         put_value(&list, NULL, "[%" PRIu64 ", %" PRIu64 "]", range.begin, range.end);
     json_end(&list, ']');
 }
