@@ -49,7 +49,7 @@ struct ms_config {
     char runtime_dir[MS_PATH_BYTES]; /* $XDG_RUNTIME_DIR, or "" */
 };
 
-/* The settings of this process, constant after ms_start (start.h). */
+/* The settings of this process, constant after ms_lifetime_begin (lifetime.h). */
 extern struct ms_config ms_config;
 
 /* Fills *config from `environment` (as environ(7)), opens the log, and logs invalid variables. */

@@ -19,7 +19,7 @@
 #include "runtime/state/explain.h"
 #include "runtime/state/page.h"
 #include "runtime/state/state.h"
-#include "runtime/state/view.h"
+#include "runtime/state/snapshot.h"
 
 /* --- causes, added up */
 

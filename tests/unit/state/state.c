@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "runtime/driver/flags.h"
-#include "runtime/start/start.h"
+#include "runtime/start/lifetime.h"
 #include "runtime/state/caller.h"
 #include "runtime/state/counters.h"
 #include "runtime/state/explain.h"
@@ -472,7 +472,7 @@ MS_TEST(a_forked_child_writes_nothing)
 {
     page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
-    ms_start(environ);
+    ms_lifetime_begin(environ);
     CHECK(ms_state_open());
     ms_counter_add(MS_COUNT_LOOKUPS, 1);
     const pid_t child = fork();
@@ -526,7 +526,7 @@ MS_TEST(a_child_that_is_forked_before_makes_no_page)
 {
     page_folder_make();
     setenv("METASHARD_STATE_DIR", page_folder, 1);
-    ms_start(environ);
+    ms_lifetime_begin(environ);
     const pid_t child = fork();
     if (child == 0) {
         ms_state_event(MS_EVENT_RECORD, 1, 0, 0, 0, NULL);

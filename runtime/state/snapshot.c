@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/state/view.h"
+#include "runtime/state/snapshot.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/start/start.h"
+#include "runtime/start/lifetime.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static void start(void)
     ms_control_start();
 }
 
-void ms_start(char **environment)
+void ms_lifetime_begin(char **environment)
 {
     if (ms_is_started())
         return;
@@ -167,7 +167,7 @@ static void say_next(bool is_dumped)
         ms_say("info", "for more, run: metashard-dump show %s", path);
 }
 
-void ms_finish(void)
+void ms_lifetime_end(void)
 {
     if (!ms_is_started())
         return;
